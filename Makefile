@@ -1,0 +1,102 @@
+# The commands of the project. Each sets up what it needs; nothing but Python 3.11 has to be there.
+#
+#   make demo         the flights job on real data, with a kill in the middle, checked against Spark SQL
+#   make test         all tests
+#   make test-fast    the tests of the pure parts, with ray and pyspark refused: seconds
+#   make check        ruff, mypy --strict on the built wheel, the architecture test
+#   make bench        every script in benchmarks/, results in benchmarks/results/
+#   make chaos        the tests that kill processes
+#   make simulate     the coordinator's simulation, SEEDS=… schedules
+#   make lock         resolve requirements.lock anew after a change of pyproject.toml; UPGRADE=1 takes newer versions
+#   make clean        remove the environment and everything built
+#
+# ARGS=… is handed on to pytest or to the demo: make test ARGS="-k barrier", make demo ARGS="--scale 2".
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test test-fast check lint types architecture bench chaos simulate lock clean
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.complete
+SEEDS ?= 2000
+ARGS ?=
+PYTEST := $(PY) -m pytest -p no:cacheprovider
+IS_311 := -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))"
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+help:
+	@sed -n 's/^#   //p' $(firstword $(MAKEFILE_LIST))
+
+venv: $(STAMP)
+
+# The stamp is written last: an interrupted set-up starts again. An environment of another Python is replaced, one of
+# 3.11 brought up to date.
+$(STAMP): requirements.lock pyproject.toml
+	@python=; for candidate in python3.11 python3 python; do \
+	    if $$candidate $(IS_311) 2>/dev/null; then python=$$candidate; break; fi; done; \
+	if [ -z "$$python" ]; then \
+	    echo "make: no Python 3.11 found (tried python3.11, python3 and python)." >&2; \
+	    echo "      Install it, for instance with: apt install python3.11-venv, or uv python install 3.11" >&2; exit 1; fi; \
+	echo "Setting up $(VENV) with $$($$python --version)"; \
+	rm -f $(STAMP); \
+	clear=; $(PY) $(IS_311) 2>/dev/null || clear=--clear; \
+	$$python -m venv $$clear $(VENV) || { \
+	    echo "make: $$python cannot make a virtual environment; on Debian and Ubuntu: apt install python3.11-venv" >&2; \
+	    exit 1; }
+	@$(PY) -m pip install --quiet -r requirements.lock
+	@$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	@$(VENV)/bin/penstock run flights --demo $(ARGS)
+
+test: $(STAMP)
+	@$(PYTEST) $(ARGS)
+
+# --pure refuses to import ray, pyspark and raydp (tests/conftest.py): these parts must not need them.
+FAST := $(wildcard tests/engine tests/coordinator tests/cases) $(wildcard tests/test_*.py)
+test-fast: $(STAMP)
+	@$(PYTEST) --pure -m "not ray and not spark and not slow and not chaos" $(FAST) $(ARGS)
+
+check: lint types architecture
+
+lint: $(STAMP)
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+
+# In the checkout the package has the folder's name; only built and unpacked it is `penstock`. build/ is removed first,
+# because setuptools packs whatever older builds left there.
+types: $(STAMP)
+	@rm -rf build && mkdir -p build/wheel
+	@$(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
+	@$(PY) -m zipfile -e build/wheel/penstock-*.whl build/unpacked
+	@MYPYPATH=build/unpacked $(VENV)/bin/mypy --strict -p penstock
+
+architecture: $(STAMP)
+	@$(PYTEST) -q tests/test_architecture.py
+
+bench: $(STAMP)
+	@mkdir -p benchmarks/results
+	@for script in $(filter-out benchmarks/harness.py,$(wildcard benchmarks/*.py)); do \
+	    echo "== $$script"; $(PY) $$script || exit 1; done
+
+chaos: $(STAMP)
+	@$(PYTEST) -m chaos $(ARGS)
+
+simulate: $(STAMP)
+	@PYTHONPATH=tests $(PY) tests/coordinator/simulate.py --seeds $(SEEDS) $(ARGS)
+
+# pip-tools lives in an environment of its own, so that it is not part of what it resolves. The line of Penstock itself
+# (its extras refer to each other) carries this folder's path and goes.
+lock:
+	@rm -rf build/lock && python3.11 -m venv build/lock && build/lock/bin/pip install --quiet pip-tools
+	@CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --extra dev --strip-extras --allow-unsafe \
+	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options \
+	    $(if $(UPGRADE),--upgrade) --output-file requirements.lock pyproject.toml
+	@sed -i '/^penstock @/,+1d' requirements.lock
+
+clean:
+	@rm -rf $(VENV) build dist penstock.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis benchmarks/results
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

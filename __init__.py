@@ -1,0 +1,68 @@
+"""Penstock feeds trainers and sinks from Spark on Ray: exactly once, in an order that depends on the data alone.
+
+::
+
+    import penstock as ps
+
+    flow = ps.Flow("features")
+    flow.read_parquet("events/").filter(ps.field("value") > 0).write_parquet("out/")
+    ps.run(flow, checkpoints=ps.Checkpoints("state/", every="5s")).wait()
+
+The names below are the public face. They are imported when they are first used, so that ``import penstock`` is quick
+and needs neither Ray nor Spark.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyarrow.compute import field
+
+    from penstock.actors.job import Job
+    from penstock.actors.launch import run
+    from penstock.actors.settings import Checkpoints
+    from penstock.engine import errors, index
+    from penstock.engine.flow import Flow, Stream
+    from penstock.jobs.local_run import LocalJob, run_local
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Checkpoints",
+    "Flow",
+    "Job",
+    "LocalJob",
+    "Stream",
+    "errors",
+    "field",
+    "index",
+    "run",
+    "run_local",
+]
+
+_HOMES = {
+    "Checkpoints": "penstock.actors.settings",
+    "Flow": "penstock.engine.flow",
+    "Job": "penstock.actors.job",
+    "LocalJob": "penstock.jobs.local_run",
+    "Stream": "penstock.engine.flow",
+    "field": "pyarrow.compute",
+    "run": "penstock.actors.launch",
+    "run_local": "penstock.jobs.local_run",
+}
+_MODULES = {"errors": "penstock.engine.errors", "index": "penstock.engine.index"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    message = f"module 'penstock' has no attribute {name!r}"
+    raise AttributeError(message)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

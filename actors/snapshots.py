@@ -1,0 +1,180 @@
+"""The state files of checkpoints: one Arrow IPC file per task, operator and checkpoint, never changed.
+
+They lie in ``<checkpoint folder>/<job>/state/<vertex>-<subtask>/<checkpoint>-<attempt>-<operator>.arrow``; any Arrow
+tool can read them.
+
+Rules:
+
+1. A file's name is never used twice: it carries the checkpoint and the attempt. A file that could not be completed is
+   removed, and no handle to it is given away.
+2. An operator whose state is the same as in its last file gets that file's handle again instead of a new file. This
+   is done only once ``completed`` has said that a checkpoint with that handle stands in the log: the files of a
+   checkpoint that was given up are deleted, so they must not be shared.
+3. Handles are relative to the checkpoint folder, and they come from storage, so they are checked to lie inside it.
+4. Any Arrow schema will do; whether the rows make sense is the operators' business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock
+
+import pyarrow as pa
+from pyarrow import fs, ipc
+
+from ..engine.errors import StorageError
+from ..engine.identity import Attempt, CheckpointId, StateHandle, TaskId
+from ..engine.sources.files import absolute, make_durable, resolve, safe_name, storage_error
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The file that holds an operator's state, and the checkpoint it was written for."""
+
+    digest: bytes
+    handle: StateHandle
+    since: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class _LastWrite:
+    """What one task stored last: all of its operators."""
+
+    attempt: Attempt
+    checkpoint: CheckpointId
+    files: dict[str, _Kept]
+
+
+class SnapshotFiles:
+    """Writes, reads and deletes the state files of ``job``. Safe to use from several threads."""
+
+    def __init__(self, folder_url: str, job: str) -> None:
+        self._url = absolute(folder_url)
+        self._filesystem, folder = resolve(self._url)
+        self._folder = folder.rstrip("/")
+        self._job = safe_name(job)
+        self._lock = Lock()
+        #: the latest write of each task, by (attempt, checkpoint): every later completed checkpoint of the task holds
+        #: those of its files that were written for a completed checkpoint
+        self._last: dict[TaskId, _LastWrite] = {}
+        #: the latest checkpoint of each task that is known to stand in the log
+        self._completed: dict[TaskId, CheckpointId] = {}
+        #: bytes written and bytes saved by sharing, for statistics
+        self.bytes_written = 0
+        self.bytes_shared = 0
+
+    def write(
+        self, task: TaskId, checkpoint: CheckpointId, attempt: Attempt, tables: Mapping[str, pa.Table]
+    ) -> tuple[StateHandle, ...]:
+        """Store one table per operator. Raises StorageError; then no new file of this call is left."""
+        kept: dict[str, _Kept] = {}
+        new: list[StateHandle] = []
+        try:
+            for operator, table in tables.items():
+                data = _to_ipc(table)
+                digest = hashlib.blake2b(data, digest_size=16).digest()
+                if (shared := self._shared(task, operator, attempt, digest)) is not None:
+                    kept[operator] = shared
+                    continue
+                handle = StateHandle(
+                    operator, self._location(task, checkpoint, attempt, operator), data.size, table.num_rows
+                )
+                self._store(handle.location, data)
+                new.append(handle)
+                kept[operator] = _Kept(digest, handle, checkpoint)
+        except OSError as error:
+            self._remove(new)
+            raise storage_error("write a checkpoint into", self._url, error) from error
+        self._remember(task, _LastWrite(attempt, checkpoint, kept), new)
+        return tuple(each.handle for each in kept.values())
+
+    def completed(self, task: TaskId, checkpoint: CheckpointId) -> None:
+        """The checkpoint stands in the log, with the handles that ``write`` gave for this task."""
+        with self._lock:
+            latest = self._completed.get(task)
+            self._completed[task] = checkpoint if latest is None else max(latest, checkpoint)
+
+    def read(self, handles: Iterable[StateHandle]) -> dict[str, pa.Table]:
+        """The tables of the handles, those of one operator (several tasks') after each other in the order given."""
+        tables: dict[str, list[pa.Table]] = {}
+        for handle in handles:
+            path = self._inside(handle)
+            try:
+                with self._filesystem.open_input_file(path) as file, ipc.open_file(file) as reader:
+                    tables.setdefault(handle.operator, []).append(reader.read_all())
+            except (OSError, pa.ArrowInvalid) as error:
+                raise self._unreadable(path, error) from error
+        return {operator: pa.concat_tables(each) for operator, each in tables.items()}
+
+    def delete(self, handles: Iterable[StateHandle]) -> None:
+        """Delete the files; those that are gone already do not matter."""
+        try:
+            for handle in handles:
+                with suppress(FileNotFoundError):
+                    self._filesystem.delete_file(self._inside(handle))
+        except OSError as error:
+            raise storage_error("delete old checkpoints in", self._url, error) from error
+
+    def _shared(self, task: TaskId, operator: str, attempt: Attempt, digest: bytes) -> _Kept | None:
+        """The operator's last file, if it holds the same state and is sure to stay."""
+        with self._lock:
+            last, completed = self._last.get(task), self._completed.get(task)
+        if last is None or completed is None or last.attempt != attempt:
+            return None
+        kept = last.files.get(operator)
+        return kept if kept is not None and kept.digest == digest and kept.since <= completed else None
+
+    def _remember(self, task: TaskId, write: _LastWrite, new: Sequence[StateHandle]) -> None:
+        written = sum(handle.bytes for handle in new)
+        with self._lock:
+            self.bytes_written += written
+            self.bytes_shared += sum(each.handle.bytes for each in write.files.values()) - written
+            last = self._last.get(task)
+            # a slow write of an older checkpoint changes nothing
+            if last is None or (last.attempt, last.checkpoint) < (write.attempt, write.checkpoint):
+                self._last[task] = write
+
+    def _location(self, task: TaskId, checkpoint: CheckpointId, attempt: Attempt, operator: str) -> str:
+        name = f"{checkpoint.generation:04d}.{checkpoint.number:06d}-{attempt}-{safe_name(operator)}.arrow"
+        return f"{self._job}/state/{safe_name(task.vertex)}-{task.subtask:05d}/{name}"
+
+    def _store(self, location: str, data: pa.Buffer) -> None:
+        path = f"{self._folder}/{location}"
+        self._filesystem.create_dir(path.rsplit("/", 1)[0], recursive=True)
+        try:
+            with self._filesystem.open_output_stream(path) as stream:
+                stream.write(data)
+            make_durable(self._filesystem, path)
+        except OSError:
+            with suppress(OSError):
+                self._filesystem.delete_file(path)
+            raise
+
+    def _remove(self, handles: Iterable[StateHandle]) -> None:
+        for handle in handles:
+            with suppress(OSError):
+                self._filesystem.delete_file(self._inside(handle))
+
+    def _inside(self, handle: StateHandle) -> str:
+        if handle.location.startswith("/") or ".." in handle.location.split("/"):
+            raise StorageError(
+                f"the state file {handle.location!r} lies outside {self._url}", "the checkpoint was altered by hand"
+            )
+        return f"{self._folder}/{handle.location}"
+
+    def _unreadable(self, path: str, error: Exception) -> StorageError:
+        gone = self._filesystem.get_file_info(path).type == fs.FileType.NotFound
+        return StorageError(
+            f"the state file {path} {'is gone' if gone else f'cannot be read: {error}'}",
+            "restore the checkpoint folder from a copy, or start over with an empty one",
+        )
+
+
+def _to_ipc(table: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with ipc.new_file(sink, table.schema, options=ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_table(table)
+    return sink.getvalue()

@@ -1,0 +1,1 @@
+"""Where the coordinator's log is kept. No Ray: the embedded runner uses it as well."""

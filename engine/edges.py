@@ -1,0 +1,183 @@
+"""Channels: what connects two drivers, within a task, between tasks, or between processes.
+
+A channel has two ends, both pure: an :class:`OutputChannel` at the producer and an :class:`InputChannel` at the
+consumer. A *wire* carries messages between them; in one process it is a function call, between processes a transport.
+Every wire passes the contract tests in ``tests/support/channel_contract.py``.
+
+Rules:
+
+1. Elements are numbered per channel, from 0, without gaps. A repeated number is dropped, a gap is an error: a wire
+   that loses an element must fail, not go on.
+2. Credit is bytes, granted by the consumer as it consumes. A producer with credit may send one batch, however large.
+   Control elements need no credit and are never held back.
+3. ``AllProcessed`` travels upstream once: everything before ``EndOfData`` has been processed.
+4. An end belongs to one pair of attempts. Messages of other attempts are dropped before they reach it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .elements import Batch, Element, EndOfData, EndOfPartition, size_of
+from .errors import InternalError
+from .identity import Attempt, TaskId
+
+DEFAULT_CREDIT = 16 * 1024 * 1024
+"""Bytes in flight per channel: a few batches of 64 Ki rows, so that producer and consumer overlap."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ChannelId:
+    """One channel: an edge of the plan between two tasks (the same task twice for an edge inside a task)."""
+
+    edge: str
+    producer: TaskId
+    consumer: TaskId
+
+    def __str__(self) -> str:
+        return f"{self.edge}: {self.producer} → {self.consumer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One element on its way downstream."""
+
+    channel: ChannelId
+    attempts: tuple[Attempt, Attempt]
+    """Of producer and consumer."""
+    sequence: int
+    element: Element
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Credit on its way upstream. ``total`` counts all bytes ever granted, so that a repeat does no harm."""
+
+    channel: ChannelId
+    attempts: tuple[Attempt, Attempt]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllProcessed:
+    """The consumer has processed every record of the channel."""
+
+    channel: ChannelId
+    attempts: tuple[Attempt, Attempt]
+
+
+Upstream = Grant | AllProcessed
+
+
+class OutputChannel:
+    """The producer's end. ``wire`` takes frames; ``deliver`` takes what comes back."""
+
+    def __init__(
+        self,
+        channel: ChannelId,
+        attempts: tuple[Attempt, Attempt],
+        wire: Callable[[Frame], None],
+        credit: int = DEFAULT_CREDIT,
+    ) -> None:
+        self.channel = channel
+        self.attempts = attempts
+        self._wire = wire
+        #: bytes that may still be sent; may go below zero by one batch
+        self._credit = credit
+        #: all bytes granted beyond the initial credit
+        self._granted = 0
+        self._sequence = 0
+        #: the consumer has said AllProcessed
+        self.all_processed = False
+        #: EndOfPartition has been sent; nothing follows
+        self.closed = False
+        #: bytes of batches sent and not yet consumed
+        self.in_flight = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether a batch may be sent now."""
+        return self._credit > 0
+
+    def send(self, element: Element) -> None:
+        """Send one element. A batch needs ``ready``; anything else may always be sent."""
+        if self.closed:
+            raise InternalError(f"{self.channel}: {type(element).__name__} sent after the end of the partition")
+        size = size_of(element)
+        self._credit -= size
+        self.in_flight += size
+        self.closed = isinstance(element, EndOfPartition)
+        sequence, self._sequence = self._sequence, self._sequence + 1
+        self._wire(Frame(self.channel, self.attempts, sequence, element))
+
+    def deliver(self, message: Upstream) -> None:
+        """Take a message of the consumer. Those of other attempts and repeats change nothing."""
+        if message.attempts != self.attempts:
+            return
+        if isinstance(message, AllProcessed):
+            self.all_processed = True
+        elif message.total > self._granted:
+            new, self._granted = message.total - self._granted, message.total
+            self._credit += new
+            self.in_flight -= new
+
+
+class InputChannel:
+    """The consumer's end: a queue that always takes what the wire brings. ``reply`` takes messages upstream."""
+
+    def __init__(
+        self, channel: ChannelId, attempts: tuple[Attempt, Attempt], reply: Callable[[Upstream], None]
+    ) -> None:
+        self.channel = channel
+        self.attempts = attempts
+        self._reply = reply
+        self._queue: deque[Element] = deque()
+        self._expected = 0
+        self._consumed = 0
+        #: bytes of the batches in the queue
+        self.queued_bytes = 0
+        #: EndOfData has been taken out of the queue
+        self.data_ended = False
+        #: EndOfPartition has been taken out of the queue
+        self.closed = False
+
+    def receive(self, frame: Frame) -> bool:
+        """Take a frame from the wire. False: dropped, as a repeat or of another attempt. A gap is an error."""
+        if frame.attempts != self.attempts or frame.sequence < self._expected:
+            return False
+        if frame.sequence > self._expected:
+            raise InternalError(
+                f"{self.channel}: element {frame.sequence} came where {self._expected} was expected",
+                remedy="the connection lost an element; the job restarts from its last checkpoint",
+            )
+        self._expected += 1
+        self._queue.append(frame.element)
+        self.queued_bytes += size_of(frame.element)
+        return True
+
+    def peek(self) -> Element | None:
+        """The next element, or None if the queue is empty."""
+        return self._queue[0] if self._queue else None
+
+    def pop(self) -> Element:
+        """Take the next element out; its bytes are granted to the producer again."""
+        element = self._queue.popleft()
+        if isinstance(element, Batch):
+            size = size_of(element)
+            self.queued_bytes -= size
+            self._consumed += size
+            self._reply(Grant(self.channel, self.attempts, self._consumed))
+        elif isinstance(element, EndOfData):
+            self.data_ended = True
+        elif isinstance(element, EndOfPartition):
+            self.closed = True
+        return element
+
+    def say_all_processed(self) -> None:
+        """Tell the producer that all its records have been processed."""
+        self._reply(AllProcessed(self.channel, self.attempts))
+
+    def __len__(self) -> int:
+        return len(self._queue)

@@ -1,0 +1,92 @@
+"""What travels on an edge: batches and control elements, in order.
+
+Rules:
+
+1. A batch is never empty, and carries the order tag that its rows were given at the source. Tags on a channel are
+   strictly increasing.
+2. ``EndOfRound(r)`` follows the last batch of round ``r`` on every channel, even when a filter dropped all of them:
+   nobody starves waiting for a round that was empty.
+3. In a deterministic flow a barrier stands directly after an ``EndOfRound``, or after ``EndOfData``: at the same
+   round in every channel, so that alignment and the ordered merge cannot wait for each other.
+4. After ``EndOfData`` come no more batches, only barriers; ``EndOfPartition`` closes the channel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from .identity import BarrierKind, CheckpointId
+
+FINAL_ROUND = 2**62
+"""The round of the rows that operators emit when they finish. It is the same for every lane and subtask, so that the
+place of those rows in the order does not depend on which subtask saw how many rounds."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Tag:
+    """Where a batch stands in the order: round, then order lane, then position within the two."""
+
+    round: int
+    lane: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows with the order tag of their source. Never empty. Unhashable (so is ``RecordBatch``): key by tag."""
+
+    records: pa.RecordBatch
+    tag: Tag
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfRound:
+    """No further batch of this round, or of an earlier one, follows on this channel."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """No later row on this channel has an event time below ``time`` (microseconds since the epoch)."""
+
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """The line that cuts a channel into before and after ``checkpoint``. ``timestamp``: when it was triggered."""
+
+    checkpoint: CheckpointId
+    kind: BarrierKind
+    timestamp: float
+
+
+@dataclass(frozen=True, slots=True)
+class CancelBarrier:
+    """The checkpoint was given up upstream; whoever waits for its barrier stops waiting."""
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfData:
+    """No further batch follows; barriers may. ``drain``: operators emit what they still hold."""
+
+    drain: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfPartition:
+    """The channel is closed."""
+
+
+Element: TypeAlias = Batch | EndOfRound | Watermark | Barrier | CancelBarrier | EndOfData | EndOfPartition
+
+
+def size_of(element: Element) -> int:
+    """Bytes that the element counts for against a channel's credit; control elements count nothing."""
+    return int(element.records.get_total_buffer_size()) if isinstance(element, Batch) else 0

@@ -1,0 +1,112 @@
+"""Errors that say whose fault it is, which operator met it, and what to do about it.
+
+Rules:
+
+1. Every error of Penstock is a :class:`PenstockError`: a message, the operator (if any), the remedy, and details
+   (an original traceback, say). All four travel positionally through ``super().__init__``, so an error survives
+   pickling, which is how Ray moves it; the sentence is made in ``__str__``.
+2. The domain decides what happens next. USER: the same input would fail again, so nothing is retried. EXTERNAL: a
+   machine, a disk or a process failed, so the job restarts from its last checkpoint. INTERNAL: a bug of ours.
+3. Operators raise without naming themselves; the driver adds the operator's id, once (:meth:`PenstockError.at`).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import ClassVar, Self
+
+
+class Domain(Enum):
+    """Whose fault an error is."""
+
+    USER = "user"
+    EXTERNAL = "external"
+    INTERNAL = "internal"
+
+
+class PenstockError(Exception):
+    """Base of all errors raised on purpose.
+
+    ``message`` says what is wrong, ``remedy`` what to do, ``operator`` where; ``detail`` holds longer text.
+    """
+
+    domain: ClassVar[Domain] = Domain.INTERNAL
+    batch: tuple[int, int] | None = None
+    """Round and lane of the batch that was being processed; known only where the error was raised."""
+
+    def __init__(self, message: str, remedy: str = "", operator: str = "", detail: str = "") -> None:
+        super().__init__(message, remedy, operator, detail)
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0])
+
+    @property
+    def remedy(self) -> str:
+        return str(self.args[1])
+
+    @property
+    def operator(self) -> str:
+        return str(self.args[2])
+
+    @property
+    def detail(self) -> str:
+        return str(self.args[3])
+
+    def at(self, operator: str) -> Self:
+        """The same error with the operator's id, unless it already names one."""
+        return self if self.operator else type(self)(self.message, self.remedy, operator, self.detail)
+
+    def __str__(self) -> str:
+        where = f"{self.operator}: " if self.operator else ""
+        remedy = f"\n  remedy: {self.remedy}" if self.remedy else ""
+        detail = f"\n{self.detail}" if self.detail else ""
+        return f"{where}{self.message}{remedy}{detail}"
+
+
+class FlowError(PenstockError):
+    """The flow itself is wrong: a missing column, a wrong type, a shape that cannot be planned."""
+
+    domain = Domain.USER
+
+
+class DataError(PenstockError):
+    """The data break a promise that an operator needs (sorted input, a key that is unique, a type)."""
+
+    domain = Domain.USER
+
+
+class UserCodeError(PenstockError):
+    """A user's function raised; ``detail`` is its traceback."""
+
+    domain = Domain.USER
+
+
+class ConfigurationError(PenstockError):
+    """The job cannot start as asked: an unwritable folder, a name that is taken, a checkpoint of another flow."""
+
+    domain = Domain.USER
+
+
+class SetupError(PenstockError):
+    """The machine is not ready: no usable Java, no shared memory, a port in use, a cluster that wants a token."""
+
+    domain = Domain.USER
+
+
+class StorageError(PenstockError):
+    """A file system or object store failed (a full disk, a permission, a network)."""
+
+    domain = Domain.EXTERNAL
+
+
+class TaskLostError(PenstockError):
+    """A process that ran a task is gone."""
+
+    domain = Domain.EXTERNAL
+
+
+class InternalError(PenstockError):
+    """A bug in Penstock: an invariant does not hold. ``detail`` tells the story."""
+
+    domain = Domain.INTERNAL

@@ -1,0 +1,94 @@
+"""Expressions over batches: their types when a flow is built, their values when it runs.
+
+Rules:
+
+1. Users give ``pyarrow.compute.Expression``; :func:`as_expression` is the one door through which they enter, and the
+   place where another notation (SQL text) is to be turned into one.
+2. Types are found by evaluating over no rows, so the kernels themselves decide what is possible.
+3. Values are computed by one Acero projection per batch, on the calling thread. That costs about 45 µs a call, against
+   230 µs for a dataset scanner and 165 µs for ``RecordBatch.filter(expression)`` (2 cores, 2025). Acero cuts batches at
+   32 Ki rows, so columns that merely pass through should not go through it: see :func:`plain_column`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import acero
+
+from .errors import DataError, FlowError
+from .schemas import missing_column
+
+_UNKNOWN = re.compile(r"No match for FieldRef\.(?:Name\((?P<name>.*?)\)|(?P<path>\S+)) in ", re.DOTALL)
+
+
+def as_expression(kind: str, given: object) -> pc.Expression:
+    """``given`` as an expression; anything else is a mistake of the flow."""
+    if isinstance(given, pc.Expression):
+        return given
+    raise FlowError(
+        f"{kind}: expected an expression, got {given!r} ({type(given).__name__})",
+        "write it with pyarrow.compute: pc.field('delay') > 3; did you forget pc.field?",
+    )
+
+
+def plain_column(expression: pc.Expression, schema: pa.Schema) -> int | None:
+    """The position of the column that ``expression`` is, if it is nothing but a column."""
+    for position, name in enumerate(schema.names):
+        if expression.equals(pc.field(name)):
+            return position
+    return None
+
+
+class Evaluator:
+    """Computes named expressions over batches. One per running operator."""
+
+    def __init__(self, columns: Sequence[tuple[str, pc.Expression]]) -> None:
+        self._names = [name for name, _ in columns]
+        self._options = acero.ProjectNodeOptions([expression for _, expression in columns], self._names)
+
+    def evaluate(self, records: pa.RecordBatch) -> list[pa.Array]:
+        """One array per expression, as long as ``records``."""
+        try:
+            table = self._run(pa.Table.from_batches([records]))
+        except pa.ArrowException as error:
+            names = ", ".join(self._names)
+            raise DataError(
+                f"cannot compute {names}: {error}", "guard the expression against the values that it fails on"
+            ) from error
+        return [single_array(column) for column in table.columns]
+
+    def _run(self, table: pa.Table) -> pa.Table:
+        source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+        plan = acero.Declaration.from_sequence([source, acero.Declaration("project", self._options)])
+        return plan.to_table(use_threads=False)
+
+    def types(self, kind: str, schema: pa.Schema) -> list[pa.DataType]:
+        """The types of the expressions over ``schema``."""
+        try:
+            return list(self._run(schema.empty_table()).schema.types)
+        except pa.ArrowException as error:
+            raise _flow_error(kind, schema, self._names, error) from error
+
+
+def types_of(kind: str, schema: pa.Schema, columns: Sequence[tuple[str, pc.Expression]]) -> list[pa.DataType]:
+    """The types of expressions over ``schema``; an error names the column whose expression is wrong."""
+    return [Evaluator([column]).types(kind, schema)[0] for column in columns]
+
+
+def _flow_error(kind: str, schema: pa.Schema, names: list[str], error: pa.ArrowException) -> FlowError:
+    unknown = _UNKNOWN.search(str(error))
+    if unknown:
+        return missing_column(kind, unknown["name"] or unknown["path"], schema)
+    types = ", ".join(f"{field.name}: {field.type}" for field in schema)
+    return FlowError(f"{kind}: {', '.join(names)}: {error}", f"check the types of the columns: {types}")
+
+
+def single_array(column: pa.ChunkedArray) -> pa.Array:
+    """The values of a chunked column as one array."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

@@ -1,0 +1,301 @@
+"""Flow and Stream: the immutable graph that users build.
+
+A :class:`Flow` collects nodes; a :class:`Stream` is a handle to one of them. Every method checks its arguments against
+the schemas that are known, so that a missing column or a wrong type fails on the line that asks for it. Nothing runs
+and nothing is read before the flow is handed to ``run`` or ``run_local``.
+
+Rules:
+
+1. A node never changes. Its id is ``<kind>-<n>`` with the number of its kind, or the name that the user gave.
+2. The graph knows configs, schemas and edges; pipelines, stages and parallelism are the planner's (``pipelines``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .errors import ConfigurationError, FlowError
+from .index import Index
+from .operators import (
+    Aggregate,
+    Filter,
+    LookupJoin,
+    MapBatches,
+    MergeJoin,
+    Project,
+    StreamAggregate,
+    Unnest,
+)
+from .operators.protocol import OperatorConfig, SinkConfig
+from .sinks.collect import CollectSink
+from .sinks.parquet import ParquetSink
+from .sources.csv import CsvSource
+from .sources.ipc import IpcSource
+from .sources.memory import MemorySource
+from .sources.parquet import ParquetSource
+from .sources.protocol import SourceConfig
+
+DEFAULT_LANES = 8
+"""Order lanes of a flow: the largest parallelism of its sources, fixed for the life of its checkpoints."""
+
+MAX_LANES = 32768
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """An exchange: all rows to one subtask, in the order of their tags."""
+
+    kind: str = "gather"
+
+    def describe(self) -> str:
+        return "all rows to one subtask, in order"
+
+
+NodeConfig: TypeAlias = OperatorConfig | SourceConfig | Gather
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of the graph. ``schema`` None: a sink, which has no output."""
+
+    id: str
+    config: NodeConfig
+    inputs: tuple[str, ...]
+    schema: pa.Schema | None
+    rate: float = 0.0
+
+
+class Flow:
+    """A dataflow under construction.
+
+    ``name`` (letters, digits, ``_ . -``) names the job and its checkpoints. ``lanes``: number of order lanes; lane
+    ``l`` reads the splits ``l, l + lanes, …`` of every source, so the order of rows depends on it and on nothing else.
+    """
+
+    def __init__(self, name: str, *, lanes: int = DEFAULT_LANES) -> None:
+        check_name("flow", name)
+        if not 1 <= lanes <= MAX_LANES:
+            raise FlowError(f"a flow needs between 1 and {MAX_LANES} lanes, not {lanes}", "leave it at the default")
+        self.name = name
+        self.lanes = lanes
+        self._nodes: dict[str, Node] = {}
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes, each after its inputs."""
+        return tuple(self._nodes.values())
+
+    # ------------------------------------------------------------------ sources
+
+    def from_source(self, source: SourceConfig, *, name: str | None = None, rate: float = 0.0) -> Stream:
+        """Read any :class:`~penstock.engine.sources.protocol.SourceConfig`. ``rate``: rows per second, 0 unlimited."""
+        if rate < 0:
+            raise FlowError(f"a rate of {rate} rows/s is impossible", "give 0 (no limit) or a positive number")
+        return self._add(source, (), source.schema, name, rate)
+
+    def from_spark(self, frame: object, *, name: str | None = None, rate: float = 0.0) -> Stream:
+        """Read a Spark DataFrame: one Spark partition, one split, in the order of the partitions.
+
+        The rows of a partition must always come in the same order (``sortWithinPartitions`` by a unique key).
+        """
+        found = [entry for entry in entry_points(group="penstock.frames") if entry.name == "spark"]
+        if not found:
+            raise ConfigurationError("Spark support is not installed", "pip install 'penstock[spark]'")
+        open_frame = cast("Callable[[object], SourceConfig]", found[0].load())
+        return self.from_source(open_frame(frame), name=name, rate=rate)
+
+    def from_tables(self, tables: Sequence[pa.Table], *, name: str | None = None, rate: float = 0.0) -> Stream:
+        """Read tables that are in memory: one table, one split."""
+        return self.from_source(MemorySource(tuple(tables)), name=name, rate=rate)
+
+    def read_parquet(
+        self,
+        path: str | Path | Sequence[str | Path],
+        *,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | None = None,
+        name: str | None = None,
+        rate: float = 0.0,
+    ) -> Stream:
+        """Read Parquet files or folders, in the order of their paths."""
+        source = ParquetSource(path, columns=None if columns is None else tuple(columns), filter=filter)
+        return self.from_source(source, name=name, rate=rate)
+
+    def read_csv(
+        self, path: str | Path | Sequence[str | Path], *, name: str | None = None, rate: float = 0.0
+    ) -> Stream:
+        """Read CSV files with a header, one split a file."""
+        return self.from_source(CsvSource(path), name=name, rate=rate)
+
+    def read_ipc(
+        self, path: str | Path | Sequence[str | Path], *, name: str | None = None, rate: float = 0.0
+    ) -> Stream:
+        """Read Arrow IPC files, one split a file."""
+        return self.from_source(IpcSource(path), name=name, rate=rate)
+
+    # ------------------------------------------------------------------ building
+
+    def node(self, id: str) -> Node:
+        """The node with this id."""
+        return self._nodes[id]
+
+    def apply(self, config: OperatorConfig, inputs: Sequence[Stream], *, name: str | None = None) -> Stream:
+        """Add an operator over ``inputs``: the seam for operators of your own."""
+        for stream in inputs:
+            if stream.flow is not self:
+                raise FlowError(f"{config.kind} mixes streams of two flows", f"build all streams with {self.name!r}")
+        id = self._id(config.kind, name)
+        try:
+            schema = config.output_schema([stream.schema for stream in inputs])
+        except FlowError as error:
+            raise error.at(id) from None
+        return self._add(config, tuple(stream.id for stream in inputs), schema, name)
+
+    def attach(self, config: SinkConfig, stream: Stream, *, name: str | None = None) -> None:
+        """End a stream in a sink."""
+        id = self._id(config.kind, name)
+        try:
+            config.output_schema([stream.schema])
+        except FlowError as error:
+            raise error.at(id) from None
+        self._nodes[id] = Node(id, config, (stream.id,), None)
+
+    def _add(
+        self, config: NodeConfig, inputs: tuple[str, ...], schema: pa.Schema, name: str | None, rate: float = 0.0
+    ) -> Stream:
+        id = self._id(config.kind, name)
+        self._nodes[id] = Node(id, config, inputs, schema, rate)
+        return Stream(self, id)
+
+    def _id(self, kind: str, name: str | None) -> str:
+        if name is not None:
+            check_name("operator", name)
+            if name in self._nodes:
+                raise FlowError(f"two operators are named {name!r}", "give each its own name")
+            return name
+        stem = re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-")
+        number = 1
+        while f"{stem}-{number}" in self._nodes:
+            number += 1
+        return f"{stem}-{number}"
+
+    def describe(self) -> str:
+        """The flow in words, one line an operator: equal for equal flows, wherever their data lie."""
+        return "\n".join(
+            f"{node.id}: {node.config.kind} {node.config.describe()} <- {', '.join(node.inputs) or '-'}"
+            for node in self.nodes
+        )
+
+    def fingerprint(self) -> str:
+        """A hash of the flow: operators, expressions, schemas and lanes; not of its data, paths or parallelism."""
+        schemas = "\n".join("" if node.schema is None else node.schema.to_string() for node in self.nodes)
+        text = f"{self.name}\n{self.lanes}\n{self.describe()}\n{schemas}"
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+class Stream:
+    """The rows that one node of a flow gives. Streams are values: a method gives a new one and changes nothing."""
+
+    def __init__(self, flow: Flow, id: str) -> None:
+        self.flow = flow
+        self.id = id
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the rows."""
+        schema = self.flow.node(self.id).schema
+        assert schema is not None, "a stream is never a sink"
+        return schema
+
+    def _then(self, config: OperatorConfig, name: str | None) -> Stream:
+        return self.flow.apply(config, [self], name=name)
+
+    def filter(self, predicate: pc.Expression, *, name: str | None = None) -> Stream:
+        """The rows for which ``predicate`` is true (neither false nor null)."""
+        return self._then(Filter(predicate), name)
+
+    def project(self, *columns: str, name: str | None = None, **derived: pc.Expression) -> Stream:
+        """These columns, then the derived ones, and nothing else."""
+        kept = tuple((column, pc.field(column)) for column in columns)
+        return self._then(Project((*kept, *derived.items())), name)
+
+    def with_columns(self, *, name: str | None = None, **derived: pc.Expression) -> Stream:
+        """All columns and the derived ones; a derived column replaces one of the same name."""
+        kept = tuple((column, derived.pop(column, pc.field(column))) for column in self.schema.names)
+        return self._then(Project((*kept, *derived.items())), name)
+
+    def map_batches(self, function: Callable[..., Any] | type, schema: pa.Schema, *, name: str | None = None) -> Stream:
+        """What ``function`` makes of each batch (a RecordBatch of the canonical chunks). A class is built once per
+        driver and called with each batch; use it for models. ``schema``: of the result."""
+        return self._then(MapBatches(function, schema), name)
+
+    def unnest(
+        self, *columns: str, ordinality: str | None = None, outer: bool = False, name: str | None = None
+    ) -> Stream:
+        """One row for each element of the list columns; ``ordinality`` names a column for its position, from 1.
+
+        Several lists are unnested side by side, the shorter ones padded with null. ``outer`` keeps rows without any
+        element as one row of nulls.
+        """
+        return self._then(Unnest(columns, ordinality=ordinality, outer=outer), name)
+
+    def merge_join(
+        self, other: Stream, on: Sequence[str], *, how: str = "inner", suffix: str = "_right", name: str | None = None
+    ) -> Stream:
+        """Join with ``other`` by merging. Both sides consist of the same number of splits, hold equal keys in splits
+        of equal position, and are sorted by ``on`` within each split."""
+        return self.flow.apply(MergeJoin(tuple(on), how=how, suffix=suffix), [self, other], name=name)
+
+    def lookup_join(
+        self,
+        index: Index,
+        on: str | Sequence[str],
+        *,
+        how: str = "inner",
+        suffix: str = "_right",
+        name: str | None = None,
+    ) -> Stream:
+        """Join with an index (``ps.index.memory(table, key=…)``), in the order of this stream."""
+        keys = (on,) if isinstance(on, str) else tuple(on)
+        return self._then(LookupJoin(index, keys, how=how, suffix=suffix), name)
+
+    def stream_aggregate(
+        self, by: Sequence[str], *, name: str | None = None, **aggregates: tuple[str, str] | str
+    ) -> Stream:
+        """Aggregate rows whose equal keys stand next to each other. ``total=("delay", "sum")``, ``n="count"``.
+
+        Functions: count, sum, min, max, mean, first, last. A group may span batches and splits of one lane.
+        """
+        functions = tuple(
+            Aggregate(label, None, asked) if isinstance(asked, str) else Aggregate(label, asked[0], asked[1])
+            for label, asked in aggregates.items()
+        )
+        return self._then(StreamAggregate(tuple(by), functions), name)
+
+    def gather(self, *, name: str | None = None) -> Stream:
+        """All rows in one subtask, in the order of their tags: the same sequence at any parallelism."""
+        return self.flow._add(Gather(), (self.id,), self.schema, name)
+
+    def write_parquet(self, path: str | Path, *, mode: str = "new", name: str | None = None) -> None:
+        """Write a folder of Parquet files, exactly once: files appear when the checkpoint that covers them commits."""
+        self.flow.attach(ParquetSink(str(path), mode=mode), self, name=name)
+
+    def collect(self, name: str) -> None:
+        """Keep the rows in memory: ``ps.run_local(flow).result(name)``."""
+        self.flow.attach(CollectSink(name), self, name=name)
+
+
+def check_name(what: str, name: str) -> None:
+    """Names become parts of paths and of actor names: refuse what could not."""
+    if not _NAME.fullmatch(name):
+        raise FlowError(f"{name!r} is no name for a {what}", "use letters, digits, '_', '.' and '-', at most 100")

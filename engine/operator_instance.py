@@ -1,0 +1,69 @@
+"""A running operator in a driver's chain, what has passed it, and the blame for what it raises.
+
+Rule: an error gets its operator's id once, at the innermost operator. What a kernel of pyarrow raises is the data's
+fault (DataError); any other foreign exception is a bug of ours (InternalError).
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from .elements import Tag
+from .errors import DataError, InternalError, PenstockError
+from .operators.protocol import RunningOperator
+
+
+@dataclass(slots=True)
+class OperatorInstance:
+    """An operator of the chain and what has passed it."""
+
+    id: str
+    running: RunningOperator
+    rows_in: int = 0
+    rows_out: int = 0
+    batches_out: int = 0
+    #: tag of the batch being processed, or processed last
+    at: Tag | None = None
+
+    @property
+    def where(self) -> str:
+        """The batch being processed, in words."""
+        if self.at is None:
+            return "before the first batch"
+        return f"round {self.at.round}, lane {self.at.lane}, batch {self.at.sequence}"
+
+
+@contextmanager
+def blame(operator: OperatorInstance) -> Iterator[None]:
+    """Name ``operator``, and the batch it was given, in whatever the block raises."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, PenstockError) and error.operator:
+            raise
+        named = _named(error, operator.id, f" ({operator.where})")
+        named.batch = None if operator.at is None else (operator.at.round, operator.at.lane)
+        raise named from error
+
+
+@contextmanager
+def blame_build(operator: str) -> Iterator[None]:
+    """Name ``operator`` in what building it raises."""
+    try:
+        yield
+    except Exception as error:
+        raise _named(error, operator, " (while it was built)") from error
+
+
+def _named(error: Exception, operator: str, where: str) -> PenstockError:
+    if isinstance(error, PenstockError):
+        return error.at(operator)
+    if isinstance(error, pa.ArrowException):
+        return DataError(f"{error}{where}", "check the values of the columns that this operator reads", operator)
+    detail = "".join(traceback.format_exception(error))
+    return InternalError(f"{type(error).__name__}: {error}{where}", "", operator, detail)

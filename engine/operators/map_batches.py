@@ -1,0 +1,143 @@
+"""Map batches: a user's function, or a user's class built once per running operator, applied to each batch.
+
+Rules:
+
+1. The function gets a ``pyarrow.RecordBatch`` and gives a record batch, a table, or a mapping of column names to
+   arrays, of any number of rows. Columns are matched by name; a column may be cast only if no value changes.
+2. What it raises becomes a :class:`UserCodeError` that tells the rows it was given and the traceback from the user's
+   first frame on. The driver adds the operator, the task the split.
+3. It is called from one thread, with the batches in order. Batches between the source and a function are cut at row
+   positions, not by timing; still, a function whose result depends on how rows are cut into batches gives other
+   results when a filter or join before it changes the cuts.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from ..elements import Batch
+from ..errors import DataError, UserCodeError
+from ..expressions import single_array
+from ..schemas import check_distinct, check_inputs
+from .pieces import cut
+from .protocol import Emitter, OperatorContext, Output, Stateless
+
+
+@dataclass(frozen=True)
+class MapBatches:
+    """Applies ``function`` (a callable, or a class whose instances are callable); ``schema`` is that of the result."""
+
+    function: Callable[..., Any]
+    schema: pa.Schema
+    kind: str = "map batches"
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """The schema that the user promised."""
+        check_inputs(self.kind, inputs, 1)
+        check_distinct(self.kind, "column", self.schema.names)
+        return self.schema
+
+    def build(
+        self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
+    ) -> RunningMapBatches:
+        """A running operator; a class is built here, so that it stays warm over all batches."""
+        function = self.function
+        if isinstance(function, type):
+            try:
+                function = function()
+            except Exception as error:
+                _blame_user(f"{self.describe()} could not be built", error)
+        return RunningMapBatches(function, self.describe(), self.schema)
+
+    def describe(self) -> str:
+        """The function's name."""
+        return str(getattr(self.function, "__qualname__", None) or type(self.function).__qualname__)
+
+
+class RunningMapBatches(Stateless):
+    """Calls the function for each batch."""
+
+    def __init__(self, function: Callable[..., Any], name: str, schema: pa.Schema) -> None:
+        self._function = function
+        self._name = name
+        self._schema = schema
+        self._emitter = Emitter()
+
+    def process(self, port: int, batch: Batch, out: Output) -> None:
+        """Call the function and emit what it gives, in pieces of the batch's round and lane."""
+        try:
+            result = self._function(batch.records)
+        except Exception as error:
+            _blame_user(f"{self._name} raised {type(error).__name__}: {error} in {_rows(batch)}", error)
+        records = self._checked(result, batch)
+        for piece in cut(records):
+            self._emitter.emit(piece, batch.tag.round, batch.tag.lane, out)
+
+    def _checked(self, result: object, batch: Batch) -> pa.RecordBatch:
+        columns = _columns(result)
+        if columns is None:
+            raise DataError(
+                f"{self._name} gave a {type(result).__name__} for {_rows(batch)}",
+                "give a RecordBatch, a Table, or a dict of arrays; did you forget to return?",
+            )
+        self._check_names(list(columns))
+        arrays = [self._fitted(field, columns[field.name]) for field in self._schema]
+        lengths = {field.name: len(array) for field, array in zip(self._schema, arrays, strict=True)}
+        if len(set(lengths.values())) > 1:
+            raise DataError(f"{self._name} gave columns of different lengths: {lengths}", "give equally long columns")
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _check_names(self, names: list[str]) -> None:
+        missing = [name for name in self._schema.names if name not in names]
+        surplus = [name for name in names if name not in self._schema.names]
+        if missing or surplus:
+            what = f"no column {missing[0]!r}" if missing else f"a column {surplus[0]!r} that its schema does not have"
+            raise DataError(
+                f"{self._name} gave {what}; it gave: {', '.join(names) or 'nothing'}",
+                f"give exactly the columns of its schema: {', '.join(self._schema.names)}",
+            )
+
+    def _fitted(self, field: pa.Field, values: Any) -> pa.Array:
+        try:
+            array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+            if isinstance(array, pa.ChunkedArray):
+                array = single_array(array)
+            array = array if array.type == field.type else array.cast(field.type, safe=True)
+        except (pa.ArrowException, TypeError) as error:
+            raise DataError(
+                f"{self._name}: column {field.name!r} does not fit {field.type}: {error}",
+                "correct the schema given to map_batches, or cast inside the function",
+            ) from error
+        if array.null_count and not field.nullable:
+            raise DataError(
+                f"{self._name}: column {field.name!r} contains nulls, but its schema says that it has none",
+                "declare the column nullable, or fill the nulls",
+            )
+        return array
+
+
+def _columns(result: object) -> dict[str, Any] | None:
+    if isinstance(result, pa.RecordBatch | pa.Table):
+        return dict(zip(result.schema.names, result.columns, strict=True))
+    return dict(result) if isinstance(result, Mapping) else None
+
+
+def _rows(batch: Batch) -> str:
+    tag = batch.tag
+    return f"rows 0..{batch.records.num_rows - 1} of round {tag.round}, lane {tag.lane}, batch {tag.sequence}"
+
+
+def _blame_user(message: str, error: Exception) -> NoReturn:
+    detail = "".join(traceback.format_exception(type(error), error, _user_frames(error.__traceback__)))
+    raise UserCodeError(message, "fix the function, or filter out the rows it cannot take", "", detail) from error
+
+
+def _user_frames(frames: TracebackType | None) -> TracebackType | None:
+    """The frames below this module's own."""
+    return frames.tb_next if frames is not None and frames.tb_next is not None else frames

@@ -1,0 +1,210 @@
+"""Merge join of two inputs that are split alike and sorted by the keys within each split.
+
+Rules:
+
+1. The two inputs are co-partitioned: rows join only within one (round, lane), a *unit*. Output carries the left side's
+   round and lane, and comes in the order of the left side, the matches of a row in the order of the right side.
+2. A port has completed a unit when a later tag, the end of the unit's round, or the end of the port has come. Units are
+   joined in order. A unit of ordinary size is joined when both sides are complete; a larger one is joined as it comes,
+   in steps (``merge_sides``), so that about ``HELD_ROWS`` rows a side are held, and whatever one group of equal keys
+   needs: its right rows must all be there before its first left row can be joined.
+3. Null keys match nothing and may stand anywhere; a left join keeps such rows, in their place. NaN equals NaN.
+4. ``accepts`` refuses the side that holds enough while the other one is needed, never both.
+5. State holds the rows that have come and are not yet joined: none at the end of a round that both ports have ended.
+   A snapshot within a unit that is being joined in steps would number the pieces of its output anew; in deterministic
+   flows barriers stand at ends of rounds, where no unit is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..elements import Batch
+from ..errors import FlowError
+from ..expressions import single_array
+from ..schemas import check_columns, check_distinct, check_inputs, check_same_types
+from .keys import check_key_types
+from .matching import check_join_type, join_schema, joined_rows
+from .merge_sides import STEP_ROWS, Side, Step, Unit, is_worth_a_step, step
+from .protocol import LANE, Emitter, OperatorContext, Output, Stateless
+
+LEFT, RIGHT = 0, 1
+NAMES = ("left", "right")
+
+HELD_ROWS = 2 * STEP_ROWS
+"""A side that holds this many rows is refused while the other one is needed: one step's worth ahead of the last."""
+
+HELD_BYTES = 64 * 1024 * 1024
+"""The same in bytes, for wide rows: twice 64 MiB is what a merge join may hold beyond a single group."""
+
+HELD_UNITS = 64
+"""The same in units, for splits of few rows."""
+
+UnitKey: TypeAlias = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class MergeJoin:
+    """Joins port 0 (left) with port 1 (right) ``on`` columns that both have; ``how``: inner or left."""
+
+    on: tuple[str, ...]
+    how: str = "inner"
+    suffix: str = "_right"
+    kind: str = "merge join"
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Left columns, then right columns without the keys."""
+        check_inputs(self.kind, inputs, 2)
+        check_join_type(self.kind, self.how)
+        if not self.on:
+            raise FlowError("merge join: no key is given", "name at least one column to join on")
+        check_distinct(self.kind, "key", self.on)
+        for name, schema in zip(NAMES, inputs, strict=True):
+            check_columns(self.kind, schema, self.on, f"{name} input")
+            check_key_types(self.kind, [schema.field(key) for key in self.on], ordered=True)
+        pairs = [(inputs[LEFT].field(key), inputs[RIGHT].field(key)) for key in self.on]
+        check_same_types(self.kind, pairs, "left", "right")
+        return join_schema(self.kind, inputs[LEFT], inputs[RIGHT], self.on, self.how, self.suffix)
+
+    def build(
+        self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
+    ) -> RunningMergeJoin:
+        """A running join with the rows of ``restored``."""
+        running = RunningMergeJoin(self, inputs, self.output_schema(inputs))
+        if restored is not None:
+            running.restore(restored)
+        return running
+
+    def describe(self) -> str:
+        """Join type and keys."""
+        return f"{self.how} on {', '.join(self.on)}"
+
+
+class RunningMergeJoin(Stateless):
+    """See the module's rules."""
+
+    def __init__(self, config: MergeJoin, inputs: Sequence[pa.Schema], schema: pa.Schema) -> None:
+        self._on = config.on
+        self._keep_left = config.how == "left"
+        self._inputs = inputs
+        self._schema = schema
+        self._wanted = [name for name in inputs[RIGHT].names if name not in config.on]
+        self._no_right = pa.RecordBatch.from_pylist([], inputs[RIGHT])
+        #: units of which a row has come and that are not yet joined, by round and lane
+        self._units: dict[UnitKey, Unit] = {}
+        #: for each port the first unit that is not complete; only grows
+        self._reached: list[tuple[float, int]] = [(-1, -1), (-1, -1)]
+        #: the port whose rows would let the first unit go on; None if there is no unit
+        self._needed: int | None = None
+        self._emitter = Emitter()
+
+    def process(self, port: int, batch: Batch, out: Output) -> None:
+        """Hold the batch, and join what it completes."""
+        key = (batch.tag.round, batch.tag.lane)
+        self._reached[port] = key
+        self._side(key, port).add(batch.records, self._on, _where(port, key))
+        self._advance(out)
+
+    def end_round(self, port: int, round: int, out: Output) -> None:
+        """Every unit of the round is complete on this port."""
+        self._reached[port] = (round + 1, -1)
+        self._advance(out)
+
+    def end_port(self, port: int, out: Output) -> None:
+        """Every unit is complete on this port."""
+        self._reached[port] = (float("inf"), -1)
+        self._advance(out)
+
+    def accepts(self, port: int) -> bool:
+        """Not if this side holds enough while the other one is needed."""
+        if self._needed is None or self._needed == port:
+            return True
+        sides = [unit.sides[port] for unit in self._units.values()]
+        return (
+            sum(side.rows for side in sides) < HELD_ROWS
+            and sum(side.bytes for side in sides) < HELD_BYTES
+            and len(sides) < HELD_UNITS
+        )
+
+    def snapshot(self) -> pa.Table | None:
+        """The rows held, as structs in columns ``left`` and ``right``, with the port and the unit's round."""
+        tables = [
+            self._state_rows(key, port, part.records)
+            for key, unit in sorted(self._units.items())
+            for port, side in enumerate(unit.sides)
+            for part in side.parts
+        ]
+        return pa.concat_tables(tables) if tables else None
+
+    def restore(self, table: pa.Table) -> None:
+        """Take over the rows of earlier snapshots."""
+        units = table.group_by([LANE, "round", "port"], use_threads=False).aggregate([]).to_pylist()
+        for unit in sorted(units, key=lambda each: (each["round"], each[LANE], each["port"])):
+            mine = pc.field(LANE) == unit[LANE]
+            rows = table.filter(mine & (pc.field("round") == unit["round"]) & (pc.field("port") == unit["port"]))
+            port, key = unit["port"], (unit["round"], unit[LANE])
+            structs = single_array(rows.column(NAMES[port]))
+            records = pa.RecordBatch.from_arrays(structs.flatten(), schema=self._inputs[port])
+            self._side(key, port).add(records, self._on, _where(port, key))
+
+    # ------------------------------------------------------------------ parts
+
+    def _side(self, key: UnitKey, port: int) -> Side:
+        if key not in self._units:
+            self._units[key] = Unit()
+        return self._units[key].sides[port]
+
+    def _advance(self, out: Output) -> None:
+        """Join every unit that is complete on both ports, in order, and what can be joined of the one after them."""
+        self._needed = None
+        while self._units:
+            key = min(self._units)
+            complete = (self._reached[LEFT] > key, self._reached[RIGHT] > key)
+            unit = self._units[key]
+            if all(complete):
+                del self._units[key]
+                self._emit(step(unit, complete, self._no_right), key, out)
+            elif is_worth_a_step(unit, complete):
+                self._emit(step(unit, complete, self._no_right), key, out)
+                self._needed = self._port_needed(unit, complete)
+                return
+            else:
+                self._needed = self._port_needed(unit, complete)
+                return
+
+    def _port_needed(self, unit: Unit, complete: tuple[bool, bool]) -> int:
+        if any(complete):
+            return RIGHT if complete[LEFT] else LEFT
+        return RIGHT if unit.sides[LEFT].is_full else LEFT
+
+    def _emit(self, made: Step | None, key: UnitKey, out: Output) -> None:
+        if made is None:
+            return
+        right = made.right.select(self._wanted)
+        for records in joined_rows(made.left, right, made.matches, self._schema, keep_left=self._keep_left):
+            self._emitter.emit(records, *key, out)
+
+    def _state_rows(self, key: UnitKey, port: int, records: pa.RecordBatch) -> pa.Table:
+        rows = records.num_rows
+        columns = {
+            LANE: pa.array(np.full(rows, key[1], dtype=np.int32)),
+            "round": pa.array(np.full(rows, key[0], dtype=np.int64)),
+            "port": pa.array(np.full(rows, port, dtype=np.int8)),
+        }
+        for number, schema in enumerate(self._inputs):
+            fields = [field.with_nullable(True) for field in schema]
+            if number == port:
+                columns[NAMES[number]] = pa.StructArray.from_arrays(records.columns, fields=fields)
+            else:
+                columns[NAMES[number]] = pa.nulls(rows, pa.struct(fields))
+        return pa.table(columns)
+
+
+def _where(port: int, key: UnitKey) -> str:
+    return f"{NAMES[port]} input of the merge join (round {key[0]}, lane {key[1]})"

@@ -1,0 +1,229 @@
+"""What a merge join holds of one split set: the rows of both sides that have come and are not yet joined.
+
+Rules:
+
+1. A unit of joining is one (round, lane). The rows of a unit never meet those of another.
+2. Rows with a null in a key may stand anywhere: they match nothing and are left out of every comparison. The others
+   must be sorted ascending; this is checked as they come, across batches.
+3. ``step`` joins as many left rows as the right side has passed, and forgets what neither side can need again. A right
+   side counts as having passed a key when a larger one has come, or when it is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import DataError
+from .keys import Comparable, comparable, first_descent, joined, shared_codes, taken, valid_rows
+from .matching import Matches
+from .pieces import Positions
+
+STEP_ROWS = 64 * 1024
+"""New rows that make a step within a unit worth its cost (both windows are encoded again): about one large batch."""
+
+STEP_BYTES = 16 * 1024 * 1024
+"""New bytes that do; for wide rows."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """Some rows of one side: ``valid`` are those without a null key (None: all), ``keys`` their comparable keys."""
+
+    records: pa.RecordBatch
+    valid: Positions | None
+    keys: list[Comparable]
+
+    @classmethod
+    def of(cls, records: pa.RecordBatch, on: Sequence[str]) -> Rows:
+        """The rows with their keys."""
+        columns = [records.column(name) for name in on]
+        valid = valid_rows(columns)
+        keys = [comparable(column) for column in columns]
+        return cls(records, valid, keys if valid is None else [taken(column, valid) for column in keys])
+
+    def position(self, key: int) -> int:
+        """The row number of the ``key``-th row without nulls; the number of rows for the one after the last."""
+        if key == len(self.keys[0]):
+            return int(self.records.num_rows)
+        return key if self.valid is None else int(self.valid[key])
+
+    def after(self, key: int) -> Rows:
+        """The rows from the ``key``-th one without nulls on."""
+        start = self.position(key)
+        valid = None if self.valid is None else self.valid[key:] - start
+        return Rows(self.records.slice(start), valid, [column[key:] for column in self.keys])
+
+
+@dataclass(slots=True)
+class Side:
+    """One side of a unit: what has come and is still needed, in order."""
+
+    parts: list[Rows] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+    #: rows and bytes that have come since the last step
+    new_rows: int = 0
+    new_bytes: int = 0
+    #: the last key that came (one value per column), and its values for an error; empty before the first
+    last: list[Comparable] = field(default_factory=list)
+    last_row: pa.RecordBatch | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many rows are held that it should be joined before more come."""
+        return self.rows >= STEP_ROWS or self.bytes >= STEP_BYTES
+
+    @property
+    def first(self) -> list[Comparable]:
+        """The first key that is held; empty if there is none."""
+        return next(([column[:1] for column in part.keys] for part in self.parts if len(part.keys[0])), [])
+
+    @property
+    def is_ripe(self) -> bool:
+        """Whether enough rows are new for a step to be worth its cost."""
+        return self.new_rows >= STEP_ROWS or self.new_bytes >= STEP_BYTES
+
+    def add(self, records: pa.RecordBatch, on: Sequence[str], where: str) -> None:
+        """Take a batch; raises DataError if it is not sorted or does not continue the order."""
+        part = Rows.of(records, on)
+        if len(part.keys[0]):
+            self._check_order(part, on, where)
+            end = len(part.keys[0]) - 1
+            self.last = [column[end:] for column in part.keys]
+            self.last_row = records.slice(part.position(end), 1).select(on)
+        size = records.nbytes
+        self.parts.append(part)
+        self.rows, self.bytes = self.rows + records.num_rows, self.bytes + size
+        self.new_rows, self.new_bytes = self.new_rows + records.num_rows, self.new_bytes + size
+
+    def window(self) -> Rows | None:
+        """All rows as one; None if there are none."""
+        if not self.parts:
+            return None
+        if len(self.parts) > 1:
+            self.parts = [_concatenated(self.parts)]
+        return self.parts[0]
+
+    def keep(self, rows: Rows | None) -> None:
+        """``rows`` is what is left after a step."""
+        left = rows if rows is not None and rows.records.num_rows else None
+        self.parts = [left] if left else []
+        self.rows = left.records.num_rows if left else 0
+        self.bytes = left.records.nbytes if left else 0
+        self.new_rows = self.new_bytes = 0
+
+    def _check_order(self, part: Rows, on: Sequence[str], where: str) -> None:
+        keys = part.keys
+        if self.last:
+            keys = [joined([before, column]) for before, column in zip(self.last, keys, strict=True)]
+        fall = first_descent(keys)
+        if fall is None:
+            return
+        fall -= 1 if self.last else 0
+        later = part.records.slice(part.position(fall), 1)
+        earlier = self.last_row if fall == 0 else part.records.slice(part.position(fall - 1), 1)
+        assert earlier is not None
+        names = ", ".join(on)
+        raise DataError(
+            f"the {where} is not sorted by {names}: ({_shown(later, on)}) comes after ({_shown(earlier, on)})",
+            f"sort within partitions by {names}, ascending, before the join (in Spark: sortWithinPartitions)",
+        )
+
+
+@dataclass(slots=True)
+class Unit:
+    """Both sides of one (round, lane): left, then right."""
+
+    sides: tuple[Side, Side] = field(default_factory=lambda: (Side(), Side()))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step joins: left rows, right rows, and who matches whom."""
+
+    left: pa.RecordBatch
+    right: pa.RecordBatch
+    matches: Matches
+
+
+def is_worth_a_step(unit: Unit, complete: tuple[bool, bool]) -> bool:
+    """Whether a step within a unit that is not complete would get far enough to pay.
+
+    The left side waits until it is full, or complete; then the right side should have passed all of it, or have grown
+    by enough rows and let some row be joined or forgotten. That fails while both sides stand in one huge group.
+    """
+    left, right = unit.sides
+    if complete[1]:
+        return left.is_full
+    if not (left.is_full or complete[0]) or not right.rows:
+        return False
+    first = left.first
+    if not first or _less(left.last, right.last):
+        return True
+    return right.is_ripe and (_less(first, right.last) or _less(right.first, first))
+
+
+def _less(one: Sequence[Comparable], other: Sequence[Comparable]) -> bool:
+    """Whether one key (a value per column) is smaller than another; not, if there is no such key."""
+    if not one or not other:
+        return False
+    return first_descent([joined(pair) for pair in zip(other, one, strict=True)]) is not None
+
+
+def step(unit: Unit, complete: tuple[bool, bool], empty_right: pa.RecordBatch) -> Step | None:
+    """Join what can be joined and forget what no side needs again; None if no left row can be joined yet."""
+    left, right = (side.window() for side in unit.sides)
+    if left is None or (right is None and not complete[1]):
+        if complete[0]:
+            unit.sides[1].keep(None)
+        return None
+    if right is None:
+        unit.sides[0].keep(None)
+        nothing = np.zeros(left.records.num_rows, dtype=np.int64)
+        return Step(left.records, empty_right, Matches(nothing, nothing, None))
+    return _step(unit, left, right, complete)
+
+
+def _step(unit: Unit, left: Rows, right: Rows, complete: tuple[bool, bool]) -> Step | None:
+    ours, theirs = shared_codes(left.keys, right.keys)
+    passed = len(ours)
+    if not complete[1]:
+        passed = int(np.searchsorted(ours, theirs[-1])) if len(theirs) else 0
+    first, last = (np.searchsorted(theirs, ours[:passed], side=end) for end in ("left", "right"))
+    rows = left.records.slice(0, left.position(passed))
+    joinable = left.valid[:passed] if left.valid is not None else slice(0, passed)
+    starts, counts = np.zeros(rows.num_rows, dtype=np.int64), np.zeros(rows.num_rows, dtype=np.int64)
+    starts[joinable], counts[joinable] = first, last - first
+    unit.sides[0].keep(left.after(passed))
+    unit.sides[1].keep(right.after(_needless(ours, theirs, passed, left_complete=complete[0])))
+    return Step(rows, right.records, Matches(starts, counts, right.valid)) if rows.num_rows else None
+
+
+def _needless(ours: Positions, theirs: Positions, passed: int, *, left_complete: bool) -> int:
+    """How many right rows (without null keys) no left row can match any more."""
+    if passed < len(ours):
+        return int(np.searchsorted(theirs, ours[passed]))
+    if left_complete:
+        return len(theirs)
+    return int(np.searchsorted(theirs, ours[-1])) if len(ours) else 0
+
+
+def _concatenated(parts: Sequence[Rows]) -> Rows:
+    records = pa.concat_batches([part.records for part in parts])
+    keys = [joined(columns) for columns in zip(*(part.keys for part in parts), strict=True)]
+    if all(part.valid is None for part in parts):
+        return Rows(records, None, keys)
+    starts = np.cumsum([0, *(part.records.num_rows for part in parts[:-1])])
+    valid = [
+        start + (np.arange(part.records.num_rows) if part.valid is None else part.valid)
+        for start, part in zip(starts, parts, strict=True)
+    ]
+    return Rows(records, np.concatenate(valid), keys)
+
+
+def _shown(row: pa.RecordBatch, on: Sequence[str]) -> str:
+    return ", ".join(str(row.column(name)[0].as_py()) for name in on)

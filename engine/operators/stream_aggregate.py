@@ -1,0 +1,248 @@
+"""Streaming aggregation: one row per group of input that is clustered by its keys (equal keys stand together).
+
+Rules:
+
+1. A group belongs to one lane and may span batches and rounds of it. Only the group in progress is held, as one row of
+   partial values per lane. Keys that come back later form a new group: nothing is looked up.
+2. A group ends when another key follows in its lane, and is emitted at the end of that round; the groups still open
+   when the input ends are emitted by ``finish``, in round ``FINAL_ROUND``, like those that ended in that round.
+3. Groups come out in the order of their input. Null keys are equal to each other, and so are NaNs; a group shows the
+   key of its first row. Dictionary columns come out as their values.
+4. The state has one row per lane, for the open group (column ``open``), and one for each group that has ended in a
+   round not yet over (column ``done``): none of the latter at the end of a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..elements import FINAL_ROUND, Batch
+from ..errors import DataError, FlowError
+from ..expressions import single_array
+from ..schemas import check_columns, check_distinct, check_inputs, unique_schema, value_type
+from .aggregate_functions import FUNCTIONS, AggregateFunction, Segments, State
+from .keys import check_key_types, decoded, differences
+from .pieces import cut
+from .protocol import LANE, Emitter, OperatorContext, Output, Stateless
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One aggregate: the name of its output column, the column it is computed of (None: the rows), the function."""
+
+    name: str
+    column: str | None
+    function: str | AggregateFunction
+
+    @property
+    def resolved(self) -> AggregateFunction:
+        """The function itself."""
+        if not isinstance(self.function, str):
+            return self.function
+        if self.function not in FUNCTIONS:
+            raise FlowError(
+                f"stream aggregate: {self.name!r} asks for an unknown function {self.function!r}",
+                f"use one of: {', '.join(FUNCTIONS)}",
+            )
+        return FUNCTIONS[self.function]
+
+    def describe(self) -> str:
+        """The aggregate as a formula."""
+        return f"{self.name} = {self.resolved.name}({self.column or '*'})"
+
+
+@dataclass(frozen=True)
+class StreamAggregate:
+    """Groups clustered rows ``by`` their keys. Output: the keys, then the aggregates."""
+
+    by: tuple[str, ...]
+    aggregates: tuple[Aggregate, ...]
+    kind: str = "stream aggregate"
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """The keys' fields, then one per aggregate."""
+        check_inputs(self.kind, inputs, 1)
+        if not self.by:
+            raise FlowError("stream aggregate: no key is given", "name at least one column to group by")
+        check_distinct(self.kind, "key", self.by)
+        check_columns(self.kind, inputs[0], self.by)
+        check_columns(self.kind, inputs[0], [each.column for each in self.aggregates if each.column is not None])
+        keys = [inputs[0].field(name) for name in self.by]
+        check_key_types(self.kind, keys, ordered=False)
+        fields = [pa.field(key.name, value_type(key.type), key.nullable) for key in keys]
+        for each in self.aggregates:
+            fields.append(pa.field(each.name, _typed_for(each, inputs[0])))
+        return unique_schema(self.kind, fields, "give the aggregate another name")
+
+    def build(
+        self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
+    ) -> RunningStreamAggregate:
+        """A running aggregation with the groups of ``restored``."""
+        running = RunningStreamAggregate(self, inputs[0], self.output_schema(inputs))
+        if restored is not None:
+            running.restore(restored)
+        return running
+
+    def describe(self) -> str:
+        """Keys and aggregates."""
+        return f"by {', '.join(self.by)}: {', '.join(each.describe() for each in self.aggregates) or 'distinct keys'}"
+
+
+class RunningStreamAggregate(Stateless):
+    """See the module's rules."""
+
+    def __init__(self, config: StreamAggregate, source: pa.Schema, target: pa.Schema) -> None:
+        self._by = config.by
+        self._aggregates = [(each, each.resolved) for each in config.aggregates]
+        self._types = [_argument_type(each, source) for each in config.aggregates]
+        self._schema = target
+        self._open_schema = self._schema_of_open_groups()
+        #: lane -> its group in progress, one row of keys and states; only lanes that have had a row
+        self._open: dict[int, pa.RecordBatch] = {}
+        #: lane -> groups that have ended and wait for the end of the round, in order; empty between rounds
+        self._done: dict[int, list[pa.RecordBatch]] = {}
+        self._emitter = Emitter()
+
+    def process(self, port: int, batch: Batch, out: Output) -> None:
+        """Continue the lane's open group, finish those that end, keep the last one open."""
+        lane, records = batch.tag.lane, batch.records
+        keys = [decoded(records.column(name)) for name in self._by]
+        states = [
+            function.lift(None if each.column is None else decoded(records.column(each.column)), records.num_rows)
+            for each, function in self._aggregates
+        ]
+        starts = np.append(0, np.flatnonzero(differences(keys)) + 1)
+        keys = [column.take(pa.array(starts)) for column in keys]
+        segments = Segments(starts, records.num_rows)
+        held = self._open.pop(lane, None)
+        if held is not None:
+            held_keys, held_states = self._split(held)
+            if self._same(held_keys, keys):
+                keys = [_replace_first(column, first) for column, first in zip(keys, held_keys, strict=True)]
+                states = [_prepend(state, first) for state, first in zip(states, held_states, strict=True)]
+                segments = Segments(np.append(0, starts[1:] + 1), records.num_rows + 1)
+            else:
+                self._complete(lane, held)
+        merged = [
+            function.merge(state, segments) for (_, function), state in zip(self._aggregates, states, strict=True)
+        ]
+        columns = [*keys, *(column for state in merged for column in state)]
+        groups = pa.RecordBatch.from_arrays(columns, schema=self._open_schema)
+        if groups.num_rows > 1:
+            self._complete(lane, groups.slice(0, groups.num_rows - 1))
+        self._open[lane] = groups.slice(groups.num_rows - 1)
+
+    def end_round(self, port: int, round: int, out: Output) -> None:
+        """Emit the groups that ended in this round."""
+        if round < FINAL_ROUND:
+            self._emit_done(round, out)
+
+    def finish(self, out: Output) -> None:
+        """Emit all groups."""
+        for lane in sorted(self._open):
+            self._complete(lane, self._open.pop(lane))
+        self._emit_done(FINAL_ROUND, out)
+
+    def snapshot(self) -> pa.Table | None:
+        """One row per open group, one per group that has not been emitted yet."""
+        rows = [(lane, group, None) for lane, group in sorted(self._open.items())]
+        done = [(lane, None, group) for lane, groups in sorted(self._done.items()) for group in groups]
+        tables = [self._state_rows(*row) for row in (*rows, *done)]
+        return pa.concat_tables(tables) if tables else None
+
+    def restore(self, table: pa.Table) -> None:
+        """Take over the groups of earlier snapshots."""
+        for lane in pc.unique(table.column(LANE)).to_pylist():
+            rows = table.filter(pc.equal(table.column(LANE), lane))
+            opened, done = (single_array(rows.column(name)).drop_null() for name in ("open", "done"))
+            if len(opened):
+                self._open[lane] = pa.RecordBatch.from_arrays(opened.flatten(), schema=self._open_schema)
+            if len(done):
+                self._done[lane] = [pa.RecordBatch.from_arrays(done.flatten(), schema=self._schema)]
+
+    # ------------------------------------------------------------------ parts
+
+    def _complete(self, lane: int, groups: pa.RecordBatch) -> None:
+        keys, states = self._split(groups)
+        values = [
+            self._value(each, function, state, type)
+            for (each, function), state, type in zip(self._aggregates, states, self._types, strict=True)
+        ]
+        self._done.setdefault(lane, []).append(pa.RecordBatch.from_arrays([*keys, *values], schema=self._schema))
+
+    def _value(self, each: Aggregate, function: AggregateFunction, state: State, type: pa.DataType | None) -> pa.Array:
+        try:
+            return function.final(state, type)
+        except OverflowError as error:
+            raise DataError(
+                f"{each.describe()} does not fit into {error}",
+                f"cast {each.column!r} to float64 or to a decimal in a projection before it",
+            ) from error
+
+    def _emit_done(self, round: int, out: Output) -> None:
+        for lane in sorted(self._done):
+            for piece in cut(pa.concat_batches(self._done.pop(lane))):
+                self._emitter.emit(piece, round, lane, out)
+
+    def _split(self, groups: pa.RecordBatch) -> tuple[list[pa.Array], list[State]]:
+        """The key columns and the state of each aggregate."""
+        columns = list(groups.columns)
+        keys, position, states = columns[: len(self._by)], len(self._by), []
+        for (_, function), type in zip(self._aggregates, self._types, strict=True):
+            width = len(function.state_types(type))
+            states.append(tuple(columns[position : position + width]))
+            position += width
+        return keys, states
+
+    def _same(self, held: Sequence[pa.Array], keys: Sequence[pa.Array]) -> bool:
+        both = [pa.concat_arrays([one, column.slice(0, 1)]) for one, column in zip(held, keys, strict=True)]
+        return not differences(both)[0]
+
+    def _schema_of_open_groups(self) -> pa.Schema:
+        fields = [self._schema.field(name) for name in self._by]
+        for (each, function), type in zip(self._aggregates, self._types, strict=True):
+            parts = enumerate(function.state_types(type))
+            fields += [pa.field(f"{each.name}.{number}", part) for number, part in parts]
+        return pa.schema(fields)
+
+    def _state_rows(self, lane: int, opened: pa.RecordBatch | None, done: pa.RecordBatch | None) -> pa.Table:
+        rows = sum(groups.num_rows for groups in (opened, done) if groups is not None)
+        columns = {
+            LANE: pa.array(np.full(rows, lane, dtype=np.int32)),
+            "open": _as_structs(opened, self._open_schema, rows),
+            "done": _as_structs(done, self._schema, rows),
+        }
+        return pa.table(columns)
+
+
+def _typed_for(each: Aggregate, schema: pa.Schema) -> pa.DataType:
+    function, type = each.resolved, _argument_type(each, schema)
+    try:
+        return function.result_type(type)
+    except FlowError as error:
+        where = f"stream aggregate: {each.name!r} of column {each.column!r}" if each.column else "stream aggregate"
+        raise FlowError(f"{where}: {error.message}", error.remedy) from None
+
+
+def _argument_type(each: Aggregate, schema: pa.Schema) -> pa.DataType | None:
+    return None if each.column is None else value_type(schema.field(each.column).type)
+
+
+def _replace_first(column: pa.Array, first: pa.Array) -> pa.Array:
+    return pa.concat_arrays([first, column.slice(1)])
+
+
+def _prepend(state: State, first: State) -> State:
+    return tuple(pa.concat_arrays([one, rest]) for one, rest in zip(first, state, strict=True))
+
+
+def _as_structs(groups: pa.RecordBatch | None, schema: pa.Schema, rows: int) -> pa.Array:
+    fields = [field.with_nullable(True) for field in schema]
+    if groups is None:
+        return pa.nulls(rows, pa.struct(fields))
+    return pa.StructArray.from_arrays(groups.columns, fields=fields)

@@ -1,0 +1,152 @@
+"""The plan of a job: stages of pipelines, the exchanges between them, sources with their splits, and sinks.
+
+Everything here is immutable data that travels to the tasks; ``pipelines.plan_job`` makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+import pyarrow as pa
+
+from .errors import ConfigurationError, PenstockError
+from .identity import TaskId
+from .operators.protocol import Committer, OperatorConfig, SinkConfig
+from .sources.protocol import SourceConfig, Split
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlan:
+    """A source and its splits. ``quota``: most rows that a lane reads in one round; None: always whole splits."""
+
+    id: str
+    config: SourceConfig
+    schema: pa.Schema
+    splits: tuple[Split, ...]
+    quota: int | None
+    rate: float
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of all splits, if all know."""
+        known = [split.rows for split in self.splits]
+        return None if None in known else sum(rows or 0 for rows in known)
+
+
+@dataclass(frozen=True, slots=True)
+class PortPlan:
+    """Where a pipeline's input comes from: ``kind`` is "source", "local" or "exchange"; ``id`` of source or edge."""
+
+    kind: str
+    id: str
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPlan:
+    """One operator of a pipeline's chain and the schemas of its ports."""
+
+    id: str
+    config: OperatorConfig
+    inputs: tuple[pa.Schema, ...]
+    is_sink: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPlan:
+    """An edge that a pipeline feeds."""
+
+    kind: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePlan:
+    """A chain of operators between ports and outputs; the first operator has one port for each of ``ports``."""
+
+    name: str
+    ports: tuple[PortPlan, ...]
+    operators: tuple[OperatorPlan, ...]
+    outputs: tuple[OutputPlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """Pipelines that need no exchange between them, run by ``parallelism`` subtasks. Upstream pipelines come first."""
+
+    name: str
+    parallelism: int
+    pipelines: tuple[PipelinePlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """An edge between two stages. ``pattern``: "all_to_all" or "pointwise"."""
+
+    id: str
+    source: str
+    target: str
+    pattern: str
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """What a job is made of. ``fingerprint`` stands for the flow and its data; ``description`` says both in words."""
+
+    name: str
+    fingerprint: str
+    description: str
+    lanes: int
+    stages: dict[str, StagePlan]
+    exchanges: tuple[Exchange, ...]
+    sources: dict[str, SourcePlan]
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether barriers stand at the same round in all channels. Every flow's do, so far."""
+        return True
+
+    @property
+    def parallelism(self) -> dict[str, int]:
+        """Stage to number of subtasks."""
+        return {name: stage.parallelism for name, stage in self.stages.items()}
+
+    @cached_property
+    def sinks(self) -> dict[str, tuple[str, SinkConfig]]:
+        """Sink id to (stage, config)."""
+        return {
+            operator.id: (stage.name, cast(SinkConfig, operator.config))
+            for stage in self.stages.values()
+            for pipeline in stage.pipelines
+            for operator in pipeline.operators
+            if operator.is_sink
+        }
+
+    def tasks(self) -> list[TaskId]:
+        """All tasks, stage by stage."""
+        return [TaskId(name, subtask) for name, stage in self.stages.items() for subtask in range(stage.parallelism)]
+
+    def committer(self, operator: str) -> Committer:
+        """The committer of a sink."""
+        return self.sinks[operator][1].committer(self.name)
+
+    def check(self, resuming: bool = False) -> None:
+        """Ask every sink whether it can be written. Raises ConfigurationError that names the sink."""
+        places: dict[str, str] = {}
+        for id, (_, config) in self.sinks.items():
+            try:
+                config.check(self.name, resuming)
+            except PenstockError as error:
+                raise error.at(id) from error
+            place = config.place
+            if place and place in places:
+                message = f"writes to {place}, and so does {places[place]}"
+                raise ConfigurationError(message, "give each sink a folder of its own", id)
+            places[place] = id
+
+    def exchanges_from(self, stage: str) -> Sequence[Exchange]:
+        """The exchanges that leave a stage."""
+        return [exchange for exchange in self.exchanges if exchange.source == stage]

@@ -1,0 +1,111 @@
+"""Order lanes and rounds: who reads what, in which order, whatever the parallelism.
+
+Rules:
+
+1. A flow has a fixed number of order lanes. Lane ``l`` of ``L`` reads the splits ``l, l + L, l + 2L, …`` of a source,
+   one after the other. Subtasks own contiguous ranges of lanes: a change of parallelism moves lanes, never rows.
+2. In each round a lane reads the next piece of its current split: the rest of it, or at most ``quota`` rows. A split's
+   end always ends the lane's round; an empty split makes an empty round.
+3. A lane that has no split left has ended; a source has ended when all of its lanes have. Lanes that have not ended all
+   stand in the same round, in every subtask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from .operators.protocol import LANE
+
+CHUNK_ROWS = 64 * 1024
+"""Rows of a canonical chunk: large enough for vectorised kernels, small enough to stay in a core's cache."""
+
+CURSOR_SCHEMA = pa.schema(
+    [(LANE, pa.int32()), ("round", pa.int64()), ("ordinal", pa.int64()), ("row", pa.int64()), ("rows", pa.int64())]
+)
+"""A source's state: for each lane the next round, the split (``ordinal``-th of the lane), the next row in it, and the
+number of rows read since the beginning."""
+
+
+def lanes_of(subtask: int, parallelism: int, lanes: int) -> range:
+    """The lanes that a subtask owns: contiguous, and as equal in number as possible."""
+    return range(subtask * lanes // parallelism, (subtask + 1) * lanes // parallelism)
+
+
+def split_of(lane: int, ordinal: int, lanes: int) -> int:
+    """The position in the source's list of the ``ordinal``-th split of a lane."""
+    return ordinal * lanes + lane
+
+
+@dataclass(slots=True)
+class LaneCursor:
+    """Where one lane stands."""
+
+    lane: int
+    #: splits of the lane that have been read to their end
+    ordinal: int = 0
+    #: rows of the current split that have been read
+    row: int = 0
+    #: rows read in all
+    rows: int = 0
+
+
+def write_cursors(round: int, cursors: list[LaneCursor]) -> pa.Table:
+    """The cursors of one subtask as a state table. ``round``: the next round."""
+    rows = [{LANE: c.lane, "round": round, "ordinal": c.ordinal, "row": c.row, "rows": c.rows} for c in cursors]
+    return pa.Table.from_pylist(rows, schema=CURSOR_SCHEMA)
+
+
+def read_cursors(table: pa.Table | None, lanes: range) -> tuple[int, list[LaneCursor]]:
+    """The next round and the cursors of ``lanes``; lanes without state stand at their beginning."""
+    found = {} if table is None else {int(row[LANE]): row for row in table.to_pylist()}
+    cursors = [
+        LaneCursor(lane, *(found[lane][name] for name in ("ordinal", "row", "rows")))
+        if lane in found
+        else LaneCursor(lane)
+        for lane in lanes
+    ]
+    return max((found[lane]["round"] for lane in lanes if lane in found), default=0), cursors
+
+
+class RowStream:
+    """The rows of one split from some row on, given out in pieces of a wanted number of rows.
+
+    It stays open from round to round, so that a source that cannot skip reads each split once.
+    """
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._left: pa.RecordBatch | None = None
+
+    def chunks(self, limit: int | None) -> Iterator[pa.RecordBatch]:
+        """The next ``limit`` rows (None: all) in canonical chunks: ``CHUNK_ROWS`` rows each, the last may be smaller.
+
+        The cuts depend on row positions alone, not on how the source cut its batches.
+        """
+        wanted = limit
+        while wanted is None or wanted > 0:
+            chunk = self._take(CHUNK_ROWS if wanted is None else min(CHUNK_ROWS, wanted))
+            if chunk is None:
+                return
+            wanted = None if wanted is None else wanted - chunk.num_rows
+            yield chunk
+
+    def _take(self, rows: int) -> pa.RecordBatch | None:
+        """The next ``rows`` rows, or as many as are left; None at the end."""
+        parts: list[pa.RecordBatch] = []
+        missing = rows
+        while missing:
+            batch = self._left if self._left is not None else next(self._batches, None)
+            if batch is None:
+                break
+            part = batch.slice(0, missing)
+            self._left = batch.slice(part.num_rows) if part.num_rows < batch.num_rows else None
+            if part.num_rows:
+                parts.append(part)
+                missing -= part.num_rows
+        if len(parts) > 1:
+            return pa.concat_batches(parts)
+        return parts[0] if parts else None

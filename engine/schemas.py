@@ -1,0 +1,68 @@
+"""Questions about schemas that operators ask when a flow is built, with errors that name what exists.
+
+Rules:
+
+1. Every error is a :class:`FlowError` that names the kind of operator, the column, and the columns there are.
+2. A schema with two columns of one name is refused where it enters: a name must mean one column.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from .errors import FlowError
+
+
+def check_columns(kind: str, schema: pa.Schema, names: Iterable[str], side: str = "input") -> None:
+    """All of ``names`` stand in ``schema`` once."""
+    for name in names:
+        found = len(schema.get_all_field_indices(name))
+        if found == 0:
+            raise missing_column(kind, name, schema, side)
+        if found > 1:
+            raise FlowError(f"{kind}: column {name!r} stands {found} times in its {side}", "rename all but one of them")
+
+
+def missing_column(kind: str, name: str, schema: pa.Schema, side: str = "input") -> FlowError:
+    """The error for a column that does not exist."""
+    there = ", ".join(schema.names) or "none"
+    return FlowError(f"{kind}: its {side} has no column {name!r}", f"use one of the columns there are: {there}")
+
+
+def check_distinct(kind: str, what: str, names: Sequence[str]) -> None:
+    """No name is asked for twice."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise FlowError(f"{kind}: {what} {twice[0]!r} is given twice", "give each name once")
+
+
+def unique_schema(kind: str, fields: Sequence[pa.Field], remedy: str) -> pa.Schema:
+    """The schema of ``fields``, whose names must differ."""
+    twice = [name for name, count in Counter(field.name for field in fields).items() if count > 1]
+    if twice:
+        raise FlowError(f"{kind}: its output would have two columns named {twice[0]!r}", remedy)
+    return pa.schema(fields)
+
+
+def check_inputs(kind: str, inputs: Sequence[pa.Schema], ports: int) -> None:
+    """The operator got as many inputs as it has ports."""
+    if len(inputs) != ports:
+        raise FlowError(f"{kind} takes {ports} input{'s' if ports > 1 else ''}, not {len(inputs)}")
+
+
+def value_type(type: pa.DataType) -> pa.DataType:
+    """The type of the values: of its dictionary for a dictionary type, else the type itself."""
+    return type.value_type if pa.types.is_dictionary(type) else type
+
+
+def check_same_types(kind: str, pairs: Iterable[tuple[pa.Field, pa.Field]], left: str, right: str) -> None:
+    """The key columns of two sides have equal types (a dictionary counts as its values)."""
+    for one, other in pairs:
+        if value_type(one.type) != value_type(other.type):
+            raise FlowError(
+                f"{kind}: key {one.name!r} is {one.type} on the {left}, {other.name!r} is {other.type} on the {right}",
+                "cast one of them in a projection before the join",
+            )

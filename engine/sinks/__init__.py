@@ -1,0 +1,1 @@
+"""Sinks: what ends a pipeline and makes its rows visible in two phases."""

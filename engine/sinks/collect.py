@@ -1,0 +1,187 @@
+"""A sink that keeps its rows in this process: for tests, notebooks and ``run_local(...).result(name)``.
+
+It commits in two phases like any other: rows become visible with the checkpoint that covers them, and a failed
+attempt leaves nothing. Exactly once holds while this process lives: the rows die with it, and a job that spreads over
+several processes has its rows in as many places. Use a file sink for anything that should last.
+
+Rows come back in the order of their tags, which in a deterministic flow does not depend on the parallelism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+
+import pyarrow as pa
+
+from ..elements import Batch
+from ..errors import ConfigurationError, StorageError
+from ..identity import CheckpointId, CommitPermit, Committable
+from ..operators.protocol import OperatorContext, Output, Stateless
+from .lane_counts import LaneCounts
+
+_Key = tuple[str, int, int, int]
+"""Operator, subtask, and the two parts of the checkpoint id: what one committable stands for."""
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The rows of one name of one job."""
+
+    schema: pa.Schema
+    #: prepared and neither committed nor cleaned away
+    prepared: dict[_Key, tuple[Batch, ...]] = field(default_factory=dict)
+    #: committed: what the user sees
+    visible: dict[_Key, tuple[Batch, ...]] = field(default_factory=dict)
+
+
+class CollectedRows:
+    """What the collect sinks of one process hold, by job and name. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str], _Rows] = {}
+        self._lock = Lock()
+
+    def declare(self, job: str, name: str, schema: pa.Schema) -> None:
+        """Make a result known, so that it can be read even if it never gets a row."""
+        with self._lock:
+            self._rows.setdefault((job, name), _Rows(schema))
+
+    def prepare(self, job: str, name: str, key: _Key, batches: Sequence[Batch]) -> None:
+        """Keep batches until they are committed."""
+        with self._lock:
+            self._rows[job, name].prepared[key] = tuple(batches)
+
+    def commit(self, job: str, name: str, key: _Key) -> bool:
+        """Make prepared batches visible; again changes nothing. False: they were never prepared here."""
+        with self._lock:
+            rows = self._rows.get((job, name))
+            if rows is not None and key in rows.prepared:
+                rows.visible[key] = rows.prepared.pop(key)
+            return rows is not None and key in rows.visible
+
+    def clean(self, job: str, name: str, keep: set[_Key]) -> None:
+        """Drop prepared batches that ``keep`` does not name."""
+        with self._lock:
+            if (rows := self._rows.get((job, name))) is not None:
+                rows.prepared = {key: batches for key, batches in rows.prepared.items() if key in keep}
+
+    def read(self, job: str, name: str) -> pa.Table:
+        """The committed rows so far, in the order of their tags."""
+        with self._lock:
+            if (rows := self._rows.get((job, name))) is None:
+                known = sorted(each for owner, each in self._rows if owner == job)
+                raise ConfigurationError(
+                    f"job {job!r} has collected nothing under {name!r} in this process",
+                    f"it has: {', '.join(known) or 'nothing'}",
+                )
+            # the checkpoint before the sequence: numbers may start again after a restore within a round
+            found = [
+                ((batch.tag.round, batch.tag.lane, key[2:], batch.tag.sequence), batch.records)
+                for key, batches in rows.visible.items()
+                for batch in batches
+            ]
+            schema = rows.schema
+        return pa.Table.from_batches([records for _, records in sorted(found, key=lambda each: each[0])], schema)
+
+    def forget(self, job: str) -> None:
+        """Drop everything of the job."""
+        with self._lock:
+            self._rows = {key: rows for key, rows in self._rows.items() if key[0] != job}
+
+
+COLLECTED = CollectedRows()
+"""The rows of this process: sinks and committers of one job find each other here, by the job's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectSink:
+    """Keeps the rows in this process, under ``name``; read them with ``COLLECTED.read(job, name)``."""
+
+    name: str
+
+    @property
+    def kind(self) -> str:
+        return "collect sink"
+
+    @property
+    def guarantee(self) -> str:
+        return "exactly once"
+
+    @property
+    def place(self) -> str:
+        return f"the rows collected as {self.name}"
+
+    def describe(self) -> str:
+        return f"collect as {self.name}"
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        return inputs[0]
+
+    def build(
+        self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
+    ) -> RunningCollectSink:
+        COLLECTED.declare(context.job, self.name, inputs[0])
+        return RunningCollectSink(self.name, context, restored)
+
+    def committer(self, job: str) -> CollectCommitter:
+        return CollectCommitter(job, self.name)
+
+    def visible_rows(self, job: str) -> int | None:
+        """The rows committed in this process."""
+        return int(COLLECTED.read(job, self.name).num_rows)
+
+    def check(self, job: str, resuming: bool = False) -> None:
+        """Memory needs no check."""
+
+
+class RunningCollectSink(Stateless):
+    """Holds the batches of one subtask until the next checkpoint."""
+
+    def __init__(self, name: str, context: OperatorContext, restored: pa.Table | None) -> None:
+        self._name = name
+        self._context = context
+        self._counts = LaneCounts(restored)
+        #: all and only the batches since the last checkpoint
+        self._batches: list[Batch] = []
+
+    def process(self, port: int, batch: Batch, out: Output) -> None:
+        self._counts.add(batch.tag.lane, batch.records.num_rows)
+        self._batches.append(batch)
+
+    def prepare(self, checkpoint: CheckpointId) -> list[Committable]:
+        batches, self._batches = self._batches, []
+        if not batches:
+            return []
+        context = self._context
+        key = (context.operator, context.task.subtask, checkpoint.generation, checkpoint.number)
+        COLLECTED.prepare(context.job, self._name, key, batches)
+        return [Committable(context.operator, sum(each.records.num_rows for each in batches), {"key": list(key)})]
+
+    def snapshot(self) -> pa.Table | None:
+        return self._counts.snapshot()
+
+
+@dataclass(frozen=True, slots=True)
+class CollectCommitter:
+    """Makes prepared rows of this process visible."""
+
+    job: str
+    name: str
+
+    def commit(self, permit: CommitPermit) -> None:
+        for each in permit.committables:
+            if not COLLECTED.commit(self.job, self.name, _key(each)):
+                raise StorageError(
+                    f"the rows that {each.operator!r} collected for checkpoint {permit.checkpoint} are gone",
+                    "the process that held them has ended: collect in one process only, or write files",
+                )
+
+    def clean(self, keep: Sequence[Committable]) -> None:
+        COLLECTED.clean(self.job, self.name, {_key(each) for each in keep})
+
+
+def _key(committable: Committable) -> _Key:
+    operator, subtask, generation, number = committable.payload["key"]
+    return str(operator), int(subtask), int(generation), int(number)

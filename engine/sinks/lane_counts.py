@@ -1,0 +1,39 @@
+"""How many rows a sink has taken, per order lane: the sink's whole state, and what the audit compares.
+
+The counts are part of the snapshot, so after a restore they are those of the cut: exactly once, like the rows.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from ..operators.protocol import LANE
+
+_SCHEMA = pa.schema([(LANE, pa.int32()), ("rows", pa.int64())])
+
+
+class LaneCounts:
+    """Rows per lane. ``restored``: the tables of earlier counts, as ``snapshot`` gave them."""
+
+    def __init__(self, restored: pa.Table | None = None) -> None:
+        #: lane to rows, for all and only the lanes that had rows since the job began
+        self._rows: dict[int, int] = {}
+        if restored is not None:
+            for lane, rows in zip(restored[LANE].to_pylist(), restored["rows"].to_pylist(), strict=True):
+                self.add(lane, rows)
+
+    def add(self, lane: int, rows: int) -> None:
+        """Count ``rows`` more."""
+        self._rows[lane] = self._rows.get(lane, 0) + rows
+
+    @property
+    def total(self) -> int:
+        """Rows of all lanes."""
+        return sum(self._rows.values())
+
+    def snapshot(self) -> pa.Table | None:
+        """One row per lane; None before the first row."""
+        if not self._rows:
+            return None
+        lanes = sorted(self._rows)
+        return pa.table([lanes, [self._rows[lane] for lane in lanes]], schema=_SCHEMA)

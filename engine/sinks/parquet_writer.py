@@ -1,0 +1,204 @@
+"""The running half of the Parquet sink: rows into hidden files, files into committables.
+
+Rules:
+
+1. A staged file's name carries the attempt, so no attempt ever writes into a file of another.
+2. ``prepare`` returns after the files are closed and safe from a power cut. It gives no committable if there were no
+   rows, except at the end of a flow without any (rule 4 of the sink).
+3. After an error the sink is broken: rows that did not reach a file are lost with it, so every later call fails the
+   same way, and the attempt must be replaced. What it had not prepared is removed.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs, parquet
+
+from ..elements import Batch
+from ..errors import StorageError
+from ..identity import CheckpointId, Committable
+from ..operators.protocol import OperatorContext, Output, Stateless
+from ..sources.files import make_durable, safe_name, storage_error
+from .lane_counts import LaneCounts
+
+STAGING = "_staging"
+_PENDING_BYTES = 64 * 1024 * 1024
+"""A row group is written at this size even if it has few rows: wide rows must not fill the memory."""
+
+
+class StagedFile:
+    """One hidden file that is being written. Rows wait until they make a row group."""
+
+    def __init__(
+        self, filesystem: fs.FileSystem, path: str, schema: pa.Schema, group_rows: int, compression: str
+    ) -> None:
+        self.path = path
+        self.rows = 0
+        self._filesystem = filesystem
+        self._schema = schema
+        self._group_rows = group_rows
+        #: all and only the batches that are in no row group yet
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self._pending_bytes = 0
+        self._stream = filesystem.open_output_stream(path)
+        self._writer = parquet.ParquetWriter(self._stream, schema, compression=compression)
+
+    def write(self, records: pa.RecordBatch) -> None:
+        """Take the rows; write row groups that are full."""
+        self.rows += records.num_rows
+        self._pending.append(records)
+        self._pending_rows += records.num_rows
+        self._pending_bytes += records.nbytes
+        if self._pending_rows >= self._group_rows or self._pending_bytes >= _PENDING_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        table = pa.Table.from_batches(self._pending, self._schema)
+        self._writer.write_table(table, row_group_size=self._group_rows)
+        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+
+    def close(self) -> int:
+        """Write what is left and return the file's size, once it is safe."""
+        if self._pending:
+            self._flush()
+        self._writer.close()
+        self._stream.close()
+        make_durable(self._filesystem, self.path)
+        return int(self._filesystem.get_file_info(self.path).size)
+
+    def abandon(self) -> None:
+        """Close without finishing and remove the file, as far as a broken storage lets us."""
+        # closing writes the rest, which fails again on a full disk
+        with suppress(OSError):
+            self._writer.close()
+        with suppress(OSError):
+            self._stream.close()
+        remove(self._filesystem, self.path)
+
+
+def remove(filesystem: fs.FileSystem, path: str) -> None:
+    """Delete the file if it is there and the storage allows."""
+    with suppress(OSError):
+        filesystem.delete_file(path)
+
+
+class RunningParquetSink(Stateless):
+    """Writes the rows of one subtask."""
+
+    def __init__(
+        self,
+        filesystem: fs.FileSystem,
+        folder: str,
+        context: OperatorContext,
+        schema: pa.Schema,
+        restored: pa.Table | None,
+        *,
+        rows_per_file: int,
+        row_group_rows: int,
+        compression: str,
+        suffix: str,
+    ) -> None:
+        self._filesystem = filesystem
+        self._folder = folder
+        self._context = context
+        self._schema = schema
+        self._rows_per_file = rows_per_file
+        self._row_group_rows = row_group_rows
+        self._compression = compression
+        self._suffix = suffix
+        self._counts = LaneCounts(restored)
+        #: the file that takes the next rows, or None
+        self._open: StagedFile | None = None
+        #: all and only the closed files that no checkpoint has prepared yet, as payload entries without "final"
+        self._closed: list[dict[str, Any]] = []
+        #: files opened by this attempt, to number them
+        self._opened = 0
+        #: the flow has ended and rows are complete
+        self._finished = False
+        #: the error that broke this sink, or None
+        self._broken: StorageError | None = None
+
+    def process(self, port: int, batch: Batch, out: Output) -> None:
+        records = batch.records
+        self._counts.add(batch.tag.lane, records.num_rows)
+        try:
+            self._check()
+            while records.num_rows:
+                self._open = self._open or self._new_file()
+                piece = records.slice(0, self._rows_per_file - self._open.rows)
+                records = records.slice(piece.num_rows)
+                self._open.write(piece)
+                if self._open.rows == self._rows_per_file:
+                    self._roll()
+        except OSError as error:
+            raise self._break(error) from error
+
+    def finish(self, out: Output) -> None:
+        self._finished = True
+
+    def prepare(self, checkpoint: CheckpointId) -> list[Committable]:
+        """Close the files of the rows before the barrier."""
+        try:
+            self._check()
+            if self._finished and not self._counts.total and self._context.task.subtask == 0:
+                self._open = self._open or self._new_file()
+            if self._open is not None:
+                self._roll()
+        except OSError as error:
+            raise self._break(error) from error
+        files, self._closed = self._closed, []
+        if not files:
+            return []
+        for number, file in enumerate(files):
+            file["final"] = self._final_name(checkpoint, number)
+        return [Committable(self._context.operator, sum(file["rows"] for file in files), {"files": files})]
+
+    def snapshot(self) -> pa.Table | None:
+        return self._counts.snapshot()
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.abandon()
+        for file in self._closed:
+            remove(self._filesystem, f"{self._folder}/{file['staged']}")
+        self._open, self._closed = None, []
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+
+    def _break(self, error: OSError) -> StorageError:
+        self._broken = storage_error("write into the output folder", self._folder, error)
+        self.close()
+        return self._broken
+
+    def _new_file(self) -> StagedFile:
+        path = f"{self._folder}/{self._staged_name(self._opened)}"
+        if not self._opened:
+            self._filesystem.create_dir(path.rsplit("/", 1)[0], recursive=True)
+        self._opened += 1
+        return StagedFile(self._filesystem, path, self._schema, self._row_group_rows, self._compression)
+
+    def _roll(self) -> None:
+        """Close the open file; it waits for the next checkpoint."""
+        assert self._open is not None
+        size = self._open.close()
+        staged = self._open.path.removeprefix(f"{self._folder}/")
+        self._closed.append({"staged": staged, "rows": self._open.rows, "bytes": size})
+        self._open = None
+
+    def _staged_name(self, number: int) -> str:
+        context = self._context
+        name = f"{safe_name(context.operator)}-{context.task.subtask:05d}-{context.attempt}-{number:05d}.parquet"
+        return f"{STAGING}/{safe_name(context.job)}/{name}"
+
+    def _final_name(self, checkpoint: CheckpointId, number: int) -> str:
+        # padded, so that the order of names is the order of checkpoints
+        cut = f"{checkpoint.generation:04d}.{checkpoint.number:06d}"
+        context = self._context
+        name = f"part-{safe_name(context.operator)}-{context.task.subtask:05d}-{cut}-{number:05d}"
+        return f"{name}{self._suffix}.parquet"

@@ -1,0 +1,149 @@
+"""A source over CSV files with a header line: one split per file, in the order of the paths.
+
+Rules:
+
+1. Types are settled once, when the job is planned: those given in ``types``, and for the other columns what the
+   beginning of the first file suggests (a column that is empty there becomes a string). A later value that does not
+   fit is an error that names the file and the row, never a silent change of type.
+2. All files have the columns of the first one; this is checked when the job is planned.
+3. CSV cannot be entered in the middle: reading from row ``start`` parses the rows before it and drops them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow as pa
+from pyarrow import csv
+
+from ..errors import ConfigurationError, DataError
+from .files import DataFile, absolute_paths, check_columns, check_same, from_row, list_files
+
+_BLOCK_BYTES = 4 * 1024 * 1024
+"""Parsed at once: some tens of thousands of ordinary rows, so that batches are neither tiny nor too long."""
+_INFERENCE_BYTES = 16 * 1024 * 1024
+"""Of the first file, looked at for types."""
+_COMPRESSED = (b"PK\x03\x04", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh")
+"""How zip, gzip, zstd and bzip2 files begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class CsvSplit:
+    """One file."""
+
+    file: DataFile
+    schema: pa.Schema
+    delimiter: str
+    null_values: tuple[str, ...] | None
+
+    @property
+    def id(self) -> str:
+        return self.file.id
+
+    @property
+    def rows(self) -> int | None:
+        return None
+
+    def open(self, start: int) -> Iterator[pa.RecordBatch]:
+        return from_row(self._batches(), start)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        convert = _convert_options(self.null_values)
+        convert.column_types = self.schema
+        convert.include_columns = self.schema.names
+        try:
+            with self.file.reading(), self.file.open() as opened:
+                # one thread: only then does an error name its row
+                yield from csv.open_csv(
+                    opened, csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES), _parse(self.delimiter), convert
+                )
+        except DataError as error:
+            remedy = "repair the file, or give the column a type that holds all its values: types={'column': type}"
+            raise DataError(error.message, remedy) from error
+
+
+@dataclass(frozen=True)
+class CsvSource:
+    """Reads CSV files.
+
+    ``path``: a file, a folder (all files below it, hidden ones excepted), or a sequence of both. ``types``: column to
+    type, for those that should not be guessed. ``columns``: which ones, in which order; all by default.
+    ``null_values``: what means "missing", in every column; by default an empty field and the usual words (NA, null)
+    in columns that are not text, and nothing in text.
+    """
+
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+    types: Mapping[str, pa.DataType] | None = field(default=None, hash=False)
+    columns: Sequence[str] | None = None
+    delimiter: str = ","
+    null_values: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", absolute_paths(self.path))
+        object.__setattr__(self, "types", dict(self.types or {}))
+        if isinstance(self.columns, str):
+            object.__setattr__(self, "columns", (self.columns,))
+        if self.columns is not None:
+            object.__setattr__(self, "columns", tuple(self.columns))
+        if self.null_values is not None:
+            object.__setattr__(self, "null_values", tuple(self.null_values))
+
+    @property
+    def kind(self) -> str:
+        return "csv"
+
+    @cached_property
+    def _files(self) -> tuple[DataFile, ...]:
+        return tuple(list_files(absolute_paths(self.path)))
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        first, types = self._files[0], dict(self.types or {})
+        found = _infer(first, self.delimiter, _convert_options(self.null_values, types), _INFERENCE_BYTES)
+        wanted = found.names if self.columns is None else self.columns
+        check_columns([*wanted, *types], found, first.path)
+        fields = [found.field(name) for name in wanted]
+        return pa.schema([each.with_type(pa.string()) if pa.types.is_null(each.type) else each for each in fields])
+
+    def splits(self) -> Sequence[CsvSplit]:
+        schema = self.schema
+        nulls = None if self.null_values is None else tuple(self.null_values)
+        for file in self._files:
+            header = _infer(file, self.delimiter, csv.ConvertOptions(), _BLOCK_BYTES)
+            # only the names count here: a type that does not fit is found, with its row, when the file is read
+            fields = [
+                each.with_type(schema.field(each.name).type) if each.name in schema.names else each for each in header
+            ]
+            check_same(schema, pa.schema(fields), file, self._files[0], all_wanted=self.columns is None)
+        return [CsvSplit(file, schema, self.delimiter, nulls) for file in self._files]
+
+    def describe(self) -> str:
+        return ", ".join(f"{each.name} {each.type}" for each in self.schema)
+
+
+def _parse(delimiter: str) -> csv.ParseOptions:
+    return csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+
+
+def _convert_options(
+    null_values: Sequence[str] | None, types: Mapping[str, pa.DataType] | None = None
+) -> csv.ConvertOptions:
+    options = csv.ConvertOptions(column_types=dict(types or {}))
+    if null_values is not None:
+        options.null_values, options.strings_can_be_null = list(null_values), True
+    return options
+
+
+def _infer(file: DataFile, delimiter: str, convert: csv.ConvertOptions, block_bytes: int) -> pa.Schema:
+    """The columns of the file, with types that fit its first ``block_bytes``."""
+    if not file.size:
+        raise ConfigurationError(f"{file.path} is empty", "a CSV file needs at least a line with the column names")
+    with file.planning(), file.open() as opened:
+        if opened.read(4).startswith(_COMPRESSED):
+            raise ConfigurationError(f"{file.path} is compressed", "unpack it: this source reads plain text")
+    read = csv.ReadOptions(use_threads=False, block_size=block_bytes)
+    with file.planning(), file.open() as opened, csv.open_csv(opened, read, _parse(delimiter), convert) as reader:
+        return reader.schema

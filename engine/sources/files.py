@@ -1,0 +1,247 @@
+"""Files: where a path leads, which data files it holds, and how a failing file system is told to the user.
+
+Sources, sinks and the snapshot files share these few functions; they are the only ones that name ``pyarrow.fs``.
+
+Rules:
+
+1. A path without a scheme is local and becomes absolute where the flow is built, because the processes that open it
+   later have other working folders. Anything with ``scheme://`` goes to ``pyarrow.fs`` as it is.
+2. A name that begins with ``_`` or ``.`` is hidden, at any depth: the rule that Spark and ``pyarrow.dataset`` follow.
+3. Files are listed in the order of their paths, and a file's id is its path relative to what the user named, so ids
+   survive a move of the whole folder.
+4. A missing or unreadable place is a ConfigurationError while the job is planned and a StorageError while it runs.
+   A file that can be read but not understood is a DataError.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from ..errors import ConfigurationError, DataError, FlowError, StorageError
+
+ROWS_PER_BATCH = 64 * 1024
+"""At most this many rows in a batch that a source gives: large enough for the kernels, small enough for credits."""
+
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS}
+_WRONG_FILE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, pa.ArrowSerializationError)
+_LONGEST_NAME = 80
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """The path as every process will understand it: URLs of files become local paths, other URLs stay."""
+    text = os.fspath(path)
+    if text.startswith("file:"):
+        parts = urlsplit(text)
+        if parts.netloc not in ("", "localhost"):
+            raise ConfigurationError(f"{text} names the host {parts.netloc!r}", "write file:///folder for a local path")
+        return os.path.abspath(unquote(parts.path))
+    return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+
+
+def absolute_paths(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """One path or several, made absolute."""
+    several = (path,) if isinstance(path, (str, os.PathLike)) else tuple(path)
+    if not several:
+        raise ConfigurationError("the list of paths is empty", "name at least one file or folder")
+    return tuple(absolute(each) for each in several)
+
+
+def resolve(path: str) -> tuple[fs.FileSystem, str]:
+    """The file system of an absolute path or URL, and the path within it."""
+    if "://" not in path:
+        return fs.LocalFileSystem(), path
+    try:
+        filesystem, inner = fs.FileSystem.from_uri(path)
+    except (*_WRONG_FILE, OSError, ImportError) as error:
+        raise ConfigurationError(
+            f"{path} cannot be reached: {error}", "use a local path, or a URL that pyarrow.fs knows (s3, gs, hdfs)"
+        ) from error
+    return filesystem, inner
+
+
+def is_local(filesystem: fs.FileSystem) -> bool:
+    """Whether the file system is this machine's own."""
+    return isinstance(filesystem, fs.LocalFileSystem)
+
+
+def is_hidden(relative: str) -> bool:
+    """Whether readers of data folders pass over the path: some part of it begins with ``_`` or ``.``."""
+    return any(part.startswith(("_", ".")) for part in relative.split("/"))
+
+
+def safe_name(text: str) -> str:
+    """The text as part of a file name. Different texts give different names."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", text)[:_LONGEST_NAME]
+    if name == text and not name.startswith((".", "_")) and name:
+        return name
+    return f"{name.lstrip('._') or 'x'}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def storage_error(action: str, place: str, error: OSError) -> StorageError:
+    """The error of a file system: what was tried, where, the system's reason, and what to do about it."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    if error.errno in _NO_SPACE:
+        remedy = "free space there or choose another folder, then start the job again: it goes on from its checkpoint"
+    elif error.errno in _NO_RIGHT:
+        remedy = "make the folder writable for this user, or choose another one"
+    elif error.errno == errno.ENOENT:
+        remedy = "something else removed it; keep other programs out of the folder"
+    else:
+        remedy = "check that the storage is there and healthy, then start the job again"
+    return StorageError(f"cannot {action} {place}: {reason}", remedy)
+
+
+def make_durable(filesystem: fs.FileSystem, path: str) -> None:
+    """Return once the file and its entry in the folder survive a power cut. Other file systems do so by themselves."""
+    if is_local(filesystem):
+        sync(path)
+        sync(os.path.dirname(path))
+
+
+def sync(path: str) -> None:
+    """Flush one local file or folder to its disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One file of a source, as it was when the job was planned."""
+
+    filesystem: fs.FileSystem
+    path: str
+    size: int
+    id: str
+    """Relative to what the user named, hence unique within the source."""
+
+    def open(self) -> pa.NativeFile:
+        """Open for random access. A file that is no longer the planned one is a DataError."""
+        file = self.filesystem.open_input_file(self.path)
+        if file.size() != self.size:
+            file.close()
+            raise DataError(
+                f"{self.path} had {self.size} bytes when the job was planned and has {file_size(self)} now",
+                "a source must not change while a job reads it: write new data to new files",
+            )
+        return file
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Names the file in whatever goes wrong inside."""
+        try:
+            yield
+        except _WRONG_FILE as error:
+            raise self._unreadable(error) from error
+        except OSError as error:
+            # pyarrow gives broken pages and footers as an OSError without a number
+            if error.errno is None and is_local(self.filesystem):
+                raise self._unreadable(error) from error
+            raise storage_error("read", self.path, error) from error
+
+    def _unreadable(self, error: Exception) -> DataError:
+        return DataError(f"{self.path} cannot be read: {error}", "repair the file, or leave it out of the source")
+
+    @contextmanager
+    def planning(self) -> Iterator[None]:
+        """As ``reading``, for errors met before the job starts."""
+        try:
+            with self.reading():
+                yield
+        except (DataError, StorageError) as error:
+            raise ConfigurationError(error.message, error.remedy) from error
+
+
+def file_size(file: DataFile) -> int | None:
+    """The size of the file now."""
+    size: int | None = file.filesystem.get_file_info(file.path).size
+    return size
+
+
+def list_files(paths: Sequence[str]) -> list[DataFile]:
+    """The data files that the paths name, in order: the paths as given, each folder's files sorted by path."""
+    files: list[DataFile] = []
+    for position, path in enumerate(paths):
+        prefix = f"{position}/" if len(paths) > 1 else ""
+        try:
+            files += _files_below(path, prefix)
+        except OSError as error:
+            told = storage_error("list", path, error)
+            raise ConfigurationError(told.message, told.remedy) from error
+    return files
+
+
+def _files_below(path: str, prefix: str) -> list[DataFile]:
+    filesystem, inner = resolve(path)
+    info = filesystem.get_file_info(inner)
+    if info.type == fs.FileType.NotFound:
+        raise ConfigurationError(f"{path} does not exist", "check the path; relative ones start at the working folder")
+    if info.type == fs.FileType.File:
+        return [DataFile(filesystem, inner, info.size, prefix + info.base_name)]
+    root = inner.rstrip("/") + "/"
+    below = filesystem.get_file_info(fs.FileSelector(inner, recursive=True))
+    found = sorted((each.path.removeprefix(root), each) for each in below if each.type == fs.FileType.File)
+    files = [DataFile(filesystem, each.path, each.size, prefix + name) for name, each in found if not is_hidden(name)]
+    if not files:
+        raise ConfigurationError(f"{path} holds no data files", "names that begin with _ or . do not count")
+    return files
+
+
+def check_columns(columns: Sequence[str], schema: pa.Schema, place: str) -> None:
+    """Raise FlowError, naming what exists, unless the schema has every column once."""
+    for name in columns:
+        count = len(schema.get_all_field_indices(name))
+        if count > 1:
+            raise FlowError(f"{place} has {count} columns named {name!r}", "give every column its own name")
+        if not count:
+            near = get_close_matches(name, schema.names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise FlowError(f"{place} has no column {name!r}", f"it has: {', '.join(schema.names)}{hint}")
+
+
+def check_same(expected: pa.Schema, found: pa.Schema, file: DataFile, first: DataFile, *, all_wanted: bool) -> None:
+    """Raise FlowError unless the file has the expected columns, with the types of the source's first file.
+
+    ``all_wanted``: the source reads all columns, so one that only this file has would be lost silently.
+    """
+    check_columns(expected.names, found, file.path)
+    if all_wanted and (extra := [name for name in found.names if name not in expected.names]):
+        raise FlowError(
+            f"{file.path} has columns that {first.path} has not: {', '.join(extra)}",
+            "say which columns the source should read: columns=[…]",
+        )
+    for field in expected:
+        kind = found.field(field.name).type
+        if kind != field.type:
+            raise FlowError(
+                f"column {field.name!r} is {kind} in {file.path} and {field.type} in {first.path}",
+                "all files of one source need the same types: rewrite the file, or read it as another source",
+            )
+
+
+def in_batches(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows in pieces of at most ``ROWS_PER_BATCH``; nothing if there are none."""
+    for begin in range(0, records.num_rows, ROWS_PER_BATCH):
+        yield records.slice(begin, ROWS_PER_BATCH)
+
+
+def from_row(batches: Iterator[pa.RecordBatch], start: int) -> Iterator[pa.RecordBatch]:
+    """What is left of the batches after ``start`` rows, in pieces of the right size."""
+    for records in batches:
+        if start < records.num_rows:
+            yield from in_batches(records.slice(start))
+        start = max(0, start - records.num_rows)

@@ -1,0 +1,135 @@
+"""A source over Arrow IPC files, in the file or in the stream form: one split per file, in the order of the paths.
+
+Rules:
+
+1. A file in the *file* form knows its rows, and reading from row ``start`` loads of the record batches before it one
+   column at most (the narrowest), to learn their lengths.
+2. A file in the *stream* form is read from its beginning, and its length is unknown.
+3. All files have the columns and types of the first one; this is checked when the job is planned.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+from pyarrow import ipc
+
+from .files import DataFile, absolute_paths, check_columns, check_same, from_row, list_files
+
+_MAGIC = b"ARROW1"
+"""The first bytes of the file form."""
+
+
+@dataclass(frozen=True, slots=True)
+class IpcSplit:
+    """One file."""
+
+    file: DataFile
+    columns: tuple[str, ...]
+    random_access: bool
+    rows: int | None
+
+    @property
+    def id(self) -> str:
+        return self.file.id
+
+    def open(self, start: int) -> Iterator[pa.RecordBatch]:
+        return self._from_file(start) if self.random_access else from_row(self._from_stream(), start)
+
+    def _from_stream(self) -> Iterator[pa.RecordBatch]:
+        with self.file.reading(), self.file.open() as opened, ipc.open_stream(opened) as reader:
+            for records in reader:
+                yield records.select(self.columns)
+
+    def _from_file(self, start: int) -> Iterator[pa.RecordBatch]:
+        with self.file.reading(), self.file.open() as opened:
+            schema = ipc.open_file(opened).schema
+            first, start = self._find(opened, schema, start)
+            reader = _reader(opened, [schema.get_field_index(name) for name in self.columns])
+            batches = (reader.get_batch(index) for index in range(first, reader.num_record_batches))
+            yield from from_row((records.select(self.columns) for records in batches), start)
+
+    def _find(self, opened: pa.NativeFile, schema: pa.Schema, start: int) -> tuple[int, int]:
+        """The record batch that holds row ``start``, and the row's position in it."""
+        if not start:
+            return 0, 0
+        reader = _reader(opened, [min(range(len(schema)), key=lambda index: _width(schema.field(index).type))])
+        for index in range(reader.num_record_batches):
+            rows = reader.get_batch(index).num_rows
+            if start < rows:
+                return index, start
+            start -= rows
+        return reader.num_record_batches, 0
+
+
+def _width(kind: pa.DataType) -> int:
+    """Bits per value; more than any fixed width for types that have none."""
+    try:
+        return int(kind.bit_width)
+    except ValueError:
+        return 1 << 30
+
+
+def _reader(opened: pa.NativeFile, fields: list[int]) -> ipc.RecordBatchFileReader:
+    return ipc.open_file(opened, options=ipc.IpcReadOptions(included_fields=fields))
+
+
+@dataclass(frozen=True)
+class IpcSource:
+    """Reads Arrow IPC files (Feather version 2 is the same).
+
+    ``path``: a file, a folder (all files below it, hidden ones excepted), or a sequence of both. ``columns``: which
+    ones, in which order; all by default.
+    """
+
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+    columns: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", absolute_paths(self.path))
+        if isinstance(self.columns, str):
+            object.__setattr__(self, "columns", (self.columns,))
+        if self.columns is not None:
+            object.__setattr__(self, "columns", tuple(self.columns))
+
+    @property
+    def kind(self) -> str:
+        return "arrow ipc"
+
+    @cached_property
+    def _files(self) -> tuple[DataFile, ...]:
+        return tuple(list_files(absolute_paths(self.path)))
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        first = self._files[0]
+        _, found, _ = _look(first)
+        wanted = found.names if self.columns is None else self.columns
+        check_columns(wanted, found, first.path)
+        return pa.schema([found.field(name) for name in wanted])
+
+    def splits(self) -> Sequence[IpcSplit]:
+        splits: list[IpcSplit] = []
+        for file in self._files:
+            random_access, found, rows = _look(file)
+            check_same(self.schema, found, file, self._files[0], all_wanted=self.columns is None)
+            splits.append(IpcSplit(file, tuple(self.schema.names), random_access, rows))
+        return splits
+
+    def describe(self) -> str:
+        return ", ".join(self.schema.names)
+
+
+def _look(file: DataFile) -> tuple[bool, pa.Schema, int | None]:
+    """Whether the file has the file form, its schema, and its number of rows if it says so."""
+    with file.planning(), file.open() as opened:
+        random_access = opened.read(len(_MAGIC)) == _MAGIC
+        opened.seek(0)
+        if not random_access:
+            return False, ipc.open_stream(opened).schema, None
+        reader = ipc.open_file(opened)
+        return True, reader.schema, reader.count_rows()

@@ -1,0 +1,49 @@
+"""What a source promises: an ordered, fixed list of splits, each readable from any row on.
+
+Rules:
+
+1. The list of splits and the rows and row order within each are the same every time they are read. A restore reads
+   again from a cursor (split, row), so a source that cannot promise this cannot take part in a checkpoint.
+2. ``splits`` is called once, when the job is planned, in the process that plans it; the splits travel to the tasks.
+3. A split knows its length where that costs nothing (``rows``); the audit compares it with what was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+
+class Split(Protocol):
+    """One unit of source work, picklable."""
+
+    @property
+    def id(self) -> str:
+        """Unique within the source and stable from run to run."""
+
+    @property
+    def rows(self) -> int | None:
+        """The number of rows, if known without reading."""
+
+    def open(self, start: int) -> Iterator[pa.RecordBatch]:
+        """The rows from row ``start`` on, in order, in batches of any size."""
+
+
+class SourceConfig(Protocol):
+    """The immutable description of a source."""
+
+    @property
+    def kind(self) -> str:
+        """The source's noun for ``explain``: "parquet", "memory"."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of every split."""
+
+    def splits(self) -> Sequence[Split]:
+        """All splits in their fixed order. May do I/O; raises ConfigurationError or StorageError."""
+
+    def describe(self) -> str:
+        """One line for ``explain`` and the flow's fingerprint."""

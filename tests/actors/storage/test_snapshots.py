@@ -1,0 +1,174 @@
+"""State files: round trips, sharing of what did not change, and storage that fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import feather
+
+from penstock.actors.snapshots import SnapshotFiles
+from penstock.engine.errors import StorageError
+from penstock.engine.identity import Attempt, CheckpointId, StateHandle, TaskId
+from support.small_disk import KINDS, small_disk
+
+TASK, OTHER = TaskId("join/1", 0), TaskId("join/1", 1)
+FIRST, SECOND, THIRD, FOURTH = (CheckpointId(1, number) for number in (1, 2, 3, 4))
+ATTEMPT = Attempt(1, 1)
+
+
+def lanes(*values: int) -> pa.Table:
+    return pa.table({"__lane": pa.array(range(len(values)), pa.int32()), "rows": pa.array(values, pa.int64())})
+
+
+def files_below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def snapshots(tmp_path: Path) -> SnapshotFiles:
+    return SnapshotFiles(str(tmp_path), "delays")
+
+
+def test_tables_come_back_by_operator_those_of_several_tasks_joined(snapshots: SnapshotFiles) -> None:
+    handles = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1, 2), "count": lanes(5)})
+    handles += snapshots.write(OTHER, FIRST, ATTEMPT, {"read": lanes(3)})
+    assert snapshots.read(handles) == {"read": pa.concat_tables([lanes(1, 2), lanes(3)]), "count": lanes(5)}
+    assert [(handle.operator, handle.rows) for handle in handles] == [("read", 2), ("count", 1), ("read", 1)]
+    assert snapshots.read([]) == {}
+
+
+def test_files_are_arrow_files_with_telling_names(snapshots: SnapshotFiles, tmp_path: Path) -> None:
+    (handle,) = snapshots.write(TASK, SECOND, Attempt(1, 7), {"read": lanes(1, 2)})
+    assert handle.location.startswith("delays/state/join_1_")
+    assert handle.location.endswith("-00000/0001.000002-1.7-read.arrow")
+    assert (tmp_path / handle.location).stat().st_size == handle.bytes
+    assert feather.read_table(tmp_path / handle.location) == lanes(1, 2)
+
+
+def test_names_never_meet_whatever_operators_and_tasks_are_called(snapshots: SnapshotFiles, tmp_path: Path) -> None:
+    operators = ["a", "a/b", "a_b", "../a", "", "-a", "a-1.1-b"]
+    tasks = [TaskId(name, subtask) for name in ("v", "../v", "v-00000") for subtask in (0, 1)]
+    written = [snapshots.write(task, FIRST, ATTEMPT, {each: lanes(1) for each in operators}) for task in tasks]
+    locations = {handle.location for handles in written for handle in handles}
+    assert len(locations) == len(operators) * len(tasks) == len(files_below(tmp_path / "delays"))
+
+
+def test_other_process_reads_what_was_written(snapshots: SnapshotFiles, tmp_path: Path) -> None:
+    handles = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1)})
+    assert SnapshotFiles(tmp_path.as_uri(), "delays").read(handles) == {"read": lanes(1)}
+
+
+# ---------------------------------------------------------------- sharing
+
+
+def test_unchanged_state_of_a_completed_checkpoint_is_not_written_again(
+    snapshots: SnapshotFiles, tmp_path: Path
+) -> None:
+    first = snapshots.write(TASK, FIRST, ATTEMPT, {"index": lanes(9, 9), "read": lanes(1)})
+    snapshots.completed(TASK, FIRST)
+    second = snapshots.write(TASK, SECOND, ATTEMPT, {"index": lanes(9, 9), "read": lanes(2)})
+    assert second[0] == first[0]
+    assert second[1] != first[1]
+    assert len(files_below(tmp_path)) == 3
+    assert snapshots.bytes_shared == first[0].bytes
+    assert snapshots.read(second) == {"index": lanes(9, 9), "read": lanes(2)}
+
+
+def test_state_stays_shared_over_checkpoints_that_are_given_up(snapshots: SnapshotFiles) -> None:
+    first = snapshots.write(TASK, FIRST, ATTEMPT, {"index": lanes(9)})
+    snapshots.completed(TASK, FIRST)
+    written = [snapshots.write(TASK, checkpoint, ATTEMPT, {"index": lanes(9)}) for checkpoint in (SECOND, THIRD)]
+    assert written == [first, first]
+
+
+def test_file_of_a_checkpoint_that_may_be_given_up_is_not_shared(snapshots: SnapshotFiles) -> None:
+    first = snapshots.write(TASK, FIRST, ATTEMPT, {"index": lanes(9)})
+    second = snapshots.write(TASK, SECOND, ATTEMPT, {"index": lanes(9)})
+    snapshots.delete(first)  # the first one was given up
+    snapshots.completed(OTHER, SECOND)  # another task's
+    third = snapshots.write(TASK, THIRD, ATTEMPT, {"index": lanes(9)})
+    assert len({handle.location for handle in (*first, *second, *third)}) == 3
+
+
+def test_file_is_not_shared_once_a_completed_checkpoint_went_without_it(snapshots: SnapshotFiles) -> None:
+    first = snapshots.write(TASK, FIRST, ATTEMPT, {"index": lanes(9)})
+    snapshots.write(TASK, SECOND, ATTEMPT, {})
+    snapshots.completed(TASK, SECOND)
+    snapshots.delete(first)  # the first one was given up, the second one has no such file
+    (again,) = snapshots.write(TASK, THIRD, ATTEMPT, {"index": lanes(9)})
+    assert again != first[0]
+
+
+def test_state_that_went_back_to_an_older_one_is_written_again(snapshots: SnapshotFiles) -> None:
+    (first,) = snapshots.write(TASK, FIRST, ATTEMPT, {"index": lanes(9)})
+    snapshots.write(TASK, SECOND, ATTEMPT, {"index": lanes(8)})
+    snapshots.completed(TASK, SECOND)
+    (third,) = snapshots.write(TASK, THIRD, ATTEMPT, {"index": lanes(9)})
+    assert third.location != first.location
+
+
+def test_late_write_of_an_older_checkpoint_does_not_come_back(snapshots: SnapshotFiles) -> None:
+    snapshots.write(TASK, SECOND, ATTEMPT, {})
+    (late,) = snapshots.write(TASK, FIRST, ATTEMPT, {"index": lanes(9)})  # a slow thread
+    snapshots.completed(TASK, SECOND)
+    (third,) = snapshots.write(TASK, THIRD, ATTEMPT, {"index": lanes(9)})
+    assert third != late
+
+
+def test_new_attempt_shares_nothing_with_the_one_before(snapshots: SnapshotFiles) -> None:
+    (first,) = snapshots.write(TASK, FIRST, ATTEMPT, {"index": lanes(9)})
+    snapshots.completed(TASK, FIRST)
+    (second,) = snapshots.write(TASK, SECOND, Attempt(1, 2), {"index": lanes(9)})
+    assert first.location != second.location
+
+
+# ---------------------------------------------------------------- deleting and failing
+
+
+def test_deleted_files_are_gone_and_deleting_again_does_no_harm(snapshots: SnapshotFiles, tmp_path: Path) -> None:
+    handles = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1), "index": lanes(2)})
+    for _ in range(2):
+        snapshots.delete(handles[:1])
+    assert len(files_below(tmp_path)) == 1
+    with pytest.raises(StorageError, match=f"{handles[0].location} is gone"):
+        snapshots.read(handles)
+
+
+def test_damaged_file_is_named(snapshots: SnapshotFiles, tmp_path: Path) -> None:
+    (handle,) = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1)})
+    (tmp_path / handle.location).write_bytes(b"ARROW1 no more")
+    with pytest.raises(StorageError, match=f"{handle.location} cannot be read"):
+        snapshots.read([handle])
+
+
+@pytest.mark.parametrize("location", ["/etc/passwd", "../x", "delays/../../x"])
+def test_handle_cannot_reach_outside_the_folder(snapshots: SnapshotFiles, location: str) -> None:
+    handle = StateHandle("read", location, 1, 1)
+    for use in (snapshots.read, snapshots.delete):
+        with pytest.raises(StorageError, match="lies outside"):
+            use([handle])
+
+
+def test_folder_that_became_unusable_is_named_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    snapshots = SnapshotFiles(str(tmp_path / "file"), "delays")
+    with pytest.raises(StorageError, match=f"cannot write a checkpoint into {tmp_path}/file: Not a directory"):
+        snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1)})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_full_disk_names_folder_reason_and_remedy_and_leaves_no_new_file(tmp_path: Path, kind: str) -> None:
+    large = pa.table({"__lane": pa.array([0] * 50_000, pa.int32()), "key": [str(n * n) for n in range(50_000)]})
+    with small_disk(kind, tmp_path / "disk", 128 * 1024) as disk:
+        snapshots = SnapshotFiles(str(disk), "delays")
+        kept = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1)})
+        before = files_below(disk)
+        with pytest.raises(StorageError, match=r"(No space left on device|File too large)") as caught:
+            snapshots.write(TASK, SECOND, ATTEMPT, {"read": lanes(2), "index": large})
+        assert caught.value.message.startswith(f"cannot write a checkpoint into {disk}: ")
+        assert "free space there" in caught.value.remedy
+        assert files_below(disk) == before
+        assert snapshots.read(kept) == {"read": lanes(1)}
+        assert snapshots.write(TASK, THIRD, ATTEMPT, {"read": lanes(3)})

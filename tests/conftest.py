@@ -1,0 +1,63 @@
+"""What every test needs, whatever it tests: the environment of child processes, and ``--pure``.
+
+How tests are imported. The root of the checkout is a package (it *is* ``penstock``), and its folder may be called
+anything, ``penstock-main`` for instance. So pytest runs with ``--import-mode=importlib``, which puts no folder on
+``sys.path``, and:
+
+1. The package under test is the installed one: ``import penstock…``, never ``import engine…``.
+2. Helpers that several test files share live in ``tests/support`` and are imported as ``from support.… import …``;
+   ``pythonpath`` in ``pyproject.toml`` adds ``tests`` for that, and ``benchmarks`` for its harness.
+3. Test folders have no ``__init__.py``. Two test files may have the same name in different folders.
+4. What a test sends to another process by reference (a class for a Ray actor) lives in ``tests/support`` too: a test
+   file cannot be imported by its name elsewhere.
+
+Marks: ``ray``, ``spark``, ``slow``, ``chaos`` (``pyproject.toml`` says what each means). A test that needs Ray or
+Spark without a mark fails under ``make test-fast``, which runs with ``--pure``. A test that hangs is failed after
+``timeout`` seconds with the stacks of all threads.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+import pytest
+
+FORBIDDEN_WHEN_PURE = frozenset({"ray", "raydp", "pyspark"})
+
+ENVIRONMENT = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray and Spark bind to 127.0.0.1 instead of the outer address
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",  # no token file is left in the home folder; the tests' clusters are loopback only
+    "PYTHONFAULTHANDLER": "1",  # child processes, too, print their stacks when they crash
+}
+
+
+class RefuseImports:
+    """A finder that comes first and fails for some top-level modules, as if they were not installed."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name.partition(".")[0] in self._names:
+            raise ModuleNotFoundError(
+                f"{name} is refused under --pure; mark the test ray or spark, or keep the module free of it", name=name
+            )
+        return None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--pure", action="store_true", help="refuse to import ray, raydp and pyspark in this process")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if config.getoption("--pure"):
+        sys.meta_path.insert(0, RefuseImports(FORBIDDEN_WHEN_PURE))

@@ -1,0 +1,283 @@
+"""What is particular to the sources that read files: order, projection, laziness, and clear errors."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyarrow import csv, ipc, parquet
+
+from penstock.engine.errors import ConfigurationError, DataError, FlowError, StorageError
+from penstock.engine.sources.csv import CsvSource
+from penstock.engine.sources.files import absolute, safe_name
+from penstock.engine.sources.ipc import IpcSource
+from penstock.engine.sources.memory import MemorySource
+from penstock.engine.sources.parquet import ParquetSource
+
+FORMS = (ParquetSource, CsvSource, IpcSource)
+Form = type[ParquetSource] | type[CsvSource] | type[IpcSource]
+
+
+def write(form: Form, path: Path, table: pa.Table) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if form is ParquetSource:
+        parquet.write_table(table, path)
+    elif form is CsvSource:
+        csv.write_csv(table, path)
+    else:
+        with ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    return path
+
+
+def values(source: ParquetSource | CsvSource | IpcSource, column: str) -> list[object]:
+    return [value for split in source.splits() for batch in split.open(0) for value in batch[column].to_pylist()]
+
+
+@pytest.fixture(params=FORMS, ids=lambda form: form.__name__)
+def form(request: pytest.FixtureRequest) -> Form:
+    chosen: Form = request.param
+    return chosen
+
+
+def test_files_are_read_in_the_order_of_their_paths_and_hidden_ones_not_at_all(form: Form, tmp_path: Path) -> None:
+    for number, name in enumerate(["b/2", "a", "b/1", "_staging/3", ".hidden", "b/_temporary"]):
+        write(form, tmp_path / name, pa.table({"x": [number]}))
+    source = form(tmp_path)
+    assert values(source, "x") == [1, 2, 0]
+    assert [split.id.partition("#")[0] for split in source.splits()] == ["a", "b/1", "b/2"]
+
+
+def test_several_paths_keep_their_order_and_their_ids_differ(form: Form, tmp_path: Path) -> None:
+    late = write(form, tmp_path / "z" / "data", pa.table({"x": [1]}))
+    early = write(form, tmp_path / "a" / "data", pa.table({"x": [2]}))
+    source = form([late, early.parent])
+    assert values(source, "x") == [1, 2]
+    assert [split.id.partition("#")[0] for split in source.splits()] == ["0/data", "1/data"]
+
+
+def test_ids_do_not_depend_on_where_the_folder_lies(form: Form, tmp_path: Path) -> None:
+    write(form, tmp_path / "here" / "data", pa.table({"x": [1]}))
+    before = [split.id for split in form(tmp_path / "here").splits()]
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert [split.id for split in form(tmp_path / "there").splits()] == before
+
+
+def test_columns_come_in_the_order_asked_for(form: Form, tmp_path: Path) -> None:
+    write(form, tmp_path / "data", pa.table({"x": [1], "y": ["a"], "z": [2.5]}))
+    source = form(tmp_path, columns=["z", "x"])
+    assert source.schema.names == ["z", "x"]
+    assert values(source, "z") == [2.5]
+
+
+def test_relative_path_and_url_mean_the_same_file(form: Form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(form, tmp_path / "a b" / "data", pa.table({"x": [1]}))
+    monkeypatch.chdir(tmp_path)
+    relative = form("a b/data")
+    monkeypatch.chdir("/")
+    assert relative == form(path) == form(path.as_uri())
+    assert values(relative, "x") == [1]
+
+
+def test_missing_path_is_named(form: Form, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=f"{tmp_path}/nowhere does not exist"):
+        form(tmp_path / "nowhere").splits()
+
+
+def test_folder_without_data_files_is_refused(form: Form, tmp_path: Path) -> None:
+    (tmp_path / "_SUCCESS").touch()
+    with pytest.raises(ConfigurationError, match="holds no data files"):
+        form(tmp_path).splits()
+
+
+def test_unknown_scheme_is_refused(form: Form) -> None:
+    with pytest.raises(ConfigurationError, match="floppy://disk cannot be reached"):
+        form("floppy://disk").splits()
+
+
+def test_missing_column_is_named_with_those_that_exist(form: Form, tmp_path: Path) -> None:
+    write(form, tmp_path / "data", pa.table({"origin": [1], "dest": [2]}))
+    with pytest.raises(FlowError, match="no column 'orign'") as caught:
+        form(tmp_path, columns=["orign"]).splits()
+    assert caught.value.remedy == "it has: origin, dest; did you mean 'origin'?"
+
+
+def test_file_that_lacks_a_column_of_the_first_is_refused_before_reading(form: Form, tmp_path: Path) -> None:
+    write(form, tmp_path / "1", pa.table({"x": [1], "y": [1]}))
+    write(form, tmp_path / "2", pa.table({"x": [1]}))
+    with pytest.raises(FlowError, match="/2 has no column 'y'"):
+        form(tmp_path).splits()
+    assert values(form(tmp_path, columns=["x"]), "x") == [1, 1]
+
+
+def test_file_with_a_column_more_than_the_first_is_refused_unless_columns_are_chosen(
+    form: Form, tmp_path: Path
+) -> None:
+    write(form, tmp_path / "1", pa.table({"x": [1]}))
+    write(form, tmp_path / "2", pa.table({"x": [1], "y": [1]}))
+    with pytest.raises(FlowError, match=r"/2 has columns that .*/1 has not: y"):
+        form(tmp_path).splits()
+    assert values(form(tmp_path, columns=["x"]), "x") == [1, 1]
+
+
+@pytest.mark.parametrize("binary_form", [ParquetSource, IpcSource])
+def test_files_with_different_types_are_refused(binary_form: Form, tmp_path: Path) -> None:
+    write(binary_form, tmp_path / "1", pa.table({"x": [1]}))
+    write(binary_form, tmp_path / "2", pa.table({"x": ["one"]}))
+    with pytest.raises(FlowError, match=r"column 'x' is string in .*/2 and int64 in .*/1"):
+        binary_form(tmp_path).splits()
+
+
+@pytest.mark.parametrize("binary_form", [ParquetSource, IpcSource])
+def test_file_of_another_form_is_refused_when_planned(binary_form: Form, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("this is neither Parquet nor Arrow, whatever its name says\n")
+    with pytest.raises(ConfigurationError, match=f"{tmp_path}/data cannot be read"):
+        binary_form(tmp_path).splits()
+
+
+def test_file_that_changed_since_it_was_planned_is_an_error(form: Form, tmp_path: Path) -> None:
+    path = write(form, tmp_path / "data", pa.table({"x": [1]}))
+    (split,) = form(path).splits()
+    write(form, path, pa.table({"x": list(range(1000))}))
+    with pytest.raises(DataError, match="bytes when the job was planned"):
+        list(split.open(0))
+
+
+def test_file_that_went_away_is_a_storage_error(form: Form, tmp_path: Path) -> None:
+    path = write(form, tmp_path / "data", pa.table({"x": [1]}))
+    (split,) = form(path).splits()
+    path.unlink()
+    with pytest.raises(StorageError, match=f"cannot read {path}: No such file"):
+        list(split.open(0))
+
+
+def test_damaged_page_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    parquet.write_table(pa.table({"x": range(100_000)}), path, use_dictionary=False)
+    (split,) = ParquetSource(path).splits()
+    data = bytearray(path.read_bytes())
+    data[4:2000] = bytes(1996)
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=f"{path} cannot be read"):
+        list(split.open(0))
+
+
+def test_filter_over_an_unknown_column_says_what_exists(tmp_path: Path) -> None:
+    write(ParquetSource, tmp_path / "data", pa.table({"x": [1]}))
+    with pytest.raises(FlowError, match=r"the filter \(y > 1\) does not fit") as caught:
+        ParquetSource(tmp_path, filter=pc.field("y") > 1).splits()
+    assert caught.value.remedy == "it has: x (int64)"
+
+
+def test_filtered_sources_are_equal_only_with_the_same_filter(tmp_path: Path) -> None:
+    write(ParquetSource, tmp_path / "data", pa.table({"x": [1]}))
+    one, same, other = (ParquetSource(tmp_path, filter=pc.field("x") > bound) for bound in (1, 1, 2))
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != other
+    assert one != ParquetSource(tmp_path)
+
+
+def test_resuming_in_a_parquet_file_does_not_read_the_row_groups_before(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    parquet.write_table(pa.table({"x": range(100_000)}), path, row_group_size=50_000, use_dictionary=False)
+    (split,) = ParquetSource(path, split_by="file").splits()
+    data = bytearray(path.read_bytes())
+    data[4:2000] = bytes(1996)  # the first row group is unreadable now
+    path.write_bytes(data)
+    (first, *_) = split.open(60_000)
+    assert first["x"][0].as_py() == 60_000
+
+
+def test_empty_parquet_file_is_a_split_of_its_own_only_by_file(tmp_path: Path) -> None:
+    write(ParquetSource, tmp_path / "1", pa.table({"x": pa.array([], pa.int64())}))
+    write(ParquetSource, tmp_path / "2", pa.table({"x": [5]}))
+    assert [split.rows for split in ParquetSource(tmp_path, split_by="file").splits()] == [0, 1]
+    assert values(ParquetSource(tmp_path), "x") == [5]
+
+
+def test_csv_types_are_settled_by_the_first_file_and_a_misfit_names_file_row_and_remedy(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("x,y\n1,a\n2,b\n")
+    (tmp_path / "2.csv").write_text("x,y\n3,c\n4.5,d\n")
+    first, second = CsvSource(tmp_path).splits()
+    assert [batch["x"].to_pylist() for batch in first.open(0)] == [[1, 2]]
+    with pytest.raises(DataError, match=rf"{tmp_path}/2.csv cannot be read: In CSV column #0: Row #3") as caught:
+        list(second.open(0))
+    assert "types=" in caught.value.remedy
+
+
+def test_csv_types_can_be_given(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("x,y\n1,a\n2,b\n")
+    source = CsvSource(tmp_path, types={"x": pa.float64()})
+    assert source.schema == pa.schema([("x", pa.float64()), ("y", pa.string())])
+    with pytest.raises(FlowError, match="no column 'z'"):
+        CsvSource(tmp_path, types={"z": pa.float64()}).splits()
+
+
+def test_csv_column_that_is_empty_at_first_is_text(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("x,y\n1,\n2,\n")
+    assert CsvSource(tmp_path).schema.field("y").type == pa.string()
+
+
+def test_csv_missing_values_are_as_the_user_says(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("x,y\n1,NA\nNA,b\n")
+    assert values(CsvSource(tmp_path), "x") == [1, None]
+    assert values(CsvSource(tmp_path), "y") == ["NA", "b"]
+    assert values(CsvSource(tmp_path, null_values=["NA"]), "y") == [None, "b"]
+
+
+def test_csv_fields_may_hold_line_breaks_and_other_delimiters(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text('x;y\n1;"a\nb"\n2;"c;d"\n')
+    assert values(CsvSource(tmp_path, delimiter=";"), "y") == ["a\nb", "c;d"]
+
+
+def test_csv_file_without_a_header_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").touch()
+    with pytest.raises(ConfigurationError, match=r"1.csv is empty"):
+        CsvSource(tmp_path).splits()
+
+
+def test_compressed_csv_file_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "1.csv.gz").write_bytes(gzip.compress(b"x\n1\n"))
+    with pytest.raises(ConfigurationError, match=r"1.csv.gz is compressed") as caught:
+        CsvSource(tmp_path).splits()
+    assert caught.value.remedy.startswith("unpack it")
+
+
+def test_compressed_ipc_file_resumes_where_it_should(tmp_path: Path) -> None:
+    table = pa.table({"text": [str(number) for number in range(1000)], "x": range(1000)})
+    with ipc.new_file(tmp_path / "data", table.schema, options=ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table, max_chunksize=100)
+    (split,) = IpcSource(tmp_path).splits()
+    assert pa.Table.from_batches(split.open(250)) == table.slice(250)
+
+
+def test_memory_source_wants_tables_of_one_schema() -> None:
+    with pytest.raises(FlowError, match="table 1 of source 'memory' has another schema"):
+        MemorySource([pa.table({"x": [1]}), pa.table({"x": ["a"]})])
+    with pytest.raises(FlowError, match="has no tables"):
+        MemorySource([])
+
+
+def test_slice_of_a_large_table_travels_without_the_rest() -> None:
+    table = pa.table({"x": range(1_000_000)})
+    (split,) = MemorySource([table.slice(0, 10)]).splits()
+    assert len(pickle.dumps(split)) < 10_000
+
+
+def test_safe_names_differ_when_the_texts_differ() -> None:
+    texts = ["a", "a/b", "a b", "a_b", "", "_a", ".a", "../a", "ä", "x" * 200, "x" * 201, "flight-delays"]
+    names = [safe_name(text) for text in texts]
+    assert len(set(names)) == len(texts)
+    assert not any("/" in name or name.startswith((".", "_")) or len(name) > 100 for name in names)
+    assert names[0] == "a"
+    assert names[-1] == "flight-delays"
+
+
+def test_file_url_with_a_host_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="names the host 'elsewhere'"):
+        absolute("file://elsewhere/data")

@@ -1,0 +1,151 @@
+"""What every source promises: the same splits and rows each time, from any row on."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyarrow import csv, ipc, parquet
+
+from penstock.engine.sources.csv import CsvSource
+from penstock.engine.sources.ipc import IpcSource
+from penstock.engine.sources.memory import MemorySource
+from penstock.engine.sources.parquet import ParquetSource
+from penstock.engine.sources.protocol import SourceConfig, Split
+
+ROWS = 100_000
+MAXIMUM_ROWS = 64 * 1024
+
+
+def numbers(begin: int, rows: int) -> pa.Table:
+    """Rows that all differ, with a text, a missing value now and then, and a column that never misses one."""
+    ids = pa.array(range(begin, begin + rows), pa.int64())
+    value = pc.if_else(pc.equal(pc.bit_wise_and(ids, 7), 0), None, pc.multiply(pc.cast(ids, pa.float64()), 0.5))
+    name = pc.binary_join_element_wise("row", pc.cast(ids, pa.string()), "-")
+    fields = [pa.field("id", pa.int64(), nullable=False), ("value", pa.float64()), ("name", pa.string())]
+    return pa.table([ids, value, name], schema=pa.schema(fields))
+
+
+TABLES = (numbers(0, ROWS), numbers(ROWS, 10), numbers(ROWS + 10, 0), numbers(ROWS + 10, ROWS // 2))
+
+
+def memory(folder: Path) -> SourceConfig:
+    return MemorySource(TABLES)
+
+
+def write_parquet(folder: Path) -> Path:
+    for position, table in enumerate(TABLES):
+        parquet.write_table(table, folder / f"{position}.parquet", row_group_size=30_000)
+    (folder / "_SUCCESS").touch()
+    return folder
+
+
+def parquet_groups(folder: Path) -> SourceConfig:
+    return ParquetSource(write_parquet(folder))
+
+
+def parquet_files(folder: Path) -> SourceConfig:
+    return ParquetSource(write_parquet(folder), columns=["name", "id"], split_by="file")
+
+
+def parquet_filtered(folder: Path) -> SourceConfig:
+    return ParquetSource(write_parquet(folder), columns=["name"], filter=pc.field("value") > 1000.0)
+
+
+def csv_files(folder: Path) -> SourceConfig:
+    for position, table in enumerate(TABLES):
+        csv.write_csv(table, folder / f"{position}.csv")
+    return CsvSource(folder, types={"value": pa.float64()})
+
+
+def ipc_files(folder: Path) -> SourceConfig:
+    for position, table in enumerate(TABLES):
+        with ipc.new_file(folder / f"{position}.arrow", table.schema) as writer:
+            writer.write_table(table, max_chunksize=7_000)
+    return IpcSource(folder, columns=["name", "id"])
+
+
+def ipc_streams(folder: Path) -> SourceConfig:
+    for position, table in enumerate(TABLES):
+        with ipc.new_stream(folder / f"{position}.arrows", table.schema) as writer:
+            writer.write_table(table)
+    return IpcSource(folder)
+
+
+Make = Callable[[Path], SourceConfig]
+MAKERS = (memory, parquet_groups, parquet_files, parquet_filtered, csv_files, ipc_files, ipc_streams)
+
+
+@pytest.fixture(params=MAKERS, ids=lambda make: make.__name__)
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> SourceConfig:
+    make: Make = request.param
+    return make(tmp_path)
+
+
+def read(split: Split, start: int = 0) -> pa.Table:
+    batches = list(split.open(start))
+    return pa.Table.from_batches(batches) if batches else pa.table({})
+
+
+def read_all(splits: Iterable[Split], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_batches([batch for split in splits for batch in split.open(0)], schema)
+
+
+def test_source_gives_all_rows_in_order(source: SourceConfig) -> None:
+    expected = pa.concat_tables(TABLES)
+    if isinstance(source, ParquetSource) and source.filter is not None:
+        expected = expected.filter(source.filter)
+    found = read_all(source.splits(), source.schema)
+    assert found.to_pydict() == expected.select(source.schema.names).to_pydict()
+
+
+def test_batches_have_the_promised_schema_and_are_neither_empty_nor_too_long(source: SourceConfig) -> None:
+    batches = [batch for split in source.splits() for batch in split.open(0)]
+    assert all(batch.schema.equals(source.schema) for batch in batches)
+    assert min(batch.num_rows for batch in batches) > 0
+    assert max(batch.num_rows for batch in batches) <= MAXIMUM_ROWS
+
+
+def test_splits_and_rows_are_the_same_when_planned_and_read_again(source: SourceConfig) -> None:
+    again = pickle.loads(pickle.dumps(source))
+    assert again == source
+    assert again.describe() == source.describe()
+    first, second = source.splits(), again.splits()
+    assert [(split.id, split.rows) for split in first] == [(split.id, split.rows) for split in second]
+    assert read_all(first, source.schema) == read_all(second, source.schema) == read_all(first, source.schema)
+
+
+def test_ids_of_splits_are_unique(source: SourceConfig) -> None:
+    ids = [split.id for split in source.splits()]
+    assert len(set(ids)) == len(ids)
+
+
+def test_known_length_of_a_split_is_its_number_of_rows(source: SourceConfig) -> None:
+    for split in source.splits():
+        assert split.rows in (None, read(split).num_rows)
+
+
+@pytest.mark.parametrize("start", [0, 1, 9, 10, 29_999, 30_000, 65_536, 70_001, ROWS - 1, ROWS, ROWS + 1])
+def test_open_from_a_row_gives_the_rest(source: SourceConfig, start: int) -> None:
+    for split in source.splits():
+        expected = read(split).slice(start)
+        assert read(split, start).to_pylist() == expected.to_pylist()
+
+
+def test_pickled_split_reads_the_same_rows(source: SourceConfig) -> None:
+    for split in source.splits():
+        again = pickle.loads(pickle.dumps(split))
+        assert (again.id, again.rows) == (split.id, split.rows)
+        assert read(again, 5) == read(split, 5)
+
+
+def test_reading_may_be_given_up_in_the_middle(source: SourceConfig) -> None:
+    split = source.splits()[0]
+    rows = split.open(0)
+    first = next(rows)
+    del rows
+    assert next(split.open(0)) == first

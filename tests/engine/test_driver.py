@@ -1,0 +1,265 @@
+"""The driver: order of what it puts out, barriers, the end of the data, back-pressure, and blame."""
+
+import pyarrow as pa
+import pytest
+
+from penstock.engine.driver import Driver
+from penstock.engine.edges import AllProcessed, ChannelId, InputChannel, OutputChannel
+from penstock.engine.elements import (
+    FINAL_ROUND,
+    Barrier,
+    Batch,
+    CancelBarrier,
+    EndOfData,
+    EndOfPartition,
+    EndOfRound,
+    Tag,
+)
+from penstock.engine.errors import DataError, InternalError
+from penstock.engine.gate import Gate
+from penstock.engine.identity import Attempt, BarrierKind, CheckpointId, TaskId
+from penstock.engine.operator_instance import OperatorInstance
+from penstock.engine.operators.protocol import LANE, Emitter, Stateless
+from penstock.engine.scheduler.states import DriverState, WaitReason
+
+ATTEMPTS = (Attempt(1, 1), Attempt(1, 1))
+
+
+def rows(*values: int) -> pa.RecordBatch:
+    return pa.record_batch({"x": pa.array(values, pa.int64())})
+
+
+def batch(round: int, lane: int, *values: int) -> Batch:
+    return Batch(rows(*values), Tag(round, lane, 0))
+
+
+def barrier(number: int) -> Barrier:
+    return Barrier(CheckpointId(1, number), BarrierKind.CHECKPOINT, 0.0)
+
+
+class Double(Stateless):
+    """Emits every batch twice; keeps a list of the calls it got."""
+
+    def __init__(self) -> None:
+        self.calls: list = []
+        self._emitter = Emitter()
+
+    def process(self, port, batch, out):
+        self.calls.append(("process", port, batch.tag.round))
+        for _ in range(2):
+            self._emitter.emit(batch.records, batch.tag.round, batch.tag.lane, out)
+
+    def end_round(self, port, round, out):
+        self.calls.append(("end_round", port, round))
+
+    def end_port(self, port, out):
+        self.calls.append(("end_port", port))
+
+    def close(self):
+        self.calls.append(("close",))
+
+
+class Sum(Stateless):
+    """Adds up each round, emits the sum when the round ends, and the sum of all in the end."""
+
+    def __init__(self) -> None:
+        self._round, self._total = 0, 0
+        self._emitter = Emitter()
+
+    def process(self, port, batch, out):
+        self._round += sum(batch.records.column(0).to_pylist())
+
+    def end_round(self, port, round, out):
+        if round != FINAL_ROUND:
+            self._emitter.emit(rows(self._round), round, 0, out)
+        self._total, self._round = self._total + self._round, 0
+
+    def finish(self, out):
+        self._emitter.emit(rows(self._total), FINAL_ROUND, 0, out)
+
+    def snapshot(self):
+        return pa.table({LANE: pa.array([0], pa.int32()), "total": [self._total]})
+
+
+class Broken(Stateless):
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def process(self, port, batch, out):
+        raise self._error
+
+
+class Host:
+    def __init__(self) -> None:
+        self.aligned_at: list = []
+        self.gave_up: list = []
+
+    def aligned(self, driver, barrier):
+        self.aligned_at.append((barrier.checkpoint.number, driver.snapshot()))
+
+    def abandoned(self, driver, checkpoint):
+        self.gave_up.append(checkpoint.number)
+
+
+class Rig:
+    """A driver between real channels: ``ports`` inputs of one channel each, one output."""
+
+    def __init__(self, *operators, ports=1, credit=1 << 20) -> None:
+        self.sources, inputs = [], []
+        self.upstream: list = []
+        for number in range(ports):
+            channel = ChannelId(f"in{number}", TaskId("up", number), TaskId("here", 0))
+            consumer = InputChannel(channel, ATTEMPTS, self.upstream.append)
+            self.sources.append(OutputChannel(channel, ATTEMPTS, consumer.receive, 1 << 30))
+            inputs.append(consumer)
+        channel = ChannelId("out", TaskId("here", 0), TaskId("down", 0))
+        self.sink = InputChannel(channel, ATTEMPTS, self._grant)
+        self.output = OutputChannel(channel, ATTEMPTS, self.sink.receive, credit)
+        self.host = Host()
+        instances = [OperatorInstance(f"op{number}", running) for number, running in enumerate(operators)]
+        self.driver = Driver("driver", [Gate([channel]) for channel in inputs], instances, [self.output], self.host)
+        self.driver.start()
+
+    def _grant(self, message):
+        self.output.deliver(message)
+
+    def send(self, *elements, port=0):
+        for element in elements:
+            self.sources[port].send(element)
+        self.driver.wake()
+        return self
+
+    def run(self) -> list:
+        while self.driver.state is DriverState.READY and self.driver.step():
+            pass
+        return [self.sink.pop() for _ in range(len(self.sink))]
+
+
+def tags(elements) -> list:
+    return [element.tag if isinstance(element, Batch) else element for element in elements]
+
+
+def test_end_of_round_leaves_after_all_that_the_round_produced():
+    rig = Rig(Double(), Double()).send(batch(0, 3, 1), EndOfRound(0))
+    assert tags(rig.run()) == [*(Tag(0, 3, n) for n in range(4)), EndOfRound(0)]
+
+
+def test_round_ends_for_a_driver_with_two_ports_when_both_have_ended_it():
+    rig = Rig(Double(), ports=2).send(EndOfRound(0), EndOfRound(1))
+    assert rig.run() == []
+    rig.send(EndOfRound(0), port=1)
+    assert rig.run() == [EndOfRound(0)]
+
+
+def test_ended_port_counts_as_having_ended_every_round():
+    rig = Rig(Double(), ports=2).send(EndOfData(), port=1).send(EndOfRound(0), EndOfRound(1))
+    assert rig.run() == [EndOfRound(0), EndOfRound(1)]
+
+
+def test_faster_port_waits_at_the_end_of_its_round_for_the_slower_one():
+    rig = Rig(Double(), ports=2).send(EndOfRound(0), batch(1, 0, 1))
+    assert rig.run() == []
+    assert "in1" in str(rig.driver.wait)
+    rig.send(EndOfRound(0), port=1)
+    assert tags(rig.run()) == [EndOfRound(0), Tag(1, 0, 0), Tag(1, 0, 1)]
+
+
+def test_operators_finish_in_order_and_emit_into_the_final_round():
+    rig = Rig(Sum(), Sum()).send(batch(0, 0, 1, 2), EndOfRound(0), batch(1, 0, 5), EndOfRound(1), EndOfData())
+    values = [e.records.column(0).to_pylist() if isinstance(e, Batch) else e for e in rig.run()]
+    assert values == [[3], EndOfRound(0), [5], EndOfRound(1), [16], EndOfRound(FINAL_ROUND), EndOfData()]
+    assert rig.driver.data_ended
+
+
+def test_driver_says_all_processed_for_each_input_that_ended():
+    rig = Rig(Double(), ports=2).send(EndOfData())
+    rig.run()
+    assert [type(message) for message in rig.upstream] == [AllProcessed]
+
+
+def test_snapshot_is_taken_when_all_barriers_have_come_and_the_barrier_leaves_behind_the_data():
+    rig = Rig(Double(), ports=2)
+    rig.send(batch(0, 0, 1), EndOfRound(0), barrier(1), batch(1, 0, 1)).send(EndOfRound(0), port=1)
+    assert [type(e) for e in rig.run()] == [Batch, Batch, EndOfRound]
+    assert rig.driver.wait.reason is WaitReason.ALIGNMENT
+    rig.send(barrier(1), port=1)
+    assert tags(rig.run()) == [barrier(1), Tag(1, 0, 0), Tag(1, 0, 1)]
+    assert [number for number, _ in rig.host.aligned_at] == [1]
+
+
+def test_barrier_after_the_end_of_the_data_is_served():
+    rig = Rig(Sum()).send(batch(0, 0, 4), EndOfRound(0), EndOfData())
+    rig.run()
+    assert rig.send(barrier(7)).run() == [barrier(7)]
+    number, tables = rig.host.aligned_at[0]
+    assert number == 7
+    assert tables["op0"].column("total").to_pylist() == [4]
+
+
+def test_cancel_marker_goes_on_and_the_checkpoint_is_given_up():
+    rig = Rig(Double(), ports=2).send(barrier(1)).send(CancelBarrier(CheckpointId(1, 1)), port=1)
+    assert rig.run() == [CancelBarrier(CheckpointId(1, 1))]
+    assert rig.host.gave_up == [1]
+
+
+def test_driver_without_credit_waits_for_output_and_takes_no_input():
+    rig = Rig(Double(), credit=1).send(batch(0, 0, 1), batch(0, 1, 1))
+    assert rig.driver.step()
+    assert not rig.driver.step()
+    assert rig.driver.wait.reason is WaitReason.OUTPUT
+    assert len(rig.sink) == 1
+    assert rig.driver.state is DriverState.WAITING
+
+
+def test_driver_names_whom_it_waits_for():
+    rig = Rig(Double())
+    rig.driver.step()
+    assert "up[0] → here[0]" in str(rig.driver.wait)
+
+
+def test_end_of_partition_leaves_only_when_the_task_closes():
+    rig = Rig(Double()).send(EndOfData(), EndOfPartition())
+    assert rig.run() == [EndOfRound(FINAL_ROUND), EndOfData()]
+    rig.driver.closing = True
+    rig.driver.wake()
+    assert rig.run() == [EndOfPartition()]
+    assert rig.driver.state is DriverState.FINISHING
+
+
+def test_injected_barrier_completes_a_driver_whose_inputs_have_all_finished():
+    rig = Rig(Sum(), ports=2).send(EndOfData(), EndOfPartition()).send(EndOfData(), port=1)
+    rig.run()
+    rig.driver.inject(barrier(3), [0, 1])
+    rig.driver.wake()
+    assert rig.run() == [barrier(3)]
+
+
+def test_operators_are_closed_once_upstream_first():
+    first, second = Double(), Double()
+    rig = Rig(first, second)
+    rig.driver.close()
+    rig.driver.close()
+    assert first.calls == second.calls == [("close",)]
+    assert rig.driver.state is DriverState.CLOSED
+
+
+def test_kernel_error_becomes_a_data_error_that_names_operator_and_batch():
+    rig = Rig(Double(), Broken(pa.ArrowInvalid("divide by zero"))).send(batch(4, 2, 1))
+    with pytest.raises(DataError, match=r"op1: divide by zero \(round 4, lane 2, batch 0\)"):
+        rig.driver.step()
+
+
+def test_foreign_error_becomes_an_internal_error_with_its_traceback():
+    rig = Rig(Broken(KeyError("lost"))).send(batch(0, 0, 1))
+    with pytest.raises(InternalError) as caught:
+        rig.driver.step()
+    assert caught.value.operator == "op0"
+    assert "test_driver.py" in caught.value.detail
+
+
+def test_error_of_an_inner_operator_is_not_blamed_on_the_outer_one():
+    rig = Rig(Double(), Broken(DataError("unsorted", "sort it"))).send(batch(0, 0, 1))
+    with pytest.raises(DataError) as caught:
+        rig.driver.step()
+    assert caught.value.operator == "op1"
+    assert caught.value.batch == (0, 0)

@@ -1,0 +1,193 @@
+"""Checks of a package's structure, from its sources alone: layers, import-time loads, cycles, lengths, docstrings.
+
+Modules are named relative to the package: ``engine.edges``; the root is the empty name. Every check takes sources
+(name → text) and returns what it found, as sentences, so that a test can show it failing. The rules themselves stand
+in ``tests/test_architecture.py``.
+
+What an import means here:
+
+1. ``from x import y`` imports ``x.y`` where that is a module, and otherwise ``x``.
+2. Imports inside functions and under ``TYPE_CHECKING`` count for the layers; the latter count for cycles, too.
+3. Importing a module imports the packages above it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+Sources = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What the modules below any of ``who`` may import: of the package, of other distributions, of the stdlib.
+
+    Of several rules the one with the longest matching prefix holds. ``upward`` are exceptions from ``inside``.
+    """
+
+    who: tuple[str, ...]
+    inside: tuple[str, ...]
+    outside: frozenset[str] = frozenset()
+    stdlib: frozenset[str] = frozenset(sys.stdlib_module_names)
+    upward: tuple[str, ...] = ()
+
+
+class When(Enum):
+    """When an import statement runs."""
+
+    IMPORT_TIME = "when the module is imported"
+    TYPING = "for the type checker"
+    CALL = "inside a function"
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module: ``target`` is relative to the package if ``inside``, and otherwise a top-level name."""
+
+    target: str
+    inside: bool
+    relative: bool
+    when: When
+    line: int
+
+
+def is_below(module: str, prefixes: tuple[str, ...]) -> bool:
+    """Whether the module is one of the prefixes or lies below one."""
+    return any(module == prefix or module.startswith(prefix + ".") for prefix in prefixes)
+
+
+def walk(node: ast.AST, when: When) -> Iterator[tuple[ast.Import | ast.ImportFrom, When]]:
+    """All import statements with the time at which they run."""
+    for child in ast.iter_child_nodes(node):
+        inner = when
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child, when
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            inner = When.CALL
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            inner = When.TYPING
+        yield from walk(child, inner)
+
+
+def package_of(module: str, sources: Sources) -> list[str]:
+    """The package that a relative import of the module begins in."""
+    parts = module.split(".") if module else []
+    is_package = not module or any(other.startswith(module + ".") for other in sources)
+    return parts if is_package else parts[:-1]
+
+
+def read_imports(module: str, sources: Sources) -> list[Import]:
+    """Every module that ``module`` imports."""
+    found = []
+    for node, when in walk(ast.parse(sources[module]), When.IMPORT_TIME):
+        for name, relative in names_of(node, package_of(module, sources), sources):
+            inside = relative or name.partition(".")[0] == "penstock"
+            target = name.removeprefix("penstock").removeprefix(".") if inside else name.partition(".")[0]
+            found.append(Import(target, inside, relative, when, node.lineno))
+    return found
+
+
+def names_of(node: ast.Import | ast.ImportFrom, package: list[str], sources: Sources) -> Iterator[tuple[str, bool]]:
+    """The modules of a statement; ``from x import y`` means ``x.y`` where that is a module."""
+    if isinstance(node, ast.Import):
+        yield from ((alias.name, False) for alias in node.names)
+        return
+    start = package[: len(package) - node.level + 1] if node.level else []
+    base = [*start, *(node.module.split(".") if node.module else [])]
+    for alias in node.names:
+        inner = ".".join([*base, alias.name])
+        is_module = inner.removeprefix("penstock.") in sources
+        yield (inner if is_module else ".".join(base)), bool(node.level)
+
+
+def rule_for(module: str, rules: Sequence[Rule]) -> Rule:
+    """The rule with the longest prefix of the module's name; the first rule if none has one."""
+    matching = [(len(prefix), rule) for rule in rules for prefix in rule.who if is_below(module, (prefix,))]
+    return max(matching, key=lambda found: found[0])[1] if matching else rules[0]
+
+
+def is_allowed(found: Import, rule: Rule) -> bool:
+    """Whether the rule allows the import."""
+    if not found.inside:
+        return found.target in rule.stdlib | rule.outside
+    return is_below(found.target, rule.inside) and not is_below(found.target, rule.upward)
+
+
+def find_breaches(sources: Sources, rules: Sequence[Rule], only_in_functions: str) -> list[str]:
+    """Imports that the rules do not allow, absolute ones inside the package, early ones of one module."""
+    breaches = []
+    for module in sources:
+        for found in read_imports(module, sources):
+            where = f"{module or 'root'}:{found.line} imports {found.target or 'the root'} ({found.when.value})"
+            if not is_allowed(found, rule_for(module, rules)):
+                breaches.append(where)
+            elif module and found.inside and not found.relative:
+                breaches.append(f"{where}: write it as a relative import")
+            elif found.target == only_in_functions and found.when is When.IMPORT_TIME:
+                breaches.append(f"{where}: import it inside a function")
+    return breaches
+
+
+def import_graph(sources: Sources, times: set[When]) -> dict[str, set[str]]:
+    """For every module the modules it imports at the given times: of the package by name, others with a ``!``."""
+    return {
+        module: {
+            found.target if found.inside else f"!{found.target}"
+            for found in read_imports(module, sources)
+            if found.when in times
+        }
+        for module in sources
+    }
+
+
+def reachable(start: str, graph: Mapping[str, set[str]]) -> dict[str, str | None]:
+    """Everything reachable from ``start``, each with the module that it was reached from."""
+    reached: dict[str, str | None] = {start: None}
+    queue = [start]
+    while queue:
+        here = queue.pop()
+        for there in sorted(graph.get(here, ())):
+            if there not in reached:
+                reached[there] = here
+                queue.append(there)
+    return reached
+
+
+def find_heavy(sources: Sources, light: Sequence[str], heavy: frozenset[str]) -> list[str]:
+    """Those of the ``light`` modules that load a heavy distribution when they are imported, by any path."""
+    graph = import_graph(sources, {When.IMPORT_TIME})
+    for module in sources:
+        parts = module.split(".")
+        graph[module] |= {".".join(parts[:count]) for count in range(1, len(parts))}
+    found = []
+    for module in light:
+        reached = reachable(module, graph)
+        for name in sorted(f"!{name}" for name in heavy if f"!{name}" in reached):
+            found.append(f"{module or 'root'} loads {name[1:]} through {reached[name] or 'root'}")
+    return found
+
+
+def find_cycles(sources: Sources) -> list[str]:
+    """Modules that import themselves through others."""
+    graph = import_graph(sources, {When.IMPORT_TIME, When.TYPING})
+    cycles = set()
+    for module in sources:
+        members = {there for there in reachable(module, graph) if module in reachable(there, graph)} & set(sources)
+        if len(members) > 1 or module in graph[module]:
+            cycles.add(" ↔ ".join(sorted(members)))
+    return sorted(cycles)
+
+
+def find_files_out_of_bounds(files: Mapping[str, str], maximum: int) -> list[str]:
+    """Files that are too long or do not begin with their docstring."""
+    long = [
+        f"{path}: {count} lines, at most {maximum}: split it"
+        for path, text in files.items()
+        if (count := len(text.splitlines())) > maximum
+    ]
+    bare = [f"{path}: no module docstring" for path, text in files.items() if not ast.get_docstring(ast.parse(text))]
+    return long + bare

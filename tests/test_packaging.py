@@ -1,0 +1,115 @@
+"""The package as users get it: a wheel, built from a checkout whose folder cannot be a Python name.
+
+Nothing here needs the network: setuptools is part of requirements.lock, and dependencies are not installed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).parent.parent
+FOLDERS = ("engine", "coordinator", "actors", "jobs")
+FILES = ("pyproject.toml", "__init__.py", "py.typed", "README.md", "LICENSE")
+
+LIST_HEAVY_MODULES = """
+import importlib, sys
+import penstock
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print(penstock.__file__)
+print(sorted(sys.modules.keys() & {"ray", "raydp", "pyspark"}))
+"""
+
+
+def run(*command: str | Path, folder: Path, path: Path | None = None) -> str:
+    """The output of a command that must succeed, run with nothing but ``path`` on PYTHONPATH."""
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PIP_NO_INDEX": "1"}
+    if path:
+        environment["PYTHONPATH"] = str(path)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def packages_on_disk() -> set[str]:
+    folders = (path.parent for top in FOLDERS for path in (CHECKOUT / top).rglob("__init__.py"))
+    return {"penstock", *(".".join(("penstock", *folder.relative_to(CHECKOUT).parts)) for folder in folders)}
+
+
+def modules_on_disk(*tops: str) -> list[str]:
+    paths = (path for top in tops for path in (CHECKOUT / top).rglob("*.py") if path.stem != "__init__")
+    return sorted(".".join(("penstock", *path.relative_to(CHECKOUT).with_suffix("").parts)) for path in paths)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel built from a copy, so that the checkout gets no build folder and old ones leave nothing in the wheel."""
+    folder = tmp_path_factory.mktemp("packaging")
+    copy = folder / "penstock-main"
+    copy.mkdir()
+    for name in FILES:
+        if (CHECKOUT / name).exists():
+            shutil.copy(CHECKOUT / name, copy)
+    for name in (*FOLDERS, "tests"):
+        shutil.copytree(CHECKOUT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    command = ("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, copy)
+    run(sys.executable, *command, folder=folder)
+    return next(folder.glob("penstock-*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Path:
+    """A folder with the wheel's content, put there by pip."""
+    target = wheel.parent / "site"
+    run(sys.executable, "-m", "pip", "install", "--no-deps", "--target", target, wheel, folder=wheel.parent)
+    return target
+
+
+def test_pyproject_lists_exactly_the_packages_on_disk() -> None:
+    settings = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
+    listed = settings["tool"]["setuptools"]["packages"]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == packages_on_disk()
+
+
+def test_wheel_holds_every_module_and_the_type_marker_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    sources = {path.relative_to(CHECKOUT) for top in FOLDERS for path in (CHECKOUT / top).rglob("*.py")}
+    expected = {Path("__init__.py"), Path("py.typed"), *sources}
+    assert names == {(Path("penstock") / path).as_posix() for path in expected}
+
+
+def test_wheel_declares_command_bridge_and_licence(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        information = {name.split("/", 1)[1]: archive.read(name).decode() for name in archive.namelist() if "/" in name}
+    assert "penstock = penstock.jobs.cli:main" in information["entry_points.txt"]
+    assert "spark = penstock.actors.spark_bridge:open_frame" in information["entry_points.txt"]
+    assert "License-Expression: Apache-2.0" in information["METADATA"]
+    assert "Apache License" in information["licenses/LICENSE"]
+
+
+def test_package_installed_from_wheel_is_imported_from_elsewhere(installed: Path, tmp_path: Path) -> None:
+    output = run(sys.executable, "-c", LIST_HEAVY_MODULES, folder=tmp_path, path=installed)
+    assert output.splitlines() == [str(installed / "penstock" / "__init__.py"), "[]"]
+
+
+def test_engine_coordinator_and_jobs_load_neither_ray_nor_spark(installed: Path, tmp_path: Path) -> None:
+    modules = [name for name in modules_on_disk("engine", "coordinator", "jobs") if not name.endswith("__main__")]
+    output = run(sys.executable, "-c", LIST_HEAVY_MODULES, *modules, folder=tmp_path, path=installed)
+    assert len(modules) > 10
+    assert output.splitlines()[-1] == "[]"
+
+
+def test_lock_names_no_index_no_folder_and_only_exact_versions() -> None:
+    lines = (CHECKOUT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if line and not line.lstrip().startswith("#")]
+    assert len(pins) > 50
+    assert [line for line in pins if line.count("==") != 1 or "/" in line or line.startswith("-")] == []
