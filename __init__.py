@@ -18,12 +18,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyarrow.compute import field
-
     from penstock.actors.job import Job
     from penstock.actors.launch import run
     from penstock.actors.settings import Checkpoints
     from penstock.engine import errors, index
+    from penstock.engine.expressions import field
     from penstock.engine.flow import Flow, Stream
     from penstock.jobs.local_run import LocalJob, run_local
 
@@ -48,7 +47,7 @@ _HOMES = {
     "Job": "penstock.actors.job",
     "LocalJob": "penstock.jobs.local_run",
     "Stream": "penstock.engine.flow",
-    "field": "pyarrow.compute",
+    "field": "penstock.engine.expressions",
     "run": "penstock.actors.launch",
     "run_local": "penstock.jobs.local_run",
 }

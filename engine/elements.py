@@ -88,5 +88,8 @@ Element: TypeAlias = Batch | EndOfRound | Watermark | Barrier | CancelBarrier | 
 
 
 def size_of(element: Element) -> int:
-    """Bytes that the element counts for against a channel's credit; control elements count nothing."""
-    return int(element.records.get_total_buffer_size()) if isinstance(element, Batch) else 0
+    """Bytes that the element counts for against a channel's credit; control elements count nothing.
+
+    Of a slice only its own rows count, not the buffers that it shares with others.
+    """
+    return int(element.records.nbytes) if isinstance(element, Batch) else 0

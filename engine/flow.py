@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -132,10 +132,17 @@ class Flow:
         return self.from_source(source, name=name, rate=rate)
 
     def read_csv(
-        self, path: str | Path | Sequence[str | Path], *, name: str | None = None, rate: float = 0.0
+        self,
+        path: str | Path | Sequence[str | Path],
+        *,
+        types: Mapping[str, pa.DataType] | None = None,
+        null_values: Sequence[str] | None = None,
+        name: str | None = None,
+        rate: float = 0.0,
     ) -> Stream:
-        """Read CSV files with a header, one split a file."""
-        return self.from_source(CsvSource(path), name=name, rate=rate)
+        """Read CSV files with a header, one split a file. ``types``: of columns that should not be inferred;
+        ``null_values``: texts that stand for a missing value, in text columns too."""
+        return self.from_source(CsvSource(path, types=types, null_values=null_values), name=name, rate=rate)
 
     def read_ipc(
         self, path: str | Path | Sequence[str | Path], *, name: str | None = None, rate: float = 0.0
@@ -286,7 +293,9 @@ class Stream:
         """All rows in one subtask, in the order of their tags: the same sequence at any parallelism."""
         return self.flow._add(Gather(), (self.id,), self.schema, name)
 
-    def write_parquet(self, path: str | Path, *, mode: str = "new", name: str | None = None) -> None:
+    def write_parquet(
+        self, path: str | Path, *, mode: Literal["new", "append"] = "new", name: str | None = None
+    ) -> None:
         """Write a folder of Parquet files, exactly once: files appear when the checkpoint that covers them commits."""
         self.flow.attach(ParquetSink(str(path), mode=mode), self, name=name)
 

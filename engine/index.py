@@ -24,7 +24,7 @@ from .operators.index_protocol import Found, Index, OpenIndex
 from .operators.keys import Comparable, check_key_types, comparable, compared, taken, valid_rows
 from .operators.matching import Matches
 from .operators.pieces import Positions
-from .schemas import check_columns, check_distinct
+from .schemas import check_columns, check_distinct, check_movable
 
 SEARCH_FROM_RATIO = 4
 """A sorted vocabulary this many times longer than the keys is searched; hashing all of it per batch would cost more
@@ -37,8 +37,8 @@ def memory(table: pa.Table | pa.RecordBatch, key: str | Sequence[str]) -> Memory
     if not names:
         raise FlowError("memory index: no key is given", "name at least one key column")
     check_distinct("memory index", "key", names)
-    check_columns("memory index", table.schema, table.schema.names, "table")
-    check_columns("memory index", table.schema, names, "table")
+    check_columns("memory index", table.schema, (*names, *table.schema.names), "table")
+    check_movable("memory index", table.schema, side="table")
     check_key_types("memory index", [table.schema.field(name) for name in names], ordered=True)
     whole = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
     return MemoryIndex(whole, names)

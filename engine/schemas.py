@@ -53,6 +53,19 @@ def check_inputs(kind: str, inputs: Sequence[pa.Schema], ports: int) -> None:
         raise FlowError(f"{kind} takes {ports} input{'s' if ports > 1 else ''}, not {len(inputs)}")
 
 
+def check_movable(kind: str, schema: pa.Schema, names: Iterable[str] | None = None, side: str = "input") -> None:
+    """Arrow can pick rows out of the columns (``names``, or all): it cannot yet for views and run-end encoding."""
+    for name in schema.names if names is None else names:
+        type = schema.field(name).type
+        try:
+            pa.nulls(1, type).take(pa.array([0]))
+        except pa.ArrowNotImplementedError:
+            raise FlowError(
+                f"{kind}: column {name!r} of its {side} is {type}, of which Arrow cannot pick rows",
+                "cast it before, for instance to string or large_string",
+            ) from None
+
+
 def value_type(type: pa.DataType) -> pa.DataType:
     """The type of the values: of its dictionary for a dictionary type, else the type itself."""
     return type.value_type if pa.types.is_dictionary(type) else type

@@ -170,6 +170,13 @@ class Task:
     def _inputs_closed(self) -> bool:
         return all(channel.closed for channel, _ in self._parts.inputs.values())
 
+    def report_again(self) -> None:
+        """Tell the listener once more how far the end of the task has come: the first report may have been lost."""
+        if self._told_data_ended:
+            self._listener.data_ended()
+        if self.state == "finished":
+            self._listener.finished()
+
     # ------------------------------------------------------------------ messages of other tasks
 
     def receive(self, frame: Frame) -> None:
@@ -194,7 +201,7 @@ class Task:
 
     def propose_round(self, checkpoint: CheckpointId) -> None:
         """Hold the sources at the end of their round and tell the listener which it is."""
-        if self._is_late(checkpoint):
+        if self._is_late(checkpoint) or checkpoint == self._newest:
             return
         rounds = [reader.propose(checkpoint) for reader, _ in self._parts.readers]
         self._listener.round_proposed(checkpoint, max(rounds, default=-1))

@@ -20,13 +20,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 FORBIDDEN_WHEN_PURE = frozenset({"ray", "raydp", "pyspark"})
+
+TESTS = str(Path(__file__).parent)
 
 ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray and Spark bind to 127.0.0.1 instead of the outer address
@@ -61,3 +64,24 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault(name, value)
     if config.getoption("--pure"):
         sys.meta_path.insert(0, RefuseImports(FORBIDDEN_WHEN_PURE))
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[str]:
+    """The address of a local Ray cluster with 4 CPUs, the same one for all tests that ask for it."""
+    import ray
+
+    before = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [TESTS, before]))  # workers find the actors in support/
+    context = ray.init(
+        address="local",
+        num_cpus=4,
+        include_dashboard=False,
+        object_store_memory=200 * 2**20,
+        log_to_driver=False,
+        logging_level="ERROR",
+        namespace="penstock",
+    )
+    yield str(context.address_info["address"])
+    ray.shutdown()
+    os.environ["PYTHONPATH"] = before

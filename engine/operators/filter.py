@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from ..elements import Batch
 from ..errors import FlowError
 from ..expressions import Evaluator, as_expression, types_of
-from ..schemas import check_inputs
+from ..schemas import check_inputs, check_movable
 from .protocol import OperatorContext, Output, Stateless
 
 
@@ -25,6 +25,7 @@ class Filter:
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The schema of the input."""
         check_inputs(self.kind, inputs, 1)
+        check_movable(self.kind, inputs[0])
         predicate = as_expression(self.kind, self.predicate)
         (found,) = types_of(self.kind, inputs[0], [("predicate", predicate)])
         if not (pa.types.is_boolean(found) or pa.types.is_null(found)):

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ..elements import Batch
 from ..errors import FlowError
-from ..schemas import check_columns, check_distinct, check_inputs, check_same_types
+from ..schemas import check_columns, check_distinct, check_inputs, check_movable, check_same_types
 from .index_protocol import Index, OpenIndex
 from .keys import check_key_types, valid_rows
 from .matching import Matches, check_join_type, join_schema, joined_rows
@@ -40,6 +40,7 @@ class LookupJoin:
         check_join_type(self.kind, self.how)
         check_distinct(self.kind, "key", self.on)
         check_columns(self.kind, inputs[0], self.on)
+        check_movable(self.kind, inputs[0])
         if len(self.on) != len(self.index.key):
             raise FlowError(
                 f"lookup join: {len(self.on)} columns {list(self.on)} stand for the key {list(self.index.key)}",

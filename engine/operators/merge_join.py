@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from ..elements import Batch
 from ..errors import FlowError
 from ..expressions import single_array
-from ..schemas import check_columns, check_distinct, check_inputs, check_same_types
+from ..schemas import check_columns, check_distinct, check_inputs, check_movable, check_same_types
 from .keys import check_key_types
 from .matching import check_join_type, join_schema, joined_rows
 from .merge_sides import STEP_ROWS, Side, Step, Unit, is_worth_a_step, step
@@ -67,6 +67,7 @@ class MergeJoin:
         check_distinct(self.kind, "key", self.on)
         for name, schema in zip(NAMES, inputs, strict=True):
             check_columns(self.kind, schema, self.on, f"{name} input")
+            check_movable(self.kind, schema, side=f"{name} input")
             check_key_types(self.kind, [schema.field(key) for key in self.on], ordered=True)
         pairs = [(inputs[LEFT].field(key), inputs[RIGHT].field(key)) for key in self.on]
         check_same_types(self.kind, pairs, "left", "right")

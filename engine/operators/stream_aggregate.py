@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from ..elements import FINAL_ROUND, Batch
 from ..errors import DataError, FlowError
 from ..expressions import single_array
-from ..schemas import check_columns, check_distinct, check_inputs, unique_schema, value_type
+from ..schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
 from .aggregate_functions import FUNCTIONS, AggregateFunction, Segments, State
 from .keys import check_key_types, decoded, differences
 from .pieces import cut
@@ -71,7 +71,9 @@ class StreamAggregate:
             raise FlowError("stream aggregate: no key is given", "name at least one column to group by")
         check_distinct(self.kind, "key", self.by)
         check_columns(self.kind, inputs[0], self.by)
-        check_columns(self.kind, inputs[0], [each.column for each in self.aggregates if each.column is not None])
+        arguments = [each.column for each in self.aggregates if each.column is not None]
+        check_columns(self.kind, inputs[0], arguments)
+        check_movable(self.kind, inputs[0], [*self.by, *arguments])
         keys = [inputs[0].field(name) for name in self.by]
         check_key_types(self.kind, keys, ordered=False)
         fields = [pa.field(key.name, value_type(key.type), key.nullable) for key in keys]

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from ..elements import Batch
 from ..errors import FlowError
-from ..schemas import check_columns, check_distinct, check_inputs, unique_schema, value_type
+from ..schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
 from .pieces import Piece, Positions, indices, pieces
 from .protocol import Emitter, OperatorContext, Output, Stateless
 
@@ -41,6 +41,8 @@ class Unnest:
             raise FlowError("unnest: no column is given", "name at least one list column")
         check_distinct(self.kind, "column", self.columns)
         check_columns(self.kind, inputs[0], self.columns)
+        check_columns(self.kind, inputs[0], inputs[0].names)
+        check_movable(self.kind, inputs[0])
         fields: list[pa.Field] = []
         for field in inputs[0]:
             fields += _element_fields(field) if field.name in self.columns else [field]

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Who runs when: the states of a driver and what it may wait for."""

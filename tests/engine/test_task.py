@@ -127,6 +127,18 @@ def test_repeated_trigger_makes_one_barrier():
     assert sum(isinstance(e, Barrier) for e in owner.elements()) == 1
 
 
+def test_late_proposal_of_a_triggered_checkpoint_does_not_hold_the_sources_again():
+    owner = source_owner().trigger(1, at_round=0)
+    owner.task.propose_round(cp(1))
+    assert owner.run().said == ["data ended"]
+
+
+def test_reports_of_the_end_are_repeated_on_request():
+    owner = source_owner().run()
+    owner.task.report_again()
+    assert owner.said == ["data ended", "data ended"]
+
+
 def test_task_ends_only_after_its_final_checkpoint_is_committed_and_all_is_processed():
     owner = source_owner().run()
     [channel] = {frame.channel for frame in owner.frames}
@@ -219,6 +231,17 @@ def test_trigger_reaches_a_sink_whose_producers_have_all_finished():
     sink.task.notify_committed(cp(2))
     sink.run()
     assert sink.said == ["data ended", "finished"]
+
+
+def test_barrier_and_trigger_of_one_checkpoint_make_one_snapshot():
+    source, sink = sink_owner()
+    source.run().trigger(1).run()
+    forward(source, sink)
+    assert list(sink.snapshots) == [1]
+    first = sink.snapshots.pop(1)
+    sink.trigger(1).run()
+    assert first.data_ended
+    assert sink.snapshots == {}
 
 
 def test_rows_become_visible_with_the_commit_and_not_before():

@@ -7,6 +7,7 @@ import pickle
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+
 from penstock.engine.errors import DataError, FlowError
 from penstock.engine.operators import Filter
 from support.operator_harness import SIZES, rows_of, run

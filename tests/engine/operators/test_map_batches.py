@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+
 from penstock.engine.errors import DataError, UserCodeError
 from penstock.engine.operators import MapBatches
 from penstock.engine.operators.pieces import PIECE_ROWS

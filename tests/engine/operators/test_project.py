@@ -7,6 +7,7 @@ import pickle
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+
 from penstock.engine.errors import DataError, FlowError
 from penstock.engine.operators import Project
 from support.operator_harness import SIZES, rows_of, run
@@ -74,7 +75,7 @@ def test_project_of_an_ambiguous_name_is_refused() -> None:
 
 
 def test_project_that_fails_on_a_value_names_the_column() -> None:
-    with pytest.raises(DataError, match="cannot compute n: .*divide by zero"):
+    with pytest.raises(DataError, match=r"cannot compute n: .*divide by zero"):
         run(Project((("n", pc.scalar(1) / (pc.field("a") - 1)),)), {(0, 0): ROWS})
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from penstock.engine.errors import FlowError
 from penstock.engine.operators import Unnest
 from penstock.engine.operators.pieces import PIECE_ROWS
@@ -28,7 +29,9 @@ lists = st.none() | st.lists(st.none() | st.integers(-5, 5), max_size=5)
 def test_unnest_gives_one_row_per_element_and_drops_rows_without(size: int, type: pa.DataType) -> None:
     column = ROWS.column("l").combine_chunks()
     if pa.types.is_dictionary(type):
-        indices = pa.array([None if row is None else number for number, row in enumerate(column.to_pylist())], pa.int8())
+        indices = pa.array(
+            [None if row is None else number for number, row in enumerate(column.to_pylist())], pa.int8()
+        )
         column = pa.DictionaryArray.from_arrays(indices, column)
     else:
         column = column.cast(type)
@@ -52,7 +55,9 @@ def test_unnest_of_fixed_size_lists_and_maps_respects_slices_and_nulls(size: int
     rows = pa.table(
         {
             "f": pa.array([[9, 9], None, [1, 2], [3, None]], pa.list_(pa.int64(), 2)),
-            "m": pa.array([[("z", 0)], [("a", 1)], None, [("b", None), ("c", 3), ("d", 4)]], pa.map_("string", "int64")),
+            "m": pa.array(
+                [[("z", 0)], [("a", 1)], None, [("b", None), ("c", 3), ("d", 4)]], pa.map_("string", "int64")
+            ),
             "k": [0, 1, 2, 3],
         }
     ).slice(1)

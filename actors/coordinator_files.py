@@ -1,0 +1,112 @@
+"""What a coordinator has read, stored, committed and deleted for it, on threads of its own. No Ray.
+
+Rules:
+
+1. The coordinator's thread never waits for storage. Answers go to ``tell`` as events, from one of these threads.
+2. The log has a thread of its own, so that entries are asked for in order and wait for nothing else.
+3. Deleting what nobody needs may fail: the files stay, nothing else happens.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from ..coordinator.commands import CommitOrphans
+from ..coordinator.events import (
+    EntryFailed,
+    EntryRefused,
+    EntryStored,
+    Event,
+    LogFailed,
+    LogRead,
+    TaskCommitted,
+    TaskFailed,
+)
+from ..coordinator.manifest import LogEntry
+from ..coordinator.store import Store
+from ..engine.errors import PenstockError
+from ..engine.identity import StateHandle
+from ..engine.plan import JobPlan
+from .messages import UNKNOWN_TIME
+from .snapshots import SnapshotFiles
+from .storage.log import create_entry, delete_entries, read_log
+from .task_files import as_penstock_error, commit_permit
+from .translate import failure_of
+
+_log = logging.getLogger(__name__)
+
+
+class CoordinatorFiles:
+    """See the module's rules."""
+
+    def __init__(self, plan: JobPlan, store: Store, snapshots: SnapshotFiles, tell: Callable[[Event], None]) -> None:
+        self._plan = plan
+        self._store = store
+        self._snapshots = snapshots
+        self._tell = tell
+        self._log_thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-log")
+        self._file_thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-files")
+
+    def read_log(self) -> None:
+        """Read all entries; tells ``LogRead`` or ``LogFailed``."""
+
+        def work() -> Event:
+            try:
+                return LogRead(tuple(read_log(self._store, self._plan.name)), UNKNOWN_TIME)
+            except Exception as error:
+                return LogFailed(failure_of(as_penstock_error(error)), UNKNOWN_TIME)
+
+        self._log_thread.submit(lambda: self._tell(work()))
+
+    def store(self, entry: LogEntry) -> None:
+        """Create an entry; tells what became of it."""
+
+        def work() -> Event:
+            try:
+                outcome = create_entry(self._store, self._plan.name, entry)
+            except Exception as error:
+                return EntryFailed(entry.number, failure_of(as_penstock_error(error)), UNKNOWN_TIME)
+            answer = EntryStored if outcome == "stored" else EntryRefused
+            return answer(entry.number, UNKNOWN_TIME)
+
+        self._log_thread.submit(lambda: self._tell(work()))
+
+    def commit(self, command: CommitOrphans) -> None:
+        """Commit without a task; tells ``TaskCommitted`` or ``TaskFailed``."""
+
+        def work() -> Event:
+            error = commit_permit(self._plan, command.permit)
+            if error is None:
+                return TaskCommitted(command.task, command.attempt, command.permit.checkpoint, UNKNOWN_TIME)
+            return TaskFailed(command.task, command.attempt, failure_of(error), UNKNOWN_TIME)
+
+        self._file_thread.submit(lambda: self._tell(work()))
+
+    def discard(self, handles: tuple[StateHandle, ...]) -> None:
+        """Delete state files that nobody needs any more."""
+
+        def work() -> None:
+            try:
+                self._snapshots.delete(handles)
+            except PenstockError as error:
+                _log.warning("%s", error)
+
+        self._file_thread.submit(work)
+
+    def discard_entries(self, numbers: tuple[int, ...]) -> None:
+        """Delete entries of the log that nobody needs any more."""
+
+        def work() -> None:
+            try:
+                delete_entries(self._store, self._plan.name, numbers)
+            except OSError as error:
+                _log.warning("could not delete old entries of the log: %s", error)
+
+        self._log_thread.submit(work)
+
+    def close(self) -> None:
+        """Let what is under way end."""
+        self._log_thread.shutdown(wait=True, cancel_futures=True)
+        self._file_thread.shutdown(wait=True)

@@ -1,0 +1,158 @@
+"""The thread that owns a coordinator: events in, commands out. No Ray, and no decisions.
+
+Rules:
+
+1. Nobody but the thread touches the core. Whatever happens is posted to its mailbox and becomes an event there, with
+   this process's monotonic time in place of the sender's.
+2. The commands of one event are carried out in order, before the next event is handled. What takes time (the log, the
+   files, calls to other processes) is handed on; what comes of it comes back as an event.
+3. One timer: the mailbox is waited for until ``next_deadline``, then the core is told that the time has come.
+4. An error that escapes from the core is a bug. It ends the thread, and everybody who waits gets it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from ..coordinator import commands
+from ..coordinator.commands import Command, DeployTask
+from ..coordinator.events import DeadlinePassed, Event
+from ..coordinator.machine import Coordinator
+from ..engine.errors import InternalError
+from .coordinator_files import CoordinatorFiles
+from .mailbox import Mailbox
+from .messages import (
+    AttemptAccepted,
+    CallFailed,
+    Closed,
+    CoordinatorMessage,
+    Order,
+    ProcessAppeared,
+    ProcessGone,
+    ProcessMessage,
+    Versioned,
+)
+from .translate import unexpected
+
+
+class Drivers(Protocol):
+    """The processes that host the tasks. Both methods are called on the coordinator's thread and must not block."""
+
+    def perform(self, command: DeployTask | Order) -> None:
+        """Hand an order to the process of its task."""
+
+    def handle(self, message: ProcessMessage) -> list[Event]:
+        """Take note of what became of a process; the events that follow from it."""
+
+
+class CoordinatorHost:
+    """See the module's rules."""
+
+    def __init__(
+        self,
+        core: Coordinator,
+        files: Callable[[Callable[[Event], None]], CoordinatorFiles],
+        drivers: Callable[[Callable[[ProcessMessage], None]], Drivers],
+        validate: bool = False,
+    ) -> None:
+        self._core = core
+        self._validate = validate
+        self._mailbox: Mailbox[CoordinatorMessage] = Mailbox()
+        self._files = files(self.post)
+        self._drivers = drivers(self.post)
+        self._thread = threading.Thread(target=self._run, name="penstock-coordinator", daemon=True)
+        self._open = True
+        #: guards the three fields below; notified when they change
+        self._changed = threading.Condition()
+        self._version = (uuid.uuid4().hex, 0)
+        self._status = core.status()
+        self._error: InternalError | None = None
+
+    # ------------------------------------------------------------------ from any thread
+
+    def start(self) -> None:
+        """Start the thread, and with it the job."""
+        self._thread.start()
+
+    def post(self, message: CoordinatorMessage) -> None:
+        """Tell the thread something."""
+        self._mailbox.post(message)
+
+    def wait_status(self, version: tuple[str, int] | None, timeout: float) -> Versioned:
+        """The status, as soon as its version is another than the one given, or after ``timeout`` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._version != version or self._error is not None, timeout)
+            if self._error is not None:
+                raise self._error
+            return Versioned(self._version, self._status)
+
+    def close(self) -> None:
+        """End the thread, without a word to anybody; returns when it has ended."""
+        self.post(Closed())
+        self._thread.join()
+        self._files.close()
+
+    # ------------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        try:
+            self._perform(self._core.start(time.monotonic()))
+            while self._open:
+                for message in self._mailbox.take(self._patience()):
+                    self._handle(message)
+                if self._patience() == 0:
+                    self._tell(DeadlinePassed(time.monotonic()))
+                self._publish()
+        except Exception as error:
+            with self._changed:
+                self._error = unexpected(error)
+                self._changed.notify_all()
+
+    def _patience(self) -> float | None:
+        deadline = self._core.next_deadline()
+        return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+    def _handle(self, message: CoordinatorMessage) -> None:
+        if isinstance(message, Closed):
+            self._open = False
+        elif isinstance(message, ProcessAppeared | ProcessGone | AttemptAccepted | CallFailed):
+            for event in self._drivers.handle(message):
+                self._tell(event)
+        else:
+            self._tell(message)
+
+    def _tell(self, event: Event) -> None:
+        self._perform(self._core.handle(replace(event, now=time.monotonic())))
+        if self._validate:
+            self._core.validate()
+
+    def _perform(self, orders: list[Command]) -> None:
+        for command in orders:
+            match command:
+                case commands.ReadLog():
+                    self._files.read_log()
+                case commands.StoreEntry(entry):
+                    self._files.store(entry)
+                case commands.DiscardState(handles):
+                    self._files.discard(handles)
+                case commands.DiscardEntries(numbers):
+                    self._files.discard_entries(numbers)
+                case commands.CommitOrphans():
+                    self._files.commit(command)
+                case commands.EndJob():
+                    pass  # the status says so, and whoever waits for it is told
+                case _:
+                    self._drivers.perform(command)
+
+    def _publish(self) -> None:
+        status = self._core.status()
+        with self._changed:
+            if status != self._status:
+                self._status = status
+                self._version = (self._version[0], self._version[1] + 1)
+                self._changed.notify_all()

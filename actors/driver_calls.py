@@ -1,0 +1,86 @@
+"""The coordinator's calls to the driver actors, over Ray. What comes of them is posted, never waited for.
+
+Rules:
+
+1. Orders are sent once: one that does not arrive is reported, and fenced by its attempt should it arrive late.
+2. ``ready`` and ``deploy`` wait while Ray restarts the process, and are repeated by Ray if it dies meanwhile.
+3. ``watch`` is sent once, and fails with the process or the connection; it is silent when the actor is told to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..coordinator.commands import DeployTask
+from ..engine.identity import Attempt, TaskId
+from .calls import gone_for_good, short_reason, when_done
+from .messages import (
+    Address,
+    AttemptAccepted,
+    CallFailed,
+    Deployment,
+    Order,
+    ProcessAppeared,
+    ProcessGone,
+    ProcessMessage,
+)
+
+
+class RayDriverCalls:
+    """See the module's rules. ``neighbours``: with whom a task exchanges batches. ``coordinator``: our own address."""
+
+    def __init__(
+        self,
+        drivers: Mapping[TaskId, Address],
+        neighbours: Callable[[TaskId], list[TaskId]],
+        coordinator: Address,
+        post: Callable[[ProcessMessage], None],
+    ) -> None:
+        self._drivers = dict(drivers)
+        self._neighbours = neighbours
+        self._coordinator = coordinator
+        self._post = post
+
+    def ready(self, task: TaskId) -> None:
+        """Post ``ProcessAppeared`` as soon as the task has a process."""
+
+        def ended(identity: Any, error: BaseException | None) -> None:
+            lost = None if error is None else ProcessGone(task, None, short_reason(error))
+            self._post(lost or ProcessAppeared(identity))
+
+        when_done(self._drivers[task].ready.options(max_task_retries=-1).remote(), ended)
+
+    def watch(self, task: TaskId, incarnation: str) -> None:
+        """Post ``ProcessGone`` when the process, or the connection to it, ends."""
+
+        def ended(_: Any, error: BaseException | None) -> None:
+            if error is not None:
+                self._post(ProcessGone(task, incarnation, short_reason(error)))
+
+        when_done(self._drivers[task].watch.remote(), ended)
+
+    def deploy(self, command: DeployTask) -> None:
+        """Post ``AttemptAccepted`` when a process has taken the order, ``CallFailed`` if none ever will."""
+        peers = {task: self._drivers[task] for task in self._neighbours(command.task)}
+        deployment = Deployment(command, peers, self._coordinator)
+
+        def ended(identity: Any, error: BaseException | None) -> None:
+            failed = None if error is None else _call_failed(command.task, command.attempt, error)
+            self._post(failed or AttemptAccepted(command.attempt, identity))
+
+        when_done(self._drivers[command.task].deploy.options(max_task_retries=-1).remote(deployment), ended)
+
+    def order(self, command: Order) -> None:
+        """Post ``CallFailed`` if the order does not arrive."""
+
+        def ended(_: Any, error: BaseException | None) -> None:
+            if error is not None:
+                self._post(_call_failed(command.task, command.attempt, error))
+
+        when_done(self._drivers[command.task].order.remote(command), ended)
+
+
+def _call_failed(task: TaskId, attempt: Attempt, error: BaseException) -> CallFailed:
+    hint = "cannot be started again" if gone_for_good(error) else "did not answer"
+    return CallFailed(task, attempt, f"it {hint}: {short_reason(error)}")

@@ -1,0 +1,166 @@
+"""What the processes of a job say to each other, and what their threads post to each other. Plain data, no Ray.
+
+Rules:
+
+1. A handle of an actor is an ``Address`` here: nothing in this module calls it.
+2. The coordinator's orders and the facts it is told are those of ``coordinator.commands`` and ``coordinator.events``;
+   this module adds what only processes know: who they are, how to reach each other, that one of them is gone.
+3. A process is named by its *incarnation*, drawn when it starts: the same actor restarted is another incarnation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from ..coordinator.commands import (
+    AbortCheckpoint,
+    CommitCheckpoint,
+    DeployTask,
+    ProposeRound,
+    StartTask,
+    StopTask,
+    TriggerCheckpoint,
+)
+from ..coordinator.events import Event
+from ..engine.edges import Frame, Upstream
+from ..engine.errors import PenstockError
+from ..engine.identity import Attempt, CheckpointId, TaskId
+
+Address: TypeAlias = Any
+"""How to reach a process: an actor's handle."""
+
+Order: TypeAlias = StartTask | StopTask | ProposeRound | TriggerCheckpoint | AbortCheckpoint | CommitCheckpoint
+"""What the coordinator orders an attempt that is deployed."""
+
+UNKNOWN_TIME = 0.0
+"""Stands in events on their way: the coordinator's shell puts its own clock's time into each one that it gets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One process that hosts a task."""
+
+    task: TaskId
+    incarnation: str
+    pid: int
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """An order to deploy, with what its receiver needs to reach others."""
+
+    command: DeployTask
+    peers: Mapping[TaskId, Address]
+    coordinator: Address
+
+
+# ---- posted to the thread that owns a task
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Messages of other tasks, in the order in which they came."""
+
+    frames: tuple[Frame, ...]
+    upstream: tuple[Upstream, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """An order of the coordinator for an attempt that runs here."""
+
+    command: Order
+
+
+@dataclass(frozen=True, slots=True)
+class StateRead:
+    """The state of an attempt has been read, or could not be."""
+
+    attempt: Attempt
+    state: Mapping[str, pa.Table] | PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class CommitDone:
+    """The committables of ``checkpoint`` are visible, or could not be made so."""
+
+    attempt: Attempt
+    checkpoint: CheckpointId
+    error: PenstockError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question about the task, answered on its thread. ``answer`` gets None when there is no task."""
+
+    question: Callable[[Any], Any]
+    answer: Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """Nobody will give orders any more: stop the task."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Stop the task and end the thread."""
+
+
+HostMessage: TypeAlias = Deployment | Arrived | Ordered | StateRead | CommitDone | Asked | Abandoned | Closed
+
+
+# ---- posted to the thread that owns the coordinator
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessAppeared:
+    """A driver's process is up, for the first time or again."""
+
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGone:
+    """The watch over a process has ended, and probably the process. ``incarnation`` None: there will be no other."""
+
+    task: TaskId
+    incarnation: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptAccepted:
+    """A process has taken an order to deploy."""
+
+    attempt: Attempt
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class CallFailed:
+    """An order did not reach the process of ``attempt``."""
+
+    task: TaskId
+    attempt: Attempt
+    reason: str
+
+
+ProcessMessage: TypeAlias = ProcessAppeared | ProcessGone | AttemptAccepted | CallFailed
+CoordinatorMessage: TypeAlias = Event | ProcessMessage | Closed
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """A job's status with the version that a long poll names next. Versions of other incarnations never match."""
+
+    version: tuple[str, int]
+    status: Any

@@ -1,0 +1,294 @@
+"""The thread that owns a task: everything said to the task comes in through one mailbox. No Ray.
+
+Rules:
+
+1. Nobody but the thread touches the task. Calls from outside post a message and return.
+2. Between two steps of the task the mailbox is emptied, so an order never waits behind more than one turn of work.
+3. An attempt is built in place of an older one, which is stopped first; orders and frames of others are dropped.
+   Frames that come before ``StartTask`` are kept: a producer may have been started earlier.
+4. Files are read, written and committed on a few other threads. What comes of it is told to the coordinator by those
+   threads, whatever has become of the attempt: a stale attempt's files must be discarded by somebody who knows of them.
+5. Nothing is decided here: an error ends the attempt and is reported, and the coordinator says what happens next.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import pyarrow as pa
+
+from ..coordinator import commands
+from ..coordinator.commands import DeployTask
+from ..coordinator.events import DataEnded, Event, RoundProposed, TaskDeployed, TaskFailed, TaskFinished, TaskLost
+from ..engine.edges import Frame, Upstream
+from ..engine.errors import PenstockError
+from ..engine.identity import Attempt, CheckpointId, TaskId
+from ..engine.plan import JobPlan
+from ..engine.task import Step, Task, TaskSnapshot
+from .mailbox import Mailbox
+from .messages import (
+    UNKNOWN_TIME,
+    Abandoned,
+    Arrived,
+    Asked,
+    Closed,
+    CommitDone,
+    Deployment,
+    HostMessage,
+    Order,
+    Ordered,
+    StateRead,
+)
+from .task_files import TaskFiles
+from .translate import failure_of
+from .transport.protocol import BrokenLink, Transport
+
+
+class TaskHost:
+    """See the module's rules. ``report`` sends an event to the coordinator; it may be called from any thread."""
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        task: TaskId,
+        files: TaskFiles,
+        report: Callable[[Event], None],
+        transport: Callable[[Callable[[BrokenLink], None]], Transport],
+    ) -> None:
+        self._plan = plan
+        self._id = task
+        self._files = files
+        self._report = report
+        self._transport = transport(self._link_broke)
+        self._mailbox: Mailbox[HostMessage] = Mailbox()
+        self._thread = threading.Thread(target=self._run, name=f"penstock-task-{task}", daemon=True)
+        #: the newest deployment; its attempt is the only one that orders and frames may name
+        self._deployment: DeployTask | None = None
+        #: the task of that attempt, from when its state has been read until it ends
+        self._task: Task | None = None
+        self._started = False
+        #: frames that came between deployment and start
+        self._early: list[Frame] = []
+        self._open = True
+
+    # ------------------------------------------------------------------ from any thread
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def post(self, message: HostMessage) -> None:
+        """Say something to the thread."""
+        self._mailbox.post(message)
+
+    def ask(self, question: Callable[[Task], Any], timeout: float) -> Any:
+        """The answer to a question about the task; None if none is deployed. Raises TimeoutError if it is too busy."""
+        answer: Future[Any] = Future()
+        self.post(Asked(question, answer))
+        return answer.result(timeout)
+
+    def close(self) -> None:
+        """Stop the task and end the thread; returns when both have ended."""
+        self.post(Closed())
+        self._thread.join()
+
+    # ------------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        step = Step(False)
+        while self._open:
+            for message in self._mailbox.take(self._patience(step)):
+                with _Guard(self):
+                    self._handle(message)
+            step = self._step()
+        self._transport.close()
+
+    def _patience(self, step: Step) -> float | None:
+        if step.progressed:
+            return 0
+        return None if step.wake_at is None else max(0.0, step.wake_at - time.monotonic())
+
+    def _step(self) -> Step:
+        if self._task is None or not self._started:
+            return Step(False)
+        with _Guard(self):
+            return self._task.step(time.monotonic())
+        return Step(False)
+
+    def _handle(self, message: HostMessage) -> None:
+        match message:
+            case Arrived(frames, upstream):
+                self._arrived(frames, upstream)
+            case Ordered(command):
+                self._order(command)
+            case Deployment(command):
+                self._deploy(message, command)
+            case StateRead(attempt, state):
+                self._build(attempt, state)
+            case CommitDone():
+                self._commit_done(message)
+            case Asked(question, answer):
+                _answer(answer, question, self._task)
+            case Abandoned():
+                self._release()
+            case Closed():
+                self._release()
+                self._open = False
+
+    def _arrived(self, frames: tuple[Frame, ...], upstream: tuple[Upstream, ...]) -> None:
+        current = [frame for frame in frames if self._is_current(frame.attempts[1])]
+        if not self._started:
+            self._early += current
+        elif self._task is not None:
+            with _Guard(self):
+                for frame in current:
+                    self._task.receive(frame)
+        for message in upstream:
+            if self._task is not None and self._is_current(message.attempts[0]):
+                self._task.deliver(message)
+
+    # ------------------------------------------------------------------ orders
+
+    def _deploy(self, deployment: Deployment, command: DeployTask) -> None:
+        if self._deployment is not None and command.attempt <= self._deployment.attempt:
+            if self._task is not None and command.attempt == self._task.attempt:
+                self._report(TaskDeployed(self._id, command.attempt, UNKNOWN_TIME))
+            return
+        self._release()
+        self._deployment = command
+        attempts = dict(command.attempts)
+        self._transport.connect({task: (attempts[task], address) for task, address in deployment.peers.items()})
+        self._files.read(command, lambda state: self.post(StateRead(command.attempt, state)))
+
+    def _build(self, attempt: Attempt, state: Mapping[str, pa.Table] | PenstockError) -> None:
+        deployment = self._deployment
+        if deployment is None or attempt != deployment.attempt:
+            return
+        if isinstance(state, PenstockError):
+            self._fail(state)
+            return
+        with _Guard(self):
+            listener = _Listener(self, attempt)
+            attempts = dict(deployment.attempts)
+            self._task = Task(self._plan, self._id, attempt, attempts, state, self._transport, listener)
+            self._report(TaskDeployed(self._id, attempt, UNKNOWN_TIME))
+
+    def _order(self, command: Order) -> None:
+        if not self._is_current(command.attempt):
+            return
+        if isinstance(command, commands.CommitCheckpoint):
+            self._files.commit(command, self.post)
+        elif self._task is not None:
+            self._order_task(self._task, command)
+
+    def _order_task(self, task: Task, command: Order) -> None:
+        with _Guard(self):
+            match command:
+                case commands.StartTask():
+                    self._start(task)
+                case commands.StopTask():
+                    self._release()
+                case commands.ProposeRound(checkpoint=checkpoint):
+                    task.propose_round(checkpoint)
+                case commands.TriggerCheckpoint(checkpoint=checkpoint, kind=kind, at_round=at_round, timestamp=at):
+                    task.trigger(checkpoint, kind, at_round, at)
+                case commands.AbortCheckpoint(checkpoint=checkpoint):
+                    task.abort(checkpoint)
+                case commands.CommitCheckpoint():
+                    pass  # the files' threads do that
+
+    def _start(self, task: Task) -> None:
+        if self._started:
+            task.report_again()
+            return
+        self._started = True
+        task.start()
+        early, self._early = self._early, []
+        for frame in early:
+            task.receive(frame)
+
+    def _commit_done(self, message: CommitDone) -> None:
+        if not self._is_current(message.attempt):
+            return
+        if message.error is not None:
+            self._fail(message.error)
+        elif self._task is not None:
+            self._task.notify_committed(message.checkpoint)
+
+    # ------------------------------------------------------------------ ends
+
+    def _is_current(self, attempt: Attempt) -> bool:
+        return self._deployment is not None and attempt == self._deployment.attempt
+
+    def _fail(self, error: BaseException) -> None:
+        if self._deployment is not None:
+            self._report(TaskFailed(self._id, self._deployment.attempt, failure_of(error), UNKNOWN_TIME))
+        self._release()
+
+    def _release(self) -> None:
+        task, self._task = self._task, None
+        self._started, self._early = False, []
+        if task is not None:
+            task.cancel()
+
+    def _link_broke(self, link: BrokenLink) -> None:
+        self._report(TaskLost(link.task, link.attempt, f"{self._id} lost its connection: {link.reason}", UNKNOWN_TIME))
+
+    def taken_snapshot(self, attempt: Attempt, checkpoint: CheckpointId, snapshot: TaskSnapshot) -> None:
+        """Store a snapshot and tell the coordinator (called by the listener)."""
+        self._files.write(self._id, attempt, checkpoint, snapshot)
+
+    def tell(self, event: Event) -> None:
+        """Report an event (called by the listener)."""
+        self._report(event)
+
+
+class _Guard:
+    """Turns an error that escapes from the task into the attempt's failure, so that the thread lives on."""
+
+    def __init__(self, host: TaskHost) -> None:
+        self._host = host
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if isinstance(error, Exception):
+            self._host._fail(error)
+            return True
+        return False
+
+
+class _Listener:
+    """What one attempt of the task says, told to the coordinator."""
+
+    def __init__(self, host: TaskHost, attempt: Attempt) -> None:
+        self._host = host
+        self._id = host._id
+        self._attempt = attempt
+
+    def round_proposed(self, checkpoint: CheckpointId, round: int) -> None:
+        self._host.tell(RoundProposed(self._id, self._attempt, checkpoint, round, UNKNOWN_TIME))
+
+    def snapshot_taken(self, checkpoint: CheckpointId, snapshot: TaskSnapshot) -> None:
+        self._host.taken_snapshot(self._attempt, checkpoint, snapshot)
+
+    def data_ended(self) -> None:
+        self._host.tell(DataEnded(self._id, self._attempt, UNKNOWN_TIME))
+
+    def finished(self) -> None:
+        self._host.tell(TaskFinished(self._id, self._attempt, UNKNOWN_TIME))
+
+    def failed(self, error: PenstockError) -> None:
+        self._host.tell(TaskFailed(self._id, self._attempt, failure_of(error), UNKNOWN_TIME))
+
+
+def _answer(answer: Future[Any], question: Callable[[Task], Any], task: Task | None) -> None:
+    try:
+        answer.set_result(None if task is None else question(task))
+    except Exception as error:
+        answer.set_exception(error)

@@ -1,0 +1,63 @@
+"""Between the engine's words and the coordinator's: errors and failures, plans and graphs. Pure: no Ray.
+
+Both shells use it, the actors and the embedded runner.
+"""
+
+from __future__ import annotations
+
+import traceback
+
+from ..coordinator.events import Failure
+from ..coordinator.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
+from ..engine import errors
+from ..engine.errors import Domain, InternalError, PenstockError
+from ..engine.identity import TaskId
+from ..engine.plan import JobPlan
+
+_PATTERNS = {"all_to_all": Pattern.ALL_TO_ALL, "pointwise": Pattern.POINTWISE}
+
+
+def execution_graph(plan: JobPlan) -> ExecutionGraph:
+    """The plan as the coordinator sees it: stages and the exchanges between them."""
+    return ExecutionGraph(
+        vertices=tuple(Vertex(name, parallelism) for name, parallelism in plan.parallelism.items()),
+        edges=tuple(JobEdge(each.source, each.target, _PATTERNS[each.pattern]) for each in plan.exchanges),
+        deterministic=plan.deterministic,
+    )
+
+
+def neighbours_of(plan: JobPlan, task: TaskId) -> list[TaskId]:
+    """The tasks with which ``task`` may exchange messages: those of the stages next to its own."""
+    stages = {each.source for each in plan.exchanges if each.target == task.vertex}
+    stages |= {each.target for each in plan.exchanges if each.source == task.vertex}
+    return [other for other in plan.tasks() if other.vertex in stages]
+
+
+def failure_of(error: BaseException) -> Failure:
+    """The error as plain data. A user's mistake would be made again, so it is not retried."""
+    if not isinstance(error, PenstockError):
+        error = unexpected(error)
+    return Failure(
+        message=error.message,
+        retry=error.domain is not Domain.USER,
+        operator=error.operator,
+        remedy=error.remedy,
+        detail=error.detail,
+        kind=type(error).__name__,
+    )
+
+
+def error_of(failure: Failure) -> PenstockError:
+    """The failure as the error that it was made of; an unknown kind becomes the nearest one that exists."""
+    kind = getattr(errors, failure.kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, PenstockError)):
+        kind = PenstockError
+    return kind(failure.message, failure.remedy, failure.operator, failure.detail)
+
+
+def unexpected(error: BaseException) -> InternalError:
+    """An error that nobody foresaw, with its traceback."""
+    text = "".join(traceback.format_exception(error))
+    return InternalError(
+        f"unexpected {type(error).__name__}: {error}", remedy="this is a bug of Penstock: report it", detail=text
+    )

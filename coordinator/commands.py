@@ -1,0 +1,168 @@
+"""Orders that the coordinator gives, in the imperative. The shell carries them out and answers with events.
+
+Rules:
+
+1. Commands of one ``handle`` call are carried out in order; a command to a task reaches the attempt it names or nobody.
+2. Any command may be given twice; the receiver does nothing twice, but answers again (an answer may have been lost).
+   A task takes one snapshot per checkpoint, also if the barrier reaches it through a channel *and* by trigger.
+   A task that is told ``StartTask`` again repeats ``DataEnded`` or ``TaskFinished`` if that is where it stands.
+3. ``ReadLog`` and ``StoreEntry`` are answered exactly once each, and never given again without an answer.
+4. A task drops ``ProposeRound`` and ``TriggerCheckpoint`` of checkpoints up to the newest that it was told to abort
+   or to commit. ``CommitCheckpoint`` it always carries out: a permit is a right, also if an abort came before it.
+5. Nothing is decided by who carries them out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ..engine.identity import Attempt, BarrierKind, CheckpointId, CommitPermit, StateHandle, TaskId
+from .events import Failure
+from .manifest import LogEntry
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog:
+    """Read every entry of the log, answer ``LogRead`` (or ``LogFailed``).
+
+    If an entry that was listed is gone when it is read, list again from the start: a reader that misses entries could
+    take a number that was in use.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class StoreEntry:
+    """Create entry ``entry.number`` unless it exists; answer ``EntryStored``, ``EntryRefused`` or ``EntryFailed``.
+
+    An entry that exists with exactly this content counts as stored: the first reply was lost.
+    """
+
+    entry: LogEntry
+
+
+@dataclass(frozen=True, slots=True)
+class DeployTask:
+    """Build the attempt from the state given (all handles of the vertex: the task picks its lanes), connect it to the
+    attempts of its neighbours, and answer ``TaskDeployed``. An older attempt of the task is stopped first."""
+
+    task: TaskId
+    attempt: Attempt
+    state: tuple[StateHandle, ...]
+    attempts: tuple[tuple[TaskId, Attempt], ...]
+    """The current attempt of every task of the region, so that channels can be named and fenced."""
+    restored_from: CheckpointId | None
+
+
+@dataclass(frozen=True, slots=True)
+class StartTask:
+    """Begin: every task of the region is deployed."""
+
+    task: TaskId
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class StopTask:
+    """Stop the attempt and release what it holds; no answer."""
+
+    task: TaskId
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeRound:
+    """Hold at the end of the current round and answer ``RoundProposed``. Deterministic flows only."""
+
+    task: TaskId
+    attempt: Attempt
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerCheckpoint:
+    """Inject the barrier: at the end of round ``at_round`` (None: now), or at the end of data if that comes first."""
+
+    task: TaskId
+    attempt: Attempt
+    checkpoint: CheckpointId
+    kind: BarrierKind
+    at_round: int | None
+    timestamp: float
+
+
+@dataclass(frozen=True, slots=True)
+class AbortCheckpoint:
+    """Forget the checkpoint: stop holding, stop aligning. ``latest_completed`` repairs a lost commit."""
+
+    task: TaskId
+    attempt: Attempt
+    checkpoint: CheckpointId
+    latest_completed: CheckpointId | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCheckpoint:
+    """The checkpoint is in the log: make the permit's committables visible and answer ``TaskCommitted``.
+
+    Sent to every task of the plan, with or without committables: it also is the notice that lets a task end.
+    """
+
+    task: TaskId
+    attempt: Attempt
+    permit: CommitPermit
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardState:
+    """No retained checkpoint needs these files any more: delete them. No answer."""
+
+    handles: tuple[StateHandle, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardEntries:
+    """These entries of the log are manifests that nobody goes back to: delete them. No answer. Claims never go."""
+
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOrphans:
+    """Commit the permit without a task: its task has finished or the job is about to end with an error.
+
+    The task's vertex names whose sinks the committables belong to. Answer ``TaskCommitted`` with the task and attempt
+    given (attempt number 0, which no real attempt has), or ``TaskFailed`` with them.
+    """
+
+    task: TaskId
+    attempt: Attempt
+    permit: CommitPermit
+
+
+@dataclass(frozen=True, slots=True)
+class EndJob:
+    """The job is over: tell whoever waits. ``status``: finished, failed, cancelled or superseded.
+
+    ``failure`` is None if it finished or was cancelled.
+    """
+
+    status: str
+    failure: Failure | None
+
+
+Command: TypeAlias = (
+    ReadLog
+    | StoreEntry
+    | DeployTask
+    | StartTask
+    | StopTask
+    | ProposeRound
+    | TriggerCheckpoint
+    | AbortCheckpoint
+    | CommitCheckpoint
+    | CommitOrphans
+    | DiscardState
+    | DiscardEntries
+    | EndJob
+)

@@ -1,0 +1,214 @@
+"""Facts that the coordinator is told, in the past tense.
+
+Rules:
+
+1. An event is true when it is sent and may be late, doubled or lost on the way; the machine copes with all three.
+2. Whatever a task says carries (task, attempt). Facts of a stale attempt change nothing.
+3. ``now`` is the shell's monotonic clock in seconds; the core has no clock of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ..engine.identity import Attempt, CheckpointId, Committable, StateHandle, TaskId
+from .manifest import LogEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong, as plain data. ``retry``: whether starting again may help (a user's error never does)."""
+
+    message: str
+    retry: bool
+    operator: str = ""
+    remedy: str = ""
+    detail: str = ""
+    kind: str = "PenstockError"
+    """Name of the error class, so that the shell can raise the same one at the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRead:
+    """Answer to ``ReadLog``: every entry of the log, in order."""
+
+    entries: tuple[LogEntry, ...]
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class LogFailed:
+    """The log could not be read, or holds what is no entry."""
+
+    failure: Failure
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class EntryStored:
+    """Entry ``number`` was created by us."""
+
+    number: int
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRefused:
+    """Entry ``number`` exists already with other content: somebody else wrote it. We are stale, or lost the race."""
+
+    number: int
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFailed:
+    """The store failed (a full disk, no permission). It is unknown whether entry ``number`` was written."""
+
+    number: int
+    failure: Failure
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDeployed:
+    """The attempt is built, restored and connected; it waits for ``StartTask``."""
+
+    task: TaskId
+    attempt: Attempt
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoundProposed:
+    """The task's sources stand in ``round`` and will not pass its end before a trigger or an abort.
+
+    A task whose sources have all ended proposes -1: any round suits it.
+    """
+
+    task: TaskId
+    attempt: Attempt
+    checkpoint: CheckpointId
+    round: int
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAcked:
+    """The task's snapshot for the checkpoint is on storage.
+
+    ``committables``: all that the task's sinks have prepared and no ``CommitCheckpoint`` has told them to commit. What
+    was prepared for a checkpoint that was aborted, or that the task has not heard of again, is listed again: a row
+    is never prepared twice, so otherwise nobody would commit it. Files have names of their own per attempt.
+    ``data_ended``: the snapshot was taken after all operators of the task had finished (its final one).
+    ``bytes`` counts new state bytes.
+    """
+
+    task: TaskId
+    attempt: Attempt
+    checkpoint: CheckpointId
+    state: tuple[StateHandle, ...]
+    committables: tuple[Committable, ...]
+    data_ended: bool
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDeclined:
+    """The task could not take the snapshot (its storage failed, say), but it goes on running."""
+
+    task: TaskId
+    attempt: Attempt
+    checkpoint: CheckpointId
+    failure: Failure
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCommitted:
+    """The committables of the permit are visible."""
+
+    task: TaskId
+    attempt: Attempt
+    checkpoint: CheckpointId
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class DataEnded:
+    """The task has seen the end of its data, finished its operators and waits for a final checkpoint."""
+
+    task: TaskId
+    attempt: Attempt
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFinished:
+    """The task is over: final checkpoint committed, every consumer has processed everything, channels closed."""
+
+    task: TaskId
+    attempt: Attempt
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailed:
+    """The task reports an error; it has stopped."""
+
+    task: TaskId
+    attempt: Attempt
+    failure: Failure
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLost:
+    """The process of the task is gone. ``attempt`` None: whatever attempt ran there."""
+
+    task: TaskId
+    attempt: Attempt | None
+    reason: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """A user cancels the job. What was committed stays."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRequested:
+    """A user asks for a checkpoint now."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    """The time that ``next_deadline`` named has come."""
+
+    now: float
+
+
+Event: TypeAlias = (
+    LogRead
+    | LogFailed
+    | EntryStored
+    | EntryRefused
+    | EntryFailed
+    | TaskDeployed
+    | RoundProposed
+    | TaskAcked
+    | TaskDeclined
+    | TaskCommitted
+    | DataEnded
+    | TaskFinished
+    | TaskFailed
+    | TaskLost
+    | CancelRequested
+    | CheckpointRequested
+    | DeadlinePassed
+)

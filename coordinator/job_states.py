@@ -1,0 +1,108 @@
+"""The states of a job and of a task, and which moves between them are legal.
+
+Rules:
+
+1. One enum and one table per machine; nothing else remembers "where we are".
+2. A move that the table does not list is a bug of ours: :class:`IllegalTransition` tells both states and the story.
+3. Whoever changes a table changes the picture in ``docs/design/checkpoints.md`` (a test compares them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import TypeVar
+
+
+class JobState(Enum):
+    """Where a job stands as a whole."""
+
+    CREATED = "created"
+    """Built; ``start`` was not called."""
+    CLAIMING = "claiming"
+    """Reading the log and taking the job over in it."""
+    DEPLOYING = "deploying"
+    """Tasks are built for the first time in this generation."""
+    RUNNING = "running"
+    """Every task runs or has finished; checkpoints are taken."""
+    RESTARTING = "restarting"
+    """Some region waits for its back-off, for the log, or for its tasks to be deployed."""
+    FINISHING = "finishing"
+    """Every task has finished; what is left is to commit and to close the log."""
+    FAILING = "failing"
+    """Tasks are stopped; what completed checkpoints hold is being committed."""
+    CANCELLING = "cancelling"
+    """As failing, but a user asked for it."""
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    SUPERSEDED = "superseded"
+    """Another coordinator has taken the job over; this one says nothing more."""
+
+
+class TaskStatus(Enum):
+    """Where the current attempt of a task stands, as far as the coordinator has heard."""
+
+    CREATED = "created"
+    """Never deployed in this generation."""
+    DEPLOYING = "deploying"
+    DEPLOYED = "deployed"
+    """Built and restored; it waits for the rest of its region."""
+    RUNNING = "running"
+    DATA_ENDED = "data ended"
+    """Its operators have finished; it takes part in checkpoints until one covers its end."""
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    """Failed, lost, or stopped because its region restarts or the job ends."""
+
+
+_ENDINGS = {JobState.FAILING, JobState.CANCELLING, JobState.SUPERSEDED}
+
+LEGAL_JOB_MOVES: Mapping[JobState, frozenset[JobState]] = {
+    JobState.CREATED: frozenset({JobState.CLAIMING}),
+    JobState.CLAIMING: frozenset({JobState.DEPLOYING, *_ENDINGS}),
+    JobState.DEPLOYING: frozenset({JobState.RUNNING, JobState.RESTARTING, *_ENDINGS}),
+    JobState.RUNNING: frozenset({JobState.RESTARTING, JobState.FINISHING, *_ENDINGS}),
+    JobState.RESTARTING: frozenset({JobState.RUNNING, *_ENDINGS}),
+    JobState.FINISHING: frozenset({JobState.FINISHED, JobState.FAILING, JobState.SUPERSEDED}),
+    JobState.FAILING: frozenset({JobState.FAILED, JobState.SUPERSEDED}),
+    JobState.CANCELLING: frozenset({JobState.CANCELLED, JobState.SUPERSEDED}),
+    JobState.FINISHED: frozenset(),
+    JobState.FAILED: frozenset(),
+    JobState.CANCELLED: frozenset(),
+    JobState.SUPERSEDED: frozenset(),
+}
+
+LEGAL_TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
+    TaskStatus.CREATED: frozenset({TaskStatus.DEPLOYING}),
+    TaskStatus.DEPLOYING: frozenset({TaskStatus.DEPLOYED, TaskStatus.STOPPED}),
+    TaskStatus.DEPLOYED: frozenset({TaskStatus.RUNNING, TaskStatus.STOPPED}),
+    TaskStatus.RUNNING: frozenset({TaskStatus.DATA_ENDED, TaskStatus.STOPPED}),
+    TaskStatus.DATA_ENDED: frozenset({TaskStatus.FINISHED, TaskStatus.STOPPED}),
+    TaskStatus.FINISHED: frozenset({TaskStatus.STOPPED}),
+    TaskStatus.STOPPED: frozenset({TaskStatus.DEPLOYING}),
+}
+
+FINAL_JOB_STATES = frozenset(state for state, moves in LEGAL_JOB_MOVES.items() if not moves)
+STARTED = frozenset({TaskStatus.RUNNING, TaskStatus.DATA_ENDED})
+LIVE = frozenset({TaskStatus.DEPLOYING, TaskStatus.DEPLOYED, *STARTED})
+
+S = TypeVar("S", bound=Enum)
+
+
+class IllegalTransition(Exception):
+    """A machine tried a move that its table does not list. ``story``: the last events and commands."""
+
+    def __init__(self, machine: str, before: str, after: str, story: str = "") -> None:
+        super().__init__(machine, before, after, story)
+
+    def __str__(self) -> str:
+        machine, before, after, story = self.args
+        return f"{machine} may not go from {before} to {after}; what happened before:\n{story}"
+
+
+def check_move(machine: str, legal: Mapping[S, frozenset[S]], before: S, after: S) -> S:
+    """``after``, if the table allows the move."""
+    if after not in legal[before]:
+        raise IllegalTransition(machine, before.value, after.value)
+    return after

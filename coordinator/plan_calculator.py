@@ -1,0 +1,121 @@
+"""Who takes part in a checkpoint: trigger exactly the running tasks that have no running direct upstream task.
+
+Rules:
+
+1. A plan is computed anew for every checkpoint, from the graph and the tasks' states alone.
+2. A task that has ended counts as not running for its consumers. Whatever is neither running nor ended makes the
+   plan impossible for now: :class:`NotReady`. So does a task that ended otherwise than by finishing while none has
+   finished.
+3. The cost is linear in vertices, job edges and subtasks. States are one array per vertex; an ALL_TO_ALL edge is one
+   look at its upstream array, a POINTWISE edge a few array operations.
+4. Finished reports may arrive in any order, a task's before its upstream's too: only direct upstreams are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ..engine.identity import TaskId
+from .execution_graph import ExecutionGraph, JobEdge, Pattern
+
+Flags = npt.NDArray[np.bool_]
+Subtasks = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class VertexStates:
+    """One flag per subtask. ``finished`` implies ``ended``; no subtask is both running and ended."""
+
+    running: Flags
+    """It runs and can take a snapshot."""
+    ended: Flags
+    """It will not run again as this attempt: finished, failed or cancelled."""
+    finished: Flags
+    """It ended regularly."""
+
+    @classmethod
+    def of(cls, running: Sequence[bool], ended: Sequence[bool], finished: Sequence[bool]) -> Self:
+        """From plain flags."""
+        return cls(*(np.asarray(flags, dtype=np.bool_) for flags in (running, ended, finished)))
+
+
+@dataclass(frozen=True)
+class NotReady:
+    """No checkpoint can be taken now."""
+
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class CheckpointPlan:
+    """Subtask numbers by vertex; vertices without any are left out. ``parallelism``: subtasks of every vertex."""
+
+    to_trigger: Mapping[str, Subtasks]
+    to_wait_for: Mapping[str, Subtasks]
+    finished: Mapping[str, Subtasks]
+    fully_finished: tuple[str, ...]
+
+    @property
+    def to_commit_to(self) -> Mapping[str, Subtasks]:
+        """Who is told about the outcome: those that were waited for."""
+        return self.to_wait_for
+
+
+def task_ids(subtasks: Mapping[str, Subtasks]) -> tuple[TaskId, ...]:
+    """The plan's part as ids."""
+    return tuple(TaskId(vertex, int(subtask)) for vertex, numbers in subtasks.items() for subtask in numbers)
+
+
+def compute_checkpoint_plan(
+    graph: ExecutionGraph, states: Mapping[str, VertexStates], after_finish: bool = True
+) -> CheckpointPlan | NotReady:
+    """The plan for these states. ``after_finish`` False: no checkpoints once a task has finished."""
+    some_finished = any(bool(vertex.finished.any()) for vertex in states.values())
+    if some_finished and not after_finish:
+        return NotReady("a task has finished, and checkpoints after that are switched off")
+    for name in graph.order:
+        waiting = ~states[name].running & ~states[name].ended if some_finished else ~states[name].running
+        if waiting.any():
+            return NotReady(f"{TaskId(name, int(waiting.argmax()))} is not running")
+    trigger: dict[str, Subtasks] = {}
+    wait_for: dict[str, Subtasks] = {}
+    ended: dict[str, Subtasks] = {}
+    for name in graph.order:
+        vertex = states[name]
+        _put(trigger, name, _without_running_upstream(graph, states, name))
+        _put(wait_for, name, vertex.running)
+        _put(ended, name, vertex.ended)
+    fully = tuple(name for name in graph.order if not states[name].running.any())
+    return CheckpointPlan(trigger, wait_for, ended, fully)
+
+
+def _without_running_upstream(graph: ExecutionGraph, states: Mapping[str, VertexStates], name: str) -> Flags:
+    """The running subtasks of the vertex that nobody running feeds."""
+    candidates = states[name].running.copy()
+    for edge in graph.inputs[name]:
+        if not candidates.any():
+            break
+        candidates &= ~_fed(edge, states[edge.source].running, len(candidates))
+    return candidates
+
+
+def _fed(edge: JobEdge, upstream: Flags, downstream: int) -> Flags:
+    """Which downstream subtasks this edge gives a running upstream subtask."""
+    if edge.pattern is Pattern.ALL_TO_ALL:
+        return np.full(downstream, bool(upstream.any()))
+    subtasks = np.arange(downstream, dtype=np.int64)
+    first = subtasks * len(upstream) // downstream
+    last = np.maximum((subtasks + 1) * len(upstream) // downstream, first + 1)
+    running_before = np.concatenate(([0], np.cumsum(upstream)))
+    fed: Flags = running_before[last] > running_before[first]
+    return fed
+
+
+def _put(into: dict[str, Subtasks], name: str, flags: Flags) -> None:
+    if flags.any():
+        into[name] = np.flatnonzero(flags)

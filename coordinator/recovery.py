@@ -1,0 +1,87 @@
+"""What a coordinator that comes with nothing but the log does first.
+
+A pure choice: entries in, decision out. The newest manifest in the log is where the job goes on, whoever wrote it; the
+generation is one more than any that the log names; the claim takes the number after the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .events import Failure
+from .manifest import Claim, Ended, LogEntry, Manifest
+
+
+@dataclass(frozen=True)
+class TakeOver:
+    """Claim entry ``number`` for ``generation``, then go on from the newest of ``manifests`` (none: begin anew)."""
+
+    generation: int
+    number: int
+    next_checkpoint: int
+    """Number of the next checkpoint: ids go on counting over generations, for people's sake."""
+    manifests: tuple[Manifest, ...]
+
+    @property
+    def latest(self) -> Manifest | None:
+        return self.manifests[-1] if self.manifests else None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """This log is not ours to go on with."""
+
+    failure: Failure
+
+
+RecoveryDecision = TakeOver | Refused
+
+
+def decide_recovery(entries: Sequence[LogEntry], fingerprint: str, job: str, description: str = "") -> RecoveryDecision:
+    """Read the log: take it over, or say why not."""
+    entries = sorted(entries, key=lambda entry: entry.number)
+    refusal = _refusal(entries, fingerprint, job, description)
+    if refusal is not None:
+        return Refused(refusal)
+    manifests = tuple(entry for entry in entries if isinstance(entry, Manifest))
+    return TakeOver(
+        generation=max((generation_of(entry) for entry in entries), default=0) + 1,
+        number=entries[-1].number + 1 if entries else 0,
+        next_checkpoint=max((manifest.checkpoint.number for manifest in manifests), default=0) + 1,
+        manifests=manifests,
+    )
+
+
+def generation_of(entry: LogEntry) -> int:
+    """The generation of whoever wrote the entry."""
+    return entry.checkpoint.generation if isinstance(entry, Manifest) else entry.generation
+
+
+def _refusal(entries: Sequence[LogEntry], fingerprint: str, job: str, description: str) -> Failure | None:
+    for entry in entries:
+        if isinstance(entry, Ended):
+            return Failure(
+                message=f"job {job!r} is over: its log says {entry.status!r}",
+                retry=False,
+                remedy="choose another checkpoint folder to run it again, or remove this one",
+                kind="ConfigurationError",
+            )
+        if isinstance(entry, Claim) and entry.job != job:
+            return Failure(
+                message=f"the checkpoint folder belongs to job {entry.job!r}, not to {job!r}",
+                retry=False,
+                remedy="choose another checkpoint folder, or use the job's own name",
+                kind="ConfigurationError",
+            )
+    strangers = [entry for entry in entries if not isinstance(entry, Ended) and entry.fingerprint != fingerprint]
+    if not strangers:
+        return None
+    theirs = next((entry.description for entry in strangers if isinstance(entry, Claim)), "")
+    return Failure(
+        message=f"the checkpoint folder of job {job!r} belongs to another flow",
+        retry=False,
+        remedy="choose another checkpoint folder or another job name, or run the flow that wrote it",
+        detail=f"the folder's flow:\n{theirs}\nthis flow:\n{description}" if theirs else "",
+        kind="ConfigurationError",
+    )

@@ -1,0 +1,51 @@
+"""What a user can set about checkpoints and restarts, and the defaults.
+
+Seconds everywhere. All checks are made here, once, so that no part has to doubt a setting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The coordinator's settings; see each field."""
+
+    interval: float | None = 1.0
+    """From one periodic checkpoint's start to the next one's. None: only requested and final checkpoints."""
+    min_pause: float = 0.0
+    """Least time between the end of one checkpoint and the start of the next periodic or final one."""
+    timeout: float = 600.0
+    """A checkpoint that is not complete after this long is given up and counts as failed."""
+    tolerable_failures: int = 0
+    """This many checkpoints in a row may fail; one more fails the job."""
+    retained: int = 2
+    """Completed checkpoints kept."""
+    max_restarts: int = 10
+    """Restarts allowed until a quiet period forgives them; one failure more fails the job."""
+    restart_delay: float = 0.2
+    """Before the first restart; each further one waits ``restart_factor`` times longer."""
+    restart_factor: float = 2.0
+    max_restart_delay: float = 10.0
+    quiet_period: float = 60.0
+    """Running this long without a failure forgives all restarts."""
+    resend: float = 5.0
+    """An order that had no answer for this long is given again."""
+    retry_pause: float = 0.1
+    """Least time after a failed checkpoint before the next one, so that a full disk is not asked in a hot loop."""
+    ending_timeout: float = 30.0
+    """A job that fails or is cancelled waits this long for its last commits; the log keeps what is left of them."""
+
+    def __post_init__(self) -> None:
+        if self.interval is not None and self.interval <= 0:
+            raise ValueError(f"the checkpoint interval must be above 0 or None, not {self.interval}")
+        for name in ("timeout", "resend", "restart_factor", "quiet_period", "ending_timeout"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
+        for name in ("min_pause", "restart_delay", "max_restart_delay", "retry_pause"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
+        for name, least in (("tolerable_failures", 0), ("retained", 1), ("max_restarts", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")

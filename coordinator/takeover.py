@@ -1,0 +1,109 @@
+"""Makes the job ours: read the log, claim its next number, and make sure that the claim stands at its end.
+
+Rules:
+
+1. Nothing but the log is touched before the claim stands. A log that is not ours is not written to at all.
+2. A claim beyond entry 0 is verified by reading again. Between the first reading and the claim an older coordinator
+   may have completed many checkpoints and deleted old entries, ours among the deleted numbers: a claim in such a hole
+   would stop nobody. With the claim at the end of the log, the number that any older coordinator writes next is taken.
+3. Of two that start at the same time one gets the number; the other finds a claim not older than its own and leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .commands import Command
+from .context import Context
+from .events import EntryFailed, EntryRefused, EntryStored, Failure, LogFailed, LogRead
+from .manifest import Claim, LogEntry, encode
+from .recovery import Refused, TakeOver, decide_recovery, generation_of
+
+TRIES = 3
+"""Times that a store which fails is tried before the job is given up: enough for a hiccup, too few to wait for it."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Go on with this order."""
+
+    order: Command
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The job is ours, from here on."""
+
+    decision: TakeOver
+
+
+@dataclass(frozen=True)
+class SteppedDown:
+    """Somebody newer has it."""
+
+
+class TakeOverAttempt:
+    """From the first reading of the log to the verified claim."""
+
+    def __init__(self, context: Context, description: str, owner: str) -> None:
+        self._context = context
+        self._description = description
+        self._owner = owner
+        #: The decision and the claim made from it, once the log was read; the newest of each.
+        self._decision: TakeOver | None = None
+        self._claim: Claim | None = None
+        self._failures = 0
+
+    def note(
+        self, event: LogRead | LogFailed | EntryStored | EntryRefused | EntryFailed
+    ) -> Retry | Claimed | SteppedDown | Failure:
+        """What follows from an answer of the log."""
+        log = self._context.log
+        if isinstance(event, LogRead):
+            log.reading = False
+            return self._decide(event.entries) if self._claim is None else self._verify(event.entries, self._claim)
+        if isinstance(event, LogFailed | EntryFailed):
+            self._failures += 1
+            log.reading = False
+            if not event.failure.retry or self._failures >= TRIES:
+                return event.failure
+        elif isinstance(event, EntryStored) and event.number == 0 and self._decision is not None:
+            log.stored()
+            return self._claimed(self._decision)
+        return Retry(log.read())
+
+    def _decide(self, entries: Sequence[LogEntry]) -> Retry | Failure:
+        context = self._context
+        decision = decide_recovery(entries, context.fingerprint, context.job, self._description)
+        if isinstance(decision, Refused):
+            return decision.failure
+        self._decision = decision
+        self._claim = Claim(
+            number=decision.number,
+            generation=decision.generation,
+            job=context.job,
+            fingerprint=context.fingerprint,
+            description=self._description,
+            owner=self._owner,
+        )
+        context.log.next_number = decision.number
+        return Retry(context.log.store(self._claim))
+
+    def _verify(self, entries: Sequence[LogEntry], claim: Claim) -> Retry | Claimed | SteppedDown | Failure:
+        log = self._context.log
+        others = [entry for entry in entries if encode(entry) != encode(claim)]
+        if any(generation_of(entry) >= claim.generation for entry in others):
+            return SteppedDown()
+        log.dropped()
+        if len(others) < len(entries) and all(entry.number < claim.number for entry in others):
+            log.next_number = claim.number + 1
+            decision = decide_recovery(others, claim.fingerprint, claim.job, self._description)
+            if isinstance(decision, Refused):
+                return decision.failure
+            return self._claimed(decision)
+        return self._decide(entries)
+
+    def _claimed(self, decision: TakeOver) -> Claimed:
+        self._context.claim = self._claim
+        return Claimed(decision)

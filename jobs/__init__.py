@@ -1,0 +1,1 @@
+"""Ready-made jobs, the command line and the embedded runner. Ray and Spark are imported inside functions only."""

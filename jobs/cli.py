@@ -1,0 +1,114 @@
+"""The command line: ``penstock run JOB``, ``penstock explain JOB``, ``penstock jobs``.
+
+Errors that Penstock raises on purpose are printed as a sentence and a remedy; ``--verbose`` adds the traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..engine.errors import PenstockError
+from .registry import JOBS, RunOptions, find_job
+
+DEMO_RATE = 17_000.0
+"""Rows per second of the demo's flights: 336,776 of them last about 20 seconds."""
+
+app = typer.Typer(
+    name="penstock",
+    help="Feeds trainers and sinks from Spark on Ray: exactly once, in an order that depends on the data alone.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+_Name = Annotated[str, typer.Argument(help=f"A ready-made job: {', '.join(sorted(JOBS))}.", metavar="JOB")]
+_Scale = Annotated[int, typer.Option(help="Copies of the data, over shifted years.", min=1)]
+_Parallelism = Annotated[int, typer.Option(help="Subtasks of a stage.", min=1)]
+
+
+@app.command()
+def run(
+    job: _Name,
+    scale: _Scale = 1,
+    rate: Annotated[
+        float | None, typer.Option(help="Rows per second of the main source; 0: as fast as possible.", min=0)
+    ] = None,
+    parallelism: _Parallelism = 2,
+    local: Annotated[bool, typer.Option("--local", help="In this process, without Ray and without Spark.")] = False,
+    address: Annotated[
+        str | None, typer.Option(help="A running Ray cluster; by default a small one is started here.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for the outputs; by default a new one.")] = None,
+    checkpoints: Annotated[
+        Path | None, typer.Option(help="Folder for the checkpoints; by default below the outputs.")
+    ] = None,
+    every: Annotated[str, typer.Option(help="Time between checkpoints: 500ms, 1s, 1m.")] = "1s",
+    kill: Annotated[
+        bool, typer.Option("--kill", help="End one driver actor with SIGKILL after the second checkpoint.")
+    ] = False,
+    demo: Annotated[
+        bool, typer.Option("--demo", help=f"As make demo does: --kill --rate {DEMO_RATE:g}, unless given.")
+    ] = False,
+    verify: Annotated[bool, typer.Option(help="Compare the outputs with Spark SQL's (on Ray).")] = True,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show the logs of Ray and Spark, and tracebacks.")] = False,
+) -> None:
+    """Run a ready-made job and audit it."""
+    options = RunOptions(
+        scale=scale,
+        rate=DEMO_RATE if demo and rate is None else rate,
+        parallelism=parallelism,
+        local=local,
+        address=address,
+        output=output,
+        checkpoints=checkpoints,
+        every=every,
+        kill=kill or (demo and not local),
+        verify=verify,
+        verbose=verbose,
+    )
+    raise typer.Exit(_guarded(lambda: find_job(job).run(options), verbose=verbose))
+
+
+@app.command()
+def explain(job: _Name, scale: _Scale = 1, parallelism: _Parallelism = 2) -> None:
+    """Print a job's stages, pipelines, edges, lanes, and each sink's guarantee."""
+
+    def show() -> int:
+        typer.echo(find_job(job).explain(RunOptions(scale=scale, parallelism=parallelism)))
+        return 0
+
+    raise typer.Exit(_guarded(show, verbose=False))
+
+
+@app.command()
+def jobs() -> None:
+    """List the ready-made jobs."""
+    for name, entry in sorted(JOBS.items()):
+        typer.echo(f"{name}: {entry.summary}")
+
+
+def _guarded(work: Callable[[], int], *, verbose: bool) -> int:
+    """The exit code of ``work``; an error on purpose is told without a stack trace."""
+    try:
+        return work()
+    except PenstockError as error:
+        if verbose:
+            traceback.print_exc()
+        typer.echo(f"penstock: {type(error).__name__}: {error}", err=True)
+        return 2 if error.domain.value == "user" else 1
+    except KeyboardInterrupt:
+        typer.echo("penstock: interrupted; what is committed stays, and the same command goes on from there", err=True)
+        return 130
+
+
+def main() -> None:
+    """The console script."""
+    app(prog_name="penstock")
+    sys.exit(0)

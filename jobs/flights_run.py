@@ -1,0 +1,233 @@
+"""Runs the flights job, embedded or on Ray with Spark, and checks what came out.
+
+On Ray: Spark prepares the data and hands them over, the job runs on actors (and, if asked, loses one of them on the
+way), Spark SQL computes the same from the files, and the two are compared row for row.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from rich.console import Console
+
+from ..actors.audit import Audit
+from ..actors.settings import Checkpoints
+from ..coordinator.statistics import JobStatus
+from ..engine.errors import ConfigurationError, PenstockError
+from ..engine.explain import explain as explain_plan
+from ..engine.flow import Flow
+from ..engine.identity import TaskId
+from ..engine.pipelines import plan_job
+from ..engine.statistics import TaskStatistics
+from . import flights_local
+from .flights import DAILY_KEY, FEATURES_KEY, FlightsConfig, build
+from .local_run import run_local
+from .progress import watch
+from .registry import RunOptions
+
+if TYPE_CHECKING:
+    from ..actors.job import Job
+
+CHECKPOINTS_BEFORE_KILL = 2
+
+
+def explain(options: RunOptions) -> str:
+    """The plan of the job, with the data as the embedded runner reads them."""
+    config = _config(options)
+    flights, weather, planes = flights_local.tables(config.scale, config.split_count)
+    output = options.output or Path("out")
+    return explain_plan(plan_job(build(flights, weather, planes, output, config), options.parallelism))
+
+
+def run(options: RunOptions) -> int:
+    """Run the job; 0 if it finished, the audit is clean and, if asked, the outputs equal the reference."""
+    console = Console(highlight=False)
+    output = (options.output or _new_folder()).absolute()
+    checkpoints = Checkpoints((options.checkpoints or output / "checkpoints").absolute(), every=options.every)
+    report = _Report(console, output)
+    if options.local:
+        _run_embedded(options, output, checkpoints, report)
+    else:
+        _run_on_ray(options, output, checkpoints, report)
+    return report.conclude()
+
+
+def _config(options: RunOptions) -> FlightsConfig:
+    if options.scale < 1:
+        raise ConfigurationError(f"--scale {options.scale} is no number of copies", "give 1 or more")
+    return FlightsConfig(scale=options.scale, rate=options.rate or 0.0)
+
+
+def _new_folder() -> Path:
+    return Path("penstock-runs") / time.strftime("flights-%Y%m%d-%H%M%S")
+
+
+# ---------------------------------------------------------------------- what is reported
+
+
+@dataclass
+class _Report:
+    """Collects what went wrong, so that everything is shown before the exit code says so."""
+
+    console: Console
+    output: Path
+    faults: list[str] = field(default_factory=list)
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self.say(f"{what} ({time.monotonic() - started:.1f} s)")
+
+    def audited(self, audit: Audit) -> None:
+        self.say(str(audit))
+        self.output.mkdir(parents=True, exist_ok=True)
+        (self.output / "audit.json").write_text(audit.to_json())
+        if not audit.clean:
+            self.faults.append(f"the audit found {audit.gaps} gaps and {audit.repeats} repeats")
+
+    def conclude(self) -> int:
+        self.say(f"outputs and audit.json are in {self.output}")
+        for fault in self.faults:
+            self.say(f"FAILED: {fault}")
+        return 1 if self.faults else 0
+
+
+# ---------------------------------------------------------------------- embedded
+
+
+def _run_embedded(options: RunOptions, output: Path, checkpoints: Checkpoints, report: _Report) -> None:
+    if options.kill:
+        raise ConfigurationError("an embedded job has no processes to end", "leave out --local or --kill")
+    config = _config(options)
+    with report.step("pyarrow has read and prepared the data"):
+        flights, weather, planes = flights_local.tables(config.scale, config.split_count)
+    flow = build(flights, weather, planes, output, config)
+    with run_local(flow, parallelism=options.parallelism, checkpoints=checkpoints) as job:
+        watch(job, report.console)
+        job.wait()
+        report.audited(job.audit())
+
+
+# ---------------------------------------------------------------------- on Ray, with Spark
+
+
+def _run_on_ray(options: RunOptions, output: Path, checkpoints: Checkpoints, report: _Report) -> None:
+    from ..actors.environment import connect, disconnect
+
+    with report.step("Ray is up"):
+        cluster = connect(options.address, options.verbose, spark=True)
+    try:
+        java = f", Java: {cluster.java.describe()}" if cluster.java is not None else ""
+        report.say(f"using {cluster.describe()}{java}")
+        with tempfile.TemporaryDirectory(prefix="penstock-flights-") as workspace:
+            _run_with_spark(options, output, checkpoints, report, Path(workspace))
+    finally:
+        disconnect(cluster)
+
+
+def _run_with_spark(
+    options: RunOptions, output: Path, checkpoints: Checkpoints, report: _Report, workspace: Path
+) -> None:
+    from ..actors import spark_bridge
+    from . import flights_etl, flights_reference
+
+    config = _config(options)
+    try:
+        with report.step("Spark is up"):
+            spark = spark_bridge.start("flights", cores=1, verbose=options.verbose)
+        with report.step("Spark has prepared the data and handed them over"):
+            frames = flights_etl.frames(spark, config.scale, config.split_count, workspace)
+            flow = _handed_over(frames, output, config)
+        with ThreadPoolExecutor(1) as beside:
+            # the job needs Spark no more, so Spark may compute the reference meanwhile
+            verify = options.verify
+            reference = beside.submit(flights_reference.compute, spark, config.scale, workspace) if verify else None
+            _run_job(flow, options, checkpoints, report)
+            if reference is not None:
+                with report.step("waited for Spark SQL, which computes the same from the files"):
+                    features, daily = reference.result()
+                _compare(report, output / "features", features, FEATURES_KEY)
+                _compare(report, output / "daily", daily, DAILY_KEY)
+    finally:
+        spark_bridge.stop()
+
+
+def _handed_over(frames: tuple[Any, Any, pa.Table], output: Path, config: FlightsConfig) -> Flow:
+    """The flow, with the frames' partitions handed over already, so that the time it takes shows where it belongs."""
+    from ..actors.spark_bridge import open_frame
+
+    flights, weather = open_frame(frames[0]), open_frame(frames[1])
+    flights.splits()
+    weather.splits()
+    return build(flights, weather, frames[2], output, config)
+
+
+def _run_job(flow: Flow, options: RunOptions, checkpoints: Checkpoints, report: _Report) -> None:
+    from ..actors.launch import run as run_on_ray
+
+    job = run_on_ray(flow, parallelism=options.parallelism, checkpoints=checkpoints, verbose=options.verbose)
+    with job:
+        disaster = Disaster(job) if options.kill else None
+        watch(job, report.console, disaster)
+        job.wait()
+        report.audited(job.audit())
+        if disaster is not None and disaster.killed is None:
+            report.faults.append("the job was over before a process could be ended: lower --rate")
+
+
+class Disaster:
+    """Ends one driver actor's process with SIGKILL after the second checkpoint, while splits are outstanding."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.killed: TaskId | None = None
+
+    def __call__(self, status: JobStatus, statistics: Mapping[TaskId, TaskStatistics]) -> str | None:
+        if self.killed is not None or status.checkpoints_completed < CHECKPOINTS_BEFORE_KILL:
+            return None
+        outstanding = self._outstanding(statistics)
+        victim = max(outstanding, default=None)
+        if victim is None or status.state != "running":
+            return None
+        self.killed = victim
+        pid = self._job.kill_task(victim)
+        return (
+            f"         SIGKILL to the process of driver actor {victim} (pid {pid}) after checkpoint "
+            f"{status.latest_completed}, with {sum(outstanding.values()):,} rows outstanding"
+        )
+
+    def _outstanding(self, statistics: Mapping[TaskId, TaskStatistics]) -> dict[TaskId, int]:
+        """Tasks with rows left to read, and how many of the whole job are left."""
+        total = sum(source.rows or 0 for source in self._job.plan.sources.values())
+        read = {
+            task: sum(source.rows for source in found.sources) for task, found in statistics.items() if found.sources
+        }
+        left = total - sum(read.values())
+        return {task: left // len(read) for task in read} if left > 0 else {}
+
+
+def _compare(report: _Report, folder: Path, expected: pa.Table, key: tuple[str, ...]) -> None:
+    from .flights_reference import compare
+
+    try:
+        actual = ds.dataset(folder).to_table()
+    except (OSError, pa.ArrowException, PenstockError) as error:
+        report.faults.append(f"{folder.name} cannot be read: {error}")
+        return
+    comparison = compare(actual, expected, key)
+    report.say(f"  {folder.name}: {comparison.describe()}")
+    if not comparison.is_equal:
+        report.faults.append(f"{folder.name} differs from what Spark SQL computes")

@@ -1,0 +1,252 @@
+"""``run_local``: the same engine and the same coordinator as on Ray, as threads of this process.
+
+Nothing differs but the wires: a frame is handed to the consumer's mailbox instead of travelling. So the embedded runner
+is what to develop and test a flow with, and enough for a job that fits one machine's patience. Neither Ray nor Spark
+is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Literal, Self, cast
+
+import pyarrow as pa
+
+from ..actors.audit import Audit, audit_job
+from ..actors.cleaning import clean_outputs
+from ..actors.coordinator_files import CoordinatorFiles
+from ..actors.coordinator_host import CoordinatorHost
+from ..actors.messages import Arrived, Deployment, Order, Ordered, ProcessMessage, Versioned
+from ..actors.resuming import Place, check_resume, place_in
+from ..actors.settings import Checkpoints
+from ..actors.snapshots import SnapshotFiles
+from ..actors.storage.opening import open_store
+from ..actors.task_files import TaskFiles
+from ..actors.task_host import TaskHost
+from ..actors.translate import error_of, execution_graph, neighbours_of
+from ..actors.transport.protocol import BrokenLink
+from ..coordinator.commands import Command, DeployTask
+from ..coordinator.events import CancelRequested, Event
+from ..coordinator.job_states import FINAL_JOB_STATES
+from ..coordinator.machine import Coordinator
+from ..coordinator.settings import Settings
+from ..coordinator.statistics import JobStatus
+from ..engine.edges import Frame, Upstream
+from ..engine.flow import Flow
+from ..engine.identity import Attempt, TaskId
+from ..engine.pipelines import plan_job
+from ..engine.plan import JobPlan
+from ..engine.sinks.collect import COLLECTED
+from ..engine.statistics import TaskStatistics
+
+_FINAL = frozenset(state.value for state in FINAL_JOB_STATES)
+
+
+def run_local(
+    flow: Flow,
+    *,
+    parallelism: int = 1,
+    checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
+    name: str | None = None,
+    rate: float | None = None,
+    resume: Literal["auto", "never"] = "auto",
+) -> LocalJob:
+    """Start ``flow`` in this process and return its :class:`LocalJob`.
+
+    The arguments are those of ``run``. Without ``checkpoints`` nothing survives the process, and rows become visible
+    when the job ends.
+    """
+    plan = plan_job(flow, parallelism, job=name, rate=rate)
+    place = _temporary_place() if checkpoints is None else place_in(checkpoints)
+    try:
+        resuming = check_resume(place.folder, plan.name, resume)
+        plan.check(resuming)
+        clean_outputs(plan, place.folder)
+        if not resuming:
+            COLLECTED.forget(plan.name)
+        return LocalJob(plan, place)
+    except BaseException:
+        place.release()
+        raise
+
+
+def _temporary_place() -> Place:
+    folder = tempfile.mkdtemp(prefix="penstock-")
+    return Place(folder, Settings(interval=None), lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+class _Wires:
+    """The transport of one task: hands messages to the mailboxes of the others."""
+
+    def __init__(self, hosts: Mapping[TaskId, TaskHost]) -> None:
+        self._hosts = hosts
+
+    def connect(self, peers: Mapping[TaskId, tuple[Attempt, object]]) -> None:
+        """Everybody is connected: attempts are checked where messages arrive."""
+
+    def send(self, frame: Frame) -> None:
+        self._hosts[frame.channel.consumer].post(Arrived((frame,), ()))
+
+    def reply(self, message: Upstream) -> None:
+        self._hosts[message.channel.producer].post(Arrived((), (message,)))
+
+    def close(self) -> None:
+        """Nothing is queued here."""
+
+
+class _LocalDrivers:
+    """Hands orders to the mailboxes of the tasks. Threads do not get lost, so there is nothing to take note of."""
+
+    def __init__(self, plan: JobPlan, hosts: Mapping[TaskId, TaskHost]) -> None:
+        self._plan = plan
+        self._hosts = hosts
+
+    def perform(self, command: Command) -> None:
+        if isinstance(command, DeployTask):
+            neighbours = dict.fromkeys(neighbours_of(self._plan, command.task))
+            self._hosts[command.task].post(Deployment(command, neighbours, None))
+        else:
+            order = cast(Order, command)
+            self._hosts[order.task].post(Ordered(order))
+
+    def handle(self, message: ProcessMessage) -> list[Event]:
+        return []
+
+
+class LocalJob:
+    """A job that runs in this process; it offers what ``Job`` offers, and ``result``."""
+
+    def __init__(self, plan: JobPlan, place: Place) -> None:
+        self.plan = plan
+        self.folder = folder = place.folder
+        self._release = place.release
+        self._closed = False
+        self._audit: Audit | None = None
+        self._statistics: dict[TaskId, TaskStatistics] = {}
+        core = Coordinator(
+            plan.name, plan.fingerprint, plan.description, execution_graph(plan), place.settings, uuid.uuid4().hex
+        )
+        self._hosts: dict[TaskId, TaskHost] = {}
+        snapshots = SnapshotFiles(folder, plan.name)
+        self._coordinator = CoordinatorHost(
+            core,
+            lambda tell: CoordinatorFiles(plan, open_store(folder), snapshots, tell),
+            lambda _post: _LocalDrivers(plan, self._hosts),
+            validate=os.environ.get("PENSTOCK_VALIDATE") == "1",
+        )
+        self._files: list[TaskFiles] = []
+        for task in plan.tasks():
+            self._hosts[task] = self._host(task)
+        for host in self._hosts.values():
+            host.start()
+        self._known: Versioned = self._coordinator.wait_status(None, 0)
+        self._coordinator.start()
+
+    def _host(self, task: TaskId) -> TaskHost:
+        report: Callable[[Event], None] = self._coordinator.post
+        files = TaskFiles(self.plan, SnapshotFiles(self.folder, self.plan.name), report)
+        self._files.append(files)
+
+        def wires(_broken: Callable[[BrokenLink], None]) -> _Wires:
+            return _Wires(self._hosts)
+
+        return TaskHost(self.plan, task, files, report, wires)
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.plan.name
+
+    def tasks(self) -> list[TaskId]:
+        """All tasks of the job."""
+        return list(self._hosts)
+
+    # ------------------------------------------------------------------ waiting
+
+    def wait(self, timeout: float | None = None) -> Self:
+        """Wait until the job is over. Raises its error if it failed, TimeoutError after ``timeout`` seconds."""
+        status = self.wait_until(lambda status: status.state in _FINAL, timeout)
+        self.shutdown()
+        if status.failure is not None:
+            raise error_of(status.failure)
+        return self
+
+    def wait_until(self, condition: Callable[[JobStatus], bool], timeout: float | None = None) -> JobStatus:
+        """Wait for a status of which ``condition`` holds, or for the last one that there is."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        status = self.status()
+        while not condition(status) and status.state not in _FINAL:
+            left = 60.0 if deadline is None else min(60.0, deadline - time.monotonic())
+            if left <= 0:
+                raise TimeoutError(f"job {self.name!r} is {status.state} after {timeout:g} s: {status.why}")
+            self._known = self._coordinator.wait_status(self._known.version, left)
+            status = self._known.status
+        return status
+
+    # ------------------------------------------------------------------ questions
+
+    def status(self) -> JobStatus:
+        """Where the job stands now."""
+        if not self._closed:
+            self._known = self._coordinator.wait_status(None, 0)
+        status: JobStatus = self._known.status
+        return status
+
+    def why(self) -> list[str]:
+        """What the job waits for, and what each task waits for, one sentence each."""
+        sentences = [self.status().why]
+        return sentences + [f"{task}: {each}" for task, found in self.statistics().items() for each in found.why]
+
+    def statistics(self) -> dict[TaskId, TaskStatistics]:
+        """The counts of every task that is deployed."""
+        if not self._closed:
+            found = {task: host.ask(lambda task: task.statistics(), 60.0) for task, host in self._hosts.items()}
+            self._statistics.update({task: counts for task, counts in found.items() if counts is not None})
+        return dict(self._statistics)
+
+    def audit(self) -> Audit:
+        """Compare what was read with what is visible, as of the last checkpoint."""
+        if self._audit is None or not self._closed:
+            self._audit = audit_job(self.plan, self.folder, self.status())
+        return self._audit
+
+    def result(self, name: str) -> pa.Table:
+        """The rows that ``stream.collect(name)`` has kept, once the job is over."""
+        self.wait()
+        return COLLECTED.read(self.name, name)
+
+    # ------------------------------------------------------------------ requests and the end
+
+    def cancel(self) -> None:
+        """End the job; what is committed stays. ``wait`` returns once it has ended."""
+        if not self._closed:
+            self._coordinator.post(CancelRequested(0.0))
+
+    def shutdown(self) -> None:
+        """End the job's threads, whatever it is doing. Nothing half done becomes visible."""
+        if self._closed:
+            return
+        self.statistics()
+        self.audit()
+        self._closed = True
+        self._coordinator.close()
+        for host in self._hosts.values():
+            host.close()
+        for files in self._files:
+            files.close()
+        clean_outputs(self.plan, self.folder)
+        self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()

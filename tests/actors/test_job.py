@@ -1,0 +1,239 @@
+"""Whole jobs on Ray: every row once, whoever dies; clear errors; nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.actors.launch import run
+from penstock.actors.messages import Identity
+from penstock.actors.settings import Checkpoints
+from penstock.engine.errors import ConfigurationError, UserCodeError
+from penstock.engine.flow import Flow
+from penstock.engine.identity import TaskId
+from support.ray_jobs import expected, fails_at, gather_flow, tables, written
+
+pytestmark = pytest.mark.ray
+
+PACE = 4000.0
+"""Rows per second: the flow has 9 600, so a paced job runs for two and a half seconds and several checkpoints."""
+
+PATIENCE = 60.0
+
+
+@pytest.fixture(autouse=True)
+def validated(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_VALIDATE", "1")
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[Any]:
+    """Starts jobs that checkpoint often, and ends those that are still there."""
+    started = []
+
+    def start(flow: Flow, **options: Any) -> Any:
+        checkpoints = Checkpoints(tmp_path / "state", every="200ms", restart_delay=0.05)
+        started.append(run(flow, **{"parallelism": 2, "checkpoints": checkpoints, **options}))
+        return started[-1]
+
+    yield start
+    for job in started:
+        job.shutdown()
+
+
+def assert_exactly_once(out: Path) -> None:
+    assert written(out).select(expected().column_names).equals(expected())
+
+
+def test_every_row_is_written_once_and_in_the_order_of_the_splits(jobs: Any, tmp_path: Path) -> None:
+    jobs(gather_flow(tmp_path / "out")).wait(PATIENCE)
+    assert_exactly_once(tmp_path / "out")
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(4))
+def test_outputs_are_equal_when_a_driver_is_killed_at_some_point(jobs: Any, tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    job = jobs(gather_flow(tmp_path / "out", rate=PACE))
+    completed = draw.randrange(4)
+    job.wait_until(lambda status: status.state == "running" and status.checkpoints_completed >= completed, PATIENCE)
+    victim = job.tasks()[seed % len(job.tasks())]
+    before = job.kill_task(victim)
+    assert wait_for_restart(job, victim).pid != before
+    assert job.wait(PATIENCE).status().restarts <= 1
+    assert_exactly_once(tmp_path / "out")
+
+
+def wait_for_restart(job: Any, victim: TaskId) -> Identity:
+    """The process that took the victim's place."""
+    job.wait_until(lambda status: status.restarts > 0, PATIENCE)
+    return job.identities()[victim]
+
+
+@pytest.mark.chaos
+def test_surviving_processes_are_kept_when_another_is_killed(jobs: Any, tmp_path: Path) -> None:
+    job = jobs(gather_flow(tmp_path / "out", rate=PACE))
+    job.wait_until(lambda status: status.state == "running", PATIENCE)
+    before = job.identities()
+    victim = job.tasks()[0]
+    job.kill_task(victim)
+    job.wait_until(lambda status: status.restarts > 0, PATIENCE)
+    job.wait_until(lambda status: status.state == "running", PATIENCE)
+    after = job.identities()
+    assert [task for task in job.tasks() if after[task].pid != before[task].pid] == [victim]
+    job.wait(PATIENCE)
+    assert_exactly_once(tmp_path / "out")
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("completed", [0, 1, 4])
+def test_outputs_are_equal_when_the_coordinator_is_killed(jobs: Any, tmp_path: Path, completed: int) -> None:
+    job = jobs(gather_flow(tmp_path / "out", rate=PACE))
+    job.wait_until(lambda status: status.state == "running" and status.checkpoints_completed >= completed, PATIENCE)
+    drivers = job.identities()
+    job.kill_coordinator()
+    status = job.wait_until(lambda status: status.generation > 1 and status.state == "running", PATIENCE)
+    assert status.generation == 2
+    assert job.identities() == drivers
+    assert job.wait(PATIENCE).status().state == "finished"
+    assert_exactly_once(tmp_path / "out")
+
+
+@pytest.mark.chaos
+def test_outputs_are_equal_when_coordinator_and_driver_are_killed_together(jobs: Any, tmp_path: Path) -> None:
+    job = jobs(gather_flow(tmp_path / "out", rate=PACE))
+    job.wait_until(lambda status: status.checkpoints_completed >= 1, PATIENCE)
+    job.kill_task(job.tasks()[-1])
+    job.kill_coordinator()
+    assert job.wait(PATIENCE).status().state == "finished"
+    assert_exactly_once(tmp_path / "out")
+
+
+@pytest.mark.chaos
+def test_job_has_finished_when_its_coordinator_is_killed_right_after_the_end(jobs: Any, tmp_path: Path) -> None:
+    job = jobs(gather_flow(tmp_path / "out"))
+    job.wait_until(lambda status: status.state == "finished", PATIENCE)
+    before = job.kill_coordinator()
+    assert job.coordinator_process() != before
+    assert job.wait(PATIENCE).status().state == "finished"
+    assert_exactly_once(tmp_path / "out")
+
+
+def test_job_that_was_shut_down_goes_on_from_its_last_checkpoint(jobs: Any, tmp_path: Path) -> None:
+    flow = gather_flow(tmp_path / "out", rate=PACE)
+    first = jobs(flow)
+    taken = first.wait_until(lambda status: status.checkpoints_completed >= 3, PATIENCE).latest_completed
+    first.shutdown()
+    second = jobs(flow)
+    status = second.wait(PATIENCE).status()
+    assert status.restored_from is not None
+    assert status.restored_from >= taken
+    assert_exactly_once(tmp_path / "out")
+
+
+def test_second_job_of_the_same_name_is_refused_and_the_first_goes_on(jobs: Any, tmp_path: Path) -> None:
+    first = jobs(gather_flow(tmp_path / "out", rate=PACE))
+    with pytest.raises(ConfigurationError, match="a job named 'gather' is running"):
+        jobs(gather_flow(tmp_path / "other"), checkpoints=None)
+    first.wait(PATIENCE)
+    assert_exactly_once(tmp_path / "out")
+
+
+def test_error_of_a_user_function_reaches_the_script_with_operator_and_traceback(jobs: Any, tmp_path: Path) -> None:
+    flow = Flow("explodes", lanes=4)
+    numbers = flow.from_tables(tables())
+    numbers.map_batches(fails_at(5000), numbers.schema, name="my-step").gather().write_parquet(tmp_path / "out")
+    with pytest.raises(UserCodeError, match="cannot work on 5000") as caught:
+        jobs(flow).wait(PATIENCE)
+    assert caught.value.operator == "my-step"
+    assert "in explode" in caught.value.detail
+
+
+def test_checkpoint_folder_of_another_flow_is_refused(jobs: Any, tmp_path: Path) -> None:
+    jobs(gather_flow(tmp_path / "out", rate=PACE)).shutdown()
+    first = jobs(gather_flow(tmp_path / "out", rate=PACE))
+    first.wait_until(lambda status: status.state == "running", PATIENCE)
+    first.shutdown()
+    other = Flow("gather", lanes=4)
+    other.from_tables(tables()[:3]).write_parquet(tmp_path / "other")
+    with pytest.raises(ConfigurationError, match="belongs to another flow"):
+        jobs(other).wait(PATIENCE)
+
+
+def test_resume_never_refuses_a_folder_with_checkpoints(jobs: Any, tmp_path: Path) -> None:
+    flow = gather_flow(tmp_path / "out")
+    jobs(flow).wait(PATIENCE)
+    with pytest.raises(ConfigurationError, match="holds checkpoints of job 'gather'"):
+        jobs(flow, resume="never")
+
+
+def test_cancelled_job_ends_as_cancelled_and_keeps_what_is_committed(jobs: Any, tmp_path: Path) -> None:
+    job = jobs(gather_flow(tmp_path / "out", rate=PACE))
+    job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
+    job.cancel()
+    assert job.wait(PATIENCE).status().state == "cancelled"
+    rows = written(tmp_path / "out")
+    assert len(set(rows["n"].to_pylist())) == rows.num_rows < expected().num_rows
+
+
+def test_checkpoint_on_request_is_taken_without_an_interval(jobs: Any, tmp_path: Path) -> None:
+    job = jobs(gather_flow(tmp_path / "out", rate=PACE), checkpoints=Checkpoints(tmp_path / "state", every=None))
+    job.wait_until(lambda status: status.state == "running", PATIENCE)
+    first, second = job.checkpoint(PATIENCE), job.checkpoint(PATIENCE)
+    assert first < second
+    assert job.status().checkpoints_completed == 2
+    job.wait(PATIENCE)
+    assert_exactly_once(tmp_path / "out")
+
+
+def test_statistics_and_reasons_tell_of_every_task(jobs: Any, tmp_path: Path) -> None:
+    job = jobs(gather_flow(tmp_path / "out", rate=PACE))
+    job.wait_until(lambda status: status.state == "running", PATIENCE)
+    assert set(job.statistics()) == set(job.tasks())
+    assert job.why()
+    job.wait(PATIENCE)
+    written_rows = [
+        each.rows_in
+        for found in job.statistics().values()
+        for each in found.operators
+        if each.operator.startswith("parquet-sink")
+    ]
+    assert written_rows == [expected().num_rows]
+
+
+def test_wait_that_takes_too_long_says_what_the_job_waits_for(jobs: Any, tmp_path: Path) -> None:
+    job = jobs(gather_flow(tmp_path / "out", rate=PACE))
+    with pytest.raises(TimeoutError, match="job 'gather' is"):
+        job.wait(0.01)
+
+
+def test_nothing_is_left_after_the_end(jobs: Any, tmp_path: Path) -> None:
+    job = jobs(gather_flow(tmp_path / "out"), checkpoints=None)
+    pids = [identity.pid for identity in job.identities().values()]
+    folder = Path(job.folder)
+    assert folder.exists()
+    with job:
+        job.wait(PATIENCE)
+    assert not folder.exists()
+    for pid in pids:
+        wait_gone(pid)
+    again = jobs(gather_flow(tmp_path / "again"), checkpoints=None)
+    assert again.wait(PATIENCE).status().state == "finished"
+
+
+def wait_gone(pid: int) -> None:
+    """Wait until a process has ended; its end wakes us."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([handle], [], [], 20)[0], f"process {pid} is still there"
+    finally:
+        os.close(handle)

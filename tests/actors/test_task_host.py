@@ -1,0 +1,183 @@
+"""The thread that owns a task: what it reports, what it drops, and what failing storage does to it."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.actors.messages import Arrived, Deployment, Ordered
+from penstock.actors.snapshots import SnapshotFiles
+from penstock.actors.task_files import TaskFiles
+from penstock.actors.task_host import TaskHost
+from penstock.coordinator.commands import CommitCheckpoint, DeployTask, StartTask, StopTask
+from penstock.coordinator.events import (
+    DataEnded,
+    TaskAcked,
+    TaskCommitted,
+    TaskDeclined,
+    TaskDeployed,
+    TaskFailed,
+)
+from penstock.engine.edges import ChannelId, Frame
+from penstock.engine.elements import Barrier, Batch, EndOfData, EndOfRound, Tag
+from penstock.engine.identity import Attempt, BarrierKind, CheckpointId, CommitPermit, Committable, StateHandle, TaskId
+from penstock.engine.pipelines import plan_job
+from support.ray_jobs import expected, gather_flow
+
+SINK, SOURCES = TaskId("gather-1", 0), (TaskId("memory-1", 0), TaskId("memory-1", 1))
+FIRST, SECOND = Attempt(1, 1), Attempt(1, 2)
+CHECKPOINT = CheckpointId(1, 1)
+
+
+class Recorder:
+    """Keeps what a host reports and sends; ``next_of`` waits for an event of a kind."""
+
+    def __init__(self) -> None:
+        self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def next_of(self, kind: type) -> Any:
+        while not isinstance(event := self.events.get(timeout=20), kind):
+            pass
+        return event
+
+    def connect(self, peers: Any) -> None: ...
+
+    def send(self, frame: Any) -> None: ...
+
+    def reply(self, message: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def host(recorder: Recorder, tmp_path: Path) -> Iterator[TaskHost]:
+    """A host of the sink's task, whose checkpoint folder is ``state``."""
+    plan = plan_job(gather_flow(tmp_path / "out"), 2)
+    files = TaskFiles(plan, SnapshotFiles(str(tmp_path / "state"), plan.name), recorder.events.put)
+    made = TaskHost(plan, SINK, files, recorder.events.put, lambda broken: recorder)
+    made.start()
+    yield made
+    made.close()
+    files.close()
+
+
+def deployment(attempt: Attempt, state: tuple[StateHandle, ...] = ()) -> Deployment:
+    attempts = tuple((task, attempt) for task in (SINK, *SOURCES))
+    return Deployment(DeployTask(SINK, attempt, state, attempts, None), {}, None)
+
+
+def frame(source: int, attempt: Attempt, sequence: int, element: object) -> Arrived:
+    channel = ChannelId("gather-1", SOURCES[source], SINK)
+    return Arrived((Frame(channel, (attempt, attempt), sequence, element),), ())  # type: ignore[arg-type]
+
+
+def end_data(host: TaskHost, attempt: Attempt) -> None:
+    for source in range(2):
+        host.post(frame(source, attempt, 0, EndOfRound(0)))
+        host.post(frame(source, attempt, 1, EndOfData()))
+
+
+def test_frames_that_come_before_the_start_are_kept(host: TaskHost, recorder: Recorder) -> None:
+    host.post(deployment(FIRST))
+    assert recorder.next_of(TaskDeployed).attempt == FIRST
+    end_data(host, FIRST)
+    host.post(Ordered(StartTask(SINK, FIRST)))
+    assert recorder.next_of(DataEnded).attempt == FIRST
+
+
+def test_frames_and_orders_of_an_older_attempt_are_dropped(host: TaskHost, recorder: Recorder) -> None:
+    for attempt in (FIRST, SECOND):
+        host.post(deployment(attempt))
+        assert recorder.next_of(TaskDeployed).attempt == attempt
+    host.post(Ordered(StopTask(SINK, FIRST)))
+    host.post(Ordered(StartTask(SINK, SECOND)))
+    end_data(host, FIRST)
+    end_data(host, SECOND)
+    assert recorder.next_of(DataEnded).attempt == SECOND
+
+
+def test_repeated_deployment_is_confirmed_again_and_an_older_one_is_not(host: TaskHost, recorder: Recorder) -> None:
+    for _ in range(2):
+        host.post(deployment(SECOND))
+        assert recorder.next_of(TaskDeployed).attempt == SECOND
+    host.post(deployment(FIRST))
+    assert host.ask(lambda task: task.attempt, 20) == SECOND
+    assert recorder.events.empty()
+
+
+def test_lost_frame_fails_the_attempt_with_a_retry(host: TaskHost, recorder: Recorder) -> None:
+    host.post(deployment(FIRST))
+    recorder.next_of(TaskDeployed)
+    host.post(Ordered(StartTask(SINK, FIRST)))
+    host.post(frame(0, FIRST, 5, EndOfRound(5)))
+    failed = recorder.next_of(TaskFailed)
+    assert failed.attempt == FIRST
+    assert failed.failure.retry
+    assert "element 5 came where 0 was expected" in failed.failure.message
+
+
+def test_state_that_cannot_be_read_fails_the_attempt(host: TaskHost, recorder: Recorder) -> None:
+    host.post(deployment(FIRST, (StateHandle("parquet-sink-1", "gather/state/none.arrow", 1, 1),)))
+    failed = recorder.next_of(TaskFailed)
+    assert failed.failure.kind == "StorageError"
+    host.post(deployment(SECOND))
+    assert recorder.next_of(TaskDeployed).attempt == SECOND
+
+
+def reach_a_barrier(host: TaskHost, recorder: Recorder) -> None:
+    """Let the task write a few rows, end its data, and meet a barrier."""
+    host.post(deployment(FIRST))
+    recorder.next_of(TaskDeployed)
+    host.post(Ordered(StartTask(SINK, FIRST)))
+    barrier = Barrier(CHECKPOINT, BarrierKind.CHECKPOINT, 0.0)
+    rows = Batch(expected().to_batches()[0].slice(0, 9), Tag(0, 0, 0))
+    for source, elements in enumerate(
+        [[rows, EndOfRound(0), EndOfData(), barrier], [EndOfRound(0), EndOfData(), barrier]]
+    ):
+        for sequence, element in enumerate(elements):
+            host.post(frame(source, FIRST, sequence, element))
+
+
+def test_snapshot_is_acknowledged_once_it_is_on_storage(host: TaskHost, recorder: Recorder, tmp_path: Path) -> None:
+    reach_a_barrier(host, recorder)
+    acked = recorder.next_of(TaskAcked)
+    assert (acked.checkpoint, acked.attempt, acked.data_ended) == (CHECKPOINT, FIRST, True)
+    assert acked.state
+    assert all((tmp_path / "state" / handle.location).exists() for handle in acked.state)
+    assert [committable.rows for committable in acked.committables] == [9]
+
+
+def test_storage_that_fails_declines_the_checkpoint_and_the_task_goes_on(
+    host: TaskHost, recorder: Recorder, tmp_path: Path
+) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "gather").write_text("a file where a folder must be")
+    reach_a_barrier(host, recorder)
+    declined = recorder.next_of(TaskDeclined)
+    assert declined.failure.kind == "StorageError"
+    assert host.ask(lambda task: task.state, 20) == "running"
+
+
+def test_commit_that_fails_fails_the_attempt(host: TaskHost, recorder: Recorder) -> None:
+    host.post(deployment(FIRST))
+    recorder.next_of(TaskDeployed)
+    lost = Committable("parquet-sink-1", 3, {"no": "such file"})
+    host.post(Ordered(CommitCheckpoint(SINK, FIRST, CommitPermit(CHECKPOINT, (lost,)))))
+    failed = recorder.next_of(TaskFailed)
+    assert failed.failure.operator == "parquet-sink-1"
+
+
+def test_commit_without_committables_is_confirmed(host: TaskHost, recorder: Recorder) -> None:
+    host.post(deployment(FIRST))
+    recorder.next_of(TaskDeployed)
+    host.post(Ordered(CommitCheckpoint(SINK, FIRST, CommitPermit(CHECKPOINT, ()))))
+    assert recorder.next_of(TaskCommitted).checkpoint == CHECKPOINT

@@ -1,0 +1,142 @@
+"""Lookup join with the index in memory, against DuckDB, and with an index of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.engine import index
+from penstock.engine.errors import FlowError
+from penstock.engine.operators import LookupJoin
+from penstock.engine.operators.index_protocol import Found
+from penstock.engine.operators.matching import Matches
+from penstock.engine.operators.pieces import PIECE_ROWS
+from support.key_types import KEY_TYPES, comparable_values, key_column
+from support.operator_harness import SIZES, context, rows_of, run
+
+PLANES = pa.table({"tailnum": ["N1", "N2", None, "N1"], "seats": [10, 20, 30, 40], "year": [1999, None, 2001, 2002]})
+FLIGHTS = pa.table({"flight": [1, 2, 3, 4, 5], "plane": ["N2", "N9", None, "N1", "N2"], "year": [2013] * 5})
+
+INNER = [(1, "N2", 2013, 20, None), (4, "N1", 2013, 10, 1999), (4, "N1", 2013, 40, 2002), (5, "N2", 2013, 20, None)]
+LEFT = [INNER[0], (2, "N9", 2013, None, None), (3, None, 2013, None, None), *INNER[1:]]
+
+
+@pytest.mark.parametrize(("how", "expected"), [("inner", INNER), ("left", LEFT)])
+@pytest.mark.parametrize("size", SIZES)
+def test_lookup_join_keeps_the_streams_order_and_repeats_rows_per_match(
+    how: str, expected: list[Any], size: int
+) -> None:
+    outcome = run(LookupJoin(index.memory(PLANES, "tailnum"), ("plane",), how=how), {(2, 3): FLIGHTS}, size=size)
+    assert outcome.schema.names == ["flight", "plane", "year", "seats", "year_right"]
+    assert outcome.units == {(2, 3): expected}
+
+
+keys = st.lists(st.tuples(st.none() | st.integers(0, 4), st.none() | st.integers(0, 3)), max_size=40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(probe=keys, stored=keys, how=st.sampled_from(["inner", "left"]), size=st.sampled_from(SIZES))
+def test_lookup_join_on_two_keys_equals_duckdb(probe: list[Any], stored: list[Any], how: str, size: int) -> None:
+    ours, theirs = (
+        pa.table({
+            "a": pa.array([a for a, _ in side], pa.int32()),
+            "b": pa.array([None if b is None else f"b{b}" for _, b in side], pa.string()),
+            "p": pa.array(range(len(side)), pa.int64()),
+        })
+        for side in (probe, stored)
+    )  # fmt: skip
+    outcome = run(LookupJoin(index.memory(theirs, ["b", "a"]), ("b", "a"), how=how), {(0, 0): ours}, size=size)
+    with duckdb.connect() as connection:
+        connection.register("ours", ours)
+        connection.register("theirs", theirs)
+        expected = connection.execute(
+            f"select ours.*, theirs.p from ours {how} join theirs using (a, b) order by ours.p, theirs.p"
+        ).fetchall()
+    assert rows_of(outcome.table) == expected
+
+
+@pytest.mark.parametrize("key_type", KEY_TYPES)
+@pytest.mark.parametrize("stored", [[0, 2, 4, 5, None, 2], list(range(6)) * 5, []])
+def test_lookup_join_on_any_key_type(key_type: str, stored: list[int | None]) -> None:
+    probe = [None, 0, 1, 2, 3, 4, 5, None]
+    ours = pa.table({"k": key_column(key_type, probe), "p": range(len(probe))})
+    theirs = pa.table({"k": key_column(key_type, stored), "q": pa.array(range(len(stored)), pa.int64())})
+    keys, other_keys = (comparable_values(table.column("k")) for table in (ours, theirs))
+    expected = [
+        (mine, place)
+        for mine, key in enumerate(keys)
+        for place, other in enumerate(other_keys)
+        if key is not None and key == other
+    ]
+    for size in (1, 3, 16):
+        outcome = run(LookupJoin(index.memory(theirs, "k"), ("k",)), {(0, 0): ours}, size=size)
+        assert rows_of(outcome.table.select(["p", "q"])) == expected
+
+
+def test_one_key_with_many_matches_comes_in_pieces() -> None:
+    stored = pa.table({"k": [1] * 1000, "v": range(1000)})
+    outcome = run(LookupJoin(index.memory(stored, "k"), ("k",)), {(0, 0): pa.table({"k": [1] * 100})}, size=1024)
+    assert [batch.records.num_rows for batch in outcome.batches] == [PIECE_ROWS, 100_000 - PIECE_ROWS]
+    assert outcome.table.column("v").to_pylist() == list(range(1000)) * 100
+
+
+@dataclass(frozen=True)
+class Squares:
+    """An index without a table: the answer to n is n², for n from 0 to 9. It says what it was asked."""
+
+    key: tuple[str, ...] = ("n",)
+    asked: tuple[list[Any], ...] = ([],)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([("n", pa.int64()), ("square", pa.int64())])
+
+    def describe(self) -> str:
+        return "squares"
+
+    def open(self) -> Squares:
+        return self
+
+    def lookup(self, keys: Sequence[pa.Array]) -> Found:
+        numbers = np.array(keys[0].to_pylist(), dtype=np.int64)
+        self.asked[0].extend(numbers.tolist())
+        known = (numbers >= 0) & (numbers < 10)
+        records = pa.record_batch({"n": numbers, "square": numbers * numbers}, schema=self.schema)
+        return Found(Matches(np.arange(len(numbers)), known.astype(np.int64), None), records)
+
+    def close(self) -> None:
+        self.asked[0].append("closed")
+
+
+def test_an_index_of_the_users_own_is_asked_for_keys_without_null_and_closed_at_the_end() -> None:
+    asked: list[Any] = []
+    config = LookupJoin(Squares(asked=(asked,)), ("k",), how="left")
+    running = config.build(context(), [pa.schema([("k", pa.int64())])], None)
+    running.close()
+    assert asked == ["closed"]
+    outcome = run(config, {(0, 0): pa.table({"k": [3, None, 12, 5]})})
+    assert rows_of(outcome.table) == [(3, 9), (None, None), (12, None), (5, 25)]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (LookupJoin(index.memory(PLANES, "tailnum"), ("nope",)), "no column 'nope'(.|\n)*flight, plane, year"),
+        (LookupJoin(index.memory(PLANES, "tailnum"), ("flight",)), "'flight' is int64 on the stream, 'tailnum' is str"),
+        (LookupJoin(index.memory(PLANES, ["tailnum", "year"]), ("plane",)), "1 columns .* stand for the key"),
+        (LookupJoin(index.memory(PLANES, "tailnum"), ("plane",), how="right"), "'right' is no join type"),
+        (LookupJoin(index.memory(PLANES, "tailnum"), ("plane",), suffix=""), "two columns named 'year'"),
+        (LookupJoin(index.memory(PLANES, "tailnum"), ()), "0 columns"),
+    ],
+)
+def test_lookup_join_refuses_what_it_cannot_join(config: LookupJoin, message: str) -> None:
+    with pytest.raises(FlowError, match=message):
+        config.output_schema([FLIGHTS.schema])

@@ -1,0 +1,183 @@
+"""Runs one operator the way drivers do: rounds, lanes, ports, any batch size, any parallelism, restored on the way.
+
+Rules:
+
+1. Input is given per port and unit (round, lane) as tables; the harness cuts them into batches. The order in which the
+   ports speak is drawn from a seed, within what ``accepts`` allows; both ports refused is a failure.
+2. Every promise of ``engine.operators.protocol`` that can be seen from outside is checked: no empty batch, tags
+   strictly increasing, the promised schema, nothing emitted by ``close``.
+3. With ``restore`` every round ends with a snapshot, from which the next round's operators are built, at the next of
+   the ``parallelisms``. State passes through Arrow IPC, as in a checkpoint.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.engine.elements import FINAL_ROUND, Batch, EndOfRound, Tag
+from penstock.engine.identity import Attempt, TaskId
+from penstock.engine.operators.protocol import LANE, OperatorConfig, OperatorContext, RunningOperator
+from penstock.engine.rounds import lanes_of
+
+Units = Mapping[tuple[int, int], pa.Table]
+
+LANES = 4
+SIZES = (1, 3, 16, 1024)
+
+
+@dataclass
+class Collected:
+    """An output that checks what comes."""
+
+    schema: pa.Schema
+    batches: list[Batch] = field(default_factory=list)
+    closed: bool = False
+
+    def emit(self, batch: Batch) -> None:
+        assert not self.closed, "a closed operator emitted a batch"
+        assert batch.records.num_rows, "an empty batch was emitted"
+        assert batch.records.schema.equals(self.schema), f"{batch.records.schema} instead of {self.schema}"
+        assert not self.batches or self.batches[-1].tag < batch.tag, f"{batch.tag} after {self.batches[-1].tag}"
+        batch.records.validate(full=True)
+        self.batches.append(batch)
+
+
+@dataclass
+class Outcome:
+    """What came out, over all subtasks, in the order of the tags."""
+
+    schema: pa.Schema
+    batches: list[Batch]
+    #: number of snapshots that were not None
+    states: int = 0
+
+    @property
+    def table(self) -> pa.Table:
+        return pa.Table.from_batches([batch.records for batch in self.batches], self.schema)
+
+    @property
+    def units(self) -> dict[tuple[int, int], list[tuple[Any, ...]]]:
+        """The rows of each (round, lane): what may not depend on batch sizes."""
+        found: dict[tuple[int, int], list[tuple[Any, ...]]] = {}
+        for batch in self.batches:
+            found.setdefault((batch.tag.round, batch.tag.lane), []).extend(rows_of(batch.records))
+        return found
+
+
+def rows_of(table: pa.Table | pa.RecordBatch) -> list[tuple[Any, ...]]:
+    """Rows as tuples that compare: floats by their text, so that NaN equals NaN and -0.0 differs from 0.0."""
+    columns = [[repr(v) if isinstance(v, float) else v for v in column.to_pylist()] for column in table.columns]
+    return list(zip(*columns, strict=True))
+
+
+def context(subtask: int = 0, parallelism: int = 1, lanes: int = LANES) -> OperatorContext:
+    return OperatorContext(
+        "operator-1", TaskId("stage", subtask), Attempt(1, 1), parallelism, lanes_of(subtask, parallelism, lanes)
+    )
+
+
+def run(
+    config: OperatorConfig,
+    *ports: Units,
+    schemas: Sequence[pa.Schema] | None = None,
+    size: int = 16,
+    seed: int = 0,
+    restore: bool = False,
+    parallelisms: Sequence[int] = (1,),
+    lanes: int = LANES,
+) -> Outcome:
+    """Run ``config`` over ``ports``; each maps (round, lane) to rows."""
+    config = pickle.loads(pickle.dumps(config))
+    inputs = [next(iter(port.values())).schema for port in ports] if schemas is None else list(schemas)
+    schema = config.output_schema(inputs)
+    rounds = 1 + max((round for port in ports for round, _ in port), default=0)
+    chooser = random.Random(seed)
+    outcome = Outcome(schema, [])
+    parts = [range(rounds)] if not restore else [range(round, round + 1) for round in range(rounds)]
+    states: list[pa.Table] = []
+    for number, part in enumerate(parts):
+        parallelism = parallelisms[number % len(parallelisms)]
+        last, old, states = part[-1] == rounds - 1, states, []
+        for subtask in range(parallelism):
+            where = context(subtask, parallelism, lanes)
+            running = config.build(where, inputs, _handed_over(old, where.lanes))
+            output = Collected(schema)
+            streams = [list(_events(port, where.lanes, part, size)) for port in ports]
+            _feed(running, streams, output, chooser)
+            if last:
+                _finish(running, len(ports), output)
+            state = running.snapshot()
+            if state is not None:
+                states.append(_through_storage(state))
+            output.closed = True
+            running.close()
+            outcome.batches += output.batches
+    assert not states, "an operator that has finished still holds state"
+    outcome.states = len(states)
+    outcome.batches.sort(key=lambda batch: batch.tag)
+    return outcome
+
+
+def _events(port: Units, lanes: range, rounds: range, size: int) -> Iterator[Batch | EndOfRound]:
+    for round in rounds:
+        for lane in lanes:
+            rows = port.get((round, lane))
+            if rows is None:
+                continue
+            whole = rows.combine_chunks()
+            for number, start in enumerate(range(0, rows.num_rows, size)):
+                (records,) = whole.slice(start, size).to_batches()
+                yield Batch(records, Tag(round, lane, number))
+        yield EndOfRound(round)
+
+
+def _feed(
+    running: RunningOperator, streams: list[list[Batch | EndOfRound]], output: Collected, chooser: random.Random
+) -> None:
+    positions = [0] * len(streams)
+    while True:
+        left = [port for port, stream in enumerate(streams) if positions[port] < len(stream)]
+        if not left:
+            return
+        welcome = [
+            port for port in left if not isinstance(streams[port][positions[port]], Batch) or running.accepts(port)
+        ]
+        assert welcome, f"ports {left} have input, and none is accepted"
+        port = chooser.choice(welcome)
+        event = streams[port][positions[port]]
+        positions[port] += 1
+        if isinstance(event, Batch):
+            running.process(port, event, output)
+        else:
+            running.end_round(port, event.round, output)
+
+
+def _finish(running: RunningOperator, ports: int, output: Collected) -> None:
+    for port in range(ports):
+        running.end_round(port, FINAL_ROUND, output)
+        running.end_port(port, output)
+    running.finish(output)
+
+
+def _handed_over(states: Sequence[pa.Table], lanes: range) -> pa.Table | None:
+    """The rows of earlier states that belong to ``lanes``."""
+    if not states:
+        return None
+    whole = pa.concat_tables(states)
+    keep = pa.array([lane in lanes for lane in whole.column(LANE).to_pylist()], pa.bool_())
+    mine = whole.filter(keep)
+    return mine if mine.num_rows else None
+
+
+def _through_storage(state: pa.Table) -> pa.Table:
+    assert state.schema.field(LANE).type == pa.int32()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, state.schema) as writer:
+        writer.write_table(state)
+    return pa.ipc.open_file(sink.getvalue()).read_all()

@@ -1,0 +1,88 @@
+"""What a simulated flow is made of: rows, lanes, the state of a task, and the channels between tasks."""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.coordinator.execution_graph import ExecutionGraph
+from penstock.engine.identity import Attempt, CheckpointId, TaskId
+
+LANES = 8
+ROWS_PER_ROUND = 2
+CAPACITY = 6
+LAST_ROUND = 1 << 30
+"""The round of what is emitted at the end of data."""
+
+Row = tuple[int, str]
+Tag = tuple[int, int, int]
+"""A row's place in the order, given at the source and carried through: round, lane, position."""
+Tagged = tuple[Tag, Row]
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A graph and what its sources hold: rows per lane, by vertex."""
+
+    name: str
+    graph: ExecutionGraph
+    rows: Mapping[str, tuple[int, ...]]
+
+
+@dataclass
+class TaskState:
+    """What a state file of the model holds, by lane."""
+
+    cursors: dict[int, int] = field(default_factory=dict)
+    totals: dict[int, tuple[int, int]] = field(default_factory=dict)
+    flushed: set[int] = field(default_factory=set)
+    #: Rows that wait for their round.
+    held: list[Tagged] = field(default_factory=list)
+    round: int = -1
+
+    def copy(self) -> TaskState:
+        return TaskState(dict(self.cursors), dict(self.totals), set(self.flushed), list(self.held), self.round)
+
+    def take(self, other: TaskState, lanes: range) -> None:
+        """Take over what ``other`` has of these lanes."""
+        self.cursors.update({lane: n for lane, n in other.cursors.items() if lane in lanes})
+        self.totals.update({lane: t for lane, t in other.totals.items() if lane in lanes})
+        self.flushed |= {lane for lane in other.flushed if lane in lanes}
+        self.held += [held for held in other.held if held[1][0] in lanes]
+        self.round = max(self.round, other.round)
+
+
+@dataclass
+class Channel:
+    """One producer to one consumer, within one attempt of their region."""
+
+    producer: TaskId
+    elements: deque[tuple[str, object]] = field(default_factory=deque)
+    all_processed: bool = False
+    #: The consumer's side.
+    rekey: bool = False
+    round: int = -1
+    data_ended: bool = False
+    closed: bool = False
+    barrier: CheckpointId | None = None
+
+
+def lanes_of(subtask: int, parallelism: int) -> range:
+    """The lanes that a subtask owns."""
+    return range(-(-subtask * LANES // parallelism), -(-(subtask + 1) * LANES // parallelism))
+
+
+def digest(value: str) -> int:
+    return zlib.crc32(value.encode())
+
+
+class Channels:
+    """Every channel of every attempt, made when first asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, TaskId, TaskId, Attempt], Channel] = {}
+
+    def get(self, edge: int, producer: TaskId, consumer: TaskId, attempt: Attempt) -> Channel:
+        return self._made.setdefault((edge, producer, consumer, attempt), Channel(producer))

@@ -1,0 +1,127 @@
+"""A simulated task's process: takes orders for its attempt, writes its files, prepares and commits its rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.coordinator import commands, events
+from penstock.coordinator.commands import Command, DeployTask
+from penstock.coordinator.events import Failure
+from penstock.engine.identity import CheckpointId, Committable, StateHandle
+from support.simulated_model import TaskState
+from support.simulated_task import SimulatedTask
+
+if TYPE_CHECKING:
+    from support.simulated_cluster import Incarnation, SimulatedCluster
+
+
+class TaskShell:
+    """One attempt's process. ``home``: the coordinator that it reports to."""
+
+    def __init__(self, cluster: SimulatedCluster, home: Incarnation, order: DeployTask) -> None:
+        self._cluster = cluster
+        self.home = home
+        self.task = SimulatedTask(home.flow, order, cluster.channels, cluster.storage.restore(order.state))
+        self._told_data_ended = False
+        self._told_finished = False
+        #: Prepared and not told to be committed, oldest first: every acknowledgement lists them all.
+        self._prepared: list[Committable] = []
+        #: The last snapshot: its checkpoint, its content, its file; for acknowledging an unchanged one again.
+        self._last: tuple[CheckpointId, TaskState, StateHandle] | None = None
+        self._last_is_complete = False
+
+    def __str__(self) -> str:
+        task = self.task
+        ends = f"data_ended={task.data_ended} final={task.final} committed={task.final_committed} done={task.finished}"
+        inputs = [(str(c.producer), len(c.elements), c.barrier, c.round, c.data_ended, c.closed) for c in task.inputs]
+        return f"{task.id} {task.attempt} started={task.started} holds={task.holds_for} {ends} inputs={inputs}"
+
+    def deployed_again(self) -> None:
+        task = self.task
+        self._cluster.report(self.home, events.TaskDeployed(task.id, task.attempt, self._cluster.now))
+
+    def step(self, choice: int) -> None:
+        """Let the task do one thing, and report what came of it."""
+        self.task.step(choice)
+        self._after()
+
+    def perform(self, order: Command) -> None:
+        """Carry out an order to this attempt."""
+        task, cluster = self.task, self._cluster
+        match order:
+            case commands.StartTask():
+                task.started = True
+                self._told_data_ended = self._told_finished = False
+            case commands.StopTask():
+                cluster.tasks.pop(task.id, None)
+                return
+            case commands.ProposeRound(checkpoint=checkpoint):
+                round = task.propose(checkpoint)
+                if round is not None:
+                    proposed = events.RoundProposed(task.id, task.attempt, checkpoint, round, cluster.now)
+                    cluster.report(self.home, proposed)
+            case commands.TriggerCheckpoint():
+                task.order_barrier(order)
+            case commands.AbortCheckpoint(checkpoint=checkpoint):
+                task.abort(checkpoint)
+            case commands.CommitCheckpoint():
+                self._commit(order)
+        self._after()
+
+    def _commit(self, order: commands.CommitCheckpoint) -> None:
+        task, cluster = self.task, self._cluster
+        if cluster.fault("commit"):
+            cluster.tasks.pop(task.id, None)
+            failed = events.TaskFailed(task.id, task.attempt, Failure("no commit", retry=True), cluster.now)
+            cluster.fail(self.home, failed)
+            return
+        cluster.storage.commit(order.permit)
+        self._prepared = [one for one in self._prepared if one not in order.permit.committables]
+        checkpoint = order.permit.checkpoint
+        self._last_is_complete = self._last is not None and self._last[0] == checkpoint
+        task.committed(checkpoint)
+        cluster.report(self.home, events.TaskCommitted(task.id, task.attempt, checkpoint, cluster.now))
+
+    def _after(self) -> None:
+        task, cluster = self.task, self._cluster
+        if cluster.tasks.get(task.id) is not self:
+            return
+        if task.snapshot is not None:
+            checkpoint, state, data_ended = task.snapshot
+            task.snapshot = None
+            self._acknowledge(checkpoint, state, data_ended)
+        if task.data_ended and task.started and not self._told_data_ended:
+            self._told_data_ended = True
+            cluster.report(self.home, events.DataEnded(task.id, task.attempt, cluster.now))
+        if task.finished and not self._told_finished:
+            self._told_finished = True
+            cluster.report(self.home, events.TaskFinished(task.id, task.attempt, cluster.now))
+
+    def _acknowledge(self, checkpoint: CheckpointId, state: TaskState, data_ended: bool) -> None:
+        task, cluster = self.task, self._cluster
+        self._prepare(checkpoint)
+        if cluster.fault("snapshot"):
+            failure = Failure("the snapshot could not be written", retry=True)
+            cluster.report(self.home, events.TaskDeclined(task.id, task.attempt, checkpoint, failure, cluster.now))
+            return
+        handles = (self._write(checkpoint, state),)
+        committables = tuple(self._prepared)
+        acked = events.TaskAcked(task.id, task.attempt, checkpoint, handles, committables, data_ended, cluster.now)
+        cluster.report(self.home, acked)
+
+    def _prepare(self, checkpoint: CheckpointId) -> None:
+        rows, self.task.written = self.task.written, []
+        if rows:
+            location = f"rows/{self.task.id}/{self.task.attempt}/{checkpoint}"
+            self._cluster.storage.prepared[location] = (checkpoint, self.task.id.vertex, rows)
+            self._prepared.append(Committable(self.task.id.vertex, len(rows), {"location": location}))
+
+    def _write(self, checkpoint: CheckpointId, state: TaskState) -> StateHandle:
+        """A new file, or the last one again if nothing has changed since and a checkpoint is known to hold it."""
+        if self._last is not None and self._last_is_complete and self._last[1] == state:
+            handle = self._last[2]
+        else:
+            handle = StateHandle(self.task.id.vertex, f"state/{self.task.id}/{self.task.attempt}/{checkpoint}", 1, 1)
+            self._cluster.storage.files[handle.location] = state
+        self._last, self._last_is_complete = (checkpoint, state, handle), False
+        return handle

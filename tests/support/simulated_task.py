@@ -1,0 +1,294 @@
+"""A task as the coordinator's protocol sees it: rows, rounds, lanes, barriers, two-phase sinks; nothing real below.
+
+The model of a flow:
+
+1. A row is (key, value); the key is its lane at the vertex that has it. Sources read lanes, a few rows per round. An
+   ALL_TO_ALL edge gives a row a new key; subtask ``key * parallelism // LANES`` owns it. A POINTWISE edge keeps keys.
+2. Every vertex but a source passes rows on and counts and sums them per lane; when its data end it emits one row per
+   lane with both. So a row lost, repeated, or missed by the state shows in what the sinks write.
+3. In a deterministic flow a task takes a round's rows from all its channels before it goes on, in the order of lanes.
+4. Channels are bounded and belong to one attempt of the region. A barrier blocks its channel until all have it.
+"""
+
+from __future__ import annotations
+
+from penstock.coordinator.commands import DeployTask, TriggerCheckpoint
+from penstock.coordinator.execution_graph import Pattern, pointwise_upstreams
+from penstock.engine.identity import CheckpointId, TaskId
+from support.simulated_model import (
+    CAPACITY,
+    LANES,
+    LAST_ROUND,
+    ROWS_PER_ROUND,
+    Channel,
+    Channels,
+    Flow,
+    Row,
+    Tag,
+    TaskState,
+    digest,
+    lanes_of,
+)
+
+
+class SimulatedTask:
+    """One attempt. ``step`` does one thing; reports go to the cluster that made it."""
+
+    def __init__(self, flow: Flow, command: DeployTask, channels: Channels, restored: list[TaskState]) -> None:
+        self.flow, self.id, self.attempt = flow, command.task, command.attempt
+        graph = flow.graph
+        self.lanes = lanes_of(self.id.subtask, graph.parallelism[self.id.vertex])
+        self.state = TaskState()
+        for state in restored:
+            self.state.take(state, self.lanes)
+        self.is_source = self.id.vertex in graph.sources
+        self.is_sink = not graph.outputs[self.id.vertex]
+        if self.is_source:
+            for lane in self.lanes:
+                self.state.cursors.setdefault(lane, 0)
+            open_rounds = (cursor // ROWS_PER_ROUND for lane, cursor in self.state.cursors.items() if self._left(lane))
+            self.state.round = min(open_rounds, default=0)
+        self.inputs: list[Channel] = []
+        self.outputs: list[tuple[int, TaskId, Channel]] = []
+        self._connect(channels)
+        self.started = self.data_ended = self.finished = False
+        #: A checkpoint that the source holds for.
+        self.holds_for: CheckpointId | None = None
+        #: The barrier that the source still has to inject.
+        self.trigger: TriggerCheckpoint | None = None
+        #: Orders for checkpoints up to this one are old.
+        self.newest: CheckpointId | None = None
+        #: Barriers up to this one are of no interest any more: cut already, or given up.
+        self.passed: CheckpointId | None = None
+        #: A snapshot to be reported: the cluster takes it from here.
+        self.snapshot: tuple[CheckpointId, TaskState, bool] | None = None
+        self.final: CheckpointId | None = None
+        self.final_committed = False
+        self.written: list[Row] = []
+
+    def _connect(self, channels: Channels) -> None:
+        graph = self.flow.graph
+        for number, edge in enumerate(graph.edges):
+            s, t = graph.parallelism[edge.source], graph.parallelism[edge.target]
+            if edge.target == self.id.vertex:
+                wide = edge.pattern is Pattern.ALL_TO_ALL
+                for feeder in range(s) if wide else pointwise_upstreams(s, t, self.id.subtask):
+                    channel = channels.get(number, TaskId(edge.source, feeder), self.id, self.attempt)
+                    channel.rekey, channel.round = wide, self.state.round
+                    self.inputs.append(channel)
+            if edge.source == self.id.vertex:
+                for d in range(t):
+                    if edge.pattern is Pattern.ALL_TO_ALL or self.id.subtask in pointwise_upstreams(s, t, d):
+                        consumer = TaskId(edge.target, d)
+                        self.outputs.append((number, consumer, channels.get(number, self.id, consumer, self.attempt)))
+
+    # --- orders --------------------------------------------------------------------------------------------------
+
+    def propose(self, checkpoint: CheckpointId) -> int | None:
+        """The round at whose end the sources hold; None for an old order."""
+        if self._is_old(checkpoint):
+            return None
+        if not self.is_source or self.data_ended:
+            return -1
+        self.holds_for = checkpoint
+        return self.state.round
+
+    def order_barrier(self, command: TriggerCheckpoint) -> None:
+        if self._is_old(command.checkpoint) or (self.passed is not None and command.checkpoint <= self.passed):
+            return  # its barrier came through a channel already: one snapshot per checkpoint
+        self.newest = command.checkpoint
+        self.holds_for = None
+        if self.is_source and not self.data_ended:
+            self.trigger = command
+        elif self.is_source:
+            self._cut(command.checkpoint)
+        else:
+            for channel in self.inputs:
+                rows = [element for element in channel.elements if element[0] == "row"]
+                assert not rows, f"{self.id} is triggered though {channel.producer} still feeds it: {rows}"
+                channel.barrier = None if channel.closed else command.checkpoint
+            self._align(command.checkpoint)
+
+    def abort(self, checkpoint: CheckpointId) -> None:
+        self.newest = checkpoint if self.newest is None else max(self.newest, checkpoint)
+        if self.holds_for is not None and self.holds_for <= checkpoint:
+            self.holds_for = None
+        if self.trigger is not None and self.trigger.checkpoint <= checkpoint:
+            self.trigger = None
+        self._pass(checkpoint)
+
+    def committed(self, checkpoint: CheckpointId) -> None:
+        if self.final is not None and checkpoint >= self.final:
+            self.final_committed = True
+
+    def _is_old(self, checkpoint: CheckpointId) -> bool:
+        return self.newest is not None and checkpoint <= self.newest
+
+    # --- work ----------------------------------------------------------------------------------------------------
+
+    def is_runnable(self) -> bool:
+        """Whether ``step`` would do something."""
+        if not self.started or self.finished or self.snapshot is not None:
+            return False
+        if self._may_finish():
+            return True
+        if any(len(channel.elements) >= CAPACITY for _, _, channel in self.outputs):
+            return False
+        if self.is_source:
+            held = self.holds_for is not None and not self._rows_left_in_round()
+            return not self.data_ended and not held
+        return any(self._welcome(channel) for channel in self.inputs)
+
+    def step(self, choice: int) -> None:
+        """One row, one round's end, one element, or the end."""
+        if self._may_finish():
+            self.finished = True
+            self._send(("closed", None))
+        elif self.is_source:
+            self._read()
+        else:
+            ready = [channel for channel in self.inputs if self._welcome(channel)]
+            channel = ready[choice % len(ready)]
+            self._take(channel, *channel.elements.popleft())
+
+    def _may_finish(self) -> bool:
+        consumed = all(channel.all_processed for _, _, channel in self.outputs)
+        return self.data_ended and self.final_committed and consumed and all(c.closed for c in self.inputs)
+
+    def _left(self, lane: int) -> int:
+        return self.flow.rows[self.id.vertex][lane] - self.state.cursors[lane]
+
+    def _rows_left_in_round(self) -> list[int]:
+        limit = (self.state.round + 1) * ROWS_PER_ROUND
+        return [lane for lane in self.lanes if self._left(lane) and self.state.cursors[lane] < limit]
+
+    def _read(self) -> None:
+        free = self.trigger is not None and self.trigger.at_round is None
+        lanes = self._rows_left_in_round()
+        if free:
+            self._inject()
+        elif lanes:
+            lane, cursor = lanes[0], self.state.cursors[lanes[0]]
+            self.state.cursors[lane] += 1
+            self._emit((self.state.round, lane, cursor), (lane, f"{self.id.vertex}/{lane}/{cursor}"))
+        elif any(map(self._left, self.lanes)):
+            self._send(("round", self.state.round))
+            self.state.round += 1
+            at = self.trigger.at_round if self.trigger is not None else None
+            if at is not None and self.state.round > at:
+                self._inject()
+        else:
+            self._send(("round", self.state.round))
+            self._end_data()
+
+    def _inject(self) -> None:
+        if self.trigger is not None:
+            checkpoint, self.trigger = self.trigger.checkpoint, None
+            self._cut(checkpoint)
+
+    def _welcome(self, channel: Channel) -> bool:
+        if not channel.elements or channel.closed:
+            return False
+        if channel.elements[0][0] == "closed":
+            return True
+        blocked = channel.barrier is not None or (self.flow.graph.deterministic and channel.round > self.state.round)
+        return not blocked
+
+    def _take(self, channel: Channel, kind: str, content: object) -> None:
+        match kind:
+            case "row":
+                tag, (key, value) = content  # type: ignore[misc]
+                self._accept(tag, (digest(value) % LANES if channel.rekey else key, value))
+            case "round":
+                channel.round = max(channel.round, content)  # type: ignore[call-overload]
+            case "barrier":
+                if self.passed is None or content > self.passed:  # type: ignore[operator]
+                    channel.barrier = content  # type: ignore[assignment]
+            case "data ended":
+                channel.data_ended = channel.all_processed = True
+            case "closed":
+                channel.closed = True
+        self._end_rounds()
+        if all(c.data_ended for c in self.inputs) and not self.data_ended:
+            self._end_data()
+        barriers = [c.barrier for c in self.inputs if c.barrier is not None]
+        if barriers:
+            self._align(max(barriers))
+
+    def _accept(self, tag: Tag, row: Row) -> None:
+        if self.flow.graph.deterministic:
+            self.state.held.append((tag, row))
+        else:
+            self._process(tag, row)
+
+    def _end_rounds(self) -> None:
+        """Deterministic flows: go on to the next round once every open channel has ended this one."""
+        open_channels = [channel for channel in self.inputs if not channel.data_ended]
+        if not self.flow.graph.deterministic or not open_channels:
+            return
+        if all(channel.round > self.state.round for channel in open_channels):
+            self.state.round = min(channel.round for channel in open_channels)
+            self._process_held(self.state.round)
+            self._send(("round", self.state.round))
+
+    def _process_held(self, until: int) -> None:
+        due = sorted(held for held in self.state.held if held[0][0] <= until)
+        self.state.held = [held for held in self.state.held if held[0][0] > until]
+        for tag, row in due:
+            self._process(tag, row)
+
+    def _process(self, tag: Tag, row: Row) -> None:
+        count, total = self.state.totals.get(row[0], (0, 0))
+        self.state.totals[row[0]] = (count + 1, total + digest(row[1]) % 1000)
+        self._emit(tag, row)
+
+    def _emit(self, tag: Tag, row: Row) -> None:
+        if self.is_sink:
+            self.written.append(row)
+        graph = self.flow.graph
+        for number, edge in enumerate(graph.edges):
+            if edge.source == self.id.vertex:
+                key = digest(row[1]) % LANES if edge.pattern is Pattern.ALL_TO_ALL else row[0]
+                consumer = TaskId(edge.target, key * graph.parallelism[edge.target] // LANES)
+                channel = next(c for n, to, c in self.outputs if n == number and to == consumer)
+                channel.elements.append(("row", (tag, row)))
+
+    def _end_data(self) -> None:
+        self._process_held(LAST_ROUND)
+        if not self.is_source:
+            for lane in self.lanes:
+                if lane not in self.state.flushed:
+                    count, total = self.state.totals.get(lane, (0, 0))
+                    self.state.flushed.add(lane)
+                    tag = (LAST_ROUND, lane, digest(self.id.vertex))
+                    self._emit(tag, (lane, f"{self.id.vertex} counts {count} sums {total} in {lane}"))
+        self.data_ended = True
+        self._send(("data ended", None))
+        self._inject()
+
+    def _send(self, element: tuple[str, object]) -> None:
+        for _, _, channel in self.outputs:
+            channel.elements.append(element)
+
+    # --- the cut -------------------------------------------------------------------------------------------------
+
+    def _align(self, checkpoint: CheckpointId) -> None:
+        """A closed channel counts as aligned; an older barrier gives way to a newer one."""
+        for channel in self.inputs:
+            if channel.barrier is not None and channel.barrier < checkpoint:
+                channel.barrier = None
+        if all(channel.closed or channel.barrier == checkpoint for channel in self.inputs):
+            self._cut(checkpoint)
+
+    def _pass(self, checkpoint: CheckpointId) -> None:
+        self.passed = checkpoint if self.passed is None else max(self.passed, checkpoint)
+        for channel in self.inputs:
+            if channel.barrier is not None and channel.barrier <= checkpoint:
+                channel.barrier = None
+
+    def _cut(self, checkpoint: CheckpointId) -> None:
+        self._pass(checkpoint)
+        self._send(("barrier", checkpoint))
+        if self.data_ended and self.final is None:
+            self.final = checkpoint
+        self.snapshot = (checkpoint, self.state.copy(), self.data_ended)

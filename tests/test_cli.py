@@ -1,0 +1,114 @@
+"""The command line, as users type it."""
+
+import json
+import subprocess
+import sys
+
+import pyarrow.dataset as ds
+import pytest
+
+import penstock as ps
+from penstock.jobs import flights_local
+from penstock.jobs.flights import build
+
+
+def penstock(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "penstock.jobs", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240, check=False)
+
+
+def test_help_names_the_commands_and_imports_neither_ray_nor_spark():
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from penstock.jobs.cli import app\n"
+        "result = CliRunner().invoke(app, ['--help'])\n"
+        "assert result.exit_code == 0, result.output\n"
+        "assert 'explain' in result.output and 'run' in result.output\n"
+        "assert not {'ray', 'pyspark', 'raydp'} & set(sys.modules), 'a heavy module was imported'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_jobs_are_listed():
+    assert "flights:" in penstock("jobs").stdout
+
+
+def test_explain_prints_pipelines_edges_lanes_and_guarantees():
+    found = penstock("explain", "flights").stdout
+    for words in (
+        "stage flights: 2 subtasks",
+        "4 lanes",
+        "pipeline join-weather: source flights + source weather",
+        "one-file: flights → one-file, all to all",
+        "features: parquet sink, exactly once",
+        "daily: parquet sink, exactly once",
+    ):
+        assert words in found, found
+
+
+def test_embedded_run_writes_outputs_and_a_clean_audit(tmp_path):
+    done = penstock("run", "flights", "--local", "--output", str(tmp_path / "out"), "--every", "200ms")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    assert "gaps 0, repeats 0" in done.stdout
+    assert "336,776 rows in 128 splits" in done.stdout
+    audit = json.loads((tmp_path / "out" / "audit.json").read_text())
+    assert (audit["gaps"], audit["repeats"]) == (0, 0)
+    assert ds.dataset(tmp_path / "out" / "features").count_rows() == 655_867
+    assert ds.dataset(tmp_path / "out" / "daily").count_rows() == 3 * 365
+
+
+def test_scale_repeats_the_flights_over_shifted_years(tmp_path):
+    done = penstock("run", "flights", "--local", "--scale", "2", "--output", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    daily = ds.dataset(tmp_path / "out" / "daily").to_table()
+    assert daily.num_rows == 2 * 3 * 365
+    years = sorted({day.year for day in daily.column("day").to_pylist()})
+    assert years == [2013, 2017]
+    assert ds.dataset(tmp_path / "out" / "features").count_rows() == 2 * 655_867
+
+
+def test_run_without_a_terminal_prints_plain_progress_lines(tmp_path):
+    done = penstock("run", "flights", "--local", "--output", str(tmp_path / "out"))
+    assert "\x1b" not in done.stdout
+    assert any("rows" in line and "restarts 0" in line for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "fligths", "--local"), "choose one of: flights"),
+        (("run", "flights", "--local", "--kill"), "no processes to end"),
+        (("run", "flights", "--local", "--every", "soon"), "is no duration"),
+        (("run", "flights", "--local", "--parallelism", "99"), "4 lanes"),
+    ],
+)
+def test_mistake_is_told_in_a_sentence_with_a_remedy(tmp_path, arguments, words):
+    done = penstock(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "remedy:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_run_into_the_outputs_of_an_earlier_run_is_refused_and_leaves_them_alone(tmp_path):
+    arguments = ("run", "flights", "--local", "--output", str(tmp_path / "out"))
+    assert penstock(*arguments).returncode == 0
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.glob("out/*/part-*"))
+    again = penstock(*arguments)
+    assert again.returncode == 2
+    assert "remedy:" in again.stderr
+    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.glob("out/*/part-*")) == before
+
+
+def test_embedded_flights_give_the_same_rows_at_any_parallelism(tmp_path):
+    flights, weather, planes = flights_local.tables(splits=16)
+    tables = []
+    for parallelism in (1, 3):
+        output = tmp_path / str(parallelism)
+        ps.run_local(build(flights, weather, planes, output), parallelism=parallelism).wait()
+        tables.append([ds.dataset(output / "daily").to_table(), ds.dataset(output / "features").to_table()])
+    assert tables[0][0] == tables[1][0], "behind the gather even the sequence is the same"
+    key = [("flight_id", "ascending"), ("phase", "ascending")]
+    assert tables[0][1].sort_by(key) == tables[1][1].sort_by(key)

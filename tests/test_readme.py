@@ -1,0 +1,48 @@
+"""The README's script runs as it stands there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from penstock.jobs import flights_data
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def script() -> str:
+    [found] = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    return found
+
+
+def test_script_has_about_ten_lines():
+    assert len([line for line in script().splitlines() if line.strip()]) <= 10
+
+
+@pytest.mark.ray
+def test_script_writes_the_late_flights(tmp_path):
+    flights_data.unpack(tmp_path)
+    (tmp_path / "late.py").write_text(script())
+    done = subprocess.run(
+        [sys.executable, "late.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "gaps 0, repeats 0" in done.stdout
+    late = ds.dataset(tmp_path / "late-flights").to_table()
+    assert late.num_rows == 26_581
+    assert late.schema.names == ["origin", "dest", "carrier", "hours"]
+
+
+def test_script_runs_embedded_too(tmp_path):
+    flights_data.unpack(tmp_path)
+    embedded = script().replace("ps.run(flow, parallelism=2, ", "ps.run_local(flow, parallelism=2, ")
+    assert embedded != script()
+    (tmp_path / "late.py").write_text(embedded)
+    done = subprocess.run(
+        [sys.executable, "late.py"], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ds.dataset(tmp_path / "late-flights").count_rows() == 26_581
