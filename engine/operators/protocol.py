@@ -100,6 +100,13 @@ class RunningOperator(Protocol):
     def finish(self, out: Output) -> None:
         """All ports have ended and the flow drains: emit whatever is still held, in round ``FINAL_ROUND``."""
 
+    def drain(self, out: Output) -> None:
+        """A task barrier has come on all ports: emit what depends on the rows so far, and forget it.
+
+        Unlike ``finish`` the operator goes on afterwards, as if it were new. Rows are emitted in the last round that
+        has ended.
+        """
+
     def accepts(self, port: int) -> bool:
         """Whether a batch on this port is welcome now. At least one open port must always be."""
 
@@ -182,6 +189,9 @@ class Stateless:
         pass
 
     def finish(self, out: Output) -> None:
+        pass
+
+    def drain(self, out: Output) -> None:
         pass
 
     def accepts(self, port: int) -> bool:
