@@ -20,7 +20,7 @@ from ..coordinator.events import Event, TaskAcked, TaskCommitted, TaskDeclined
 from ..engine.errors import PenstockError, StorageError
 from ..engine.identity import Attempt, CheckpointId, CommitPermit, TaskId
 from ..engine.plan import JobPlan
-from ..engine.task import TaskSnapshot
+from ..engine.task_listener import TaskSnapshot
 from .messages import UNKNOWN_TIME, CommitDone
 from .snapshots import SnapshotFiles
 from .translate import failure_of, unexpected

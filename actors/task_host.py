@@ -28,7 +28,8 @@ from ..engine.edges import Frame, Upstream
 from ..engine.errors import PenstockError
 from ..engine.identity import Attempt, CheckpointId, TaskId
 from ..engine.plan import JobPlan
-from ..engine.task import Step, Task, TaskSnapshot
+from ..engine.task import Task
+from ..engine.task_listener import Step, TaskSnapshot
 from .mailbox import Mailbox
 from .messages import (
     UNKNOWN_TIME,
@@ -276,6 +277,9 @@ class _Listener:
 
     def snapshot_taken(self, checkpoint: CheckpointId, snapshot: TaskSnapshot) -> None:
         self._host.taken_snapshot(self._attempt, checkpoint, snapshot)
+
+    def drained(self, barrier: CheckpointId) -> None:
+        """Nobody asks for a task barrier over the whole job yet."""
 
     def data_ended(self) -> None:
         self._host.tell(DataEnded(self._id, self._attempt, UNKNOWN_TIME))

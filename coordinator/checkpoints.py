@@ -21,10 +21,12 @@ from .committing import Committing
 from .completed import CompletedCheckpoints
 from .context import Context
 from .events import Failure, RoundProposed, TaskAcked, TaskDeclined
+from .failure_manager import FailureManager, Origin, Verdict
 from .job_states import TaskStatus
 from .manifest import Manifest, TaskState
 from .pending import AckResult, PendingCheckpoint, Phase
 from .plan_calculator import CheckpointPlan, compute_checkpoint_plan, task_ids
+from .reasons import FailureReason
 from .request_decider import RequestDecider
 from .tasks import Region, TaskRecord
 
@@ -44,8 +46,7 @@ class Checkpoints:
         self.completed_count = 0
         self.failed_count = 0
         self.next_number = 1
-        #: Failures since the last completed checkpoint.
-        self._failed_in_row = 0
+        self.failures = FailureManager(context.settings.tolerable_failures)
         #: The failure that went beyond the tolerable, until the machine takes it.
         self._fatal: Failure | None = None
         #: Given-up checkpoints of this generation, oldest first, bounded.
@@ -150,7 +151,7 @@ class Checkpoints:
         """A task could not take its snapshot: the checkpoint fails."""
         pending = self.pending
         if pending is not None and pending.id == event.checkpoint and pending.is_open and event.task in pending.waiting:
-            self.failed(event.failure)
+            self.failed(event.failure, FailureReason.CHECKPOINT_DECLINED, Origin.TASK)
 
     def _acked_late(self, event: TaskAcked, record: TaskRecord | None) -> None:
         if record is not None and event.checkpoint in self._aborted:
@@ -221,7 +222,6 @@ class Checkpoints:
         pending.move(Phase.COMPLETED)
         self.pending = None
         self.completed_count += 1
-        self._failed_in_row = 0
         self.decider.completed(context.now)
         self.adopt(manifest)
 
@@ -231,6 +231,7 @@ class Checkpoints:
         Every running task descends from it: no region is deployed while a manifest is doubtful.
         """
         context = self._context
+        self.failures.completed(manifest.checkpoint)
         numbers, handles = self.completed.add(manifest)
         if numbers:
             context.order(DiscardEntries(numbers))
@@ -256,7 +257,7 @@ class Checkpoints:
             raise AssertionError("a manifest failed that was not ordered")
         self.completed.doubt(manifest)
         self._context.log.dropped()
-        self.failed(failure)
+        self.failed(failure, FailureReason.FINALIZE_CHECKPOINT_FAILURE)
 
     def time_out(self) -> None:
         """Give the pending checkpoint up if its time is over."""
@@ -266,17 +267,18 @@ class Checkpoints:
         missing = ", ".join(str(task) for task in sorted(pending.unproposed or pending.waiting)[:5])
         message = f"checkpoint {pending.id} was not complete after {timeout:g} s; it waited for {missing}"
         remedy = "raise the checkpoint timeout, or find out in the status what the task waits for"
-        self.failed(Failure(message, retry=True, remedy=remedy, kind="StorageError"))
+        failure = Failure(message, retry=True, remedy=remedy, kind="StorageError")
+        self.failed(failure, FailureReason.CHECKPOINT_EXPIRED)
 
-    def failed(self, failure: Failure) -> None:
-        """The pending checkpoint failed for a reason that counts."""
+    def failed(self, failure: Failure, reason: FailureReason, origin: Origin = Origin.COORDINATOR) -> None:
+        """The pending checkpoint failed; maybe that is one failure too many."""
         pending = self.pending
         if pending is None:
             return
         self.failed_count += 1
-        self._failed_in_row += 1
+        verdict = self.failures.failed(reason, pending.id, origin=origin)
         self.abort(failure.message)
-        if self._failed_in_row > self._context.settings.tolerable_failures:
+        if verdict is Verdict.FAIL_JOB:
             self._fatal = replace(failure, message=f"checkpoint {pending.id} failed: {failure.message}")
 
     def abort(self, reason: str) -> None:

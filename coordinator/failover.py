@@ -2,25 +2,26 @@
 
 Rules:
 
-1. Restarts are counted over the whole job. Each waits longer than the one before, up to a limit.
-2. A failure before the restart that is already scheduled belongs to the same restart: a lost machine takes many
-   tasks, one after the other.
-3. Running for a quiet period forgives everything.
-4. No randomness: one coordinator restarts one job, there is no herd to spread.
+1. Restarts are counted over the whole job, by the policy that the user chose (``restart_strategies.py``).
+2. A failure before the restart that is already scheduled belongs to the same restart, whatever the policy: a lost
+   machine takes many tasks, one after the other, and one machine is one failure.
+3. No randomness unless the shell hands some over: one coordinator restarts one job, there is no herd to spread.
 """
 
 from __future__ import annotations
 
+from .restart_strategies import Chance, FailureHistory, no_chance
 from .settings import Settings
 
 
 class Failover:
     """The restart budget."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        #: Restarts since the last quiet period.
-        self.recent = 0
+    def __init__(self, settings: Settings, chance: Chance = no_chance) -> None:
+        self._policy = settings.restart_policy
+        self._chance = chance
+        #: What the policy remembers.
+        self._history = FailureHistory()
         #: Restarts ever.
         self.total = 0
         #: When the newest restart happens or happened.
@@ -28,24 +29,10 @@ class Failover:
 
     def next_restart(self, now: float) -> float | None:
         """A task failed: when its region restarts, or None if the budget is spent."""
-        settings = self._settings
         if self._restart_at is not None and now < self._restart_at:
             return self._restart_at
-        if self._restart_at is not None and now - self._restart_at >= settings.quiet_period:
-            self.recent = 0
-        if self.recent >= settings.max_restarts:
-            return None
-        delay = self._delay()
-        self.recent += 1
-        self.total += 1
-        self._restart_at = now + delay
-        return self._restart_at
-
-    def _delay(self) -> float:
-        """Multiplies step by step, so that a large budget cannot overflow."""
-        delay = self._settings.restart_delay
-        for _ in range(self.recent):
-            delay *= self._settings.restart_factor
-            if delay >= self._settings.max_restart_delay:
-                break
-        return min(delay, self._settings.max_restart_delay)
+        at = self._policy.restart_at(self._history, now, self._chance)
+        if at is not None:
+            self.total += 1
+            self._restart_at = at
+        return at

@@ -121,6 +121,7 @@ class Coordinator:
         job, context = self._job, self._context
         context.tasks.validate()
         job.checkpoints.completed.validate()
+        job.checkpoints.failures.validate()
         job.committing.ledger.validate()
         pending, latest = job.checkpoints.pending, job.checkpoints.completed.latest_id
         if pending is not None:

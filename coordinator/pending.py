@@ -148,5 +148,6 @@ class PendingCheckpoint:
             raise AssertionError(f"checkpoint {self.id}: a task is in two of waiting, acknowledged, finished")
         if self.phase is Phase.STORING and self.waiting:
             raise AssertionError(f"checkpoint {self.id} is stored, but waits for {sorted(self.waiting)}")
-        if not self.unproposed <= set(self.triggers) or (self.unproposed and self.phase is not Phase.PROPOSING):
+        awaited = self.unproposed if self.phase is not Phase.ABORTED else set()
+        if not awaited <= set(self.triggers) or (awaited and self.phase is not Phase.PROPOSING):
             raise AssertionError(f"checkpoint {self.id}: a proposal is awaited from a task that was not asked")

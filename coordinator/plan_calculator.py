@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from ..engine.identity import TaskId
 from .execution_graph import ExecutionGraph, JobEdge, Pattern
+from .reasons import FailureReason
 
 Flags = npt.NDArray[np.bool_]
 Subtasks = npt.NDArray[np.intp]
@@ -49,6 +50,7 @@ class NotReady:
     """No checkpoint can be taken now."""
 
     reason: str
+    kind: FailureReason = FailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,11 +110,11 @@ def _fed(edge: JobEdge, upstream: Flags, downstream: int) -> Flags:
     """Which downstream subtasks this edge gives a running upstream subtask."""
     if edge.pattern is Pattern.ALL_TO_ALL:
         return np.full(downstream, bool(upstream.any()))
-    subtasks = np.arange(downstream, dtype=np.int64)
-    first = subtasks * len(upstream) // downstream
-    last = np.maximum((subtasks + 1) * len(upstream) // downstream, first + 1)
-    running_before = np.concatenate(([0], np.cumsum(upstream)))
-    fed: Flags = running_before[last] > running_before[first]
+    if len(upstream) == downstream:
+        return upstream
+    first = np.arange(downstream, dtype=np.int64) * len(upstream) // downstream
+    # With more upstreams each subtask reads from its first up to the next one's first, else it reads its first alone.
+    fed: Flags = np.logical_or.reduceat(upstream, first) if len(upstream) > downstream else upstream[first]
     return fed
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .restart_strategies import ExponentialDelay, RestartPolicy
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -30,6 +32,8 @@ class Settings:
     max_restart_delay: float = 10.0
     quiet_period: float = 60.0
     """Running this long without a failure forgives all restarts."""
+    restart: RestartPolicy | None = None
+    """Another way to count and to wait, instead of the five settings above."""
     resend: float = 5.0
     """An order that had no answer for this long is given again."""
     retry_pause: float = 0.1
@@ -49,3 +53,15 @@ class Settings:
         for name, least in (("tolerable_failures", 0), ("retained", 1), ("max_restarts", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+
+    @property
+    def restart_policy(self) -> RestartPolicy:
+        """The policy that was set, or the one that the single settings describe."""
+        return self.restart or ExponentialDelay(
+            initial=self.restart_delay,
+            maximum=self.max_restart_delay,
+            factor=self.restart_factor,
+            reset_after=self.quiet_period,
+            jitter=0.0,
+            attempts=self.max_restarts,
+        )

@@ -246,9 +246,17 @@ class Driver:
             self._pending.append(CancelBarrier(checkpoint))
             self.host.abandoned(self, checkpoint)
         if outcome.aligned is not None:
+            if self._kind is BarrierKind.DRAIN:
+                self._drain()
             barrier = Barrier(outcome.aligned, self._kind, self._timestamp)
             self._pending.append(barrier)
             self.host.aligned(self, barrier)
+
+    def _drain(self) -> None:
+        """The task barrier: one operator after the other emits what it holds and forgets it, upstream first."""
+        for position, operator in enumerate(self.operators):
+            with blame(operator):
+                operator.running.drain(self._links[position + 1])
 
     def snapshot(self) -> dict[str, pa.Table]:
         """The state of the operators, by id, leaving out those that hold nothing."""

@@ -5,7 +5,9 @@ Rules:
 1. Batches are delivered in the order of their tags, whichever channel spoke first; a batch is delivered only when no
    channel can still send an earlier one. That is known from the channels' heads: tags on a channel only grow.
 2. ``EndOfRound(r)`` is delivered once, when every live channel has ended round ``r``.
-3. Barriers, ends of data and ends of partitions are delivered as they reach the head of their channel. In a
+3. A channel that alignment blocks is passed over: all it can still say comes after its barrier, and whatever the
+   others say before theirs comes first.
+4. Barriers, ends of data and ends of partitions are delivered as they reach the head of their channel. In a
    deterministic flow barriers stand at the same round in every channel, so they cannot hold up rule 1.
 """
 
@@ -74,8 +76,6 @@ class Gate:
         silent: list[int] = []
         for position, feed in enumerate(self.feeds):
             if position in blocked:
-                if not feed.data_ended:
-                    silent.append(position)
                 continue
             head = feed.peek()
             if isinstance(head, Batch):
@@ -87,7 +87,7 @@ class Gate:
             elif not feed.data_ended:
                 silent.append(position)
         if silent or not heads:
-            return Starved(tuple(silent) or self._open_feeds())
+            return Starved(tuple(silent) or self._open_feeds(blocked))
         return self._deliver(heads, accepts)
 
     def _deliver(self, heads: list[tuple[tuple[int, float, int], int]], accepts: bool) -> Delivered | Refused:
@@ -101,5 +101,7 @@ class Gate:
         assert head is not None
         return Delivered(0, head)
 
-    def _open_feeds(self) -> tuple[int, ...]:
-        return tuple(position for position, feed in enumerate(self.feeds) if not feed.closed)
+    def _open_feeds(self, blocked: Collection[int]) -> tuple[int, ...]:
+        """The feeds that may still say something, or those that must not yet."""
+        left = tuple(position for position, feed in enumerate(self.feeds) if not feed.closed)
+        return tuple(position for position in left if position not in blocked) or left

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import cast
 
 import pyarrow as pa
 
@@ -28,42 +28,13 @@ from .identity import Attempt, BarrierKind, CheckpointId, Committable, TaskId
 from .operators.protocol import RunningSink
 from .plan import JobPlan
 from .scheduler.states import DriverState
+from .sources.reader import SplitReader
 from .statistics import OperatorStatistics, SourceStatistics, TaskStatistics
+from .task_listener import Step, TaskListener, TaskSnapshot
 from .task_parts import TaskParts, Wiring, build_parts
 
 STEPS_PER_TURN = 16
 """Elements that one driver may handle before the task looks at its other drivers and its owner at its messages."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSnapshot:
-    """What one task adds to a checkpoint. ``tables``: operator id to state; ``data_ended``: it is a final one."""
-
-    tables: dict[str, pa.Table]
-    committables: tuple[Committable, ...]
-    data_ended: bool
-
-
-class TaskListener(Protocol):
-    """What a task tells its owner. Called on the task's thread, from within its methods; must not block."""
-
-    def round_proposed(self, checkpoint: CheckpointId, round: int) -> None: ...
-
-    def snapshot_taken(self, checkpoint: CheckpointId, snapshot: TaskSnapshot) -> None: ...
-
-    def data_ended(self) -> None: ...
-
-    def finished(self) -> None: ...
-
-    def failed(self, error: PenstockError) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What a step did. Without progress, call again after a message, or at ``wake_at`` if that is not None."""
-
-    progressed: bool
-    wake_at: float | None = None
 
 
 @dataclass(slots=True)
@@ -88,11 +59,13 @@ class Task:
         restored: Mapping[str, pa.Table],
         wiring: Wiring,
         listener: TaskListener,
+        *,
+        more_splits: bool = False,
     ) -> None:
         self.id = task
         self.attempt = attempt
         self._listener = listener
-        self._parts: TaskParts = build_parts(plan, task, attempts, restored, wiring, self)
+        self._parts: TaskParts = build_parts(plan, task, attempts, restored, wiring, self, more_splits)
         #: running, finished, failed or cancelled
         self.state = "created"
         self.error: PenstockError | None = None
@@ -111,6 +84,11 @@ class Task:
     def drivers(self) -> list[Driver]:
         """The drivers, downstream first."""
         return self._parts.drivers
+
+    @property
+    def readers(self) -> list[SplitReader]:
+        """The sources."""
+        return [reader for reader, _ in self._parts.readers]
 
     # ------------------------------------------------------------------ running
 
@@ -243,6 +221,9 @@ class Task:
     def aligned(self, driver: Driver, barrier: Barrier) -> None:
         """A driver stands at the cut (called by the driver)."""
         checkpoint = barrier.checkpoint
+        if barrier.kind is BarrierKind.DRAIN:
+            self._drained(driver, checkpoint)
+            return
         pending = self._pending.setdefault(checkpoint, _Pending())
         prepared = self._prepared.setdefault(checkpoint, [])
         for operator in driver.operators:
@@ -256,6 +237,13 @@ class Task:
         pending.drivers.add(driver.name)
         if len(pending.drivers) == len(self.drivers):
             self._complete(checkpoint, pending)
+
+    def _drained(self, driver: Driver, barrier: CheckpointId) -> None:
+        pending = self._pending.setdefault(barrier, _Pending())
+        pending.drivers.add(driver.name)
+        if len(pending.drivers) == len(self.drivers):
+            del self._pending[barrier]
+            self._listener.drained(barrier)
 
     def abandoned(self, driver: Driver, checkpoint: CheckpointId) -> None:
         """A driver gave a checkpoint up (called by the driver)."""

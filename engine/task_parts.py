@@ -83,9 +83,15 @@ def build_parts(
     restored: Mapping[str, pa.Table],
     wiring: Wiring,
     host: DriverHost,
+    more_splits: bool = False,
 ) -> TaskParts:
-    """Build the parts of ``task``; ``restored`` holds the state of all subtasks, of which its lanes are picked."""
-    return _Builder(plan, task, attempts, restored, wiring, host).build()
+    """Build the parts of ``task``; ``restored`` holds the state of all subtasks, of which its lanes are picked.
+
+    ``more_splits``: sources expect splits beyond those of the plan.
+    """
+    builder = _Builder(plan, task, attempts, restored, wiring, host)
+    builder.more_splits = more_splits
+    return builder.build()
 
 
 class _Builder:
@@ -104,6 +110,7 @@ class _Builder:
         self._lanes = lanes_of(task.subtask, self._stage.parallelism, plan.lanes)
         self._parts = TaskParts()
         self._edges: dict[str, _LocalEdge] = {}
+        self.more_splits = False
 
     def build(self) -> TaskParts:
         for pipeline in self._stage.pipelines:
@@ -159,9 +166,10 @@ class _Builder:
                 source.splits,
                 self._lanes,
                 self._plan.lanes,
-                quota=source.quota,
+                quota=None if self.more_splits else source.quota,
                 rate=source.rate,
                 restored=state,
+                more=self.more_splits,
             )
         ]
 

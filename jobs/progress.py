@@ -48,7 +48,7 @@ def watch(job: WatchedJob, console: Console, observe: Observer | None = None) ->
             status, line, note = _look(job, observe, started)
             if note:
                 live.console.print(note, highlight=False, markup=False)
-            live.update(Text(line), refresh=True)
+            live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
             if status.state in _FINAL:
                 return status
             _next(job, status, REFRESH_SECONDS)
@@ -82,8 +82,8 @@ def describe(status: JobStatus, statistics: Mapping[TaskId, TaskStatistics], ela
     rows, batches = sum(source.rows for source in sources), sum(source.batches for source in sources)
     checkpoint = "none" if status.latest_completed is None else str(status.latest_completed)
     return (
-        f"{elapsed:6.1f} s  {status.job} {status.state:<10}  {rows:>11,} rows  {batches:>6,} batches  "
-        f"checkpoint {checkpoint:<7} ({status.checkpoints_completed} completed)  restarts {status.restarts}"
+        f"{elapsed:5.1f} s  {status.job} {status.state:<9} {rows:>10,} rows {batches:>5,} batches  "
+        f"checkpoint {checkpoint} (of {status.checkpoints_completed})  restarts {status.restarts}"
     )
 
 

@@ -11,13 +11,14 @@ Rules:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from ..elements import FINAL_ROUND, Barrier, Batch, Element, EndOfData, EndOfPartition, EndOfRound, Tag
 from ..errors import DataError, InternalError, PenstockError, StorageError
-from ..identity import CheckpointId
+from ..identity import BarrierKind, CheckpointId
 from ..rounds import LaneCursor, RowStream, read_cursors, split_of, write_cursors
 from .protocol import Split
 
@@ -39,10 +40,16 @@ class SplitReader:
         quota: int | None = None,
         rate: float = 0.0,
         restored: pa.Table | None = None,
+        more: bool = False,
     ) -> None:
         self.operator = operator
         self._schema = schema
-        self._splits = splits
+        #: splits known so far
+        self.split_count = len(splits)
+        #: those that have not been read to their end, by position
+        self._splits = dict(enumerate(splits))
+        #: whether splits may still be added; until then the data have not ended
+        self._more = more
         self._lane_count = lane_count
         self._quota = quota
         #: rows per second that this reader may emit; 0: no limit
@@ -61,7 +68,8 @@ class SplitReader:
         #: an element that was looked at and not yet taken
         self._head: Element | None = None
         self._hold: CheckpointId | None = None
-        self._barrier: tuple[Barrier, int | None] | None = None
+        #: barriers to be placed, each with the round after which it stands (None: the one in progress), in order
+        self._barriers: deque[tuple[Barrier, int | None]] = deque()
         #: rows of the lane's round so far
         self._taken = 0
         #: split id by (round, lane) of the batches emitted last, for error messages
@@ -114,12 +122,8 @@ class SplitReader:
 
     @property
     def current_split(self) -> str:
-        """The id of the split being read, or of the last one read."""
-        if not self._cursors:
-            return "none"
-        cursor = self._cursors[self._position if self._position is not None else -1]
-        index = split_of(cursor.lane, cursor.ordinal, self._lane_count)
-        return self._splits[min(index, len(self._splits) - 1)].id if self._splits else "none"
+        """The id of the split that the last batch came from; "none" before the first."""
+        return next(reversed(self._recent.values()), "none")
 
     def split_at(self, round: int, lane: int) -> str:
         """The id of the split that a recent batch of (``round``, ``lane``) came from; "" if that is long ago."""
@@ -140,14 +144,30 @@ class SplitReader:
     def trigger(self, barrier: Barrier, at_round: int | None) -> None:
         """Place the barrier at the end of ``at_round`` (None: of the round in progress), or of the data."""
         self._hold = None
-        self._barrier = (barrier, at_round)
+        self._barriers.append((barrier, at_round))
 
     def abort(self, checkpoint: CheckpointId) -> None:
         """Forget a proposal or a barrier that has not been placed yet."""
         if self._hold is not None and self._hold <= checkpoint:
             self._hold = None
-        if self._barrier is not None and self._barrier[0].checkpoint <= checkpoint:
-            self._barrier = None
+        while self._barriers and self._barriers[0][0].checkpoint <= checkpoint:
+            self._barriers.popleft()
+
+    def add_split(self, split: Split) -> None:
+        """One more split, behind all others. Only for a reader that was told to expect more."""
+        if not self._more:
+            raise InternalError("a split after the last one", operator=self.operator)
+        self._splits[self.split_count] = split
+        self.split_count += 1
+
+    def no_more_splits(self) -> None:
+        """The splits added so far are all; their end is the end of the data."""
+        self._more = False
+
+    @property
+    def held_splits(self) -> int:
+        """Splits that the reader still refers to."""
+        return len(self._splits)
 
     def close(self) -> None:
         """Send the end of the partition, once the data have ended."""
@@ -167,25 +187,30 @@ class SplitReader:
         return self._within_round()
 
     def _between_rounds(self) -> Element | None:
-        ended = all(self._ended(cursor) for cursor in self._cursors)
         if self.closed:
             return None
-        if ended and not self.data_ended:
+        starved = all(self._ended(cursor) for cursor in self._cursors)
+        ended = starved and not self._more
+        if ended and not self.data_ended and not self._drain_is_due():
             return EndOfData()
-        if self._barrier is not None and self._barrier_is_due():
-            barrier, _ = self._barrier
-            self._barrier = None
-            return barrier
+        if self._barrier_is_due():
+            return self._barriers.popleft()[0]
         if ended:
             return EndOfPartition() if self._closing else None
-        if self._hold is not None:
+        if starved or self._hold is not None:
             return None
         self._position, self._sequence = 0, 0
         return self._within_round()
 
+    def _drain_is_due(self) -> bool:
+        """A task barrier closes a window, so it comes before the end of the data. Others rather come after it: that
+        makes them the final checkpoint."""
+        return self._barrier_is_due() and self._barriers[0][0].kind is BarrierKind.DRAIN
+
     def _barrier_is_due(self) -> bool:
-        assert self._barrier is not None
-        at_round = self._barrier[1]
+        if not self._barriers:
+            return False
+        at_round = self._barriers[0][1]
         return self.data_ended or at_round is None or self._round - 1 >= at_round
 
     def _within_round(self) -> Element | None:
@@ -208,10 +233,10 @@ class SplitReader:
             if self._ended(cursor):
                 return None
             split = self._splits[split_of(cursor.lane, cursor.ordinal, self._lane_count)]
+            self._remember(cursor.lane, split.id)
             if cursor.lane not in self._streams:
                 self._streams[cursor.lane] = RowStream(iter(split.open(cursor.row)))
             self._chunks = self._streams[cursor.lane].chunks(self._quota)
-            self._remember(cursor.lane, split.id)
             self._taken = 0
         chunk = next(self._chunks, None)
         if chunk is None:
@@ -241,6 +266,7 @@ class SplitReader:
         if self._quota is None or self._taken < self._quota:
             self._check_length(cursor)
             del self._streams[cursor.lane]
+            del self._splits[split_of(cursor.lane, cursor.ordinal, self._lane_count)]
             cursor.ordinal, cursor.row = cursor.ordinal + 1, 0
 
     def _check_length(self, cursor: LaneCursor) -> None:
@@ -251,4 +277,4 @@ class SplitReader:
             raise DataError(message, "keep the inputs unchanged while a job runs, or start a new job")
 
     def _ended(self, cursor: LaneCursor) -> bool:
-        return split_of(cursor.lane, cursor.ordinal, self._lane_count) >= len(self._splits)
+        return split_of(cursor.lane, cursor.ordinal, self._lane_count) >= self.split_count

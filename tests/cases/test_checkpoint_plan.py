@@ -1,74 +1,57 @@
 """Runs the scenario table of checkpoint plans: one test per row, named by its id.
 
-``PENSTOCK_CASES`` names another folder of the same form, which may hold only some of the files.
+The other sections of the file have runners of their own beside this one.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from cases.deviations import expected_plan
+from cases.tables import Row, graph_of, refuse_unknown, rows, states_of, table
 
-from penstock.coordinator.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex, pointwise_upstreams
+from penstock.coordinator.execution_graph import pointwise_upstreams
 from penstock.coordinator.plan_calculator import (
     CheckpointPlan,
     NotReady,
     Subtasks,
-    VertexStates,
     compute_checkpoint_plan,
     task_ids,
 )
 
-TABLE = Path(os.environ.get("PENSTOCK_CASES") or Path(__file__).parent / "data") / "checkpoint_plan.json"
-NOT_RUNNING = {"CREATED", "SCHEDULED", "DEPLOYING", "INITIALIZING", "CANCELING", "RECONCILING"}
-ENDED = {"FINISHED", "CANCELED", "FAILED"}
-Row = dict[str, Any]
-
-
-def rows(section: str) -> list[Any]:
-    found = json.loads(TABLE.read_text(encoding="utf-8")).get(section, []) if TABLE.exists() else []
-    return [pytest.param(row, id=row["id"]) for row in found]
-
-
-def states_of(row: Row) -> dict[str, VertexStates]:
-    states = {}
-    for vertex in row["vertices"]:
-        unknown = set(vertex["states"]) - NOT_RUNNING - ENDED - {"RUNNING"}
-        assert not unknown, f"states that the runner does not know: {unknown}"
-        assert len(vertex["states"]) == vertex["parallelism"]
-        states[vertex["name"]] = VertexStates.of(
-            [state == "RUNNING" for state in vertex["states"]],
-            [state in ENDED for state in vertex["states"]],
-            [state == "FINISHED" for state in vertex["states"]],
-        )
-    return states
+FILE = "checkpoint_plan.json"
+SECTIONS = {
+    *("plan_cases", "pointwise_mapping_cases"),
+    *("fulfill_finished_status_cases", "restore_check_cases"),  # test_checkpoint_content.py
+    *("key_group_cases", "default_max_parallelism_cases", "channel_state_rescale_cases"),  # test_rescaling.py
+}
+PARTS = {"tasks_to_trigger", "tasks_to_wait_for", "tasks_to_commit_to", "finished_tasks", "fully_finished_vertices"}
 
 
 def pairs(tasks: list[list[Any]]) -> set[tuple[str, int]]:
     return {(vertex, subtask) for vertex, subtask in tasks}
 
 
-def ids(subtasks: dict[str, Subtasks]) -> set[tuple[str, int]]:
+def ids(subtasks: Mapping[str, Subtasks]) -> set[tuple[str, int]]:
     return {(task.vertex, task.subtask) for task in task_ids(subtasks)}
 
 
-@pytest.mark.parametrize("row", rows("plan_cases"))
+def test_every_section_of_the_table_has_a_runner() -> None:
+    refuse_unknown([name for name, part in table(FILE).items() if isinstance(part, list)], SECTIONS, "sections")
+
+
+@pytest.mark.parametrize("row", rows(FILE, "plan_cases"))
 def test_plan(row: Row) -> None:
-    graph = ExecutionGraph(
-        tuple(Vertex(vertex["name"], vertex["parallelism"]) for vertex in row["vertices"]),
-        tuple(JobEdge(edge["source"], edge["target"], Pattern(edge["pattern"])) for edge in row["edges"]),
-    )
-    plan = compute_checkpoint_plan(graph, states_of(row), row["allow_checkpoints_after_tasks_finished"])
+    plan = compute_checkpoint_plan(graph_of(row), states_of(row), row["allow_checkpoints_after_tasks_finished"])
     expect = expected_plan(row)
     if expect["outcome"] == "error":
-        assert expect["error_reason"] == "NOT_ALL_REQUIRED_TASKS_RUNNING"
         assert isinstance(plan, NotReady)
+        assert plan.kind.name == expect["error_reason"]
         return
     assert expect["outcome"] == "plan"
+    refuse_unknown(expect, {"outcome", *PARTS}, "expectations")
     assert isinstance(plan, CheckpointPlan)
     assert ids(plan.to_trigger) == pairs(expect["tasks_to_trigger"])
     assert ids(plan.to_wait_for) == pairs(expect["tasks_to_wait_for"])
@@ -77,7 +60,7 @@ def test_plan(row: Row) -> None:
     assert set(plan.fully_finished) == set(expect["fully_finished_vertices"])
 
 
-@pytest.mark.parametrize("row", rows("pointwise_mapping_cases"))
+@pytest.mark.parametrize("row", rows(FILE, "pointwise_mapping_cases"))
 def test_pointwise_mapping(row: Row) -> None:
     up, down = row["upstream_parallelism"], row["downstream_parallelism"]
     found = {str(subtask): list(pointwise_upstreams(up, down, subtask)) for subtask in range(down)}

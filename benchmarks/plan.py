@@ -1,0 +1,125 @@
+"""The checkpoint plan: its time for a million tasks, how that grows, and against a walk over pairs of tasks.
+
+Run it as ``python benchmarks/plan.py``; the result goes to ``benchmarks/results/plan.json``. Ten vertices in a row, all
+edges of one pattern, the same share of every vertex finished. Three comparisons:
+
+1. *Time* for 10 × 100,000 tasks, against the aim of 100 ms: a checkpoint starts this much later than it could.
+   With unequal parallelism every other vertex has three quarters of the subtasks.
+2. *Growth*: nanoseconds per task at a million tasks against those at fewer. A ratio near 1 is linear; at a thousand
+   tasks the cost is that of calling numpy at all, so larger jobs look better than linear there. At a hundred thousand
+   the arrays fit the processor's caches and at a million they do not: the same steps, each two to four times as long.
+3. *Walk*: what a calculator does that asks of every task whether any of its upstream tasks runs, one pair after the
+   other, stopping at the first that does. With ALL_TO_ALL edges and finished upstreams it meets n² pairs, so its sizes
+   are small.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from harness import Row, compare, report
+from penstock.coordinator.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex, pointwise_upstreams
+from penstock.coordinator.plan_calculator import CheckpointPlan, VertexStates, compute_checkpoint_plan, task_ids
+from penstock.engine.identity import TaskId
+
+VERTICES = 10
+AIM_SECONDS = 0.1
+RESULT = Path(__file__).parent / "results" / "plan.json"
+
+
+def chain(pattern: Pattern, size: int, other: int | None = None) -> ExecutionGraph:
+    """Ten vertices in a row, ``size`` subtasks each, every other one ``other``."""
+    names = [f"v{number}" for number in range(VERTICES)]
+    edges = tuple(JobEdge(first, second, pattern) for first, second in pairwise(names))
+    sizes = [other if other is not None and number % 2 else size for number in range(VERTICES)]
+    return ExecutionGraph(tuple(Vertex(name, size) for name, size in zip(names, sizes, strict=True)), edges)
+
+
+def states(graph: ExecutionGraph, percent: int) -> dict[str, VertexStates]:
+    """This share of every vertex finished, drawn anew for each."""
+    chance = np.random.default_rng(percent)
+    finished = {name: chance.random(size) * 100 < percent for name, size in graph.parallelism.items()}
+    return {name: VertexStates(~done, done, done) for name, done in finished.items()}
+
+
+def walk(graph: ExecutionGraph, running: set[TaskId]) -> set[TaskId]:
+    """The tasks to trigger, found pair by pair."""
+    fed = set()
+    for edge in graph.edges:
+        up, down = graph.parallelism[edge.source], graph.parallelism[edge.target]
+        for consumer in range(down):
+            wide = edge.pattern is Pattern.ALL_TO_ALL
+            feeders = range(up) if wide else pointwise_upstreams(up, down, consumer)
+            if any(TaskId(edge.source, feeder) in running for feeder in feeders):
+                fed.add(TaskId(edge.target, consumer))
+    return running - fed
+
+
+def plan_of(graph: ExecutionGraph, given: dict[str, VertexStates]) -> CheckpointPlan:
+    plan = compute_checkpoint_plan(graph, given)
+    if not isinstance(plan, CheckpointPlan):
+        raise TypeError(f"no plan: {plan.reason}")
+    return plan
+
+
+def seconds(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def time_row(pattern: Pattern, percent: int, other: int | None = None) -> Row:
+    graph = chain(pattern, 100_000, other)
+    given = states(graph, percent)
+    sizes = "10 × 100,000" if other is None else f"5 × 100,000 and 5 × {other:,}"
+    work = f"plan, {sizes} {pattern.name}, {percent} % finished"
+    return compare(work, "the aim", lambda: seconds(lambda: plan_of(graph, given)), lambda: AIM_SECONDS)
+
+
+def growth_row(pattern: Pattern, size: int) -> Row:
+    """Per task, a million tasks against 10 × ``size``."""
+
+    def nanoseconds_per_task(size: int, repeat: int) -> Callable[[], float]:
+        graph = chain(pattern, size)
+        given = states(graph, 50)
+        return lambda: min(seconds(lambda: plan_of(graph, given)) for _ in range(repeat)) / size / VERTICES * 1e9
+
+    few, many = nanoseconds_per_task(size, 20), nanoseconds_per_task(100_000, 3)
+    work = f"growth, {10 * size:,} → 1,000,000 tasks, {pattern.name}"
+    return compare(work, f"per task at {10 * size:,}", many, few, unit="ns", aim=0.5)
+
+
+def walk_row(pattern: Pattern, size: int, percent: int) -> Row:
+    """Both end with the set of tasks to trigger."""
+    graph = chain(pattern, size)
+    given = states(graph, percent)
+    running = {TaskId(name, int(n)) for name, vertex in given.items() for n in np.flatnonzero(vertex.running)}
+    if set(task_ids(plan_of(graph, given).to_trigger)) != walk(graph, running):
+        raise ValueError("the plan and the walk differ")
+    work = f"triggers, 10 × {size:,} {pattern.name}, {percent} % finished"
+    return compare(
+        work,
+        "walk over pairs",
+        lambda: seconds(lambda: set(task_ids(plan_of(graph, given).to_trigger))),
+        lambda: seconds(lambda: walk(graph, running)),
+        aim=10.0,
+        rounds=3,
+    )
+
+
+def main() -> None:
+    rows = [time_row(pattern, percent) for pattern in Pattern for percent in (0, 50, 99)]
+    rows += [time_row(Pattern.POINTWISE, percent, 75_000) for percent in (0, 50, 99)]
+    rows += [growth_row(pattern, size) for pattern in Pattern for size in (100, 1_000, 10_000)]
+    rows += [walk_row(Pattern.ALL_TO_ALL, 1_000, percent) for percent in (0, 50, 99)]
+    rows += [walk_row(Pattern.POINTWISE, 10_000, percent) for percent in (0, 50, 99)]
+    report(rows, RESULT)
+
+
+if __name__ == "__main__":
+    main()

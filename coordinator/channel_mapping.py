@@ -1,0 +1,79 @@
+"""Whose channel state a subtask reads when an unaligned checkpoint is restored.
+
+The batches that were in flight belong to subtasks that may no longer exist. What a new subtask must read follows from
+how the exchange distributes rows; each exchange names its mapper, one for each of its two ends. Rules:
+
+1. At an unchanged parallelism everybody reads its own.
+2. Otherwise the mapper says. Where it is *ambiguous* several new subtasks read the same old batches, and each keeps
+   only the rows that the exchange would send to it now.
+3. All gates of one vertex (and all its outputs) must ask for the same old subtasks: its state is handed out once.
+4. Old subtasks always form an arithmetic sequence, so a mapping is a ``range`` per new subtask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from .key_groups import LEAST_DEFAULT, former_owners
+
+
+class RescaleError(ValueError):
+    """This channel state cannot be restored at another parallelism."""
+
+
+class ChannelMapper(Enum):
+    """Which old subtasks a new one reads; the value says it to people."""
+
+    ARBITRARY = "any distribution will do"
+    ROUND_ROBIN = "every n-th"
+    FIRST = "the first subtask reads all"
+    FULL = "every subtask reads all"
+    RANGE = "those whose key groups meet the new ones"
+    UNSUPPORTED = "only at the same parallelism"
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether several new subtasks may read one old one, so that rows must be filtered."""
+        return self in (ChannelMapper.FULL, ChannelMapper.RANGE)
+
+    def old_subtasks(self, subtask: int, old: int, new: int, groups: int = LEAST_DEFAULT) -> range:
+        """What new subtask ``subtask`` of ``new`` reads of ``old`` ones."""
+        match self:
+            # ARBITRARY leaves the choice to us: round robin spreads the batches evenly
+            case ChannelMapper.ARBITRARY | ChannelMapper.ROUND_ROBIN:
+                return range(subtask, old, new)
+            case ChannelMapper.FIRST:
+                return range(old if subtask == 0 else 0)
+            case ChannelMapper.FULL:
+                return range(old)
+            case ChannelMapper.RANGE:
+                return former_owners(subtask, old, new, groups)
+            case ChannelMapper.UNSUPPORTED:
+                raise RescaleError(
+                    "the batches in flight on a pointwise or broadcast exchange cannot be redistributed; restore at "
+                    f"the parallelism {old} that the checkpoint was taken with, or from an aligned checkpoint"
+                )
+
+    def mapping(self, old: int, new: int, groups: int = LEAST_DEFAULT) -> tuple[range, ...]:
+        """The old subtasks of every new one, by rule 2 alone."""
+        return tuple(self.old_subtasks(subtask, old, new, groups) for subtask in range(new))
+
+
+def restore_mapping(
+    vertex: str, mappers: Sequence[ChannelMapper], old: int, new: int, groups: int = LEAST_DEFAULT
+) -> tuple[range, ...]:
+    """The old subtasks whose channel state each new subtask of the vertex reads. ``mappers``: one per gate."""
+    if old == new:
+        return tuple(range(subtask, subtask + 1) for subtask in range(new))
+    mappings = {mapper: mapper.mapping(old, new, groups) for mapper in dict.fromkeys(mappers)}
+    if not mappings:
+        raise ValueError(f"{vertex!r} has no gate, so it has no channel state to restore")
+    first, *others = mappings
+    for other in others:
+        if mappings[other] != mappings[first]:
+            raise RescaleError(
+                f"the inputs of {vertex!r} need different channel state: one {first.name}, one {other.name}; "
+                f"restore at the parallelism {old} that the checkpoint was taken with, or from an aligned checkpoint"
+            )
+    return mappings[first]

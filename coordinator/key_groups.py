@@ -1,0 +1,77 @@
+"""Which subtask owns which key groups, and how many groups there are.
+
+Key groups are the unit in which keyed state moves between subtasks: their number (the *maximum parallelism*) is fixed
+for the life of a state, subtasks own contiguous ranges of them. Rules:
+
+1. Every group has exactly one owner; ranges differ in length by at most one. :func:`owner` and :func:`owned_groups`
+   agree for every number of groups and every parallelism up to it.
+2. Changing the parallelism moves whole groups: a new subtask reads from the old ones whose ranges meet its own.
+3. A stored maximum parallelism wins over a default, and loses to nothing: a contradiction is an error.
+"""
+
+from __future__ import annotations
+
+from .events import Failure
+
+LEAST_DEFAULT = 128
+"""A job that begins small can still grow to this without being asked for a number."""
+UPPER_BOUND = 1 << 15
+"""More groups than this cost more in bookkeeping than they balance."""
+
+
+def default_max_parallelism(parallelism: int) -> int:
+    """Room for half as many subtasks again, as a power of two, within the bounds above."""
+    if not 1 <= parallelism <= UPPER_BOUND:
+        raise ValueError(f"a parallelism must be between 1 and {UPPER_BOUND}, not {parallelism}")
+    wanted = parallelism + parallelism // 2
+    return min(max(1 << (wanted - 1).bit_length(), LEAST_DEFAULT), UPPER_BOUND)
+
+
+def owner(group: int, parallelism: int, groups: int) -> int:
+    """The subtask that owns a key group."""
+    if not 0 <= group < groups:
+        raise ValueError(f"there is no key group {group}: they are 0 to {groups - 1}")
+    return group * parallelism // groups
+
+
+def owned_groups(subtask: int, parallelism: int, groups: int) -> range:
+    """The key groups of a subtask."""
+    if parallelism > groups:
+        raise ValueError(f"{parallelism} subtasks cannot share {groups} key groups: some would own none")
+    if not 0 <= subtask < parallelism:
+        raise ValueError(f"there is no subtask {subtask}: they are 0 to {parallelism - 1}")
+    # rounded up: the first group that `owner` gives to this subtask, and to the next one
+    return range(-(-subtask * groups // parallelism), -(-(subtask + 1) * groups // parallelism))
+
+
+def shared_groups(old: range, new: range) -> range:
+    """What a subtask that owns ``new`` takes from a file that holds ``old``."""
+    start = max(old.start, new.start)
+    return range(start, max(start, min(old.stop, new.stop)))
+
+
+def former_owners(subtask: int, old_parallelism: int, parallelism: int, groups: int) -> range:
+    """The old subtasks whose key groups meet those of the new subtask."""
+    mine = owned_groups(subtask, parallelism, groups)
+    return range(owner(mine[0], old_parallelism, groups), owner(mine[-1], old_parallelism, groups) + 1)
+
+
+def adopt_max_parallelism(
+    vertex: str, stored: int, configured: int, is_explicit: bool, parallelism: int
+) -> int | Failure:
+    """The number of key groups after a restore. ``is_explicit``: the user chose ``configured``, not a default."""
+    if stored < parallelism:
+        return Failure(
+            message=f"{vertex!r} is to run with {parallelism} subtasks, but its state has only {stored} key groups",
+            retry=False,
+            remedy=f"lower the parallelism to at most {stored}, or begin without this checkpoint",
+            kind="ConfigurationError",
+        )
+    if stored != configured and is_explicit:
+        return Failure(
+            message=f"{vertex!r} is to have {configured} key groups, but its state was written with {stored}",
+            retry=False,
+            remedy=f"set the maximum parallelism to {stored} or leave it out, or begin without this checkpoint",
+            kind="ConfigurationError",
+        )
+    return stored
