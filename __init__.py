@@ -24,16 +24,20 @@ if TYPE_CHECKING:
     from penstock.engine import errors, index
     from penstock.engine.expressions import field
     from penstock.engine.flow import Flow, Stream
+    from penstock.engine.operators import Aggregate, SortKey, WindowFunction
     from penstock.jobs.local_run import LocalJob, run_local
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Aggregate",
     "Checkpoints",
     "Flow",
     "Job",
     "LocalJob",
+    "SortKey",
     "Stream",
+    "WindowFunction",
     "errors",
     "field",
     "index",
@@ -42,11 +46,14 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Aggregate": "penstock.engine.operators",
     "Checkpoints": "penstock.actors.settings",
     "Flow": "penstock.engine.flow",
     "Job": "penstock.actors.job",
     "LocalJob": "penstock.jobs.local_run",
+    "SortKey": "penstock.engine.operators",
     "Stream": "penstock.engine.flow",
+    "WindowFunction": "penstock.engine.operators",
     "field": "penstock.engine.expressions",
     "run": "penstock.actors.launch",
     "run_local": "penstock.jobs.local_run",

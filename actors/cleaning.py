@@ -1,20 +1,28 @@
-"""Removes what abandoned attempts left behind in the outputs, at the two moments when nobody writes there. No Ray."""
+"""Removes what abandoned attempts left behind in the outputs, at a moment when nobody writes there. No Ray.
+
+That moment is the end of a job, after its processes have ended, and only if the job is still its own: a run that has
+taken the job over (the same command typed twice) writes into the same folders. A run that is killed outright leaves its
+hidden files to the next one's end.
+"""
 
 from __future__ import annotations
 
 from ..coordinator.manifest import Manifest
+from ..coordinator.recovery import generation_of
 from ..engine.identity import Committable
 from ..engine.plan import JobPlan
 from .storage.log import read_log
 from .storage.opening import open_store
 
 
-def clean_outputs(plan: JobPlan, folder: str) -> None:
-    """Before a job starts, and after its processes have ended: remove what no checkpoint will ever commit.
+def clean_outputs(plan: JobPlan, folder: str, generation: int) -> None:
+    """Remove what no checkpoint will ever commit, unless the log names a later generation than this one.
 
     What the last checkpoint in ``folder`` lists is kept, committed or not: whoever resumes commits it again.
     """
     entries = read_log(open_store(folder), plan.name)
+    if any(generation_of(entry) > generation for entry in entries):
+        return
     manifest = next((entry for entry in reversed(entries) if isinstance(entry, Manifest)), None)
     kept = [] if manifest is None else _committables(manifest)
     for operator in plan.sinks:

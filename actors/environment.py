@@ -67,6 +67,7 @@ class ClusterInfo:
     started: bool
     joined: bool
     cpus: float
+    machines: int = 1
     java: java.Java | None = None
     variables: tuple[str, ...] = ()
 
@@ -248,7 +249,8 @@ def _connected(
     started = not before and settings["address"] == "local"
     cpus = float(ray.cluster_resources().get("CPU", 0.0))
     address = ray.get_runtime_context().gcs_address
-    return ClusterInfo(address, started, not before and not started, cpus, found, variables)
+    machines = len([node for node in ray.nodes() if node["Alive"]])
+    return ClusterInfo(address, started, not before and not started, cpus, machines, found, variables)
 
 
 def _hush() -> None:

@@ -232,7 +232,7 @@ class Job:
         self._drivers = dict.fromkeys(self._drivers)
         self._coordinator = None
         try:
-            clean_outputs(self.plan, self.folder)
+            clean_outputs(self.plan, self.folder, self._generation)
             self._audit = audit_job(self.plan, self.folder, self.status())
         except PenstockError as error:
             _log.warning("%s", error)

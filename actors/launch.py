@@ -15,6 +15,7 @@ from ..engine.pipelines import plan_job
 from ..engine.plan import JobPlan
 from ..engine.sinks.collect import CollectSink
 from .environment import connect
+from .interrupts import tell_interrupts_briefly
 from .resuming import check_resume, place_in
 from .settings import Checkpoints
 
@@ -44,6 +45,7 @@ def run(
     _refuse_collecting(plan)
     place = None if checkpoints is None else place_in(checkpoints)
     plan.check(resuming=place is not None and check_resume(place.folder, plan.name, resume))
+    tell_interrupts_briefly()
     connect(address, verbose)
     from .starting import start_job
 

@@ -43,6 +43,9 @@ JAVA_OPTIONS = " ".join(
     ]
 )
 
+_BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For JVMs that live for a minute: without the optimising compiler, starting one costs half the processor time."""
+
 _LOGGING = """\
 status = off
 rootLogger.level = error
@@ -57,16 +60,20 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 """
 
 
-def settings(verbose: bool, cores: int) -> dict[str, str]:
-    """Spark's settings for a session with ``cores`` on the Ray cluster that this process is connected to."""
+def settings(verbose: bool, cores: int, brief: bool = False) -> dict[str, str]:
+    """Spark's settings for a session with ``cores`` on the Ray cluster that this process is connected to.
+
+    ``brief``: the session has a minute's work, so that quick starts matter more than fast loops.
+    """
     import ray
 
     logs = Path(ray._private.worker._global_node.get_logs_dir_path())
+    options = f"{JAVA_OPTIONS} {_BRIEF}" if brief else JAVA_OPTIONS
     given = {
         # RayDP's agent in the driver's JVM otherwise writes below Ray's "latest session" link, which may dangle.
-        "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -Dray.logging.dir={logs}",
-        "spark.executor.extraJavaOptions": JAVA_OPTIONS,
-        "spark.ray.raydp_app_master.extraJavaOptions": JAVA_OPTIONS,
+        "spark.driver.extraJavaOptions": f"{options} -Dray.logging.dir={logs}",
+        "spark.executor.extraJavaOptions": options,
+        "spark.ray.raydp_app_master.extraJavaOptions": f"{JAVA_OPTIONS} {_BRIEF}",  # it only keeps books
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
@@ -103,41 +110,47 @@ def _logging_file(folder: Path) -> Path:
 
 
 class Quiet:
-    """Sends what this process and the children started meanwhile write to stderr into a file.
+    """Sends what this process and the children started meanwhile write to stdout and stderr into a file.
 
-    Spark's JVM inherits it for good: Ray's part inside it prints two lines about a missing cluster id each time. The
-    file has no name; ``tail`` gives its end for an error message while the redirection lasts. ``verbose`` leaves
-    everything as it is.
+    Spark's JVM inherits it for good: Ray's part inside it logs to stdout until Spark is up, and prints two lines about
+    a missing cluster id to stderr. The file has no name; ``tail`` gives its end for an error message while the
+    redirection lasts. ``verbose`` leaves everything as it is.
     """
 
     def __init__(self, verbose: bool) -> None:
         self._file = None if verbose else tempfile.TemporaryFile()  # noqa: SIM115 closed by __exit__
-        # A copy of the real stderr while it is redirected, else None.
-        self._saved: int | None = None
+        # Copies of the real stdout and stderr by their numbers, while they are redirected.
+        self._saved: dict[int, int] = {}
 
     def __enter__(self) -> Quiet:
         if self._file is not None:
-            sys.stderr.flush()
-            self._saved = os.dup(2)
-            os.dup2(self._file.fileno(), 2)
+            _flush()
+            for stream in (1, 2):
+                self._saved[stream] = os.dup(stream)
+                os.dup2(self._file.fileno(), stream)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._saved is not None:
-            sys.stderr.flush()
-            os.dup2(self._saved, 2)
-            os.close(self._saved)
-            self._saved = None
+        _flush()
+        while self._saved:
+            stream, real = self._saved.popitem()
+            os.dup2(real, stream)
+            os.close(real)
         if self._file is not None:
             self._file.close()
 
     def tail(self, length: int = 4000) -> str:
         """The last characters written."""
-        sys.stderr.flush()
+        _flush()
         if self._file is None:
             return ""
         end = self._file.seek(0, os.SEEK_END)
         self._file.seek(max(0, end - length))
         return self._file.read().decode(errors="replace")
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()

@@ -22,7 +22,6 @@ from ..engine.errors import ConfigurationError
 from ..engine.identity import TaskId
 from ..engine.plan import JobPlan
 from .calls import sealed
-from .cleaning import clean_outputs
 from .coordinator_actor import CoordinatorOptions, coordinator_actor_class
 from .driver_actor import DriverOptions, coordinator_name, driver_actor_class
 from .environment import NAMESPACE
@@ -35,7 +34,6 @@ def start_job(plan: JobPlan, place: Place | None) -> Job:
     _refuse_taken_name(plan.name)
     place = place or _temporary_place()
     try:
-        clean_outputs(plan, place.folder)
         return _start(plan, place)
     except BaseException:
         place.release()

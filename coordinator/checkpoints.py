@@ -62,7 +62,7 @@ class Checkpoints:
     def next_deadline(self) -> float | None:
         """When a checkpoint is due, or the pending one times out."""
         if self.pending is not None:
-            return self.pending.started_at + self._context.settings.timeout if self.pending.is_open else None
+            return self._expires_at(self.pending)
         return self.decider.next_at() if self._context.log.is_idle else None
 
     def take_failure(self) -> Failure | None:
@@ -259,10 +259,16 @@ class Checkpoints:
         self._context.log.dropped()
         self.failed(failure, FailureReason.FINALIZE_CHECKPOINT_FAILURE)
 
+    def _expires_at(self, pending: PendingCheckpoint) -> float | None:
+        """When the checkpoint is given up. One that has to wait for the end of the data may take as long as that."""
+        if not pending.is_open or pending.waits_for_the_end:
+            return None
+        return pending.started_at + self._context.settings.timeout
+
     def time_out(self) -> None:
         """Give the pending checkpoint up if its time is over."""
         pending, timeout = self.pending, self._context.settings.timeout
-        if pending is None or not pending.is_open or self._context.now < pending.started_at + timeout:
+        if pending is None or (expires := self._expires_at(pending)) is None or self._context.now < expires:
             return
         missing = ", ".join(str(task) for task in sorted(pending.unproposed or pending.waiting)[:5])
         message = f"checkpoint {pending.id} was not complete after {timeout:g} s; it waited for {missing}"

@@ -83,7 +83,8 @@ class TaskDeployed:
 class RoundProposed:
     """The task's sources stand in ``round`` and will not pass its end before a trigger or an abort.
 
-    A task whose sources have all ended proposes -1: any round suits it.
+    A task without sources proposes -1: any round suits it. One whose source has ended proposes ``FINAL_ROUND``, which
+    is larger than any: its barrier can only follow the end of its data, so all the others go on to theirs.
     """
 
     task: TaskId

@@ -205,13 +205,23 @@ class Coordinator:
             self._orphan_failed(event, failure)
             return
         record = self._context.tasks.get(event.task)
-        over = (TaskStatus.CREATED, TaskStatus.STOPPED, TaskStatus.FINISHED)
+        over = (TaskStatus.CREATED, TaskStatus.STOPPED)
         if record is None or record.state in over or (event.attempt is not None and record.attempt != event.attempt):
+            return
+        if record.state is TaskStatus.FINISHED and not (isinstance(event, TaskLost) and self._feeds_somebody(record)):
             return
         if failure.retry:
             job.restart(record.region, failure)
         else:
             job.fail(failure)
+
+    def _feeds_somebody(self, record: TaskRecord) -> bool:
+        """Whether a consumer of a finished task has not finished: the end of their channel may be lost with the task's
+        process, and the consumer would wait for it for ever."""
+        tasks, graph = self._context.tasks, self._context.graph
+        consumers = {edge.target for edge in graph.outputs[record.id.vertex]}
+        region = tasks.region_of(record)
+        return any(task.vertex in consumers and tasks[task].state is not TaskStatus.FINISHED for task in region.tasks)
 
     def _orphan_failed(self, event: TaskFailed | TaskLost, failure: Failure) -> None:
         """The shell could not commit for a task that is gone: again later, or never, as the failure says."""

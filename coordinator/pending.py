@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from ..engine.identity import BarrierKind, CheckpointId, StateHandle, TaskId
+from ..engine.identity import FINAL_ROUND, BarrierKind, CheckpointId, StateHandle, TaskId
 from .job_states import check_move
 from .manifest import TaskState
 
@@ -100,8 +100,13 @@ class PendingCheckpoint:
         self.rounds[region] = max(self.rounds.get(region, -1), round)
         return True
 
+    @property
+    def waits_for_the_end(self) -> bool:
+        """Whether some region's barriers can stand behind the end of all its data only."""
+        return any(round >= FINAL_ROUND for round in self.rounds.values())
+
     def at_round(self, region: int, deterministic: bool) -> int | None:
-        """Where the region's barriers stand: -1 if none of its sources has data left."""
+        """Where the region's barriers stand: -1 if none of its sources is left."""
         return self.rounds.get(region, -1) if deterministic else None
 
     def acknowledge(self, state: TaskState) -> AckResult:

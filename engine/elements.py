@@ -18,11 +18,8 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from .identity import FINAL_ROUND as FINAL_ROUND  # noqa: PLC0414 an element's round, re-exported
 from .identity import BarrierKind, CheckpointId
-
-FINAL_ROUND = 2**62
-"""The round of the rows that operators emit when they finish. It is the same for every lane and subtask, so that the
-place of those rows in the order does not depend on which subtask saw how many rounds."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

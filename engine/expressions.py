@@ -2,8 +2,8 @@
 
 Rules:
 
-1. Users give ``pyarrow.compute.Expression``; :func:`as_expression` is the one door through which they enter, and the
-   place where another notation (SQL text) is to be turned into one.
+1. Users give ``pyarrow.compute.Expression`` or SQL text; :func:`as_expression` is the one door through which they
+   enter. Text becomes an expression when the schema is known (``sql``), so configs may hold either.
 2. Types are found by evaluating over no rows, so the kernels themselves decide what is possible.
 3. Values are computed by one Acero projection per batch, on the calling thread. That costs about 45 µs a call, against
    230 µs for a dataset scanner and 165 µs for ``RecordBatch.filter(expression)`` (2 cores). Acero cuts batches at
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import acero
 
-from .errors import DataError, FlowError
+from .errors import ConfigurationError, DataError, FlowError
 from .schemas import missing_column
 
 field = pc.field
@@ -29,14 +29,29 @@ _UNKNOWN = re.compile(r"No match for FieldRef\.(?P<reference>.*?) in ", re.DOTAL
 _STEP = re.compile(r"Name\((.*?)\)")
 
 
-def as_expression(kind: str, given: object) -> pc.Expression:
-    """``given`` as an expression; anything else is a mistake of the flow."""
+def as_expression(kind: str, given: object, schema: pa.Schema) -> pc.Expression:
+    """``given`` as an expression over ``schema``; what is neither one nor SQL text is a mistake of the flow."""
     if isinstance(given, pc.Expression):
         return given
+    if isinstance(given, str):
+        try:
+            from .sql import expression_of
+        except ModuleNotFoundError as error:
+            if error.name != "sqlglot":
+                raise
+            raise ConfigurationError(f"{kind}: SQL text needs sqlglot", "pip install 'penstock[sql]'") from None
+        return expression_of(kind, given, schema)
     raise FlowError(
         f"{kind}: expected an expression, got {given!r} ({type(given).__name__})",
-        "write it with pyarrow.compute: pc.field('delay') > 3; did you forget pc.field?",
+        "write it with pyarrow.compute: pc.field('delay') > 3; or as SQL text: 'delay > 3'",
     )
+
+
+def same_expression(one: object, other: object) -> bool:
+    """Whether two expressions, texts or None are the same."""
+    if isinstance(one, pc.Expression) and isinstance(other, pc.Expression):
+        return bool(one.equals(other))
+    return type(one) is type(other) and one == other
 
 
 def plain_column(expression: pc.Expression, schema: pa.Schema) -> int | None:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, Self, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,16 +26,18 @@ import pyarrow.compute as pc
 from .errors import ConfigurationError, FlowError
 from .index import Index
 from .operators import (
-    Aggregate,
     Filter,
+    HashJoin,
     LookupJoin,
     MapBatches,
     MergeJoin,
     Project,
     StreamAggregate,
+    Union,
     Unnest,
 )
 from .operators.protocol import OperatorConfig, SinkConfig
+from .relations import Asked, Relation, as_aggregates
 from .sinks.collect import CollectSink
 from .sinks.parquet import ParquetSink
 from .sources.csv import CsvSource
@@ -156,6 +158,11 @@ class Flow:
         """The node with this id."""
         return self._nodes[id]
 
+    def is_gathered(self, id: str) -> bool:
+        """Whether the node's stage has one subtask: it is a gather, or follows one."""
+        node = self._nodes[id]
+        return isinstance(node.config, Gather) or any(self.is_gathered(source) for source in node.inputs)
+
     def apply(self, config: OperatorConfig, inputs: Sequence[Stream], *, name: str | None = None) -> Stream:
         """Add an operator over ``inputs``: the seam for operators of your own."""
         for stream in inputs:
@@ -210,7 +217,7 @@ class Flow:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-class Stream:
+class Stream(Relation):
     """The rows that one node of a flow gives. Streams are values: a method gives a new one and changes nothing."""
 
     def __init__(self, flow: Flow, id: str) -> None:
@@ -224,19 +231,24 @@ class Stream:
         assert schema is not None, "a stream is never a sink"
         return schema
 
-    def _then(self, config: OperatorConfig, name: str | None) -> Stream:
-        return self.flow.apply(config, [self], name=name)
+    @property
+    def is_gathered(self) -> bool:
+        """Whether all rows pass through one subtask."""
+        return self.flow.is_gathered(self.id)
 
-    def filter(self, predicate: pc.Expression, *, name: str | None = None) -> Stream:
-        """The rows for which ``predicate`` is true (neither false nor null)."""
+    def _then(self, config: OperatorConfig, name: str | None) -> Self:
+        return cast("Self", self.flow.apply(config, [self], name=name))
+
+    def filter(self, predicate: pc.Expression | str, *, name: str | None = None) -> Stream:
+        """The rows for which ``predicate``, an expression or SQL text, is true (neither false nor null)."""
         return self._then(Filter(predicate), name)
 
-    def project(self, *columns: str, name: str | None = None, **derived: pc.Expression) -> Stream:
-        """These columns, then the derived ones, and nothing else."""
+    def project(self, *columns: str, name: str | None = None, **derived: pc.Expression | str) -> Stream:
+        """These columns, then the derived ones (expressions or SQL text), and nothing else."""
         kept = tuple((column, pc.field(column)) for column in columns)
         return self._then(Project((*kept, *derived.items())), name)
 
-    def with_columns(self, *, name: str | None = None, **derived: pc.Expression) -> Stream:
+    def with_columns(self, *, name: str | None = None, **derived: pc.Expression | str) -> Stream:
         """All columns and the derived ones; a derived column replaces one of the same name."""
         kept = tuple((column, derived.pop(column, pc.field(column))) for column in self.schema.names)
         return self._then(Project((*kept, *derived.items())), name)
@@ -247,51 +259,72 @@ class Stream:
         return self._then(MapBatches(function, schema), name)
 
     def unnest(
-        self, *columns: str, ordinality: str | None = None, outer: bool = False, name: str | None = None
+        self,
+        *columns: str,
+        ordinality: str | None = None,
+        outer: bool = False,
+        marker: str | None = None,
+        name: str | None = None,
     ) -> Stream:
         """One row for each element of the list columns; ``ordinality`` names a column for its position, from 1.
 
         Several lists are unnested side by side, the shorter ones padded with null. ``outer`` keeps rows without any
-        element as one row of nulls.
+        element as one row of nulls; so does ``marker``, a column that tells elements from such rows.
         """
-        return self._then(Unnest(columns, ordinality=ordinality, outer=outer), name)
+        return self._then(Unnest(columns, ordinality=ordinality, outer=outer, marker=marker), name)
 
     def merge_join(
-        self, other: Stream, on: Sequence[str], *, how: str = "inner", suffix: str = "_right", name: str | None = None
-    ) -> Stream:
-        """Join with ``other`` by merging. Both sides consist of the same number of splits, hold equal keys in splits
-        of equal position, and are sorted by ``on`` within each split."""
-        return self.flow.apply(MergeJoin(tuple(on), how=how, suffix=suffix), [self, other], name=name)
-
-    def lookup_join(
         self,
-        index: Index,
-        on: str | Sequence[str],
+        other: Stream,
+        on: Sequence[str],
         *,
         how: str = "inner",
+        right_on: Sequence[str] | None = None,
+        filter: pc.Expression | str | None = None,
         suffix: str = "_right",
         name: str | None = None,
     ) -> Stream:
-        """Join with an index (``ps.index.memory(table, key=…)``), in the order of this stream."""
-        keys = (on,) if isinstance(on, str) else tuple(on)
-        return self._then(LookupJoin(index, keys, how=how, suffix=suffix), name)
+        """Join with ``other`` by merging. Both sides consist of the same number of splits, hold equal keys in splits
+        of equal position, and are sorted by the keys within each split.
 
-    def stream_aggregate(
-        self, by: Sequence[str], *, name: str | None = None, **aggregates: tuple[str, str] | str
+        ``how``: inner, left, right, full, left semi, right semi, anti. ``right_on``: the keys of ``other``, if they
+        have other names. ``filter``: what rows with equal keys must fulfil besides, over the joined row.
+        """
+        keys = None if right_on is None else tuple(right_on)
+        join = MergeJoin(tuple(on), how=how, suffix=suffix, right_on=keys, filter=filter)
+        return self.flow.apply(join, [self, other], name=name)
+
+    def hash_join(self, other: Stream, on: Sequence[str], *, name: str | None = None, **options: Any) -> Stream:
+        """Join with ``other``, both in any order: gathered into one subtask, where ``other`` is held in memory.
+
+        Options as for ``merge_join``; ``right_on`` is a tuple.
+        """
+        return self.flow.apply(HashJoin(tuple(on), **options), [self._gathered(), other._gathered()], name=name)
+
+    def lookup_join(
+        self, index: Index, on: str | Sequence[str], *, how: str = "inner", name: str | None = None, **options: Any
     ) -> Stream:
+        """Join with an index (``ps.index.memory(table, key=…)``), in the order of this stream; ``how``: inner or left.
+
+        Options as for ``LookupJoin``: suffix, with_key, conditions (``ps.index.Between``, ``InList``), filter, marker.
+        """
+        keys = (on,) if isinstance(on, str) else tuple(on)
+        return self._then(LookupJoin(index, keys, how=how, **options), name)
+
+    def stream_aggregate(self, by: Sequence[str], *, name: str | None = None, **aggregates: Asked) -> Stream:
         """Aggregate rows whose equal keys stand next to each other. ``total=("delay", "sum")``, ``n="count"``.
 
-        Functions: count, sum, min, max, mean, first, last. A group may span batches and splits of one lane.
+        Functions as for ``aggregate``. A group may span batches and splits of one lane.
         """
-        functions = tuple(
-            Aggregate(label, None, asked) if isinstance(asked, str) else Aggregate(label, asked[0], asked[1])
-            for label, asked in aggregates.items()
-        )
-        return self._then(StreamAggregate(tuple(by), functions), name)
+        return self._then(StreamAggregate(tuple(by), as_aggregates(aggregates)), name)
 
-    def gather(self, *, name: str | None = None) -> Stream:
+    def union(self, *others: Stream, name: str | None = None) -> Stream:
+        """The rows of this stream and of others of the same schema: in each round and lane those of this one first."""
+        return self.flow.apply(Union(1 + len(others)), [self, *others], name=name)
+
+    def gather(self, *, name: str | None = None) -> Self:
         """All rows in one subtask, in the order of their tags: the same sequence at any parallelism."""
-        return self.flow._add(Gather(), (self.id,), self.schema, name)
+        return cast("Self", self.flow._add(Gather(), (self.id,), self.schema, name))
 
     def write_parquet(
         self, path: str | Path, *, mode: Literal["new", "append"] = "new", name: str | None = None

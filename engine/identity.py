@@ -16,6 +16,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+FINAL_ROUND = 2**62
+"""The round of the rows that operators emit when they finish. It is the same for every lane and subtask, so that the
+place of those rows in the order does not depend on which subtask saw how many rounds."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class TaskId:

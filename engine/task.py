@@ -25,6 +25,7 @@ from .edges import ChannelId, Frame, Upstream
 from .elements import Barrier
 from .errors import PenstockError, UserCodeError
 from .identity import Attempt, BarrierKind, CheckpointId, Committable, TaskId
+from .operator_instance import blame
 from .operators.protocol import RunningSink
 from .plan import JobPlan
 from .scheduler.states import DriverState
@@ -228,7 +229,8 @@ class Task:
         prepared = self._prepared.setdefault(checkpoint, [])
         for operator in driver.operators:
             if operator.id in self._parts.sinks:
-                prepared += cast(RunningSink, operator.running).prepare(checkpoint)
+                with blame(operator):
+                    prepared += cast(RunningSink, operator.running).prepare(checkpoint)
         pending.tables.update(driver.snapshot())
         for reader, owner in self._parts.readers:
             if owner is driver:

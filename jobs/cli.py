@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from ..actors.interrupts import EXIT_CODE, INTERRUPTED
 from ..engine.errors import PenstockError
 from .registry import JOBS, RunOptions, find_job
 
@@ -103,9 +104,9 @@ def _guarded(work: Callable[[], int], *, verbose: bool) -> int:
             traceback.print_exc()
         typer.echo(f"penstock: {type(error).__name__}: {error}", err=True)
         return 2 if error.domain.value == "user" else 1
-    except KeyboardInterrupt:
-        typer.echo("penstock: interrupted; what is committed stays, and the same command goes on from there", err=True)
-        return 130
+    except KeyboardInterrupt as interrupt:
+        typer.echo(f"{INTERRUPTED}{f'; {interrupt}' if str(interrupt) else ''}", err=True)
+        return EXIT_CODE
 
 
 def main() -> None:

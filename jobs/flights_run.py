@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +39,12 @@ if TYPE_CHECKING:
 
 CHECKPOINTS_BEFORE_KILL = 2
 
+BRIEF_SCALE = 4
+"""Up to so many copies of the data Spark has a minute's work, of which starting it is the largest part."""
+
+CANCEL_SECONDS = 0.2
+"""Between two orders to cancel Spark's jobs: one that comes between two jobs finds nothing to cancel."""
+
 
 def explain(options: RunOptions) -> str:
     """The plan of the job, with the data as the embedded runner reads them."""
@@ -54,10 +60,10 @@ def run(options: RunOptions) -> int:
     output = (options.output or _new_folder()).absolute()
     checkpoints = Checkpoints((options.checkpoints or output / "checkpoints").absolute(), every=options.every)
     report = _Report(console, output)
-    if options.local:
-        _run_embedded(options, output, checkpoints, report)
-    else:
-        _run_on_ray(options, output, checkpoints, report)
+    try:
+        (_run_embedded if options.local else _run_on_ray)(options, output, checkpoints, report)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"what is committed stays, and --output {output} goes on from there") from None
     return report.conclude()
 
 
@@ -132,7 +138,10 @@ def _run_on_ray(options: RunOptions, output: Path, checkpoints: Checkpoints, rep
     try:
         java = f", Java: {cluster.java.describe()}" if cluster.java is not None else ""
         report.say(f"using {cluster.describe()}{java}")
-        with tempfile.TemporaryDirectory(prefix="penstock-flights-") as workspace:
+        output.mkdir(parents=True, exist_ok=True)
+        # where Spark reads the files: several machines need a folder that all of them see, as the outputs' folder is
+        shared = output if cluster.machines > 1 else None
+        with tempfile.TemporaryDirectory(prefix="penstock-flights-", dir=shared) as workspace:
             _run_with_spark(options, output, checkpoints, report, Path(workspace))
     finally:
         disconnect(cluster)
@@ -142,19 +151,19 @@ def _run_with_spark(
     options: RunOptions, output: Path, checkpoints: Checkpoints, report: _Report, workspace: Path
 ) -> None:
     from ..actors import spark_bridge
-    from . import flights_etl, flights_reference
+    from . import flights_reference
 
     config = _config(options)
     try:
         with report.step("Spark is up"):
-            spark = spark_bridge.start("flights", cores=1, verbose=options.verbose)
-        with report.step("Spark has prepared the data and handed them over"):
-            frames = flights_etl.frames(spark, config.scale, config.split_count, workspace)
-            flow = _handed_over(frames, output, config)
-        with ThreadPoolExecutor(1) as beside:
+            brief = config.scale <= BRIEF_SCALE
+            spark = spark_bridge.start("flights", cores=1, verbose=options.verbose, brief=brief)
+        with _thread_beside(spark) as submit:
+            with report.step("Spark has prepared the data and handed them over"):
+                flow = submit(_handed_over, spark, output, config, workspace).result()
             # the job needs Spark no more, so Spark may compute the reference meanwhile
-            verify = options.verify
-            reference = beside.submit(flights_reference.compute, spark, config.scale, workspace) if verify else None
+            compute = flights_reference.compute
+            reference = submit(compute, spark, config.scale, workspace) if options.verify else None
             _run_job(flow, options, checkpoints, report)
             if reference is not None:
                 with report.step("waited for Spark SQL, which computes the same from the files"):
@@ -165,14 +174,35 @@ def _run_with_spark(
         spark_bridge.stop()
 
 
-def _handed_over(frames: tuple[Any, Any, pa.Table], output: Path, config: FlightsConfig) -> Flow:
+@contextmanager
+def _thread_beside(spark: Any) -> Iterator[Callable[..., Future[Any]]]:
+    """Starts work with Spark in a thread of its own: a call to Spark that Ctrl-C breaks off would leave a traceback and
+    a connection in disorder. What an error in the block leaves undone is cancelled."""
+    asked: list[Future[Any]] = []
+    with ThreadPoolExecutor(1) as beside:
+
+        def submit(work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+            asked.append(beside.submit(work, *arguments))
+            return asked[-1]
+
+        try:
+            yield submit
+        except BaseException:
+            while wait(asked, CANCEL_SECONDS).not_done:
+                spark.sparkContext.cancelAllJobs()
+            raise
+
+
+def _handed_over(spark: Any, output: Path, config: FlightsConfig, workspace: Path) -> Flow:
     """The flow, with the frames' partitions handed over already, so that the time it takes shows where it belongs."""
     from ..actors.spark_bridge import open_frame
+    from .flights_etl import frames
 
-    flights, weather = open_frame(frames[0]), open_frame(frames[1])
+    prepared = frames(spark, config.scale, config.split_count, workspace)
+    flights, weather = open_frame(prepared[0]), open_frame(prepared[1])
     flights.splits()
     weather.splits()
-    return build(flights, weather, frames[2], output, config)
+    return build(flights, weather, prepared[2], output, config)
 
 
 def _run_job(flow: Flow, options: RunOptions, checkpoints: Checkpoints, report: _Report) -> None:

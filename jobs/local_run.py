@@ -22,6 +22,7 @@ from ..actors.audit import Audit, audit_job
 from ..actors.cleaning import clean_outputs
 from ..actors.coordinator_files import CoordinatorFiles
 from ..actors.coordinator_host import CoordinatorHost
+from ..actors.interrupts import tell_interrupts_briefly
 from ..actors.messages import Arrived, Deployment, Order, Ordered, ProcessMessage, Versioned
 from ..actors.resuming import Place, check_resume, place_in
 from ..actors.settings import Checkpoints
@@ -67,9 +68,9 @@ def run_local(
     try:
         resuming = check_resume(place.folder, plan.name, resume)
         plan.check(resuming)
-        clean_outputs(plan, place.folder)
         if not resuming:
             COLLECTED.forget(plan.name)
+        tell_interrupts_briefly()
         return LocalJob(plan, place)
     except BaseException:
         place.release()
@@ -240,7 +241,7 @@ class LocalJob:
             host.close()
         for files in self._files:
             files.close()
-        clean_outputs(self.plan, self.folder)
+        clean_outputs(self.plan, self.folder, self.status().generation)
         self._release()
 
     def __enter__(self) -> Self:

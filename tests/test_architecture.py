@@ -80,6 +80,7 @@ ROOT = Rule((), inside=FOLDERS)
 RULES = (
     ROOT,
     Rule(("engine",), inside=("engine",), outside=ARROW),
+    Rule(("engine.sql", "engine.sql_types"), inside=("engine",), outside=ARROW | {"sqlglot"}, upward=DRIVING),
     Rule(("engine.identity",), inside=(), stdlib=WORDS_ONLY),
     Rule(("engine.errors", "engine.clock"), inside=FOUNDATION),
     Rule(("engine.elements", "engine.schemas"), inside=ELEMENTS, outside=ARROW),
@@ -140,6 +141,11 @@ def test_package_imports_only_what_its_layer_may_know(package: Sources) -> None:
 
 def test_light_modules_load_neither_ray_nor_pyspark_when_imported(package: Sources) -> None:
     assert heavy(package) == []
+
+
+def test_sqlglot_is_loaded_by_nobody_before_a_text_is_met(package: Sources) -> None:
+    others = [module for module in package if module not in {"engine.sql", "engine.sql_types"}]
+    assert find_heavy(package, others, frozenset({"sqlglot"})) == []
 
 
 def test_package_has_no_import_cycles(package: Sources) -> None:

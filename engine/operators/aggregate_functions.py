@@ -1,84 +1,35 @@
-"""Aggregate functions over runs of rows: what one promises, and those there are.
-
-A function keeps its *state* in Arrow columns, one row per group. A row of input is lifted to a state of its own; states
-that follow each other are merged; a state at the end becomes a value. Continuing a group is therefore the same as
-merging the state kept so far with the rows that follow.
+"""The aggregate functions that reduce a group to one value; ``aggregate_protocol`` says what a function promises.
 
 Rules:
 
-1. ``merge`` works strictly from the first row of a segment to its last. So a result does not depend on where a group
-   was cut into batches, floating-point sums included (they are not summed pairwise).
-2. Dictionary columns arrive decoded. Nulls are skipped, except by ``count`` of rows, ``first`` and ``last``.
-3. Integer sums are exact, whatever the order; a sum that does not fit raises OverflowError when it is asked for.
-   The smallest and the largest value follow Spark and DuckDB: NaN is larger than any number.
+1. Nulls are skipped, except by ``count`` of rows, ``first``, ``last`` and ``collect_list``.
+2. Integer sums are exact, whatever the order; a sum that does not fit raises OverflowError when it is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..errors import FlowError
-from .keys import is_point_in_time, numbers, validity
+from .aggregate_protocol import AggregateFunction, Segments, State, unfit
+from .extreme import Extreme
+from .keys import numbers, validity
+from .list_aggregates import CollectList, DistinctValues
 from .pieces import Flags, Positions
-
-State: TypeAlias = tuple[pa.Array, ...]
+from .reductions import all_null, grouped, is_whole, none_valid, scattered_sum
+from .variance import Variance
 
 _LOW_BITS = np.int64(2**32 - 1)
-
-
-@dataclass(frozen=True)
-class Segments:
-    """Consecutive rows cut into non-empty segments: ``starts`` are their first rows, ``rows`` the number of all."""
-
-    starts: Positions
-    rows: int
-
-    @cached_property
-    def ends(self) -> Positions:
-        """The row after the last one of each segment."""
-        return np.append(self.starts[1:], self.rows)
-
-    @cached_property
-    def ids(self) -> Positions:
-        """For each row the number of its segment."""
-        return np.repeat(np.arange(len(self.starts)), self.ends - self.starts)
-
-
-@runtime_checkable
-class AggregateFunction(Protocol):
-    """An aggregate function; immutable and picklable. ``column``: the type of its argument, None for rows as such."""
-
-    @property
-    def name(self) -> str:
-        """The function's name in flows and errors."""
-
-    def state_types(self, column: pa.DataType | None) -> tuple[pa.DataType, ...]:
-        """The types of the state's columns. Raises FlowError if the function does not take this type."""
-
-    def result_type(self, column: pa.DataType | None) -> pa.DataType:
-        """The type of the value."""
-
-    def lift(self, values: pa.Array | None, rows: int) -> State:
-        """Each of ``rows`` rows as a state."""
-
-    def merge(self, state: State, segments: Segments) -> State:
-        """One state per segment."""
-
-    def final(self, state: State, column: pa.DataType | None) -> pa.Array:
-        """The values. Raises OverflowError if one does not fit its type."""
 
 
 class Count:
     """The number of rows, or of rows in which the column is not null."""
 
     name = "count"
+    ordered = False
 
     def state_types(self, column: pa.DataType | None) -> tuple[pa.DataType, ...]:
         return (pa.int64(),)
@@ -91,8 +42,14 @@ class Count:
             return (pa.array(np.ones(rows, dtype=np.int64)),)
         return (values.is_valid().cast(pa.int64()),)
 
+    def blank(self, column: pa.DataType | None, rows: int) -> State:
+        return (pa.array(np.zeros(rows, dtype=np.int64)),)
+
     def merge(self, state: State, segments: Segments) -> State:
         return (pa.array(np.add.reduceat(state[0].to_numpy(), segments.starts)),)
+
+    def scatter(self, state: State, ids: Positions, groups: int) -> State:
+        return (pa.array(scattered_sum(state[0].to_numpy(), ids, groups)),)
 
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
         return state[0]
@@ -102,6 +59,7 @@ class Sum:
     """The sum: int64 or uint64 of integers and booleans, float64 of floats, decimals with 38 digits of decimals."""
 
     name = "sum"
+    ordered = False
 
     def state_types(self, column: pa.DataType | None) -> tuple[pa.DataType, ...]:
         result = self.result_type(column)
@@ -112,13 +70,13 @@ class Sum:
         return (pa.float64(),)
 
     def result_type(self, column: pa.DataType | None) -> pa.DataType:
-        if _is_whole(column):
+        if is_whole(column):
             return pa.uint64() if pa.types.is_uint64(column) else pa.int64()
         if column is not None and pa.types.is_decimal(column):
             return pa.decimal256(76, column.scale) if column.bit_width > 128 else pa.decimal128(38, column.scale)
         if column is not None and pa.types.is_floating(column):
             return pa.float64()
-        raise _unfit(self.name, column, "numbers, decimals and booleans")
+        raise unfit(self.name, column, "numbers, decimals and booleans")
 
     def lift(self, values: pa.Array | None, rows: int) -> State:
         assert values is not None
@@ -128,21 +86,31 @@ class Sum:
         plain = numbers(values)
         if pa.types.is_floating(values.type):
             with np.errstate(invalid="ignore"):
-                return (pa.array(plain.astype(np.float64), mask=missing),)
-        whole = plain if pa.types.is_uint64(values.type) else plain.astype(np.int64)
-        low = whole & whole.dtype.type(_LOW_BITS)
-        return tuple(pa.array(part.astype(np.int64), mask=missing) for part in (whole >> whole.dtype.type(32), low))
+                return (pa.array(plain.astype(np.float64, copy=False), mask=missing),)
+        whole = plain if pa.types.is_uint64(values.type) else plain.astype(np.int64, copy=False)
+        halves = (whole >> whole.dtype.type(32), whole & whole.dtype.type(_LOW_BITS))
+        return tuple(pa.array(part.astype(np.int64, copy=False), mask=missing) for part in halves)
+
+    def blank(self, column: pa.DataType | None, rows: int) -> State:
+        return tuple(pa.nulls(rows, type) for type in self.state_types(column))
 
     def merge(self, state: State, segments: Segments) -> State:
         if pa.types.is_decimal(state[0].type):
-            return (_grouped(state[0], segments, "sum"),)
-        missing = _all_null(state[0], segments)
+            return (grouped(state[0], segments.ids, "sum"),)
+        missing = all_null(state[0], segments)
         if pa.types.is_floating(state[0].type):
             # bincount adds in the order of the rows (rule 1); add.reduceat would add pairwise
             total = np.bincount(segments.ids, weights=numbers(state[0]), minlength=len(segments.starts))
             return (pa.array(total, mask=missing),)
-        high, low = (np.add.reduceat(numbers(part), segments.starts) for part in state)
-        return pa.array(high + (low >> 32), mask=missing), pa.array(low & _LOW_BITS, mask=missing)
+        return _carried([np.add.reduceat(numbers(part), segments.starts) for part in state], missing)
+
+    def scatter(self, state: State, ids: Positions, groups: int) -> State:
+        if pa.types.is_decimal(state[0].type):
+            return (grouped(state[0], ids, "sum"),)
+        missing = none_valid(state[0], ids, groups)
+        if pa.types.is_floating(state[0].type):
+            return (pa.array(np.bincount(ids, weights=numbers(state[0]), minlength=groups), mask=missing),)
+        return _carried([scattered_sum(numbers(part), ids, groups) for part in state], missing)
 
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
         result = self.result_type(column)
@@ -166,6 +134,7 @@ class Mean:
     """The mean as float64: the sum, exact where :class:`Sum` is, by the number of values."""
 
     name = "mean"
+    ordered = False
     _sum = Sum()
     _count = Count()
 
@@ -177,17 +146,23 @@ class Mean:
         try:
             self._sum.result_type(column)
         except FlowError:
-            raise _unfit(self.name, column, "numbers, decimals and booleans") from None
+            raise unfit(self.name, column, "numbers, decimals and booleans") from None
         return pa.float64()
 
     def lift(self, values: pa.Array | None, rows: int) -> State:
         return (*self._sum.lift(values, rows), *self._count.lift(values, rows))
 
+    def blank(self, column: pa.DataType | None, rows: int) -> State:
+        return (*self._sum.blank(column, rows), *self._count.blank(column, rows))
+
     def merge(self, state: State, segments: Segments) -> State:
         return (*self._sum.merge(state[:-1], segments), *self._count.merge(state[-1:], segments))
 
+    def scatter(self, state: State, ids: Positions, groups: int) -> State:
+        return (*self._sum.scatter(state[:-1], ids, groups), *self._count.scatter(state[-1:], ids, groups))
+
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
-        if _is_whole(column):
+        if is_whole(column):
             total = numbers(state[0]) * 2.0**32 + numbers(state[1])
         else:
             total = numbers(state[0].cast(pa.float64()))
@@ -197,130 +172,63 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Extreme:
-    """The smallest or the largest value, of the column's type."""
-
-    name: str
-
-    def state_types(self, column: pa.DataType | None) -> tuple[pa.DataType, ...]:
-        return (self.result_type(column),)
-
-    def result_type(self, column: pa.DataType | None) -> pa.DataType:
-        if column is None or not (_is_plain(column) or _is_grouped(column)):
-            raise _unfit(self.name, column, "numbers, booleans, strings, binary, decimals, dates and times")
-        return column
-
-    def lift(self, values: pa.Array | None, rows: int) -> State:
-        assert values is not None
-        return (values,)
-
-    def merge(self, state: State, segments: Segments) -> State:
-        (values,) = state
-        if not _is_plain(values.type):
-            return (_grouped(values, segments, self.name),)
-        plain = numbers(values)
-        floating = pa.types.is_floating(values.type)
-        if values.null_count:
-            plain = np.where(validity(values), plain, self._neutral(plain.dtype, floating))
-        if floating:
-            plain = np.where(np.isnan(plain), plain.dtype.type("nan"), plain)  # fmin does not pass over signalling NaNs
-        with np.errstate(invalid="ignore"):
-            found = self._reduction(floating).reduceat(plain, segments.starts)
-            if floating:
-                found = found + found.dtype.type(0)  # so that the sign of a zero does not depend on cuts
-        return (_typed(found, values.type, _all_null(values, segments)),)
-
-    def final(self, state: State, column: pa.DataType | None) -> pa.Array:
-        return state[0]
-
-    def _reduction(self, floating: bool) -> np.ufunc:
-        if self.name == "max":
-            return np.maximum
-        return np.fmin if floating else np.minimum  # fmin passes over NaN, which is the largest value
-
-    def _neutral(self, dtype: np.dtype[Any], floating: bool) -> Any:
-        if floating:
-            return dtype.type("nan" if self.name == "min" else "-inf")
-        if dtype == np.bool_:
-            return np.bool_(self.name == "min")
-        bounds = np.iinfo(dtype)
-        return bounds.max if self.name == "min" else bounds.min
-
-
-@dataclass(frozen=True)
 class Edge:
-    """The column's value in the first or the last row, null included."""
+    """The column's value in the first or the last row, null included. State: the value, and whether there was a row."""
 
     name: str
+    ordered: bool = True
 
     def state_types(self, column: pa.DataType | None) -> tuple[pa.DataType, ...]:
-        return (self.result_type(column),)
+        return (self.result_type(column), pa.bool_())
 
     def result_type(self, column: pa.DataType | None) -> pa.DataType:
         if column is None:
-            raise _unfit(self.name, column, "any column")
+            raise unfit(self.name, column, "any column")
         return column
 
     def lift(self, values: pa.Array | None, rows: int) -> State:
         assert values is not None
-        return (values,)
+        return values, pa.array(np.ones(rows, dtype=bool))
+
+    def blank(self, column: pa.DataType | None, rows: int) -> State:
+        return pa.nulls(rows, column), pa.array(np.zeros(rows, dtype=bool))
 
     def merge(self, state: State, segments: Segments) -> State:
-        rows = segments.starts if self.name == "first" else segments.ends - 1
-        return (state[0].take(pa.array(rows)),)
+        present = state[1].to_numpy(zero_copy_only=False)
+        first = self.name == "first"
+        rows = segments.starts if first else segments.ends - 1
+        if not present.all():
+            place = np.where(present, np.arange(segments.rows), segments.rows if first else -1)
+            found = (np.minimum if first else np.maximum).reduceat(place, segments.starts)
+            rows = np.where((found >= 0) & (found < segments.rows), found, rows)
+        return tuple(part.take(pa.array(rows)) for part in state)
 
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
         return state[0]
 
 
+_COUNT, _MEAN, _FIRST, _LIST = Count(), Mean(), Edge("first"), CollectList()
+
 FUNCTIONS: dict[str, AggregateFunction] = {
-    function.name: function
-    for function in (Count(), Sum(), Extreme("min"), Extreme("max"), Mean(), Edge("first"), Edge("last"))
+    "count": _COUNT,
+    "sum": Sum(),
+    "min": Extreme("min"),
+    "max": Extreme("max"),
+    "mean": _MEAN,
+    "avg": _MEAN,
+    "variance": Variance("variance"),
+    "stddev": Variance("stddev"),
+    "count_distinct": DistinctValues(_COUNT),
+    "first": _FIRST,
+    "arbitrary": _FIRST,
+    "last": Edge("last"),
+    "collect_list": _LIST,
+    "array_agg": _LIST,
 }
+"""All functions by the names that a flow may use."""
 
 
-def _all_null(values: pa.Array, segments: Segments) -> Flags | None:
-    """Which segments hold nothing but nulls; None if the column has no null."""
-    if not values.null_count:
-        return None
-    flags: Flags = ~np.logical_or.reduceat(validity(values), segments.starts)
-    return flags
-
-
-def _grouped(values: pa.Array, segments: Segments, function: str) -> pa.Array:
-    """Arrow's own reduction, for types that numpy does not know. Groups come in the order of their numbers."""
-    table = pa.table({"segment": segments.ids, "value": values})
-    made = table.group_by("segment", use_threads=False).aggregate([("value", function)])
-    return made.column(f"value_{function}").combine_chunks().cast(values.type)
-
-
-def _typed(found: Any, type: pa.DataType, missing: Flags | None) -> pa.Array:
-    plain = pa.array(found, mask=missing)
-    return plain.view(type) if pa.types.is_temporal(type) else pc.cast(plain, type)
-
-
-def _is_whole(type: pa.DataType | None) -> bool:
-    return type is not None and bool(pa.types.is_integer(type) or pa.types.is_boolean(type))
-
-
-def _is_plain(type: pa.DataType) -> bool:
-    """The types that numpy reduces."""
-    return _is_whole(type) or bool(pa.types.is_floating(type)) or is_point_in_time(type)
-
-
-def _is_grouped(type: pa.DataType) -> bool:
-    """The types that Arrow's group-by reduces."""
-    checks: tuple[Callable[[pa.DataType], bool], ...] = (
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-        pa.types.is_fixed_size_binary,
-        pa.types.is_decimal,
-    )
-    return any(check(type) for check in checks)
-
-
-def _unfit(name: str, column: pa.DataType | None, takes: str) -> FlowError:
-    given = "no column" if column is None else f"a column of type {column}"
-    return FlowError(f"{name} cannot be computed of {given}", f"{name} takes {takes}")
+def _carried(halves: list[Positions], missing: Flags | None) -> State:
+    """Upper and lower halves of sums, the lower ones below 2³² again."""
+    high, low = halves
+    return pa.array(high + (low >> 32), mask=missing), pa.array(low & _LOW_BITS, mask=missing)

@@ -10,38 +10,38 @@ import pyarrow.compute as pc
 
 from ..elements import Batch
 from ..errors import FlowError
-from ..expressions import Evaluator, as_expression, types_of
+from ..expressions import Evaluator, as_expression, same_expression, types_of
 from ..schemas import check_inputs, check_movable
 from .protocol import OperatorContext, Output, Stateless
 
 
 @dataclass(frozen=True, eq=False)
 class Filter:
-    """Keeps the rows for which ``predicate`` is true (neither false nor null)."""
+    """Keeps the rows for which ``predicate``, an expression or SQL text, is true (neither false nor null)."""
 
-    predicate: pc.Expression
+    predicate: pc.Expression | str
     kind: str = "filter"
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The schema of the input."""
         check_inputs(self.kind, inputs, 1)
         check_movable(self.kind, inputs[0])
-        predicate = as_expression(self.kind, self.predicate)
+        predicate = as_expression(self.kind, self.predicate, inputs[0])
         (found,) = types_of(self.kind, inputs[0], [("predicate", predicate)])
         if not (pa.types.is_boolean(found) or pa.types.is_null(found)):
-            raise FlowError(f"filter: {predicate} is {found}, not a condition", "compare it with something")
+            raise FlowError(f"filter: {self.predicate} is {found}, not a condition", "compare it with something")
         return inputs[0]
 
     def build(self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None) -> RunningFilter:
         """A running filter."""
-        return RunningFilter(self.predicate)
+        return RunningFilter(as_expression(self.kind, self.predicate, inputs[0]))
 
     def describe(self) -> str:
         """The predicate."""
         return str(self.predicate)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Filter) and self.predicate.equals(other.predicate)
+        return isinstance(other, Filter) and same_expression(self.predicate, other.predicate)
 
     def __hash__(self) -> int:
         return hash(str(self.predicate))

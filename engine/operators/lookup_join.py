@@ -2,42 +2,68 @@
 
 Rules:
 
-1. A row with a null key is not looked up: it has no match. ``inner`` drops rows without match, ``left`` keeps them
-   once, with nulls. Matches of one row come in the order of the index.
-2. Batches keep round and lane. Several rows per match may make a batch grow; pieces have at most ``PIECE_ROWS`` rows.
+1. A row with a null in a key, or in a column that a condition compares with, is not looked up: it has no match.
+   ``inner`` drops rows without match, ``left`` keeps them once, with nulls. Matches of one row come in the order of the
+   index.
+2. Conditions and filter are judged on each pair behind the lookup; a null result is no match. A row whose pairs all
+   fail is a row without match.
+3. Batches keep round and lane. Several rows per match may make a batch grow; pieces have at most ``output_rows`` rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..elements import Batch
 from ..errors import FlowError
-from ..schemas import check_columns, check_distinct, check_inputs, check_movable, check_same_types
+from ..expressions import as_expression, same_expression
+from ..schemas import check_columns, check_distinct, check_inputs, check_movable, check_same_types, unique_schema
 from .index_protocol import Index, OpenIndex
+from .join_shape import JoinShape, Taken, check_join_type
 from .keys import check_key_types, valid_rows
-from .matching import Matches, check_join_type, join_schema, joined_rows
+from .lookup_conditions import Between, InList
+from .matching import Matches, PairFilter, slots
 from .protocol import Emitter, OperatorContext, Output, Stateless
 
+JOIN_TYPES = ("inner", "left")
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class LookupJoin:
-    """Joins with ``index``; ``on`` are the stream's columns that stand for the index's key, in its order."""
+    """Joins with ``index``; ``on`` are the stream's columns that stand for the index's key, in its order.
+
+    ``with_key``: the index's key columns are in the output, too. ``conditions``: what an index row must fulfil besides.
+    ``filter``: a condition over the joined row. ``marker``: a last column that tells rows with a match from others.
+    """
 
     index: Index
     on: tuple[str, ...]
     how: str = "inner"
     suffix: str = "_right"
+    with_key: bool = False
+    conditions: tuple[Between | InList, ...] = ()
+    filter: pc.Expression | str | None = None
+    marker: str | None = None
     kind: str = "lookup join"
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """The stream's columns, then the index's columns without its key."""
+        """The stream's columns, then the index's (without its key), then the marker."""
+        shape = self.shape(inputs)
+        self.condition(shape)
+        if self.marker is None:
+            return shape.schema
+        fields = [*shape.schema, pa.field(self.marker, pa.bool_())]
+        return unique_schema(self.kind, fields, "choose another name for the marker")
+
+    def shape(self, inputs: Sequence[pa.Schema]) -> JoinShape:
+        """Where the output's columns come from; checks the input."""
         check_inputs(self.kind, inputs, 1)
-        check_join_type(self.kind, self.how)
+        check_join_type(self.kind, self.how, JOIN_TYPES)
         check_distinct(self.kind, "key", self.on)
         check_columns(self.kind, inputs[0], self.on)
         check_movable(self.kind, inputs[0])
@@ -50,52 +76,102 @@ class LookupJoin:
         check_key_types(self.kind, fields, ordered=True)
         theirs = [self.index.schema.field(name) for name in self.index.key]
         check_same_types(self.kind, zip(fields, theirs, strict=True), "stream", "index")
-        return join_schema(self.kind, inputs[0], self.index.schema, self.index.key, self.how, self.suffix)
+        for condition in self.conditions:
+            check_columns(self.kind, self.index.schema, [condition.column], "index")
+            check_columns(self.kind, inputs[0], condition.probe_columns)
+        once = [] if self.with_key else list(zip(self.on, self.index.key, strict=True))
+        return JoinShape.of(self.kind, (inputs[0], self.index.schema), once, self.how, self.suffix)
+
+    def condition(self, shape: JoinShape) -> PairFilter | None:
+        """Conditions and filter as one, ready to run."""
+        parts = [each.expression(self._index_column(shape, each.column), shape.pairs) for each in self.conditions]
+        if self.filter is not None:
+            parts.append(as_expression(self.kind, self.filter, shape.pairs))
+        if not parts:
+            return None
+        return PairFilter(self.kind, reduce(lambda one, other: one & other, parts), shape)
+
+    def _index_column(self, shape: JoinShape, name: str) -> str:
+        """The name of an index column in the joined row."""
+        if name in self.index.key and not self.with_key:
+            return self.on[self.index.key.index(name)]
+        position = self.index.schema.get_field_index(name)
+        places = [
+            place for place, source in enumerate(shape.pair_sources) if source.side and source.position == position
+        ]
+        return str(shape.pairs.field(places[0]).name)
 
     def build(
         self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
     ) -> RunningLookupJoin:
         """A running join; opens the index."""
-        return RunningLookupJoin(self, self.output_schema(inputs))
+        return RunningLookupJoin(self, inputs, context.output_rows)
 
     def describe(self) -> str:
-        """Join type, keys and index."""
-        return f"{self.how} on {', '.join(self.on)}, {self.index.describe()}"
+        """Join type, keys, index and conditions."""
+        conditions = [each.describe() for each in self.conditions]
+        conditions += [] if self.filter is None else [str(self.filter)]
+        extra = [f"where {' and '.join(conditions)}"] if conditions else []
+        extra += ["with its key"] if self.with_key else []
+        extra += [f"marker {self.marker}"] if self.marker is not None else []
+        return ", ".join([f"{self.how} on {', '.join(self.on)}", self.index.describe(), *extra])
+
+    def _identity(self) -> tuple[object, ...]:
+        return self.index, self.on, self.how, self.suffix, self.with_key, self.conditions, self.marker
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, LookupJoin)
+            and self._identity() == other._identity()
+            and same_expression(self.filter, other.filter)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
 
 
 class RunningLookupJoin(Stateless):
     """Looks up batch by batch."""
 
-    def __init__(self, config: LookupJoin, schema: pa.Schema) -> None:
+    def __init__(self, config: LookupJoin, inputs: Sequence[pa.Schema], output_rows: int) -> None:
         self._on = config.on
+        compared = [name for condition in config.conditions for name in condition.probe_columns]
+        self._needed = list(dict.fromkeys([*config.on, *compared]))
         self._keep_left = config.how == "left"
-        self._schema = schema
-        self._wanted = [name for name in config.index.schema.names if name not in config.index.key]
+        self._marked = config.marker is not None
+        self._shape = config.shape(inputs)
+        self._condition = config.condition(self._shape)
+        self._schema = config.output_schema(inputs)
+        self._output_rows = output_rows
         self._index: OpenIndex = config.index.open()
+        self._empty = pa.RecordBatch.from_pylist([], config.index.schema)
         self._emitter = Emitter()
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         """Emit the batch's rows with their matches."""
         records = batch.records
+        right, matches = self._looked_up(records)
+        for piece in slots(records, right, matches, self._condition, self._output_rows):
+            keep = piece.hits | piece.misses if self._keep_left else piece.hits
+            missing = ~piece.hits[keep]
+            taken = Taken(piece.rows[keep], piece.where[keep], None, missing if missing.any() else None)
+            if taken.rows:
+                made = self._shape.batch(records, right, taken)
+                if self._marked:
+                    made = pa.RecordBatch.from_arrays([*made.columns, pa.array(~missing)], schema=self._schema)
+                self._emitter.emit(made, batch.tag.round, batch.tag.lane, out)
+
+    def _looked_up(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Matches]:
         keys = [records.column(name) for name in self._on]
-        valid = valid_rows(keys)
+        valid = valid_rows([records.column(name) for name in self._needed])
         if valid is None:
             found = self._index.lookup(keys)
-            matches = found.matches
-        else:
-            found = self._index.lookup([column.take(pa.array(valid)) for column in keys])
-            matches = _spread(found.matches, valid, records.num_rows)
-        rows = found.records.select(self._wanted)
-        for made in joined_rows(records, rows, matches, self._schema, keep_left=self._keep_left):
-            self._emitter.emit(made, batch.tag.round, batch.tag.lane, out)
+            return found.records, found.matches
+        if not len(valid):
+            return self._empty, Matches.none(records.num_rows)
+        found = self._index.lookup([column.take(pa.array(valid)) for column in keys])
+        return found.records, found.matches.spread(valid, records.num_rows)
 
     def close(self) -> None:
         """Close the index."""
         self._index.close()
-
-
-def _spread(matches: Matches, valid: np.typing.NDArray[np.int64], rows: int) -> Matches:
-    """Matches of the rows that were looked up as matches of all rows."""
-    first, counts = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
-    first[valid], counts[valid] = matches.first, matches.counts
-    return Matches(first, counts, matches.rows)

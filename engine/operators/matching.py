@@ -1,18 +1,25 @@
-"""What the joins share: their output schema, and the rows of a join given who matches whom."""
+"""What the joins share: who matches whom, a condition on pairs, and which left rows are left without a match.
+
+Rules:
+
+1. Pairs are walked over in the order of the left side, the matches of a row in the order of the right side, in pieces
+   of bounded size. Nothing is ever decided by a piece: a row whose pairs span pieces is judged behind its last one.
+2. A condition is true, or the pair does not match; null counts as false.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..errors import FlowError
-from ..schemas import unique_schema
-from .pieces import Positions, indices, pieces
-
-JOIN_TYPES = ("inner", "left")
+from ..expressions import Evaluator, as_expression, types_of
+from .join_shape import LEFT, JoinShape, Source
+from .pieces import PIECE_ROWS, Flags, Piece, Positions, pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,38 +34,137 @@ class Matches:
     counts: Positions
     rows: Positions | None
 
+    @classmethod
+    def none(cls, rows: int) -> Matches:
+        """No match for any of ``rows`` left rows."""
+        nothing = np.zeros(rows, dtype=np.int64)
+        return cls(nothing, nothing, None)
 
-def check_join_type(kind: str, how: str) -> None:
-    """``how`` is a join type that the operator knows."""
-    if how not in JOIN_TYPES:
-        raise FlowError(f"{kind}: {how!r} is no join type it knows", f"use one of: {', '.join(JOIN_TYPES)}")
-
-
-def join_schema(
-    kind: str, left: pa.Schema, right: pa.Schema, right_keys: Sequence[str], how: str, suffix: str
-) -> pa.Schema:
-    """Left columns, then right columns without the keys, with ``suffix`` where a left column has the name."""
-    fields = list(left)
-    for field in right:
-        if field.name not in right_keys:
-            name = field.name + suffix if field.name in left.names else field.name
-            fields.append(pa.field(name, field.type, field.nullable or how == "left", field.metadata))
-    return unique_schema(kind, fields, "rename a column, or choose another suffix")
+    def spread(self, looked_up: Positions, rows: int) -> Matches:
+        """These matches of the rows ``looked_up`` as matches of all ``rows`` rows."""
+        first, counts = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
+        first[looked_up], counts[looked_up] = self.first, self.counts
+        return Matches(first, counts, self.rows)
 
 
-def joined_rows(
-    left: pa.RecordBatch, right: pa.RecordBatch, matches: Matches, schema: pa.Schema, *, keep_left: bool
-) -> Iterator[pa.RecordBatch]:
-    """The joined rows in the order of the left side, in pieces. ``right`` holds only the columns that are wanted.
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a join does at once: left rows, right rows, and who matches whom.
 
-    ``keep_left``: a left row without match stays, with nulls.
+    The first ``len(places)`` right rows leave with this step: each has its place before the left row ``places[n]`` if
+    it has matched nothing. ``matched``: which right rows have matched something, in this step or before; whoever makes
+    the output of a step notes it there.
     """
-    counts = np.maximum(matches.counts, 1) if keep_left else matches.counts
-    for piece in pieces(counts):
-        unmatched = matches.counts[piece.rows] == 0
-        where = np.where(unmatched, 0, matches.first[piece.rows] + piece.positions)
+
+    left: pa.RecordBatch
+    right: pa.RecordBatch
+    matches: Matches
+    places: Positions
+    matched: Flags
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Some consecutive places for output: one for each pair, and one for each left row without any pair.
+
+    ``rows`` and ``where`` are row numbers of the left and right side. ``hits``: the pair matches. ``misses``: the last
+    place of a left row that has turned out to match nothing; ``found``: of one that matches something. Left rows below
+    ``decided`` have had all their places.
+    """
+
+    rows: Positions
+    where: Positions
+    hits: Flags
+    misses: Flags
+    found: Flags
+    decided: int
+
+
+class PairFilter:
+    """A condition on pairs of rows, computed over the columns that it mentions."""
+
+    def __init__(self, kind: str, condition: pc.Expression | str, shape: JoinShape) -> None:
+        expression = as_expression(kind, condition, shape.pairs)
+        (found,) = types_of(kind, shape.pairs, [("filter", expression)])
+        if not (pa.types.is_boolean(found) or pa.types.is_null(found)):
+            raise FlowError(f"{kind}: the filter {condition} is {found}, not a condition", "compare it with something")
+        self._evaluator = Evaluator([("filter", expression)])
+        mentioned = _mentioned(expression, shape.pairs)
+        self._schema = pa.schema([shape.pairs.field(position) for position in mentioned])
+        self._sources: list[Source] = [shape.pair_sources[position] for position in mentioned]
+
+    def passes(self, left: pa.RecordBatch, right: pa.RecordBatch, rows: Positions, where: Positions) -> Flags:
+        """For each pair (``rows[n]``, ``where[n]``): does it match?"""
+        if not len(rows):
+            return np.zeros(0, dtype=bool)
+        mine, theirs = pa.array(rows), pa.array(where)
+        arrays = [
+            left.column(source.position).take(mine)
+            if source.side == LEFT
+            else right.column(source.position).take(theirs)
+            for source in self._sources
+        ]
+        (mask,) = self._evaluator.evaluate(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        if pa.types.is_null(mask.type):
+            return np.zeros(len(rows), dtype=bool)
+        flags: Flags = mask.fill_null(False).to_numpy(zero_copy_only=False)
+        return flags
+
+
+def slots(
+    left: pa.RecordBatch,
+    right: pa.RecordBatch,
+    matches: Matches,
+    condition: PairFilter | None,
+    limit: int = PIECE_ROWS,
+) -> Iterator[Slots]:
+    """The places for the output of a join, in pieces of at most ``limit``."""
+    places = np.maximum(matches.counts, 1)
+    carried = False  # whether the row that the last piece cut had a match in it
+    for piece in pieces(places, limit):
+        hits = matches.counts[piece.rows] > 0
+        where = np.where(hits, matches.first[piece.rows] + piece.positions, 0)
         if matches.rows is not None and len(matches.rows):
             where = matches.rows[where]
-        taken = indices(where, unmatched if unmatched.any() else None)
-        columns = [*piece.repeat(left).columns, *(column.take(taken) for column in right.columns)]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        if condition is None:
+            last = piece.positions + 1 == places[piece.rows]
+            yield Slots(piece.rows, where, hits, ~hits, hits & last, int(piece.rows[-1]) + bool(last[-1]))
+            continue
+        candidates = np.flatnonzero(hits)
+        hits[candidates] = condition.passes(left, right, piece.rows[candidates], where[candidates])
+        made, carried = _judged(piece, where, hits, places, carried=carried)
+        yield made
+
+
+def _judged(piece: Piece, where: Positions, hits: Flags, places: Positions, *, carried: bool) -> tuple[Slots, bool]:
+    """Which left rows have matched nothing; and whether the row that goes on behind the piece has matched so far."""
+    rows = piece.rows
+    starts = np.flatnonzero(np.diff(rows, prepend=-1))
+    matched = np.logical_or.reduceat(hits, starts)
+    if piece.positions[0] > 0:
+        matched[0] |= carried
+    is_whole = bool(piece.positions[-1] + 1 == places[rows[-1]])
+    ends = np.append(starts[1:], len(rows)) - 1
+    if not is_whole:
+        ends = ends[:-1]
+    misses, found = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
+    misses[ends], found[ends] = ~matched[: len(ends)], matched[: len(ends)]
+    decided = int(rows[-1]) + is_whole
+    return Slots(rows, where, hits, misses, found, decided), bool(matched[-1])
+
+
+def _mentioned(expression: pc.Expression, schema: pa.Schema) -> list[int]:
+    """The positions of the columns without which the expression cannot be computed; at least one column."""
+    everything = list(range(len(schema)))
+    if "FieldPath" in str(expression):  # by position: they would shift
+        return everything
+    needed = [position for position in everything if not _works_without(expression, schema, position)]
+    return needed or everything[:1]
+
+
+def _works_without(expression: pc.Expression, schema: pa.Schema, position: int) -> bool:
+    try:
+        types_of("join", schema.remove(position), [("filter", expression)])
+    except FlowError:
+        return False
+    return True

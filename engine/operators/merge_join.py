@@ -2,17 +2,18 @@
 
 Rules:
 
-1. The two inputs are co-partitioned: rows join only within one (round, lane), a *unit*. Output carries the left side's
-   round and lane, and comes in the order of the left side, the matches of a row in the order of the right side.
+1. The two inputs are co-partitioned: rows join only within one (round, lane), a *unit*. Output carries the unit's round
+   and lane, and comes in the order that ``join_output`` gives.
 2. A port has completed a unit when a later tag, the end of the unit's round, or the end of the port has come. Units are
    joined in order. A unit of ordinary size is joined when both sides are complete; a larger one is joined as it comes,
    in steps (``merge_sides``), so that about ``HELD_ROWS`` rows a side are held, and whatever one group of equal keys
    needs: its right rows must all be there before its first left row can be joined.
-3. Null keys match nothing and may stand anywhere; a left join keeps such rows, in their place. NaN equals NaN.
+3. Null keys match nothing and may stand anywhere; joins that keep rows without match keep them. NaN equals NaN.
 4. ``accepts`` refuses the side that holds enough while the other one is needed, never both.
 5. State holds the rows that have come and are not yet joined: none at the end of a round that both ports have ended.
    A snapshot within a unit that is being joined in steps would number the pieces of its output anew; in deterministic
    flows barriers stand at ends of rounds, where no unit is open.
+6. ``drain`` joins what is there as if it were all: rows never join across a task barrier.
 """
 
 from __future__ import annotations
@@ -26,16 +27,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..elements import Batch
-from ..errors import FlowError
 from ..expressions import single_array
-from ..schemas import check_columns, check_distinct, check_inputs, check_movable, check_same_types
-from .keys import check_key_types
-from .matching import check_join_type, join_schema, joined_rows
-from .merge_sides import STEP_ROWS, Side, Step, Unit, is_worth_a_step, step
+from .equi_join import NAMES, EquiJoin
+from .join_output import JoinOutput
+from .join_shape import LEFT, RIGHT
+from .matching import Step
+from .merge_sides import STEP_ROWS, Rows, Side, Unit, is_worth_a_step, step
 from .protocol import LANE, Emitter, OperatorContext, Output, Stateless
-
-LEFT, RIGHT = 0, 1
-NAMES = ("left", "right")
 
 HELD_ROWS = 2 * STEP_ROWS
 """A side that holds this many rows is refused while the other one is needed: one step's worth ahead of the last."""
@@ -49,54 +47,31 @@ HELD_UNITS = 64
 UnitKey: TypeAlias = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class MergeJoin:
-    """Joins port 0 (left) with port 1 (right) ``on`` columns that both have; ``how``: inner or left."""
+@dataclass(frozen=True, eq=False)
+class MergeJoin(EquiJoin):
+    """Joins inputs that are sorted by their keys, unit by unit; see ``EquiJoin`` for what can be asked."""
 
-    on: tuple[str, ...]
-    how: str = "inner"
-    suffix: str = "_right"
     kind: str = "merge join"
-
-    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Left columns, then right columns without the keys."""
-        check_inputs(self.kind, inputs, 2)
-        check_join_type(self.kind, self.how)
-        if not self.on:
-            raise FlowError("merge join: no key is given", "name at least one column to join on")
-        check_distinct(self.kind, "key", self.on)
-        for name, schema in zip(NAMES, inputs, strict=True):
-            check_columns(self.kind, schema, self.on, f"{name} input")
-            check_movable(self.kind, schema, side=f"{name} input")
-            check_key_types(self.kind, [schema.field(key) for key in self.on], ordered=True)
-        pairs = [(inputs[LEFT].field(key), inputs[RIGHT].field(key)) for key in self.on]
-        check_same_types(self.kind, pairs, "left", "right")
-        return join_schema(self.kind, inputs[LEFT], inputs[RIGHT], self.on, self.how, self.suffix)
 
     def build(
         self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
     ) -> RunningMergeJoin:
         """A running join with the rows of ``restored``."""
-        running = RunningMergeJoin(self, inputs, self.output_schema(inputs))
+        running = RunningMergeJoin(self, inputs, context.output_rows)
         if restored is not None:
             running.restore(restored)
         return running
-
-    def describe(self) -> str:
-        """Join type and keys."""
-        return f"{self.how} on {', '.join(self.on)}"
 
 
 class RunningMergeJoin(Stateless):
     """See the module's rules."""
 
-    def __init__(self, config: MergeJoin, inputs: Sequence[pa.Schema], schema: pa.Schema) -> None:
-        self._on = config.on
-        self._keep_left = config.how == "left"
+    def __init__(self, config: MergeJoin, inputs: Sequence[pa.Schema], output_rows: int) -> None:
+        self._on = config.keys
         self._inputs = inputs
-        self._schema = schema
-        self._wanted = [name for name in inputs[RIGHT].names if name not in config.on]
-        self._no_right = pa.RecordBatch.from_pylist([], inputs[RIGHT])
+        shape = config.shape(inputs)
+        self._output = JoinOutput(config.how, shape, config.condition(shape), output_rows)
+        self._empty = (_empty(inputs[LEFT]), _empty(inputs[RIGHT]))
         #: units of which a row has come and that are not yet joined, by round and lane
         self._units: dict[UnitKey, Unit] = {}
         #: for each port the first unit that is not complete; only grows
@@ -109,7 +84,7 @@ class RunningMergeJoin(Stateless):
         """Hold the batch, and join what it completes."""
         key = (batch.tag.round, batch.tag.lane)
         self._reached[port] = key
-        self._side(key, port).add(batch.records, self._on, _where(port, key))
+        self._side(key, port).add(batch.records, self._on[port], _where(port, key))
         self._advance(out)
 
     def end_round(self, port: int, round: int, out: Output) -> None:
@@ -121,6 +96,12 @@ class RunningMergeJoin(Stateless):
         """Every unit is complete on this port."""
         self._reached[port] = (float("inf"), -1)
         self._advance(out)
+
+    def drain(self, out: Output) -> None:
+        """Join what has come of every unit, and begin anew."""
+        for key in sorted(self._units):
+            self._emit(step(self._units.pop(key), (True, True), self._empty), key, out)
+        self._needed = None
 
     def accepts(self, port: int) -> bool:
         """Not if this side holds enough while the other one is needed."""
@@ -134,9 +115,10 @@ class RunningMergeJoin(Stateless):
         )
 
     def snapshot(self) -> pa.Table | None:
-        """The rows held, as structs in columns ``left`` and ``right``, with the port and the unit's round."""
+        """The rows held, as structs in columns ``left`` and ``right``, with the port and the unit's round; ``matched``:
+        whether the row has matched something."""
         tables = [
-            self._state_rows(key, port, part.records)
+            self._state_rows(key, port, part)
             for key, unit in sorted(self._units.items())
             for port, side in enumerate(unit.sides)
             for part in side.parts
@@ -152,7 +134,8 @@ class RunningMergeJoin(Stateless):
             port, key = unit["port"], (unit["round"], unit[LANE])
             structs = single_array(rows.column(NAMES[port]))
             records = pa.RecordBatch.from_arrays(structs.flatten(), schema=self._inputs[port])
-            self._side(key, port).add(records, self._on, _where(port, key))
+            matched = single_array(rows.column("matched")).to_numpy(zero_copy_only=False).copy()
+            self._side(key, port).add(records, self._on[port], _where(port, key), matched)
 
     # ------------------------------------------------------------------ parts
 
@@ -170,9 +153,9 @@ class RunningMergeJoin(Stateless):
             unit = self._units[key]
             if all(complete):
                 del self._units[key]
-                self._emit(step(unit, complete, self._no_right), key, out)
+                self._emit(step(unit, complete, self._empty), key, out)
             elif is_worth_a_step(unit, complete):
-                self._emit(step(unit, complete, self._no_right), key, out)
+                self._emit(step(unit, complete, self._empty), key, out)
                 self._needed = self._port_needed(unit, complete)
                 return
             else:
@@ -185,18 +168,17 @@ class RunningMergeJoin(Stateless):
         return RIGHT if unit.sides[LEFT].is_full else LEFT
 
     def _emit(self, made: Step | None, key: UnitKey, out: Output) -> None:
-        if made is None:
-            return
-        right = made.right.select(self._wanted)
-        for records in joined_rows(made.left, right, made.matches, self._schema, keep_left=self._keep_left):
-            self._emitter.emit(records, *key, out)
+        if made is not None:
+            for records in self._output.rows(made):
+                self._emitter.emit(records, *key, out)
 
-    def _state_rows(self, key: UnitKey, port: int, records: pa.RecordBatch) -> pa.Table:
-        rows = records.num_rows
+    def _state_rows(self, key: UnitKey, port: int, part: Rows) -> pa.Table:
+        records, rows = part.records, part.records.num_rows
         columns = {
             LANE: pa.array(np.full(rows, key[1], dtype=np.int32)),
             "round": pa.array(np.full(rows, key[0], dtype=np.int64)),
             "port": pa.array(np.full(rows, port, dtype=np.int8)),
+            "matched": pa.array(part.noted()),
         }
         for number, schema in enumerate(self._inputs):
             fields = [field.with_nullable(True) for field in schema]
@@ -205,6 +187,10 @@ class RunningMergeJoin(Stateless):
             else:
                 columns[NAMES[number]] = pa.nulls(rows, pa.struct(fields))
         return pa.table(columns)
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema)
 
 
 def _where(port: int, key: UnitKey) -> str:

@@ -7,26 +7,32 @@ Rules:
    must be sorted ascending; this is checked as they come, across batches.
 3. ``step`` joins as many left rows as the right side has passed, and forgets what neither side can need again. A right
    side counts as having passed a key when a larger one has come, or when it is complete.
+4. A right row that matches nothing has its place in the output before the first left row with a larger key. A right row
+   without a key goes with the row before it, in its own side.
+5. Which right rows have matched is noted in ``Rows.matched``, by whoever makes the output of a step. What stays of a
+   side is a view of the same flags.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
 from ..errors import DataError
 from .keys import Comparable, comparable, first_descent, joined, shared_codes, taken, valid_rows
-from .matching import Matches
-from .pieces import Positions
+from .matching import Matches, Step
+from .pieces import Flags, Positions
 
 STEP_ROWS = 64 * 1024
 """New rows that make a step within a unit worth its cost (both windows are encoded again): about one large batch."""
 
 STEP_BYTES = 16 * 1024 * 1024
 """New bytes that do; for wide rows."""
+
+NO_ROWS: Positions = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(slots=True)
@@ -36,6 +42,8 @@ class Rows:
     records: pa.RecordBatch
     valid: Positions | None
     keys: list[Comparable]
+    #: which rows have matched something; None: no step has noted it yet, so none has
+    matched: Flags | None = None
 
     @classmethod
     def of(cls, records: pa.RecordBatch, on: Sequence[str]) -> Rows:
@@ -51,11 +59,31 @@ class Rows:
             return int(self.records.num_rows)
         return key if self.valid is None else int(self.valid[key])
 
+    def positions(self, keys: Positions) -> Positions:
+        """``position`` of many."""
+        if self.valid is None:
+            return keys
+        positions: Positions = np.append(self.valid, self.records.num_rows)[keys]
+        return positions
+
+    def last_keys(self, rows: int) -> Positions:
+        """For each of the first ``rows`` rows the last row without nulls up to it, as its number among those; or -1."""
+        if self.valid is None:
+            return np.arange(rows)
+        return np.searchsorted(self.valid, np.arange(rows), side="right") - 1
+
     def after(self, key: int) -> Rows:
         """The rows from the ``key``-th one without nulls on."""
         start = self.position(key)
         valid = None if self.valid is None else self.valid[key:] - start
-        return Rows(self.records.slice(start), valid, [column[key:] for column in self.keys])
+        matched = None if self.matched is None else self.matched[start:]
+        return Rows(self.records.slice(start), valid, [column[key:] for column in self.keys], matched)
+
+    def noted(self) -> Flags:
+        """The flags of ``matched``."""
+        if self.matched is None:
+            self.matched = np.zeros(self.records.num_rows, dtype=bool)
+        return self.matched
 
 
 @dataclass(slots=True)
@@ -87,9 +115,10 @@ class Side:
         """Whether enough rows are new for a step to be worth its cost."""
         return self.new_rows >= STEP_ROWS or self.new_bytes >= STEP_BYTES
 
-    def add(self, records: pa.RecordBatch, on: Sequence[str], where: str) -> None:
+    def add(self, records: pa.RecordBatch, on: Sequence[str], where: str, matched: Flags | None = None) -> None:
         """Take a batch; raises DataError if it is not sorted or does not continue the order."""
         part = Rows.of(records, on)
+        part.matched = matched
         if len(part.keys[0]):
             self._check_order(part, on, where)
             end = len(part.keys[0]) - 1
@@ -141,15 +170,6 @@ class Unit:
     sides: tuple[Side, Side] = field(default_factory=lambda: (Side(), Side()))
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What one step joins: left rows, right rows, and who matches whom."""
-
-    left: pa.RecordBatch
-    right: pa.RecordBatch
-    matches: Matches
-
-
 def is_worth_a_step(unit: Unit, complete: tuple[bool, bool]) -> bool:
     """Whether a step within a unit that is not complete would get far enough to pay.
 
@@ -174,18 +194,20 @@ def _less(one: Sequence[Comparable], other: Sequence[Comparable]) -> bool:
     return first_descent([joined(pair) for pair in zip(other, one, strict=True)]) is not None
 
 
-def step(unit: Unit, complete: tuple[bool, bool], empty_right: pa.RecordBatch) -> Step | None:
-    """Join what can be joined and forget what no side needs again; None if no left row can be joined yet."""
+def step(unit: Unit, complete: tuple[bool, bool], empty: tuple[pa.RecordBatch, pa.RecordBatch]) -> Step | None:
+    """Join what can be joined and forget what no side needs again; None if nothing leaves. ``empty``: no rows."""
     left, right = (side.window() for side in unit.sides)
-    if left is None or (right is None and not complete[1]):
-        if complete[0]:
-            unit.sides[1].keep(None)
-        return None
-    if right is None:
+    if left is not None and right is not None:
+        return _step(unit, left, right, complete)
+    if left is not None and complete[1]:
         unit.sides[0].keep(None)
-        nothing = np.zeros(left.records.num_rows, dtype=np.int64)
-        return Step(left.records, empty_right, Matches(nothing, nothing, None))
-    return _step(unit, left, right, complete)
+        matches = Matches.none(left.records.num_rows)
+        return Step(left.records, empty[1], matches, NO_ROWS, np.zeros(0, dtype=bool))
+    if right is not None and complete[0]:
+        unit.sides[1].keep(None)
+        places = np.zeros(right.records.num_rows, dtype=np.int64)
+        return Step(empty[0], right.records, Matches.none(0), places, right.noted())
+    return None
 
 
 def _step(unit: Unit, left: Rows, right: Rows, complete: tuple[bool, bool]) -> Step | None:
@@ -198,9 +220,15 @@ def _step(unit: Unit, left: Rows, right: Rows, complete: tuple[bool, bool]) -> S
     joinable = left.valid[:passed] if left.valid is not None else slice(0, passed)
     starts, counts = np.zeros(rows.num_rows, dtype=np.int64), np.zeros(rows.num_rows, dtype=np.int64)
     starts[joinable], counts[joinable] = first, last - first
+    made = Step(rows, right.records, Matches(starts, counts, right.valid), NO_ROWS, right.noted())
     unit.sides[0].keep(left.after(passed))
-    unit.sides[1].keep(right.after(_needless(ours, theirs, passed, left_complete=complete[0])))
-    return Step(rows, right.records, Matches(starts, counts, right.valid)) if rows.num_rows else None
+    if len(ours) or complete[0]:  # else the next left row with a key decides what stands before it
+        needless = _needless(ours, theirs, passed, left_complete=complete[0])
+        leaving = right.last_keys(right.position(needless))
+        behind = np.append(np.searchsorted(ours, theirs[:needless], side="right"), 0)  # the last one is for -1
+        made = replace(made, places=left.positions(behind[leaving]))
+        unit.sides[1].keep(right.after(needless))
+    return made if rows.num_rows or len(made.places) else None
 
 
 def _needless(ours: Positions, theirs: Positions, passed: int, *, left_complete: bool) -> int:
@@ -215,14 +243,16 @@ def _needless(ours: Positions, theirs: Positions, passed: int, *, left_complete:
 def _concatenated(parts: Sequence[Rows]) -> Rows:
     records = pa.concat_batches([part.records for part in parts])
     keys = [joined(columns) for columns in zip(*(part.keys for part in parts), strict=True)]
+    is_noted = any(part.matched is not None for part in parts)
+    matched = np.concatenate([part.noted() for part in parts]) if is_noted else None
     if all(part.valid is None for part in parts):
-        return Rows(records, None, keys)
+        return Rows(records, None, keys, matched)
     starts = np.cumsum([0, *(part.records.num_rows for part in parts[:-1])])
     valid = [
         start + (np.arange(part.records.num_rows) if part.valid is None else part.valid)
         for start, part in zip(starts, parts, strict=True)
     ]
-    return Rows(records, np.concatenate(valid), keys)
+    return Rows(records, np.concatenate(valid), keys, matched)
 
 
 def _shown(row: pa.RecordBatch, on: Sequence[str]) -> str:

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-PIECE_ROWS = 64 * 1024
-"""Rows of a batch that an operator makes of its own: large enough for kernels to pay, small enough for a core's cache,
-and the bound that keeps an exploding list or product from becoming one batch."""
+from .protocol import OUTPUT_ROWS
+
+PIECE_ROWS = OUTPUT_ROWS
+"""The default size of a piece."""
 
 Positions = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -14,25 +14,25 @@ import pyarrow.compute as pc
 
 from ..elements import Batch
 from ..errors import FlowError
-from ..expressions import Evaluator, as_expression, plain_column, types_of
+from ..expressions import Evaluator, as_expression, plain_column, same_expression, types_of
 from ..schemas import check_columns, check_distinct, check_inputs
 from .protocol import OperatorContext, Output, Stateless
 
 
 @dataclass(frozen=True, eq=False)
 class Project:
-    """Keeps exactly ``columns``: pairs of a name and an expression, in this order."""
+    """Keeps exactly ``columns``: pairs of a name and an expression or SQL text, in this order."""
 
-    columns: tuple[tuple[str, pc.Expression], ...]
+    columns: tuple[tuple[str, pc.Expression | str], ...]
     kind: str = "project"
 
     @classmethod
-    def keeping(cls, names: Iterable[str], derived: Mapping[str, pc.Expression] | None = None) -> Self:
+    def keeping(cls, names: Iterable[str], derived: Mapping[str, pc.Expression | str] | None = None) -> Self:
         """Keep the columns ``names`` and add derived ones."""
         return cls((*((name, pc.field(name)) for name in names), *(derived or {}).items()))
 
     @classmethod
-    def with_columns(cls, schema: pa.Schema, derived: Mapping[str, pc.Expression]) -> Self:
+    def with_columns(cls, schema: pa.Schema, derived: Mapping[str, pc.Expression | str]) -> Self:
         """Keep every column of ``schema``; a derived column replaces the one of its name, or comes last."""
         kept = tuple((name, derived.get(name, pc.field(name))) for name in schema.names)
         return cls((*kept, *((name, value) for name, value in derived.items() if name not in schema.names)))
@@ -43,10 +43,13 @@ class Project:
         if not self.columns:
             raise FlowError("project: no column is left", "keep at least one column")
         check_distinct(self.kind, "column", [name for name, _ in self.columns])
-        return pa.schema([self._field(name, expression, inputs[0]) for name, expression in self.columns])
+        return pa.schema([self._field(name, expression, inputs[0]) for name, expression in self.compiled(inputs[0])])
 
-    def _field(self, name: str, given: object, schema: pa.Schema) -> pa.Field:
-        expression = as_expression(f"{self.kind} {name!r}", given)
+    def compiled(self, schema: pa.Schema) -> list[tuple[str, pc.Expression]]:
+        """The columns with expressions over ``schema`` in place of SQL text."""
+        return [(name, as_expression(f"{self.kind} {name!r}", given, schema)) for name, given in self.columns]
+
+    def _field(self, name: str, expression: pc.Expression, schema: pa.Schema) -> pa.Field:
         position = plain_column(expression, schema)
         if position is not None:
             check_columns(self.kind, schema, [schema.names[position]])
@@ -55,19 +58,23 @@ class Project:
 
     def build(self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None) -> RunningProject:
         """A running projection."""
-        return RunningProject(self.columns, inputs[0], self.output_schema(inputs))
+        return RunningProject(self.compiled(inputs[0]), inputs[0], self.output_schema(inputs))
 
     def describe(self) -> str:
         """Names and expressions."""
         return ", ".join(
-            name if expression.equals(pc.field(name)) else f"{name} = {expression}" for name, expression in self.columns
+            name if same_expression(expression, pc.field(name)) else f"{name} = {expression}"
+            for name, expression in self.columns
         )
 
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Project)
             and [name for name, _ in self.columns] == [name for name, _ in other.columns]
-            and all(mine.equals(theirs) for (_, mine), (_, theirs) in zip(self.columns, other.columns, strict=True))
+            and all(
+                same_expression(mine, theirs)
+                for (_, mine), (_, theirs) in zip(self.columns, other.columns, strict=True)
+            )
         )
 
     def __hash__(self) -> int:

@@ -41,10 +41,15 @@ from ..identity import Attempt, CheckpointId, CommitPermit, Committable, TaskId
 LANE = "__lane"
 """Column of every state table: the order lane (int32) that a row belongs to."""
 
+OUTPUT_ROWS = 64 * 1024
+"""Rows of a batch that an operator makes of its own: large enough for kernels to pay, small enough for a core's cache,
+and the bound that keeps an exploding list or product from becoming one batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
-    """Where a running operator stands. ``lanes`` are the order lanes that its subtask owns."""
+    """Where a running operator stands. ``lanes`` are the order lanes that its subtask owns; ``output_rows`` is the
+    largest batch that it should make of its own (rows never depend on it)."""
 
     operator: str
     task: TaskId
@@ -52,6 +57,7 @@ class OperatorContext:
     parallelism: int
     lanes: range
     job: str = ""
+    output_rows: int = OUTPUT_ROWS
 
 
 class Output(Protocol):

@@ -8,61 +8,46 @@ Rules:
    when the input ends are emitted by ``finish``, in round ``FINAL_ROUND``, like those that ended in that round.
 3. Groups come out in the order of their input. Null keys are equal to each other, and so are NaNs; a group shows the
    key of its first row. Dictionary columns come out as their values.
-4. The state has one row per lane, for the open group (column ``open``), and one for each group that has ended in a
+4. A barrier (``drain``) ends all groups: one whose rows lie on both sides of it comes out once for each.
+5. The state has one row per lane, for the open group (column ``open``), and one for each group that has ended in a
    round not yet over (column ``done``): none of the latter at the end of a round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..elements import FINAL_ROUND, Batch
-from ..errors import DataError, FlowError
+from ..errors import FlowError
 from ..expressions import single_array
 from ..schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
-from .aggregate_functions import FUNCTIONS, AggregateFunction, Segments, State
+from .aggregate_protocol import Segments, State
+from .aggregates import Aggregate, AggregateColumns, Arguments, Step, arguments_of, check_aggregates, final_of
 from .keys import check_key_types, decoded, differences
 from .pieces import cut
 from .protocol import LANE, Emitter, OperatorContext, Output, Stateless
 
 
 @dataclass(frozen=True)
-class Aggregate:
-    """One aggregate: the name of its output column, the column it is computed of (None: the rows), the function."""
-
-    name: str
-    column: str | None
-    function: str | AggregateFunction
-
-    @property
-    def resolved(self) -> AggregateFunction:
-        """The function itself."""
-        if not isinstance(self.function, str):
-            return self.function
-        if self.function not in FUNCTIONS:
-            raise FlowError(
-                f"stream aggregate: {self.name!r} asks for an unknown function {self.function!r}",
-                f"use one of: {', '.join(FUNCTIONS)}",
-            )
-        return FUNCTIONS[self.function]
-
-    def describe(self) -> str:
-        """The aggregate as a formula."""
-        return f"{self.name} = {self.resolved.name}({self.column or '*'})"
-
-
-@dataclass(frozen=True)
 class StreamAggregate:
-    """Groups clustered rows ``by`` their keys. Output: the keys, then the aggregates."""
+    """Groups clustered rows ``by`` their keys. Output: the keys, then the aggregates (see ``aggregates`` for steps)."""
 
     by: tuple[str, ...]
     aggregates: tuple[Aggregate, ...]
+    step: Step = "single"
+    #: of a final step: the types of the arguments that the partial step had
+    arguments: Arguments | None = None
     kind: str = "stream aggregate"
+
+    def final(self, schema: pa.Schema) -> StreamAggregate:
+        """The final step over what this partial step gives for rows of ``schema``."""
+        arguments = arguments_of(self.aggregates, schema)
+        return replace(self, step="final", arguments=arguments, aggregates=final_of(self.aggregates))
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The keys' fields, then one per aggregate."""
@@ -71,39 +56,48 @@ class StreamAggregate:
             raise FlowError("stream aggregate: no key is given", "name at least one column to group by")
         check_distinct(self.kind, "key", self.by)
         check_columns(self.kind, inputs[0], self.by)
-        arguments = [each.column for each in self.aggregates if each.column is not None]
-        check_columns(self.kind, inputs[0], arguments)
-        check_movable(self.kind, inputs[0], [*self.by, *arguments])
+        check_movable(self.kind, inputs[0], self.by)
+        check_aggregates(self.kind, self.aggregates, inputs[0], self.step)
         keys = [inputs[0].field(name) for name in self.by]
         check_key_types(self.kind, keys, ordered=False)
         fields = [pa.field(key.name, value_type(key.type), key.nullable) for key in keys]
-        for each in self.aggregates:
-            fields.append(pa.field(each.name, _typed_for(each, inputs[0])))
+        fields += self.columns(inputs[0]).output_fields()
         return unique_schema(self.kind, fields, "give the aggregate another name")
 
     def build(
         self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
     ) -> RunningStreamAggregate:
         """A running aggregation with the groups of ``restored``."""
-        running = RunningStreamAggregate(self, inputs[0], self.output_schema(inputs))
+        running = RunningStreamAggregate(self, inputs[0], context.output_rows)
         if restored is not None:
             running.restore(restored)
         return running
 
     def describe(self) -> str:
         """Keys and aggregates."""
-        return f"by {', '.join(self.by)}: {', '.join(each.describe() for each in self.aggregates) or 'distinct keys'}"
+        step = "" if self.step == "single" else f"{self.step} "
+        return (
+            f"{step}by {', '.join(self.by)}: {', '.join(map(Aggregate.describe, self.aggregates)) or 'distinct keys'}"
+        )
+
+    def columns(self, schema: pa.Schema) -> AggregateColumns:
+        """The aggregates over rows of ``schema``."""
+        arguments = arguments_of(self.aggregates, schema) if self.arguments is None else self.arguments
+        return AggregateColumns(self.kind, self.aggregates, arguments, self.step)
 
 
 class RunningStreamAggregate(Stateless):
     """See the module's rules."""
 
-    def __init__(self, config: StreamAggregate, source: pa.Schema, target: pa.Schema) -> None:
+    def __init__(self, config: StreamAggregate, source: pa.Schema, output_rows: int) -> None:
         self._by = config.by
-        self._aggregates = [(each, each.resolved) for each in config.aggregates]
-        self._types = [_argument_type(each, source) for each in config.aggregates]
-        self._schema = target
-        self._open_schema = self._schema_of_open_groups()
+        self._output_rows = output_rows
+        self._aggregates = config.columns(source)
+        self._schema = config.output_schema([source])
+        keys = [self._schema.field(name) for name in config.by]
+        self._open_schema = pa.schema([*keys, *self._aggregates.state_fields()])
+        #: the last round that has ended
+        self._round = 0
         #: lane -> its group in progress, one row of keys and states; only lanes that have had a row
         self._open: dict[int, pa.RecordBatch] = {}
         #: lane -> groups that have ended and wait for the end of the round, in order; empty between rounds
@@ -114,10 +108,7 @@ class RunningStreamAggregate(Stateless):
         """Continue the lane's open group, finish those that end, keep the last one open."""
         lane, records = batch.tag.lane, batch.records
         keys = [decoded(records.column(name)) for name in self._by]
-        states = [
-            function.lift(None if each.column is None else decoded(records.column(each.column)), records.num_rows)
-            for each, function in self._aggregates
-        ]
+        states = self._aggregates.lift(records)
         starts = np.append(0, np.flatnonzero(differences(keys)) + 1)
         keys = [column.take(pa.array(starts)) for column in keys]
         segments = Segments(starts, records.num_rows)
@@ -130,9 +121,7 @@ class RunningStreamAggregate(Stateless):
                 segments = Segments(np.append(0, starts[1:] + 1), records.num_rows + 1)
             else:
                 self._complete(lane, held)
-        merged = [
-            function.merge(state, segments) for (_, function), state in zip(self._aggregates, states, strict=True)
-        ]
+        merged = self._aggregates.merge(states, segments)
         columns = [*keys, *(column for state in merged for column in state)]
         groups = pa.RecordBatch.from_arrays(columns, schema=self._open_schema)
         if groups.num_rows > 1:
@@ -142,13 +131,18 @@ class RunningStreamAggregate(Stateless):
     def end_round(self, port: int, round: int, out: Output) -> None:
         """Emit the groups that ended in this round."""
         if round < FINAL_ROUND:
+            self._round = round
             self._emit_done(round, out)
 
     def finish(self, out: Output) -> None:
         """Emit all groups."""
-        for lane in sorted(self._open):
-            self._complete(lane, self._open.pop(lane))
+        self._complete_all()
         self._emit_done(FINAL_ROUND, out)
+
+    def drain(self, out: Output) -> None:
+        """Emit all groups; what follows begins new ones."""
+        self._complete_all()
+        self._emit_done(self._round, out)
 
     def snapshot(self) -> pa.Table | None:
         """One row per open group, one per group that has not been emitted yet."""
@@ -169,48 +163,28 @@ class RunningStreamAggregate(Stateless):
 
     # ------------------------------------------------------------------ parts
 
+    def _complete_all(self) -> None:
+        for lane in sorted(self._open):
+            self._complete(lane, self._open.pop(lane))
+
     def _complete(self, lane: int, groups: pa.RecordBatch) -> None:
         keys, states = self._split(groups)
-        values = [
-            self._value(each, function, state, type)
-            for (each, function), state, type in zip(self._aggregates, states, self._types, strict=True)
-        ]
-        self._done.setdefault(lane, []).append(pa.RecordBatch.from_arrays([*keys, *values], schema=self._schema))
-
-    def _value(self, each: Aggregate, function: AggregateFunction, state: State, type: pa.DataType | None) -> pa.Array:
-        try:
-            return function.final(state, type)
-        except OverflowError as error:
-            raise DataError(
-                f"{each.describe()} does not fit into {error}",
-                f"cast {each.column!r} to float64 or to a decimal in a projection before it",
-            ) from error
+        columns = [*keys, *self._aggregates.columns(states)]
+        self._done.setdefault(lane, []).append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def _emit_done(self, round: int, out: Output) -> None:
         for lane in sorted(self._done):
-            for piece in cut(pa.concat_batches(self._done.pop(lane))):
+            for piece in cut(pa.concat_batches(self._done.pop(lane)), self._output_rows):
                 self._emitter.emit(piece, round, lane, out)
 
     def _split(self, groups: pa.RecordBatch) -> tuple[list[pa.Array], list[State]]:
         """The key columns and the state of each aggregate."""
-        columns = list(groups.columns)
-        keys, position, states = columns[: len(self._by)], len(self._by), []
-        for (_, function), type in zip(self._aggregates, self._types, strict=True):
-            width = len(function.state_types(type))
-            states.append(tuple(columns[position : position + width]))
-            position += width
-        return keys, states
+        keys = len(self._by)
+        return groups.columns[:keys], self._aggregates.split(groups.columns[keys:])
 
     def _same(self, held: Sequence[pa.Array], keys: Sequence[pa.Array]) -> bool:
         both = [pa.concat_arrays([one, column.slice(0, 1)]) for one, column in zip(held, keys, strict=True)]
         return not differences(both)[0]
-
-    def _schema_of_open_groups(self) -> pa.Schema:
-        fields = [self._schema.field(name) for name in self._by]
-        for (each, function), type in zip(self._aggregates, self._types, strict=True):
-            parts = enumerate(function.state_types(type))
-            fields += [pa.field(f"{each.name}.{number}", part) for number, part in parts]
-        return pa.schema(fields)
 
     def _state_rows(self, lane: int, opened: pa.RecordBatch | None, done: pa.RecordBatch | None) -> pa.Table:
         rows = sum(groups.num_rows for groups in (opened, done) if groups is not None)
@@ -220,19 +194,6 @@ class RunningStreamAggregate(Stateless):
             "done": _as_structs(done, self._schema, rows),
         }
         return pa.table(columns)
-
-
-def _typed_for(each: Aggregate, schema: pa.Schema) -> pa.DataType:
-    function, type = each.resolved, _argument_type(each, schema)
-    try:
-        return function.result_type(type)
-    except FlowError as error:
-        where = f"stream aggregate: {each.name!r} of column {each.column!r}" if each.column else "stream aggregate"
-        raise FlowError(f"{where}: {error.message}", error.remedy) from None
-
-
-def _argument_type(each: Aggregate, schema: pa.Schema) -> pa.DataType | None:
-    return None if each.column is None else value_type(schema.field(each.column).type)
 
 
 def _replace_first(column: pa.Array, first: pa.Array) -> pa.Array:

@@ -6,8 +6,9 @@ Rules:
    are padded with null. A null list is an empty one; a null element is an element.
 2. A list column keeps its name and place; a map column ``m`` becomes ``m_key`` and ``m_value``. The other columns are
    repeated.
-3. ``outer`` keeps a row whose lists are all empty as one row of nulls, with ordinality 0: no element stands there.
-4. Pieces of at most ``PIECE_ROWS`` rows; the row and the list they come from may be cut anywhere.
+3. ``outer`` keeps a row whose lists are all empty as one row of nulls, with ordinality 0: no element stands there. So
+   does a ``marker``: a last column that is true for elements and false for such rows.
+4. Pieces of at most ``output_rows`` rows; the row and the list they come from may be cut anywhere.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from .protocol import Emitter, OperatorContext, Output, Stateless
 
 @dataclass(frozen=True)
 class Unnest:
-    """Unnests the list (or map) ``columns``; ``ordinality`` names a column for the element's position, from 1."""
+    """Unnests the list (or map) ``columns``; ``ordinality`` names a column for the element's position, from 1, and
+    ``marker`` one that tells whether there was an element."""
 
     columns: tuple[str, ...]
     ordinality: str | None = None
     outer: bool = False
+    marker: str | None = None
     kind: str = "unnest"
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
@@ -48,24 +51,28 @@ class Unnest:
             fields += _element_fields(field) if field.name in self.columns else [field]
         if self.ordinality is not None:
             fields.append(pa.field(self.ordinality, pa.int64()))
-        return unique_schema(self.kind, fields, "rename the column, or choose another name for the ordinality")
+        if self.marker is not None:
+            fields.append(pa.field(self.marker, pa.bool_()))
+        return unique_schema(self.kind, fields, "rename the column, or choose another name for ordinality or marker")
 
     def build(self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None) -> RunningUnnest:
         """A running unnest."""
-        return RunningUnnest(self, self.output_schema(inputs))
+        return RunningUnnest(self, self.output_schema(inputs), context.output_rows)
 
     def describe(self) -> str:
         """The columns and options."""
-        extra = [f"ordinality {self.ordinality}"] if self.ordinality else []
+        named = (("ordinality", self.ordinality), ("marker", self.marker))
+        extra = [f"{what} {name}" for what, name in named if name is not None]
         return ", ".join([*self.columns, *extra, *(["outer"] if self.outer else [])])
 
 
 class RunningUnnest(Stateless):
     """Unnests batch by batch."""
 
-    def __init__(self, config: Unnest, schema: pa.Schema) -> None:
+    def __init__(self, config: Unnest, schema: pa.Schema, output_rows: int) -> None:
         self._config = config
         self._schema = schema
+        self._output_rows = output_rows
         self._emitter = Emitter()
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
@@ -73,13 +80,16 @@ class RunningUnnest(Stateless):
         records = batch.records
         lists = {name: _Lists.of(records.column(name)) for name in self._config.columns}
         longest = np.maximum.reduce([found.lengths for found in lists.values()])
-        counts = np.maximum(longest, 1) if self._config.outer else longest
-        for piece in pieces(counts):
+        keeps_all = self._config.outer or self._config.marker is not None
+        counts = np.maximum(longest, 1) if keeps_all else longest
+        for piece in pieces(counts, self._output_rows):
             arrays: list[pa.Array] = []
             for name, column in zip(records.schema.names, records.columns, strict=True):
                 arrays += lists[name].elements(piece) if name in lists else [piece.repeat(column)]
             if self._config.ordinality is not None:
                 arrays.append(pa.array(np.where(longest[piece.rows] > 0, piece.positions + 1, 0)))
+            if self._config.marker is not None:
+                arrays.append(pa.array(longest[piece.rows] > 0))
             made = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
             self._emitter.emit(made, batch.tag.round, batch.tag.lane, out)
 

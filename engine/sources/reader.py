@@ -134,11 +134,12 @@ class SplitReader:
     def propose(self, checkpoint: CheckpointId) -> int:
         """Promise to stop at the end of the round in progress (or of the last one) and say which it is.
 
-        -1 if no round has begun, or if the data have ended: then any round suits.
+        -1 if no round has begun. ``FINAL_ROUND`` if the end of the data has been sent: a barrier can only follow it,
+        so the others must go on to their ends too.
         """
         self._hold = checkpoint
         if self.data_ended or isinstance(self._head, EndOfData):
-            return -1
+            return FINAL_ROUND
         return self._round if self._position is not None else self._round - 1
 
     def trigger(self, barrier: Barrier, at_round: int | None) -> None:
@@ -191,27 +192,34 @@ class SplitReader:
             return None
         starved = all(self._ended(cursor) for cursor in self._cursors)
         ended = starved and not self._more
-        if ended and not self.data_ended and not self._drain_is_due():
-            return EndOfData()
-        if self._barrier_is_due():
+        if self._barrier_is_due(ended):
             return self._barriers.popleft()[0]
-        if ended:
+        if ended and self.data_ended:
             return EndOfPartition() if self._closing else None
-        if starved or self._hold is not None:
+        if self._hold is not None:
+            return None
+        if ended:
+            return EndOfData()
+        if starved:
             return None
         self._position, self._sequence = 0, 0
         return self._within_round()
 
-    def _drain_is_due(self) -> bool:
-        """A task barrier closes a window, so it comes before the end of the data. Others rather come after it: that
-        makes them the final checkpoint."""
-        return self._barrier_is_due() and self._barriers[0][0].kind is BarrierKind.DRAIN
+    def _barrier_is_due(self, ended: bool) -> bool:
+        """Whether the next barrier stands here.
 
-    def _barrier_is_due(self) -> bool:
+        A reader that has no rows left stands at the end of every later round as well, so that its barrier comes before
+        the end of its data wherever the barrier of another one comes between two rounds. Without a round a barrier
+        rather comes after the end: that makes the checkpoint a final one. A task barrier closes a window before that.
+        """
         if not self._barriers:
             return False
-        at_round = self._barriers[0][1]
-        return self.data_ended or at_round is None or self._round - 1 >= at_round
+        barrier, at_round = self._barriers[0]
+        if self.data_ended:
+            return True
+        if at_round is None:
+            return not ended or barrier.kind is BarrierKind.DRAIN
+        return at_round < FINAL_ROUND if ended else self._round - 1 >= at_round
 
     def _within_round(self) -> Element | None:
         if self.now < self.due:

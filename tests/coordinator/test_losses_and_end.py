@@ -159,6 +159,25 @@ def test_order_without_an_answer_is_given_again() -> None:
     assert driver.pass_time(5.0) == [first, second]
 
 
+def test_finished_task_whose_process_dies_takes_its_region_back_while_a_consumer_may_miss_its_last_word() -> None:
+    """The end of the channel is sent just before the task says that it has finished, and is lost with the process."""
+    driver = running(Settings(interval=None))
+    ended(driver)
+    driver.complete(ended=True)
+    driver.tell(TaskFinished(SOURCE, A1, 0.5))
+    assert driver.tell(TaskFailed(SOURCE, A1, FULL_DISK, 0.6)) == []
+    assert driver.tell(TaskLost(SOURCE, A1, "killed", 0.6)) == [StopTask(SINK, A1)]
+    assert driver.core.status().tasks[SOURCE] == "stopped"
+
+
+def test_finished_task_whose_process_dies_is_not_missed_when_its_consumers_have_finished() -> None:
+    driver = running(Settings(interval=None))
+    ended(driver)
+    driver.complete(ended=True)
+    driver.tell(TaskFinished(SINK, A1, 0.5))
+    assert driver.tell(TaskLost(SINK, A1, "killed", 0.6)) == []
+
+
 # --- the end -------------------------------------------------------------------------------------------------------
 
 

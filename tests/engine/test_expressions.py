@@ -58,10 +58,11 @@ def test_plain_column_knows_a_bare_column_from_a_computed_one() -> None:
     assert plain_column(pc.field("nope"), SCHEMA) is None
 
 
-def test_as_expression_takes_expressions_only() -> None:
-    assert as_expression("filter", pc.field("a")).equals(pc.field("a"))
-    with pytest.raises(FlowError, match=r"filter: expected an expression, got 'a > 1' \(str\)"):
-        as_expression("filter", "a > 1")
+def test_as_expression_takes_expressions_and_text() -> None:
+    assert as_expression("filter", pc.field("a"), SCHEMA).equals(pc.field("a"))
+    assert as_expression("filter", "a", SCHEMA).equals(pc.field("a"))
+    with pytest.raises(FlowError, match=r"filter: expected an expression, got 7 \(int\)"):
+        as_expression("filter", 7, SCHEMA)
 
 
 def test_single_array_joins_chunks_also_if_there_are_none() -> None:

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from penstock.engine.elements import Barrier, Batch, EndOfData, EndOfPartition, EndOfRound, Tag
+from penstock.engine.elements import FINAL_ROUND, Barrier, Batch, EndOfData, EndOfPartition, EndOfRound, Tag
 from penstock.engine.errors import DataError, InternalError
 from penstock.engine.identity import BarrierKind, CheckpointId
 from penstock.engine.rounds import CHUNK_ROWS, RowStream, lanes_of
@@ -112,12 +112,36 @@ def test_barrier_comes_before_the_first_round_if_none_has_begun():
     assert reader.pop() == barrier()
 
 
-def test_barrier_comes_after_the_data_if_they_end_before_the_round():
+def test_reader_that_has_ended_its_data_asks_for_a_barrier_behind_all_data():
     reader = make(splits(1))
     drain(reader)
+    assert reader.propose(CheckpointId(1, 1)) == FINAL_ROUND
+    reader.trigger(barrier(), at_round=FINAL_ROUND)
+    assert drain(reader) == [barrier()]
+
+
+def test_reader_with_rows_left_goes_on_to_the_end_of_its_data_if_another_has_ended():
+    reader = make(splits(1))
+    assert reader.propose(CheckpointId(1, 1)) == -1
+    reader.trigger(barrier(), at_round=FINAL_ROUND)
+    assert drain(reader)[-2:] == [EndOfData(), barrier()]
+
+
+def test_barrier_comes_before_the_end_of_the_data_if_the_rows_end_before_its_round():
+    """Those that have more rows place it between two rounds, so nothing of the final round may come before it."""
+    reader = make(splits(1))
     assert reader.propose(CheckpointId(1, 1)) == -1
     reader.trigger(barrier(), at_round=17)
-    assert drain(reader) == [barrier()]
+    assert drain(reader)[-3:] == [EndOfRound(0), barrier(), EndOfData()]
+
+
+def test_held_reader_does_not_end_its_data_before_the_round_is_chosen():
+    reader = make(splits(1))
+    reader.pop()
+    assert reader.propose(CheckpointId(1, 1)) == 0
+    assert drain(reader) == [EndOfRound(0)]
+    reader.trigger(barrier(), at_round=0)
+    assert drain(reader) == [barrier(), EndOfData()]
 
 
 def test_abort_lets_a_held_reader_go_on():

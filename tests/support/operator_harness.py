@@ -15,14 +15,14 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.engine.elements import FINAL_ROUND, Batch, EndOfRound, Tag
 from penstock.engine.identity import Attempt, TaskId
-from penstock.engine.operators.protocol import LANE, OperatorConfig, OperatorContext, RunningOperator
+from penstock.engine.operators.protocol import LANE, OUTPUT_ROWS, OperatorConfig, OperatorContext, RunningOperator
 from penstock.engine.rounds import lanes_of
 
 Units = Mapping[tuple[int, int], pa.Table]
@@ -91,6 +91,7 @@ def run(
     restore: bool = False,
     parallelisms: Sequence[int] = (1,),
     lanes: int = LANES,
+    output_rows: int = OUTPUT_ROWS,
 ) -> Outcome:
     """Run ``config`` over ``ports``; each maps (round, lane) to rows."""
     config = pickle.loads(pickle.dumps(config))
@@ -105,7 +106,7 @@ def run(
         parallelism = parallelisms[number % len(parallelisms)]
         last, old, states = part[-1] == rounds - 1, states, []
         for subtask in range(parallelism):
-            where = context(subtask, parallelism, lanes)
+            where = replace(context(subtask, parallelism, lanes), output_rows=output_rows)
             running = config.build(where, inputs, _handed_over(old, where.lanes))
             output = Collected(schema)
             streams = [list(_events(port, where.lanes, part, size)) for port in ports]

@@ -20,7 +20,7 @@ KINDS = ("mount", "limit")
 def small_disk(kind: str, folder: Path, size: int) -> Iterator[Path]:
     """A folder whose files cannot grow beyond ``size`` bytes: in all ("mount"), or each ("limit")."""
     folder.mkdir()
-    with _mounted(folder, size) if kind == "mount" else _limited(size):
+    with _mounted(folder, size) if kind == "mount" else limited(size):
         yield folder
 
 
@@ -38,7 +38,8 @@ def _mounted(folder: Path, size: int) -> Iterator[None]:
 
 
 @contextmanager
-def _limited(size: int) -> Iterator[None]:
+def limited(size: int) -> Iterator[None]:
+    """No file of this process grows beyond ``size`` bytes while this lasts."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     # Python ignores the signal that would come with it, so the write fails with EFBIG
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))

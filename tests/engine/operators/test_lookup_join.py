@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.engine import index
+from penstock.engine.elements import Batch, Tag
 from penstock.engine.errors import FlowError
-from penstock.engine.operators import LookupJoin
+from penstock.engine.operators import Between, InList, LookupJoin
 from penstock.engine.operators.index_protocol import Found
 from penstock.engine.operators.matching import Matches
 from penstock.engine.operators.pieces import PIECE_ROWS
 from support.key_types import KEY_TYPES, comparable_values, key_column
-from support.operator_harness import SIZES, context, rows_of, run
+from support.operator_harness import SIZES, Collected, context, rows_of, run
 
 PLANES = pa.table({"tailnum": ["N1", "N2", None, "N1"], "seats": [10, 20, 30, 40], "year": [1999, None, 2001, 2002]})
 FLIGHTS = pa.table({"flight": [1, 2, 3, 4, 5], "plane": ["N2", "N9", None, "N1", "N2"], "year": [2013] * 5})
@@ -126,9 +127,81 @@ def test_an_index_of_the_users_own_is_asked_for_keys_without_null_and_closed_at_
     assert rows_of(outcome.table) == [(3, 9), (None, None), (12, None), (5, 25)]
 
 
+STORED = pa.table({
+    "u0": [1, 1, 1, 2, 2, 3], "u1": [1, 2, 3, 1, 2, 1], "u2": [10, 20, 30, 10, 20, None], "v": list("abcdef")
+})  # fmt: skip
+PROBE = pa.table({
+    "t0": [1, 2, 9, None, 3, 1], "t1": [[1, 3], [2], [1], [1], None, []], "t2": [10, 0, 0, 0, 0, None],
+    "t3": [20, 99, 99, 99, 99, 99],
+})  # fmt: skip
+CONDITIONS: list[tuple[tuple[Between | InList, ...], str | None, str]] = [
+    ((), None, "true"),
+    ((InList("u1", "t1"),), None, "list_contains(t1, u1)"),
+    ((InList("u1", (1, 3, None)),), None, "u1 in (1, 3)"),
+    ((Between("u2", "t2", "t3"),), None, "u2 between t2 and t3"),
+    ((Between("u2", 0, "t3"),), None, "u2 between 0 and t3"),
+    ((Between("u2", 11, 20),), None, "u2 between 11 and 20"),
+    ((Between("u0", "t0", 2), InList("u1", "t1")), None, "u0 between t0 and 2 and list_contains(t1, u1)"),
+    ((), "u1 % 2 = 0", "u1 % 2 = 0"),
+    ((Between("u2", "t2", 25),), "u1 + t0 > 2", "u2 between t2 and 25 and u1 + t0 > 2"),
+]
+
+
+@pytest.mark.parametrize(("conditions", "filter", "text"), CONDITIONS)
+@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize("rows", [1, 2, 1024])
+def test_conditions_and_filter_equal_duckdb_and_a_marker_tells_matches(
+    conditions: tuple[Between | InList, ...], filter: str | None, text: str, how: str, rows: int
+) -> None:
+    config = LookupJoin(
+        index.memory(STORED, "u0"), ("t0",), how=how, with_key=True, conditions=conditions, filter=filter, marker="hit"
+    )
+    outcome = run(config, {(0, 0): PROBE}, size=2, output_rows=rows)
+    assert all(batch.records.num_rows <= rows for batch in outcome.batches)
+    ours = PROBE.append_column("p", pa.array(range(6)))
+    theirs = STORED.append_column("q", pa.array(range(6)))
+    with duckdb.connect() as connection:
+        connection.register("ours", ours)
+        connection.register("theirs", theirs)
+        expected = connection.execute(
+            f"select ours.* exclude (p), theirs.* exclude (q), q is not null from ours {how} join theirs"
+            f" on t0 = u0 and {text} order by p, q"
+        ).fetchall()
+    assert rows_of(outcome.table) == expected
+    assert outcome.schema.names == ["t0", "t1", "t2", "t3", "u0", "u1", "u2", "v", "hit"]
+
+
+def test_rows_with_a_null_in_a_key_or_beside_a_condition_are_not_looked_up() -> None:
+    asked: list[Any] = []
+    table = pa.table({"k": [1, None, 2, 3], "low": [0, 0, None, 9]})
+    config = LookupJoin(Squares(asked=(asked,)), ("k",), how="left", conditions=(Between("square", "low", 100),))
+    running = config.build(context(), [table.schema], None)
+    output = Collected(config.output_schema([table.schema]))
+    running.process(0, Batch(table.to_batches()[0], Tag(0, 0, 0)), output)
+    assert asked == [1, 3]
+    running.process(0, Batch(table.slice(1, 2).to_batches()[0], Tag(0, 0, 1)), output)
+    assert asked == [1, 3], "a batch without anything to look up does not ask"
+    assert [row[2] for batch in output.batches for row in rows_of(batch.records)] == [1, None, None, 9, None, None]
+
+
+def test_columns_of_the_index_are_found_under_their_own_names_in_conditions() -> None:
+    stored = pa.table({"k": [1, 1], "v": [5, 6]})
+    config = LookupJoin(index.memory(stored, "k"), ("k",), conditions=(Between("v", "v", 9),), filter="v_right < 9")
+    assert rows_of(run(config, {(0, 0): pa.table({"k": [1, 1], "v": [6, 9]})}).table) == [(1, 6, 6)]
+    assert "where v between v and 9 and v_right < 9" in config.describe()
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
+        (LookupJoin(index.memory(PLANES, "tailnum"), ("plane",), conditions=(Between("nope", 1, 2),)), "index has no"),
+        (
+            LookupJoin(index.memory(PLANES, "tailnum"), ("plane",), conditions=(InList("seats", "no"),)),
+            "no column 'no'",
+        ),
+        (LookupJoin(index.memory(PLANES, "tailnum"), ("plane",), conditions=(InList("seats", "year"),)), "int64"),
+        (LookupJoin(index.memory(PLANES, "tailnum"), ("plane",), filter="seats + 1"), "not a condition"),
+        (LookupJoin(index.memory(PLANES, "tailnum"), ("plane",), marker="seats"), "two columns named 'seats'"),
         (LookupJoin(index.memory(PLANES, "tailnum"), ("nope",)), "no column 'nope'(.|\n)*flight, plane, year"),
         (LookupJoin(index.memory(PLANES, "tailnum"), ("flight",)), "'flight' is int64 on the stream, 'tailnum' is str"),
         (LookupJoin(index.memory(PLANES, ["tailnum", "year"]), ("plane",)), "1 columns .* stand for the key"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import duckdb
@@ -15,45 +13,11 @@ from hypothesis import strategies as st
 
 from penstock.engine.elements import Batch, Tag
 from penstock.engine.errors import DataError, FlowError
-from penstock.engine.operators import MergeJoin, merge_join, merge_sides
+from penstock.engine.operators import MergeJoin, merge_join
 from penstock.engine.operators.pieces import PIECE_ROWS
+from support.join_units import SCHEMAS, UnitKeys, sides, steps_of, units
 from support.key_types import KEY_TYPES, comparable_values, key_column
 from support.operator_harness import SIZES, Collected, context, rows_of, run
-
-Keys = list[tuple[int | None, int | None]]
-UnitKeys = Mapping[tuple[int, int], Keys]
-
-SCHEMAS = [
-    pa.schema([("a", pa.int64()), ("b", pa.string()), ("v", pa.int64())]),
-    pa.schema([("v", pa.int64()), ("b", pa.string()), ("a", pa.int64()), ("w", pa.int64())]),
-]
-
-
-@contextmanager
-def steps_of(rows: int) -> Iterator[None]:
-    """Join in small steps, and hold little: what happens by itself only in very large splits."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merge_sides, "STEP_ROWS", rows)
-        patch.setattr(merge_join, "HELD_ROWS", 2 * rows)
-        yield
-
-
-def sides(left: UnitKeys, right: UnitKeys) -> list[dict[tuple[int, int], pa.Table]]:
-    """Tables of both sides with keys (a, b), and values that tell where a row stood."""
-    made: list[dict[tuple[int, int], pa.Table]] = []
-    for schema, units in zip(SCHEMAS, (left, right), strict=True):
-        tables = {}
-        for unit, keys in units.items():
-            place = 1000 * unit[0] + 100_000 * unit[1]
-            columns = {
-                "a": [a for a, _ in keys],
-                "b": [None if b is None else f"b{b}" for _, b in keys],
-                "v": [place + n for n in range(len(keys))],
-                "w": [place - n for n in range(len(keys))],
-            }
-            tables[unit] = pa.table({name: columns[name] for name in schema.names}, schema=schema)
-        made.append(tables)
-    return made
 
 
 def oracle(ports: list[dict[tuple[int, int], pa.Table]], how: str) -> list[tuple[Any, ...]]:
@@ -74,19 +38,6 @@ def oracle(ports: list[dict[tuple[int, int], pa.Table]], how: str) -> list[tuple
             on ours.u = theirs.u and ours.a = theirs.a and ours.b = theirs.b order by ours.u, ours.p, theirs.p
             """
         ).fetchall()
-
-
-def with_nulls_anywhere(keys: list[tuple[int, int, int]]) -> Keys:
-    """Sorted keys, some of which become null without moving."""
-    return [
-        (None if null == 1 else a, None if null == 2 else b) for a, b, null in sorted(keys, key=lambda key: key[:2])
-    ]
-
-
-sorted_keys = st.lists(
-    st.tuples(st.integers(0, 4), st.integers(0, 2), st.sampled_from([0, 0, 0, 0, 1, 2])), max_size=40
-).map(with_nulls_anywhere)
-units = st.dictionaries(st.tuples(st.integers(0, 2), st.integers(0, 3)), sorted_keys, max_size=5)
 
 
 @settings(max_examples=80, deadline=None)
@@ -300,7 +251,11 @@ def test_output_columns_are_left_then_right_without_keys_and_with_a_suffix_on_cl
         (MergeJoin(("t",)), "key 't' is timestamp.us. on the left, 't' is timestamp.ms. on the right"),
         (MergeJoin(("l",)), "column 'l' of type list.* cannot be a key"),
         (MergeJoin(("o",)), "column 'o' of its left input is string_view, of which Arrow cannot pick rows"),
-        (MergeJoin(("a",), how="full"), "'full' is no join type it knows(.|\n)*inner, left"),
+        (MergeJoin(("a",), how="outer"), "'outer' is no join type it knows(.|\n)*inner, left, right, full, left semi"),
+        (MergeJoin(("a",), right_on=("a", "v")), "1 keys on the left, 2 on the right"),
+        (MergeJoin(("a",), right_on=("b",)), "'a' is int64 on the left, 'b' is string on the right"),
+        (MergeJoin(("a",), filter="v + w"), "int64, not a condition"),
+        (MergeJoin(("a",), filter="u > 1"), "no column 'u'(.|\n)*a, b, v, .*v_right, b_right, w"),
         (MergeJoin(("a",), suffix=""), "two columns named 'b'"),
         (MergeJoin(()), "no key is given"),
         (MergeJoin(("a", "a")), "'a' is given twice"),

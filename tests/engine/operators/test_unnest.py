@@ -51,6 +51,16 @@ def test_unnest_outer_keeps_rows_without_elements_with_ordinality_zero() -> None
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_a_marker_keeps_rows_without_elements_and_tells_them_from_null_elements(size: int) -> None:
+    outcome = run(Unnest(("l",), ordinality="n", marker="is_element"), {(0, 0): ROWS.slice(1, 4)}, size=size)
+    assert outcome.schema.names == ["x", "l", "n", "is_element"]
+    assert rows_of(outcome.table) == [
+        ("2.5", None, 0, False), ("3.5", 5, 1, True), ("3.5", 6, 2, True), ("4.5", None, 0, False),
+        ("5.5", None, 1, True),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_unnest_of_fixed_size_lists_and_maps_respects_slices_and_nulls(size: int) -> None:
     rows = pa.table(
         {
@@ -115,6 +125,7 @@ def test_unnest_cuts_a_huge_list_into_pieces() -> None:
         (Unnest(("l", "l")), "'l' is given twice"),
         (Unnest(()), "no column is given"),
         (Unnest(("l",), ordinality="x"), "two columns named 'x'"),
+        (Unnest(("l",), marker="x"), "two columns named 'x'"),
     ],
 )
 def test_unnest_refuses_what_it_cannot_unnest(config: Unnest, message: str) -> None:

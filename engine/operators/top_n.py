@@ -1,0 +1,120 @@
+"""Top-n: the first ``count`` rows in the order of keys.
+
+Rules:
+
+1. Of rows with equal keys the earlier ones stay, in the order of their tags: the result is the head of what ``Sort``
+   gives. It is emitted at a barrier (``drain``) or the end, under the subtask's first lane.
+2. At most as many rows are held as are kept, and as many again (or ``SPARE_ROWS``) that wait to be compared.
+3. ``per_lane``: the first rows of every lane, under that lane. It is the step before the lanes are gathered.
+4. A subtask sees the rows that it receives: for one result the input must be gathered (``Stream.top_n`` does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ..elements import FINAL_ROUND, Batch
+from ..errors import FlowError
+from ..schemas import check_inputs, check_movable
+from .held_rows import Held, HeldRows
+from .pieces import PIECE_ROWS, cut
+from .protocol import Emitter, OperatorContext, Output, Stateless
+from .sorting import SortKey, check_sort_keys, sorted_order
+
+SPARE_ROWS = PIECE_ROWS
+
+
+@dataclass(frozen=True)
+class TopN:
+    """The first ``count`` rows by ``keys``."""
+
+    keys: tuple[SortKey, ...]
+    count: int
+    per_lane: bool = False
+    kind: str = "top n"
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """The input's."""
+        check_inputs(self.kind, inputs, 1)
+        check_sort_keys(self.kind, self.keys, inputs[0])
+        check_movable(self.kind, inputs[0])
+        if self.count < 1:
+            raise FlowError(f"top n: it cannot keep {self.count} rows", "keep at least one")
+        return inputs[0]
+
+    def build(self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None) -> RunningTopN:
+        """A running top-n that holds the rows of ``restored``."""
+        running = RunningTopN(self, inputs[0], context)
+        if restored is not None:
+            running.held.restore(restored)
+        return running
+
+    def describe(self) -> str:
+        """The keys and how many."""
+        where = " of each lane" if self.per_lane else ""
+        return f"{self.count} rows{where} by {', '.join(key.describe() for key in self.keys)}"
+
+
+class RunningTopN(Stateless):
+    """See the module's rules."""
+
+    def __init__(self, config: TopN, schema: pa.Schema, context: OperatorContext) -> None:
+        self._config = config
+        self._lane = context.lanes.start
+        self._output_rows = context.output_rows
+        #: the best rows so far and those not compared yet, in the order of their tags
+        self.held = HeldRows(schema)
+        self._kept = 0
+        #: the last round that has ended
+        self._round = 0
+        self._emitter = Emitter()
+
+    def process(self, port: int, batch: Batch, out: Output) -> None:
+        """Hold the rows; from time to time drop those that cannot be among the first."""
+        self.held.add(batch)
+        if self.held.rows - self._kept >= max(self._kept, SPARE_ROWS):
+            held = self.held.take_all()
+            self.held.put(held.take(np.sort(self._best(held))))
+            self._kept = self.held.rows
+
+    def end_round(self, port: int, round: int, out: Output) -> None:
+        """Remember the round, for a barrier."""
+        self._round = round if round < FINAL_ROUND else self._round
+
+    def drain(self, out: Output) -> None:
+        """Emit the first of the rows since the last barrier."""
+        self._emit(self._round, out)
+
+    def finish(self, out: Output) -> None:
+        """Emit the first of all rows."""
+        self._emit(FINAL_ROUND, out)
+
+    def snapshot(self) -> pa.Table | None:
+        """The rows held."""
+        return self.held.snapshot()
+
+    def _best(self, held: Held) -> np.ndarray:
+        """The rows to keep: in order, lane by lane if so configured."""
+        keys, count = self._config.keys, self._config.count
+        columns = [held.records.column(key.column) for key in keys]
+        if not self._config.per_lane:
+            return sorted_order(columns, keys)[:count]
+        order = sorted_order(columns, keys, [held.lanes])
+        lanes = held.lanes[order]
+        return order[np.arange(len(order)) - np.searchsorted(lanes, lanes) < count]
+
+    def _emit(self, round: int, out: Output) -> None:
+        held = self.held.take_all()
+        self._kept = 0
+        best = held.take(self._best(held))
+        if not self._config.per_lane:
+            best = Held(best.records, np.zeros_like(best.rounds), np.full_like(best.lanes, self._lane))
+        else:
+            best = Held(best.records, np.zeros_like(best.rounds), best.lanes)
+        for _, lane, start, rows in best.units():
+            for piece in cut(best.records.slice(start, rows), self._output_rows):
+                self._emitter.emit(piece, round, lane, out)

@@ -1,0 +1,192 @@
+"""Window functions over input that is sorted by partition keys, then by order keys.
+
+Rules:
+
+1. A partition belongs to one lane and may span batches and rounds of it. Its rows are held until it ends: when another
+   partition follows in its lane, at a barrier (``drain``), or at the end. Without partition keys a lane is one.
+2. All input rows come out, in their order, with the functions' columns behind theirs: the partitions that ended in a
+   round at its end, the last ones with ``finish`` in round ``FINAL_ROUND``.
+3. Input that is not sorted within its partition is an error of the data, not a wrong result.
+4. State is the rows of open partitions. ``Stream.window`` gathers and sorts first, unless it is told that rows are
+   sorted already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ..elements import FINAL_ROUND, Batch, Tag
+from ..errors import DataError, FlowError
+from ..schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
+from .held_rows import HeldRows
+from .keys import check_key_types, differences
+from .pieces import Positions, cut
+from .protocol import Emitter, OperatorContext, Output, Stateless
+from .sorting import SortKey, check_sort_keys, sorted_order
+from .window_functions import Partitions, WindowFunction, computed
+
+
+@dataclass(frozen=True)
+class Window:
+    """The input's columns, then one per function."""
+
+    by: tuple[str, ...]
+    order_by: tuple[SortKey, ...]
+    functions: tuple[WindowFunction, ...]
+    kind: str = "window"
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """The input's fields, then one per function."""
+        check_inputs(self.kind, inputs, 1)
+        (schema,) = inputs
+        check_distinct(self.kind, "partition key", self.by)
+        check_columns(self.kind, schema, self.by)
+        check_key_types(self.kind, [schema.field(name) for name in self.by], ordered=False)
+        if self.order_by:
+            check_sort_keys(self.kind, self.order_by, schema)
+        both = [key.column for key in self.order_by if key.column in self.by]
+        if both:
+            raise FlowError(f"window: {both[0]!r} is a partition key and an order key", "name it as one of the two")
+        check_movable(self.kind, schema)
+        fields = [*schema, *(pa.field(each.name, self._type(each, schema)) for each in self.functions)]
+        return unique_schema(self.kind, fields, "give the function's column another name")
+
+    def build(self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None) -> RunningWindow:
+        """A running window with the open partitions of ``restored``."""
+        running = RunningWindow(self, inputs[0], context.output_rows)
+        if restored is not None:
+            running.restore(restored)
+        return running
+
+    def describe(self) -> str:
+        """Partitions, order and functions."""
+        by = f"by {', '.join(self.by)} " if self.by else ""
+        order = f"order by {', '.join(key.describe() for key in self.order_by)}" if self.order_by else ""
+        return f"{by}{order}: {', '.join(each.describe() for each in self.functions)}"
+
+    def _type(self, each: WindowFunction, schema: pa.Schema) -> pa.DataType:
+        if each.column is None:
+            return each.result_type(None)
+        check_columns(self.kind, schema, [each.column])
+        return each.result_type(value_type(schema.field(each.column).type))
+
+
+class RunningWindow(Stateless):
+    """See the module's rules."""
+
+    def __init__(self, config: Window, source: pa.Schema, output_rows: int) -> None:
+        self._config = config
+        self._source, self._target = source, config.output_schema([source])
+        self._output_rows = output_rows
+        #: lane -> rows of its open partition, in order; only lanes that have had a row
+        self._open: dict[int, list[pa.RecordBatch]] = {}
+        #: lane -> rows of partitions that have ended and wait for the end of the round
+        self._closed: dict[int, list[pa.RecordBatch]] = {}
+        #: the last round that has ended
+        self._round = 0
+        self._emitter = Emitter()
+
+    def process(self, port: int, batch: Batch, out: Output) -> None:
+        """Close the partitions that end in the batch, keep the last one open."""
+        lane, records = batch.tag.lane, batch.records
+        held = self._open.setdefault(lane, [])
+        last = held[-1].slice(held[-1].num_rows - 1) if held else None
+        changes = self._changes(records, last)
+        if len(changes):
+            border = int(changes[-1])
+            closed = [*held, records.slice(0, border)] if border else held
+            self._closed.setdefault(lane, []).extend(closed)
+            self._open[lane] = [records.slice(border)]
+        else:
+            held.append(records)
+
+    def end_round(self, port: int, round: int, out: Output) -> None:
+        """Emit the partitions that ended in this round."""
+        if round < FINAL_ROUND:
+            self._round = round
+            self._emit(round, out)
+
+    def drain(self, out: Output) -> None:
+        """Close and emit all partitions; what follows begins new ones."""
+        self._close_all()
+        self._emit(self._round, out)
+
+    def finish(self, out: Output) -> None:
+        """Close and emit all partitions."""
+        self._close_all()
+        self._emit(FINAL_ROUND, out)
+
+    def snapshot(self) -> pa.Table | None:
+        """The rows held."""
+        held = HeldRows(self._source)
+        for lane in sorted({*self._open, *self._closed}):
+            for records in [*self._closed.get(lane, []), *self._open.get(lane, [])]:
+                held.add(Batch(records, Tag(self._round, lane, 0)))
+        return held.snapshot()
+
+    def restore(self, table: pa.Table) -> None:
+        """Take over the rows of earlier snapshots."""
+        held = HeldRows(self._source)
+        held.restore(table)
+        whole = held.peek()
+        for round, lane, start, rows in whole.units():
+            records = whole.records.slice(start, rows)
+            changes = self._changes(records, None)
+            border = int(changes[-1]) if len(changes) else 0
+            if border:
+                self._closed.setdefault(lane, []).append(records.slice(0, border))
+            self._open[lane] = [records.slice(border)]
+            self._round = round
+
+    # ------------------------------------------------------------------ parts
+
+    def _changes(self, records: pa.RecordBatch, last: pa.RecordBatch | None) -> Positions:
+        """The rows that begin another partition than the row before, which is ``last`` for the first one."""
+        if not self._config.by:
+            return np.zeros(0, dtype=np.int64)
+        keys = [records.column(name) for name in self._config.by]
+        if last is None:
+            return np.flatnonzero(differences(keys)) + 1
+        return np.flatnonzero(
+            differences([pa.concat_arrays([last.column(name), records.column(name)]) for name in self._config.by])
+        )
+
+    def _close_all(self) -> None:
+        for lane, batches in self._open.items():
+            self._closed.setdefault(lane, []).extend(batches)
+        self._open = {}
+
+    def _emit(self, round: int, out: Output) -> None:
+        for lane in sorted(self._closed):
+            batches = self._closed.pop(lane)
+            if batches:
+                for piece in cut(self._computed(pa.concat_batches(batches)), self._output_rows):
+                    self._emitter.emit(piece, round, lane, out)
+
+    def _computed(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        parts = self._partitions(records)
+        columns = [
+            computed(each, None if each.column is None else records.column(each.column), parts)
+            for each in self._config.functions
+        ]
+        return pa.RecordBatch.from_arrays([*records.columns, *columns], schema=self._target)
+
+    def _partitions(self, records: pa.RecordBatch) -> Partitions:
+        starts = np.append(0, self._changes(records, None))
+        keys = self._config.order_by
+        parts = Partitions(starts, starts, records.num_rows)
+        if not keys:
+            return parts
+        columns = [records.column(key.column) for key in keys]
+        order = sorted_order(columns, keys, [parts.ids])
+        if (order != np.arange(records.num_rows)).any():
+            raise DataError(
+                f"window: its input is not sorted by {', '.join(key.describe() for key in keys)} within a partition",
+                "leave out sorted=True, or sort the stream before it",
+            )
+        peers = np.union1d(starts, np.flatnonzero(differences(columns)) + 1)
+        return Partitions(starts, peers, records.num_rows)

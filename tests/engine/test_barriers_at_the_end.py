@@ -1,0 +1,116 @@
+"""Checkpoints while some sources have ended and others have not: they must neither hang nor change the order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from penstock.engine.edges import Frame, Upstream
+from penstock.engine.errors import PenstockError
+from penstock.engine.flow import Flow
+from penstock.engine.identity import Attempt, BarrierKind, CheckpointId, CommitPermit, TaskId
+from penstock.engine.pipelines import plan_job
+from penstock.engine.task import Task
+from penstock.engine.task_listener import TaskSnapshot
+from support.engine_simulation_flows import Disk, DiskSink
+
+ATTEMPT, CHECKPOINT = Attempt(1, 1), CheckpointId(1, 1)
+SHORT, LONG, SINK = TaskId("numbers", 1), TaskId("numbers", 0), TaskId("all", 0)
+IN_ORDER = [0, 10, 1, 2, 3, 4, 5, 11]
+"""A row a round, each a group of its own: it is given out once the next one has come, the last ones at the end."""
+
+
+class Job:
+    """All tasks of a plan, joined by plain calls."""
+
+    def __init__(self) -> None:
+        flow = Flow("ends", lanes=2)
+        tables = [pa.table({"x": pa.array(rows)}) for rows in ([0, 1, 2, 3, 4, 5], [10, 11])]
+        self.disk = Disk()
+        groups = flow.from_tables(tables, name="numbers").stream_aggregate(by=["x"], n="count")
+        flow.attach(DiskSink("out", self.disk), groups.gather(name="all"), name="out")
+        plan = plan_job(flow, 2)
+        self.plan = replace(plan, sources={id: replace(each, quota=1) for id, each in plan.sources.items()})
+        self.snapshots: dict[TaskId, TaskSnapshot] = {}
+        self.rounds: list[int] = []
+        attempts = dict.fromkeys(self.plan.tasks(), ATTEMPT)
+        self.tasks = {
+            task: Task(self.plan, task, ATTEMPT, attempts, {}, self, Listener(self, task)) for task in attempts
+        }
+        for task in self.tasks.values():
+            task.start()
+
+    def send(self, frame: Frame) -> None:
+        self.tasks[frame.channel.consumer].receive(frame)
+
+    def reply(self, message: Upstream) -> None:
+        self.tasks[message.channel.producer].deliver(message)
+
+    def run(self, *tasks: TaskId) -> None:
+        progressed = True
+        while progressed:
+            progressed = max([self.tasks[task].step(0.0).progressed for task in tasks])
+
+    def checkpoint(self) -> None:
+        """Propose, trigger, and run as far as the checkpoint lets the tasks."""
+        for source in (SHORT, LONG):
+            self.tasks[source].propose_round(CHECKPOINT)
+        self.run(*self.tasks)
+        for source in (SHORT, LONG):
+            self.tasks[source].trigger(CHECKPOINT, BarrierKind.CHECKPOINT, max(self.rounds), 0.0)
+        self.run(*self.tasks)
+
+    def rows(self) -> list[object]:
+        """The rows that the checkpoint makes visible, in the order in which they reached the sink."""
+        self.plan.committer("out").commit(CommitPermit(CHECKPOINT, self.snapshots[SINK].committables))
+        return [row[0] for _, row in self.disk.written("out")]
+
+
+class Listener:
+    """What one task says."""
+
+    def __init__(self, job: Job, task: TaskId) -> None:
+        self._job, self._task = job, task
+
+    def round_proposed(self, checkpoint: CheckpointId, round: int) -> None:
+        self._job.rounds.append(round)
+
+    def snapshot_taken(self, checkpoint: CheckpointId, snapshot: TaskSnapshot) -> None:
+        self._job.snapshots[self._task] = snapshot
+
+    def drained(self, barrier: CheckpointId) -> None: ...
+
+    def data_ended(self) -> None: ...
+
+    def finished(self) -> None: ...
+
+    def failed(self, error: PenstockError) -> None:
+        raise error
+
+
+def test_checkpoint_of_a_source_that_has_ended_and_one_that_has_not_is_behind_the_data_of_both() -> None:
+    """The first one's barrier stands behind rounds that the merge must not deliver before the other's."""
+    job = Job()
+    job.run(SHORT)
+    job.checkpoint()
+    assert set(job.snapshots) == {SHORT, LONG, SINK}
+    assert all(snapshot.data_ended for snapshot in job.snapshots.values())
+    assert job.rows() == IN_ORDER
+
+
+@pytest.mark.parametrize("steps", range(1, 13))
+def test_source_that_runs_out_of_rows_on_its_way_to_the_round_holds_nobody_up(
+    steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its barrier must not come behind what it says at its end, where the other's stands between two rounds."""
+    monkeypatch.setattr("penstock.engine.task.STEPS_PER_TURN", 1)
+    job = Job()
+    for _ in range(steps):
+        job.tasks[LONG].step(0.0)
+    monkeypatch.undo()
+    job.checkpoint()
+    assert set(job.snapshots) == {SHORT, LONG, SINK}
+    rows = job.rows()
+    assert rows == IN_ORDER[: len(rows)]

@@ -1,0 +1,101 @@
+"""A job whose disk fills up under it fails with the folder's name, loses nothing, and goes on once there is room.
+
+The disk is a tiny file system, filled by another file in the middle of the job. For machines where this user may not
+mount one, a limit on file sizes that comes in the middle of the job refuses the sink's writes in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pytest
+
+import penstock as ps
+from support.small_disk import limited, small_disk
+
+SPLITS, ROWS = 64, 2_000
+SIZE = 4 * 2**20
+"""Bytes of the disk, or of the largest file. All outputs take two MiB."""
+
+RATE = 40_000.0
+"""Rows per second: 128,000 of them last three seconds, long enough for the disk to fill up in the middle."""
+
+PATIENCE = 60.0
+
+
+def numbers() -> list[pa.Table]:
+    """Splits of numbers that do not compress, so that files have a size."""
+    return [
+        pa.table({"n": pa.array(range(split * ROWS, (split + 1) * ROWS)), "split": [split] * ROWS})
+        for split in range(SPLITS)
+    ]
+
+
+def make_flow(output: Path, rate: float = 0.0) -> ps.Flow:
+    flow = ps.Flow("full", lanes=4)
+    stream = flow.from_tables(numbers(), name="numbers", rate=rate)
+    stream.with_columns(square=pc.multiply(ps.field("n"), ps.field("n"))).write_parquet(output, name="squares")
+    return flow
+
+
+@contextmanager
+def full(kind: str, disk: Path) -> Iterator[None]:
+    """Nothing can be written to the disk while this lasts (or, kind "limit", no file of more than a few bytes)."""
+    if kind == "limit":
+        with limited(16):
+            yield
+        return
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(2**16)):
+            pass
+    yield
+    filler.unlink()
+
+
+def rows(output: Path) -> list[int]:
+    """The numbers that a plain reader sees, sorted."""
+    return sorted(ds.dataset(output, format="parquet").to_table(columns=["n"])["n"].to_pylist())
+
+
+def check_whole_splits(output: Path) -> None:
+    """What is visible is what completed checkpoints covered: whole splits, no row twice."""
+    found = rows(output)
+    assert len(found) == len(set(found))
+    assert 0 < len(found) < SPLITS * ROWS
+    assert len(found) % ROWS == 0, "a checkpoint stands between splits, so part of one was published"
+
+
+@pytest.mark.parametrize(("kind", "which"), [("mount", "checkpoints"), ("mount", "outputs"), ("limit", "outputs")])
+def test_job_fails_when_a_disk_is_full_and_goes_on_when_there_is_room(tmp_path, kind, which):
+    with small_disk(kind, tmp_path / "disk", SIZE) as disk:
+        state, output = (disk, tmp_path / "out") if which == "checkpoints" else (tmp_path / "state", disk / "out")
+        checkpoints = ps.Checkpoints(state, every="100ms", max_restarts=2, restart_delay="50ms")
+        with ps.run_local(make_flow(output, RATE), parallelism=2, checkpoints=checkpoints) as job:
+            job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
+            with full(kind, disk), pytest.raises(ps.errors.StorageError) as caught:
+                job.wait(PATIENCE)
+        check_error(caught.value, state if which == "checkpoints" else output, which)
+        check_whole_splits(output)
+        assert job.status().state == "failed"
+        assert job.audit().clean, str(job.audit())
+
+        resumed = ps.run_local(make_flow(output), parallelism=2, checkpoints=checkpoints).wait(PATIENCE)
+        assert resumed.status().restored_from is not None
+        assert rows(output) == list(range(SPLITS * ROWS))
+        assert resumed.audit().clean, str(resumed.audit())
+        assert not list(output.glob("_staging")), "what the failed attempts had prepared is left"
+
+
+def check_error(error: ps.errors.StorageError, place: Path, which: str) -> None:
+    """The error names the folder and what the operating system said, the sink if it is one, and a remedy."""
+    assert str(place) in error.message
+    assert any(word in error.message for word in ("No space left", "full", "too large")), error.message
+    assert error.remedy
+    if which == "outputs":
+        assert error.operator == "squares"
