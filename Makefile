@@ -6,7 +6,7 @@
 #   make check        ruff, mypy --strict on the built wheel, the architecture test
 #   make bench        every script in benchmarks/, results in benchmarks/results/
 #   make chaos        the tests that kill processes
-#   make simulate     the coordinator's simulation, SEEDS=… schedules
+#   make simulate     the simulations of coordinator and engine, SEEDS=… schedules each
 #   make lock         resolve requirements.lock anew after a change of pyproject.toml; UPGRADE=1 takes newer versions
 #   make clean        remove the environment and everything built
 #
@@ -56,7 +56,7 @@ test: $(STAMP)
 	@$(PYTEST) $(ARGS)
 
 # --pure refuses to import ray, pyspark and raydp (tests/conftest.py): these parts must not need them.
-FAST := $(wildcard tests/engine tests/coordinator tests/cases) $(wildcard tests/test_*.py)
+FAST := $(wildcard tests/engine tests/coordinator tests/cases tests/scenarios/test_engine_simulation.py tests/test_*.py)
 test-fast: $(STAMP)
 	@$(PYTEST) --pure -m "not ray and not spark and not slow and not chaos" $(FAST) $(ARGS)
 
@@ -87,6 +87,7 @@ chaos: $(STAMP)
 
 simulate: $(STAMP)
 	@PYTHONPATH=tests $(PY) tests/coordinator/simulate.py --seeds $(SEEDS) $(ARGS)
+	@PYTHONPATH=tests $(PY) tests/scenarios/simulate_engine.py --seeds $(SEEDS) $(ARGS)
 
 # pip-tools lives in an environment of its own, so that it is not part of what it resolves. The line of Penstock itself
 # (its extras refer to each other) carries this folder's path and goes.

@@ -1,4 +1,4 @@
-"""The task barrier: split sets, drained windows, and the scenarios of Velox's task barrier that apply in serial mode."""
+"""The task barrier: split sets, drained windows, and those of Velox's barrier scenarios that apply in serial mode."""
 
 import pyarrow as pa
 import pyarrow.compute as pc

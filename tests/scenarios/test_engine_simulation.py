@@ -1,0 +1,164 @@
+"""The real engine under the real coordinator, by seed: whatever goes wrong, the rows and their order are the same.
+
+The second half breaks the engine on purpose, one rule a test, and wants the oracles to notice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from penstock.coordinator.events import TaskFailed, TaskLost
+from penstock.coordinator.job_states import TaskStatus
+from penstock.coordinator.machine import Coordinator
+from penstock.engine.driver import Driver
+from penstock.engine.identity import CheckpointId
+from penstock.engine.sources.reader import SplitReader
+from penstock.engine.task import Task
+from penstock.engine.task_parts import _Builder
+from support.engine_simulation import FAULTS, NO_FAULTS, SETTINGS, EngineSimulation, Faults, Sizes
+from support.engine_simulation_flows import SHAPES, WIDEST, plan_of
+from support.engine_simulation_runs import check, expected_rows, shape_of, simulate, varied
+
+SEEDS = 280
+PER_TEST = 28
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, PER_TEST))
+def test_committed_rows_and_their_order_equal_those_of_a_run_without_failures(first: int) -> None:
+    for seed in range(first, first + PER_TEST):
+        simulate(seed)
+
+
+@pytest.mark.parametrize("shape", range(len(SHAPES)), ids=[shape.__name__ for shape in SHAPES])
+def test_rows_and_their_order_do_not_depend_on_parallelism_sizes_or_checkpoints(shape: int) -> None:
+    for parallelism in range(1, WIDEST + 1):
+        for interval, sizes in ((0.02, Sizes(1, 1)), (0.06, Sizes(100, 3)), (None, Sizes(10_000, 100))):
+            settings = replace(SETTINGS, interval=interval)
+            check(EngineSimulation(parallelism, shape, (parallelism,), NO_FAULTS, settings, sizes).run(), shape)
+
+
+def test_every_sink_of_every_shape_has_rows() -> None:
+    """Else the other tests show little."""
+    for shape in range(len(SHAPES)):
+        sinks = plan_of(shape, 1, EngineSimulation(0, shape, (1,)).disk).sinks
+        assert {key.split(",")[0] for key, rows in expected_rows(shape).items() if rows} == set(sinks)
+
+
+def test_a_seed_gives_the_same_run_every_time() -> None:
+    runs = [simulate(7) for _ in range(2)]
+    assert runs[0].steps == runs[1].steps
+    assert runs[0].disk.visible.keys() == runs[1].disk.visible.keys()
+
+
+def test_faults_of_every_kind_happen() -> None:
+    kinds: set[str] = set()
+    for seed in range(70):
+        kinds |= simulate(seed).seen
+    assert kinds >= {
+        *("kill_task", "kill_finished", "kill_coordinator", "restart_job", "cancel", "ask", "double", "packet"),
+        *("snapshot", "restore", "commit", "store", "finished", "cancelled"),
+    }
+
+
+# --- broken on purpose -------------------------------------------------------------------------------------------
+
+
+def first_caught(seeds: int = 300, faults: Faults = FAULTS, core: type[Coordinator] = Coordinator) -> str:
+    """What the oracles say about the first seed that they refuse; empty if they refuse none."""
+    for seed in range(seeds):
+        expected_rows(shape_of(seed))
+    for seed in range(seeds):
+        try:
+            check(varied(seed, faults, core).run(), shape_of(seed))
+        except AssertionError as error:
+            return str(error)
+    return ""
+
+
+@pytest.fixture(autouse=True)
+def _references_of_the_engine_as_it_is() -> None:
+    for shape in range(len(SHAPES)):
+        expected_rows(shape)
+
+
+def test_source_that_passes_the_round_it_proposed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    propose = SplitReader.propose
+
+    def careless(self: SplitReader, checkpoint: CheckpointId) -> int:
+        round = propose(self, checkpoint)
+        self._hold = None
+        return round
+
+    monkeypatch.setattr(SplitReader, "propose", careless)
+    assert first_caught(faults=NO_FAULTS)
+
+
+def test_ended_source_that_agrees_to_any_round_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    propose = SplitReader.propose
+
+    def agreeable(self: SplitReader, checkpoint: CheckpointId) -> int:
+        round = propose(self, checkpoint)
+        return -1 if self.data_ended else round
+
+    monkeypatch.setattr(SplitReader, "propose", agreeable)
+    assert first_caught(faults=NO_FAULTS)
+
+
+def test_task_that_ends_before_its_final_checkpoint_is_committed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    advance = Task._advance_end
+
+    def hasty(self: Task) -> None:
+        self._final_committed = self._told_data_ended
+        advance(self)
+
+    monkeypatch.setattr(Task, "_advance_end", hasty)
+    assert "before a completed checkpoint held its end of data" in first_caught(faults=NO_FAULTS)
+
+
+def test_restore_that_takes_the_state_of_all_lanes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def greedy(self: _Builder, operator: str) -> pa.Table | None:
+        return self._restored.get(operator)
+
+    monkeypatch.setattr(_Builder, "_state", greedy)
+    assert first_caught()
+
+
+def test_restore_that_forgets_the_state_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Builder, "_state", lambda self, operator: None)
+    assert first_caught()
+
+
+def test_driver_that_reads_past_a_barrier_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Driver, "_blocked", lambda self, port: set())
+    assert first_caught()
+
+
+def test_task_that_forgets_what_it_prepared_for_an_aborted_checkpoint_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    abort = Task.abort
+
+    def forgetful(self: Task, checkpoint: CheckpointId) -> None:
+        abort(self, checkpoint)
+        self._prepared.pop(checkpoint, None)
+
+    monkeypatch.setattr(Task, "abort", forgetful)
+    assert "missing [(" in first_caught(faults=replace(FAULTS, snapshot=0.1))
+
+
+class Trusting(Coordinator):
+    """Takes it that nothing of a finished task can be lost with its process."""
+
+    def _note_loss(self, event: TaskFailed | TaskLost) -> None:
+        record = self._context.tasks.get(event.task)
+        if record is None or record.state is not TaskStatus.FINISHED:
+            super()._note_loss(event)
+
+
+def test_finished_task_whose_last_word_was_lost_is_caught() -> None:
+    faults = replace(NO_FAULTS, patience=25, kill_finished=0.3)
+    assert first_caught(faults=faults, seeds=40) == ""
+    assert "no end in sight" in first_caught(faults=faults, core=Trusting)
