@@ -21,7 +21,7 @@ from typing import cast
 import pyarrow as pa
 
 from .errors import FlowError, PenstockError
-from .flow import Flow, Gather, Node
+from .graph import Gather, Graph, Node
 from .operators import MergeJoin
 from .operators.protocol import OperatorConfig
 from .plan import Exchange, JobPlan, OperatorPlan, OutputPlan, PipelinePlan, PortPlan, SourcePlan, StagePlan
@@ -32,7 +32,7 @@ ROUND_QUOTA = 4 * CHUNK_ROWS
 """Rows of a lane's round where no merge join asks for whole splits: a checkpoint waits for the rest of one round."""
 
 
-def plan_job(flow: Flow, parallelism: int = 2, *, job: str | None = None, rate: float | None = None) -> JobPlan:
+def plan_job(flow: Graph, parallelism: int = 2, *, job: str | None = None, rate: float | None = None) -> JobPlan:
     """Plan ``flow`` for ``parallelism`` subtasks a stage. ``job``: the job's name, by default the flow's.
 
     ``rate`` replaces the rate of all sources that have one. Raises FlowError.
@@ -41,7 +41,7 @@ def plan_job(flow: Flow, parallelism: int = 2, *, job: str | None = None, rate: 
     if not 1 <= parallelism <= flow.lanes:
         message = f"parallelism {parallelism} is not between 1 and the flow's {flow.lanes} lanes"
         raise FlowError(message, f"run with parallelism ≤ {flow.lanes}, or build the flow with more lanes")
-    sources = {node.id: _plan_source(graph, node) for node in graph.nodes.values() if graph.is_source(node)}
+    sources = {node.id: _plan_source(graph, node, rate) for node in graph.nodes.values() if graph.is_source(node)}
     _check_co_partitioned(graph, sources)
     stages = {stage[0]: _plan_stage(graph, stage, parallelism) for stage in graph.stages()}
     description, data = _describe(flow, sources)
@@ -59,7 +59,7 @@ def plan_job(flow: Flow, parallelism: int = 2, *, job: str | None = None, rate: 
 class _Graph:
     """The part of a flow that leads to sinks, with its edges in both directions."""
 
-    def __init__(self, flow: Flow) -> None:
+    def __init__(self, flow: Graph) -> None:
         everything = {node.id: node for node in flow.nodes}
         wanted = {node.id for node in flow.nodes if node.schema is None}
         if not wanted:
@@ -124,7 +124,7 @@ class _Graph:
         return self.is_source(upstream)
 
 
-def _plan_source(graph: _Graph, node: Node) -> SourcePlan:
+def _plan_source(graph: _Graph, node: Node, rate: float | None) -> SourcePlan:
     config = cast(SourceConfig, node.config)
     joined = any(
         isinstance(other.config, MergeJoin) and node.id in graph.sources_of(other.id) for other in graph.nodes.values()
@@ -133,7 +133,8 @@ def _plan_source(graph: _Graph, node: Node) -> SourcePlan:
         splits = tuple(config.splits())
     except PenstockError as error:
         raise error.at(node.id) from error
-    return SourcePlan(node.id, config, config.schema, splits, None if joined else ROUND_QUOTA, node.rate)
+    pace = rate if rate is not None and node.rate else node.rate
+    return SourcePlan(node.id, config, config.schema, splits, None if joined else ROUND_QUOTA, pace)
 
 
 def _check_co_partitioned(graph: _Graph, sources: dict[str, SourcePlan]) -> None:
@@ -203,7 +204,7 @@ def _schema(graph: _Graph, id: str) -> pa.Schema:
     return schema
 
 
-def _describe(flow: Flow, sources: dict[str, SourcePlan]) -> tuple[str, str]:
+def _describe(flow: Graph, sources: dict[str, SourcePlan]) -> tuple[str, str]:
     """The job in words, and a hash of its data: splits, their sizes, and fingerprints where the source has one."""
     lines = [f"flow {flow.name!r}, {flow.lanes} lanes", flow.describe()]
     digest = hashlib.sha256()

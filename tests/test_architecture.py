@@ -53,7 +53,7 @@ BELOW = ("engine", "coordinator", "actors")
 FOUNDATION = ("engine.identity", "engine.errors", "engine.clock")
 ELEMENTS = (*FOUNDATION, "engine.elements", "engine.schemas")
 PROTOCOLS = ("engine.operators.protocol", "engine.sources.protocol")
-DRIVING = ("engine.driver", "engine.task", "engine.scheduler", "engine.flow", "engine.pipelines")
+DRIVING = ("engine.driver", "engine.task", "engine.scheduler", "engine.flow", "engine.graph", "engine.pipelines")
 """What moves the parts; the parts do not know it."""
 PARTS = ("engine.operators", "engine.sources", "engine.sinks", "engine.state", "engine.alignment", "engine.edges")
 PURE_ACTORS = (

@@ -109,6 +109,20 @@ def test_two_sinks_in_one_folder_are_refused(tmp_path):
         plan_job(flow, 1).check()
 
 
+def test_rate_of_a_run_replaces_that_of_paced_sources_only():
+    flow = Flow("paced")
+    flow.from_tables([ROWS], name="paced", rate=5.0).collect("one")
+    flow.from_tables([ROWS], name="free").collect("two")
+    rates = [
+        {id: source.rate for id, source in plan_job(flow, 1, rate=rate).sources.items()} for rate in (None, 0.0, 9.0)
+    ]
+    assert rates == [{"paced": 5.0, "free": 0.0}, {"paced": 0.0, "free": 0.0}, {"paced": 9.0, "free": 0.0}]
+
+
+def test_flow_explains_itself():
+    assert two_sided().explain() == explain(plan_job(two_sided(), 2))
+
+
 def test_explain_names_stages_edges_lanes_and_guarantees():
     text = explain(plan_job(two_sided(), 2))
     for words in ("stage weather: 2 subtasks", "all: weather → all", "2 lanes", "exactly once", "merge join"):
