@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..coordinator.manifest import Ended
 from ..coordinator.settings import Settings
 from ..engine.errors import ConfigurationError
 from .settings import Checkpoints
@@ -29,13 +30,18 @@ def place_in(checkpoints: Checkpoints | str | os.PathLike[str]) -> Place:
 
 
 def check_resume(folder: str, job: str, resume: str) -> bool:
-    """Whether the job goes on from a log. Raises ConfigurationError if there is one and ``resume`` is "never"."""
+    """Whether the job goes on from a log. Raises ConfigurationError if that is closed, or ``resume`` is "never"."""
     if resume not in ("auto", "never"):
         raise ConfigurationError(f"resume={resume!r} is unknown", 'give "auto" or "never"')
-    found = bool(read_log(open_store(folder), job))
+    found = read_log(open_store(folder), job)
     if found and resume == "never":
         raise ConfigurationError(
             f"the checkpoint folder {folder} holds checkpoints of job {job!r}",
             'pass resume="auto" to go on from them, or choose another folder',
         )
-    return found
+    if any(isinstance(entry, Ended) for entry in found):
+        raise ConfigurationError(
+            f"job {job!r} is over: its log in {folder} is closed",
+            "choose another checkpoint folder and other outputs to run it again, or remove these",
+        )
+    return bool(found)

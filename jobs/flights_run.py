@@ -20,6 +20,7 @@ import pyarrow.dataset as ds
 from rich.console import Console
 
 from ..actors.audit import Audit
+from ..actors.resuming import check_resume, place_in
 from ..actors.settings import Checkpoints
 from ..coordinator.statistics import JobStatus
 from ..engine.errors import ConfigurationError, PenstockError
@@ -30,6 +31,7 @@ from ..engine.pipelines import plan_job
 from ..engine.statistics import TaskStatistics
 from . import flights_local
 from .flights import DAILY_KEY, FEATURES_KEY, FlightsConfig, build
+from .flights_data import FLIGHTS, PLANES, WEATHER
 from .local_run import run_local
 from .progress import watch
 from .registry import RunOptions
@@ -60,11 +62,19 @@ def run(options: RunOptions) -> int:
     output = (options.output or _new_folder()).absolute()
     checkpoints = Checkpoints((options.checkpoints or output / "checkpoints").absolute(), every=options.every)
     report = _Report(console, output)
+    _check_folders(output, checkpoints, _config(options))
     try:
         (_run_embedded if options.local else _run_on_ray)(options, output, checkpoints, report)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"what is committed stays, and --output {output} goes on from there") from None
     return report.conclude()
+
+
+def _check_folders(output: Path, checkpoints: Checkpoints, config: FlightsConfig) -> None:
+    """Refuse folders that cannot be written or hold another run's data before anything is started."""
+    nothing = (FLIGHTS.empty_table(), WEATHER.empty_table(), PLANES.empty_table())
+    plan = plan_job(build([nothing[0]], [nothing[1]], nothing[2], output, config), 1)
+    plan.check(resuming=check_resume(place_in(checkpoints).folder, plan.name, "auto"))
 
 
 def _config(options: RunOptions) -> FlightsConfig:
@@ -138,7 +148,6 @@ def _run_on_ray(options: RunOptions, output: Path, checkpoints: Checkpoints, rep
     try:
         java = f", Java: {cluster.java.describe()}" if cluster.java is not None else ""
         report.say(f"using {cluster.describe()}{java}")
-        output.mkdir(parents=True, exist_ok=True)
         # where Spark reads the files: several machines need a folder that all of them see, as the outputs' folder is
         shared = output if cluster.machines > 1 else None
         with tempfile.TemporaryDirectory(prefix="penstock-flights-", dir=shared) as workspace:

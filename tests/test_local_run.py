@@ -1,5 +1,7 @@
 """Whole jobs in this process: results, resume, parallelism. The same hosts and cores run on Ray."""
 
+import time
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -146,7 +148,9 @@ def test_user_function_that_raises_ends_the_job_with_operator_split_rows_and_tra
 def test_job_says_what_it_waits_for(tmp_path):
     with ps.run_local(sums(tmp_path, rate=1.0), checkpoints=ps.Checkpoints(tmp_path / "state", every=None)) as job:
         job.wait_until(lambda status: status.state == "running", timeout=60)
-        assert any("waits for" in sentence for sentence in job.why())
+        deadline = time.monotonic() + 60
+        while not any("waits for" in sentence for sentence in job.why()):
+            assert time.monotonic() < deadline, job.why()
 
 
 def test_second_sink_in_the_folder_of_another_job_is_refused(tmp_path):

@@ -20,11 +20,15 @@ RATE = "40000"
 
 @dataclass(frozen=True)
 class Demo:
-    """The run: how it ended, where its outputs are, and what was running some seconds after its end."""
+    """The run: how it ended, where its outputs are, and what was running some seconds after its end.
+
+    ``again``: how the same command ended when it was given once more.
+    """
 
     done: Done
     output: Path
     left: list[Process]
+    again: Done
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +37,11 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     command = ("-m", "penstock.jobs", "run", "flights", "--demo", "--rate", RATE, "--output", str(folder / "out"))
     with Household(folder) as household:
         # as on a machine where nothing of this is set: a cluster of its own, with a token
-        program = household.python(*command, cwd=folder, RAY_AUTH_MODE=None, RAY_ADDRESS=None)
-        done = program.wait()
-        yield Demo(done, folder / "out", household.wait_gone(10.0))
+        environment: dict[str, str | None] = {"RAY_AUTH_MODE": None, "RAY_ADDRESS": None}
+        done = household.python(*command, cwd=folder, **environment).wait()
+        left = household.wait_gone(10.0)
+        again = household.python(*command, cwd=folder, **environment).wait()
+        yield Demo(done, folder / "out", left, again)
 
 
 def test_demo_succeeds_and_both_outputs_equal_what_spark_sql_computes(demo: Demo) -> None:
@@ -65,3 +71,10 @@ def test_demo_leaves_no_process_behind(demo: Demo) -> None:
 def test_demo_leaves_nothing_hidden_in_its_outputs_but_the_markers(demo: Demo) -> None:
     hidden = sorted(path.relative_to(demo.output) for path in demo.output.glob("*/[_.]*"))
     assert [str(path) for path in hidden] == ["daily/_penstock.json", "features/_penstock.json"]
+
+
+def test_same_command_again_is_refused_before_anything_is_started(demo: Demo) -> None:
+    assert demo.again.returncode == 2, str(demo.again)
+    assert "job 'flights' is over" in demo.again.stderr
+    assert "remedy:" in demo.again.stderr
+    assert demo.again.stdout == "", "Ray was started for nothing"
