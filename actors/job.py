@@ -12,7 +12,6 @@ Rules:
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -23,7 +22,6 @@ import ray
 from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
 
 from ..coordinator.events import Failure
-from ..coordinator.job_states import FINAL_JOB_STATES
 from ..coordinator.manifest import Ended
 from ..coordinator.statistics import JobStatus
 from ..engine.errors import ConfigurationError, PenstockError, TaskLostError
@@ -38,14 +36,10 @@ from .resuming import Place
 from .storage.log import read_log
 from .storage.opening import open_store
 from .translate import error_of
-
-POLL_SECONDS = 60.0
-"""Longest time that one question to the coordinator stays open; a change of status ends it at once."""
+from .waiting import wait_for_status
 
 SHUTDOWN_SECONDS = 10.0
 """How long processes may take to stop by themselves before they are ended."""
-
-_FINAL = frozenset(state.value for state in FINAL_JOB_STATES)
 
 
 _log = logging.getLogger(__name__)
@@ -87,7 +81,7 @@ class Job:
 
     def wait(self, timeout: float | None = None) -> Self:
         """Wait until the job is over. Raises its error if it failed, TimeoutError after ``timeout`` seconds."""
-        status = self.wait_until(lambda status: status.state in _FINAL, timeout)
+        status = self.wait_until(lambda status: status.is_over, timeout)
         self._statistics = self.statistics()
         self._close()
         if status.failure is not None:
@@ -96,14 +90,7 @@ class Job:
 
     def wait_until(self, condition: Callable[[JobStatus], bool], timeout: float | None = None) -> JobStatus:
         """Wait for a status of which ``condition`` holds, or for the last one that there is."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        status = self.status()
-        while not condition(status) and status.state not in _FINAL:
-            left = POLL_SECONDS if deadline is None else min(POLL_SECONDS, deadline - time.monotonic())
-            if left <= 0:
-                raise TimeoutError(f"job {self.name!r} is {status.state} after {timeout:g} s: {status.why}")
-            status = self._next_status(left)
-        return status
+        return wait_for_status(self.status(), self._next_status, condition, timeout)
 
     def status(self) -> JobStatus:
         """Where the job stands now."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..engine.identity import CheckpointId, TaskId
 from .events import Failure
+from .job_states import FINAL_JOB_STATES, JobState
 
 
 @dataclass(frozen=True)
@@ -36,3 +37,8 @@ class JobStatus:
     failure: Failure | None
     restored_from: CheckpointId | None
     why: str
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended, in whatever way."""
+        return JobState(self.state) in FINAL_JOB_STATES

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -32,9 +31,9 @@ from ..actors.task_files import TaskFiles
 from ..actors.task_host import TaskHost
 from ..actors.translate import error_of, execution_graph, neighbours_of
 from ..actors.transport.protocol import BrokenLink
+from ..actors.waiting import wait_for_status
 from ..coordinator.commands import Command, DeployTask
 from ..coordinator.events import CancelRequested, Event
-from ..coordinator.job_states import FINAL_JOB_STATES
 from ..coordinator.machine import Coordinator
 from ..coordinator.settings import Settings
 from ..coordinator.statistics import JobStatus
@@ -45,8 +44,6 @@ from ..engine.pipelines import plan_job
 from ..engine.plan import JobPlan
 from ..engine.sinks.collect import COLLECTED
 from ..engine.statistics import TaskStatistics
-
-_FINAL = frozenset(state.value for state in FINAL_JOB_STATES)
 
 
 def run_local(
@@ -172,7 +169,7 @@ class LocalJob:
 
     def wait(self, timeout: float | None = None) -> Self:
         """Wait until the job is over. Raises its error if it failed, TimeoutError after ``timeout`` seconds."""
-        status = self.wait_until(lambda status: status.state in _FINAL, timeout)
+        status = self.wait_until(lambda status: status.is_over, timeout)
         self.shutdown()
         if status.failure is not None:
             raise error_of(status.failure)
@@ -180,14 +177,11 @@ class LocalJob:
 
     def wait_until(self, condition: Callable[[JobStatus], bool], timeout: float | None = None) -> JobStatus:
         """Wait for a status of which ``condition`` holds, or for the last one that there is."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        status = self.status()
-        while not condition(status) and status.state not in _FINAL:
-            left = 60.0 if deadline is None else min(60.0, deadline - time.monotonic())
-            if left <= 0:
-                raise TimeoutError(f"job {self.name!r} is {status.state} after {timeout:g} s: {status.why}")
-            self._known = self._coordinator.wait_status(self._known.version, left)
-            status = self._known.status
+        return wait_for_status(self.status(), self._next_status, condition, timeout)
+
+    def _next_status(self, timeout: float) -> JobStatus:
+        self._known = self._coordinator.wait_status(self._known.version, timeout)
+        status: JobStatus = self._known.status
         return status
 
     # ------------------------------------------------------------------ questions

@@ -18,8 +18,6 @@ REFRESH_SECONDS = 0.5
 PLAIN_SECONDS = 2.0
 """Between two plain lines that tell nothing but larger counts: a log is read later, by somebody in a hurry."""
 
-_FINAL = ("finished", "failed", "cancelled", "superseded")
-
 
 class WatchedJob(Protocol):
     """The part of a job that progress looks at."""
@@ -49,7 +47,7 @@ def watch(job: WatchedJob, console: Console, observe: Observer | None = None) ->
             if note:
                 live.console.print(note, highlight=False, markup=False)
             live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
-            if status.state in _FINAL:
+            if status.is_over:
                 return status
             _next(job, status, REFRESH_SECONDS)
 
@@ -64,7 +62,7 @@ def _watch_plainly(job: WatchedJob, console: Console, observe: Observer | None, 
         if news != printed or time.monotonic() - last >= PLAIN_SECONDS:
             console.print(line, highlight=False, markup=False, soft_wrap=True)
             printed, last = news, time.monotonic()
-        if status.state in _FINAL:
+        if status.is_over:
             return status
         _next(job, status, REFRESH_SECONDS)
 

@@ -73,6 +73,7 @@ PURE_ACTORS = (
     "actors.transport.links",
     "actors.transport.packets",
     "actors.transport.protocol",
+    "actors.waiting",
 )
 """The part of ``actors`` that the embedded runner shares: no Ray, also not through others."""
 
