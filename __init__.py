@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.engine.expressions import field
     from penstock.engine.flow import Flow, Stream
     from penstock.engine.operators import Aggregate, SortKey, WindowFunction
+    from penstock.engine.plan_task import PlanTask
     from penstock.jobs.local_run import LocalJob, run_local
 
 __version__ = "0.1.0"
@@ -35,6 +36,7 @@ __all__ = [
     "Flow",
     "Job",
     "LocalJob",
+    "PlanTask",
     "SortKey",
     "Stream",
     "WindowFunction",
@@ -51,6 +53,7 @@ _HOMES = {
     "Flow": "penstock.engine.flow",
     "Job": "penstock.actors.job",
     "LocalJob": "penstock.jobs.local_run",
+    "PlanTask": "penstock.engine.plan_task",
     "SortKey": "penstock.engine.operators",
     "Stream": "penstock.engine.flow",
     "WindowFunction": "penstock.engine.operators",

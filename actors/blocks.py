@@ -19,7 +19,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,7 @@ class RayBlockSplit:
     rows: int
     schema: pa.Schema = field(hash=False)
     block: Any = field(hash=False)
+    blocking: ClassVar[bool] = True
 
     def open(self, start: int) -> Iterator[pa.RecordBatch]:
         import ray

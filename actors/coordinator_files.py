@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from ..coordinator.commands import CommitOrphans
+from ..coordinator.commands import CommitOrphans, StoreSavepoint
 from ..coordinator.events import (
     EntryFailed,
     EntryRefused,
@@ -21,6 +21,8 @@ from ..coordinator.events import (
     Event,
     LogFailed,
     LogRead,
+    SavepointFailed,
+    SavepointStored,
     TaskCommitted,
     TaskFailed,
 )
@@ -30,6 +32,7 @@ from ..engine.errors import PenstockError
 from ..engine.identity import StateHandle
 from ..engine.plan import JobPlan
 from .messages import UNKNOWN_TIME
+from .savepoints import SavepointFiles
 from .snapshots import SnapshotFiles
 from .storage.log import create_entry, delete_entries, read_log
 from .task_files import as_penstock_error, commit_permit
@@ -45,6 +48,7 @@ class CoordinatorFiles:
         self._plan = plan
         self._store = store
         self._snapshots = snapshots
+        self._savepoints = SavepointFiles(snapshots.url, plan.name)
         self._tell = tell
         self._log_thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-log")
         self._file_thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-files")
@@ -83,6 +87,30 @@ class CoordinatorFiles:
             return TaskFailed(command.task, command.attempt, failure_of(error), UNKNOWN_TIME)
 
         self._file_thread.submit(lambda: self._tell(work()))
+
+    def store_savepoint(self, command: StoreSavepoint) -> None:
+        """Copy the files and write the manifest; tells ``SavepointStored`` or ``SavepointFailed``."""
+
+        def work() -> Event:
+            try:
+                location = self._savepoints.store(command)
+            except Exception as error:
+                failure = failure_of(as_penstock_error(error))
+                return SavepointFailed(command.checkpoint, failure, UNKNOWN_TIME)
+            return SavepointStored(command.checkpoint, location, UNKNOWN_TIME)
+
+        self._file_thread.submit(lambda: self._tell(work()))
+
+    def discard_snapshot(self, location: str, handles: tuple[StateHandle, ...]) -> None:
+        """Delete a snapshot outside the job's folder."""
+
+        def work() -> None:
+            try:
+                self._savepoints.delete(location, handles)
+            except PenstockError as error:
+                _log.warning("%s", error)
+
+        self._file_thread.submit(work)
 
     def discard(self, handles: tuple[StateHandle, ...]) -> None:
         """Delete state files that nobody needs any more."""

@@ -140,6 +140,10 @@ class CoordinatorHost:
                     self._files.store(entry)
                 case commands.DiscardState(handles):
                     self._files.discard(handles)
+                case commands.StoreSavepoint():
+                    self._files.store_savepoint(command)
+                case commands.DiscardSnapshot(location, handles):
+                    self._files.discard_snapshot(location, handles)
                 case commands.DiscardEntries(numbers):
                     self._files.discard_entries(numbers)
                 case commands.CommitOrphans():

@@ -2,8 +2,8 @@
 
 Rules:
 
-1. No call does anything but post to the host, except the questions, which wait for its answer. So control never waits
-   behind data: they come in through threads of their own (Ray's concurrency groups, one thread each, in order).
+1. No call does anything but post to the host, except the questions, which wait for its answer. Data do not come in
+   through calls at all, but on streams from the other processes (``transport``), so control never waits behind them.
 2. Ray restarts the actor when its process dies. The new process holds nothing and waits to be deployed to; it announces
    itself to the coordinator, which is the quickest sign that the old one is gone.
 3. Every call may be repeated or come late: orders and frames are fenced by attempt, behind the door.
@@ -17,14 +17,18 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from ..coordinator.events import Event
+from ..engine.edges import Frame, Upstream
 from ..engine.identity import TaskId
 from ..engine.plan import JobPlan
+from ..engine.scheduler.pool import PoolScheduler
 from ..engine.statistics import TaskStatistics
 from .calls import gone_for_good, unsealed, when_done
 from .environment import NAMESPACE
@@ -32,8 +36,11 @@ from .messages import Abandoned, Address, Arrived, Deployment, Identity, Order, 
 from .snapshots import SnapshotFiles
 from .task_files import TaskFiles
 from .task_host import TaskHost
-from .transport.packets import Packet, unpack
-from .transport.ray_calls import RayCallTransport
+from .transport.dialling import Resolved
+from .transport.endpoint import Endpoint
+from .transport.listener import Listener
+from .transport.protocol import BrokenLink
+from .transport.streams import StreamTransport
 
 ANSWER_SECONDS = 5.0
 """How long a question waits for a task that is busy in one step (in a user's function, say)."""
@@ -54,6 +61,8 @@ class DriverOptions:
     folder: str
     plan: Address
     """A reference to the plan, which lies in the object store as long as the job's owner lives."""
+    token: bytes
+    """Known to the processes of this job alone: who does not know it is not let in."""
 
 
 class DriverActor:
@@ -68,7 +77,14 @@ class DriverActor:
         self._over = threading.Event()
         snapshots = SnapshotFiles(options.folder, plan.name)
         self._files = TaskFiles(plan, snapshots, self._report)
-        self._host = TaskHost(plan, options.task, self._files, self._report, RayCallTransport)
+        listener = Listener(options.token, incarnation, self._identity.node)
+        self._endpoint = listener.endpoint
+
+        def streams(broken: Callable[[BrokenLink], None]) -> StreamTransport:
+            return StreamTransport(options.task, listener, options.token, _endpoint_of, self._arrived, broken)
+
+        self._scheduler = PoolScheduler(plan.threads) if plan.threads else None
+        self._host = TaskHost(plan, options.task, self._files, self._report, streams, self._scheduler)
         self._host.start()
         if ray.get_runtime_context().was_current_actor_reconstructed:
             self._announce(plan.name)
@@ -79,6 +95,11 @@ class DriverActor:
     def ready(self) -> Identity:
         """Who this process is."""
         return self._identity
+
+    @ray.method(concurrency_group="control")
+    def endpoint(self) -> Endpoint:
+        """Where this process takes the streams of others."""
+        return self._endpoint
 
     @ray.method(concurrency_group="watch")
     def watch(self) -> None:
@@ -94,6 +115,8 @@ class DriverActor:
     def shutdown(self) -> None:
         """Stop the task and release what it holds. The actor takes no more orders."""
         self._host.close()
+        if self._scheduler is not None:
+            self._scheduler.shutdown()
         self._files.close()
         self._over.set()
 
@@ -113,10 +136,9 @@ class DriverActor:
 
     # ------------------------------------------------------------------ data
 
-    @ray.method(concurrency_group="data")
-    def receive(self, packet: Packet) -> None:
-        """Take what another task sent."""
-        self._host.post(Arrived(unpack(packet), packet.upstream))
+    def _arrived(self, frames: tuple[Frame, ...], upstream: tuple[Upstream, ...]) -> None:
+        """Take what other tasks sent; called from the threads of their streams."""
+        self._host.post(Arrived(frames, upstream))
 
     # ------------------------------------------------------------------ questions
 
@@ -156,11 +178,21 @@ class DriverActor:
         coordinator.announce.remote(self._identity)
 
 
+def _endpoint_of(driver: Address, resolved: Resolved) -> None:
+    """Ask the process of a task where it listens. While it is being replaced, Ray waits for the next one."""
+    try:
+        ref = driver.endpoint.options(max_task_retries=-1).remote()
+    except RayError as error:
+        resolved(None, error)
+        return
+    when_done(ref, resolved)
+
+
 def driver_actor_class() -> Any:
     """The actor class, with what Ray must know about it."""
     return ray.remote(
         num_cpus=0,
         max_restarts=-1,
         max_task_retries=0,
-        concurrency_groups={"data": 1, "control": 1, "watch": 1, "questions": 2},
+        concurrency_groups={"control": 1, "watch": 1, "questions": 2},
     )(DriverActor)

@@ -62,7 +62,7 @@ class RayDriverCalls:
 
     def deploy(self, command: DeployTask) -> None:
         """Post ``AttemptAccepted`` when a process has taken the order, ``CallFailed`` if none ever will."""
-        peers = {task: self._drivers[task] for task in self._neighbours(command.task)}
+        peers = {task: self._drivers[task] for task in (command.task, *self._neighbours(command.task))}
         deployment = Deployment(command, peers, self._coordinator)
 
         def ended(identity: Any, error: BaseException | None) -> None:

@@ -104,6 +104,11 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class Woken:
+    """Something that the task waits for has happened on another thread: let it go on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Abandoned:
     """Nobody will give orders any more: stop the task."""
 
@@ -115,7 +120,7 @@ class Closed:
     """Stop the task and end the thread."""
 
 
-HostMessage: TypeAlias = Deployment | Arrived | Ordered | StateRead | CommitDone | Asked | Abandoned | Closed
+HostMessage: TypeAlias = Deployment | Arrived | Ordered | StateRead | CommitDone | Asked | Woken | Abandoned | Closed
 
 
 # ---- posted to the thread that owns the coordinator

@@ -66,6 +66,11 @@ class SnapshotFiles:
         self.bytes_written = 0
         self.bytes_shared = 0
 
+    @property
+    def url(self) -> str:
+        """The checkpoint folder, which locations are relative to."""
+        return self._url
+
     def write(
         self, task: TaskId, checkpoint: CheckpointId, attempt: Attempt, tables: Mapping[str, pa.Table]
     ) -> tuple[StateHandle, ...]:

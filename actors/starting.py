@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import secrets
 import shutil
 import tempfile
 from typing import Any
@@ -73,8 +74,9 @@ def _taken(job: str) -> ConfigurationError:
 def _start(plan: JobPlan, place: Place) -> Job:
     shared = ray.put(plan)
     driver = driver_actor_class()
+    token = secrets.token_bytes(32)
     drivers: dict[TaskId, Any] = {
-        task: driver.remote(sealed(DriverOptions(task, place.folder, shared))) for task in plan.tasks()
+        task: driver.remote(sealed(DriverOptions(task, place.folder, shared, token))) for task in plan.tasks()
     }
     validate = os.environ.get("PENSTOCK_VALIDATE") == "1"
     options = sealed(CoordinatorOptions(place.folder, place.settings, shared, drivers, validate))

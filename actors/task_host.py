@@ -2,8 +2,9 @@
 
 Rules:
 
-1. Nobody but the thread touches the task. Calls from outside post a message and return.
-2. Between two steps of the task the mailbox is emptied, so an order never waits behind more than one turn of work.
+1. Nobody but the thread gives the task orders. Calls from outside post a message and return.
+2. With a scheduler the task runs on its threads, and orders wait for nothing. Without one it runs on this thread, and
+   the mailbox is emptied between two steps, so an order never waits behind more than one turn of work.
 3. An attempt is built in place of an older one, which is stopped first; orders and frames of others are dropped.
    Frames that come before ``StartTask`` are kept: a producer may have been started earlier.
 4. Files are read, written and committed on a few other threads. What comes of it is told to the coordinator by those
@@ -15,21 +16,33 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from typing import Any
 
 import pyarrow as pa
 
 from ..coordinator import commands
 from ..coordinator.commands import DeployTask
-from ..coordinator.events import DataEnded, Event, RoundProposed, TaskDeployed, TaskFailed, TaskFinished, TaskLost
+from ..coordinator.events import (
+    DataEnded,
+    Event,
+    Failure,
+    RoundProposed,
+    TaskDeclined,
+    TaskDeployed,
+    TaskFailed,
+    TaskFinished,
+    TaskLost,
+)
 from ..engine.edges import Frame, Upstream
 from ..engine.errors import PenstockError
 from ..engine.identity import Attempt, CheckpointId, TaskId
 from ..engine.plan import JobPlan
+from ..engine.scheduler.protocol import Scheduler
 from ..engine.task import Task
 from ..engine.task_listener import Step, TaskSnapshot
+from ..engine.windows import OperatorWindow
 from .mailbox import Mailbox
 from .messages import (
     UNKNOWN_TIME,
@@ -43,10 +56,15 @@ from .messages import (
     Order,
     Ordered,
     StateRead,
+    Woken,
 )
 from .task_files import TaskFiles
 from .translate import failure_of
 from .transport.protocol import BrokenLink, Transport
+
+NO_ROWS_LEFT = Failure("a source has no rows up to the round of the checkpoint: it is about to end", retry=True)
+CLOSE_SECONDS = 10.0
+"""How long a new attempt waits for the operators of the old one to be closed: a user's function may be stuck."""
 
 
 class TaskHost:
@@ -59,8 +77,10 @@ class TaskHost:
         files: TaskFiles,
         report: Callable[[Event], None],
         transport: Callable[[Callable[[BrokenLink], None]], Transport],
+        scheduler: Scheduler | None = None,
     ) -> None:
         self._plan = plan
+        self._scheduler = scheduler
         self._id = task
         self._files = files
         self._report = report
@@ -114,7 +134,7 @@ class TaskHost:
         return None if step.wake_at is None else max(0.0, step.wake_at - time.monotonic())
 
     def _step(self) -> Step:
-        if self._task is None or not self._started:
+        if self._task is None or not self._started or self._scheduler is not None:
             return Step(False)
         with _Guard(self):
             return self._task.step(time.monotonic())
@@ -134,6 +154,8 @@ class TaskHost:
                 self._commit_done(message)
             case Asked(question, answer):
                 _answer(answer, question, self._task)
+            case Woken():
+                pass
             case Abandoned():
                 self._release()
             case Closed():
@@ -175,7 +197,17 @@ class TaskHost:
         with _Guard(self):
             listener = _Listener(self, attempt)
             attempts = dict(deployment.attempts)
-            self._task = Task(self._plan, self._id, attempt, attempts, state, self._transport, listener)
+            self._task = Task(
+                self._plan,
+                self._id,
+                attempt,
+                attempts,
+                state,
+                self._transport,
+                listener,
+                scheduler=self._scheduler,
+                notify=lambda: self.post(Woken()),
+            )
             self._report(TaskDeployed(self._id, attempt, UNKNOWN_TIME))
 
     def _order(self, command: Order) -> None:
@@ -234,7 +266,7 @@ class TaskHost:
         task, self._task = self._task, None
         self._started, self._early = False, []
         if task is not None:
-            task.cancel()
+            wait([task.cancel()], CLOSE_SECONDS)
 
     def _link_broke(self, link: BrokenLink) -> None:
         self._report(TaskLost(link.task, link.attempt, f"{self._id} lost its connection: {link.reason}", UNKNOWN_TIME))
@@ -278,7 +310,10 @@ class _Listener:
     def snapshot_taken(self, checkpoint: CheckpointId, snapshot: TaskSnapshot) -> None:
         self._host.taken_snapshot(self._attempt, checkpoint, snapshot)
 
-    def drained(self, barrier: CheckpointId) -> None:
+    def declined(self, checkpoint: CheckpointId) -> None:
+        self._host.tell(TaskDeclined(self._id, self._attempt, checkpoint, NO_ROWS_LEFT, UNKNOWN_TIME, True))
+
+    def drained(self, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
         """Nobody asks for a task barrier over the whole job yet."""
 
     def data_ended(self) -> None:

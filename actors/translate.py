@@ -12,7 +12,7 @@ from ..coordinator.execution_graph import ExecutionGraph, JobEdge, Pattern, Vert
 from ..engine import errors
 from ..engine.errors import Domain, InternalError, PenstockError
 from ..engine.identity import TaskId
-from ..engine.plan import JobPlan
+from ..engine.plan import JobPlan, StagePlan
 
 _PATTERNS = {"all_to_all": Pattern.ALL_TO_ALL, "pointwise": Pattern.POINTWISE}
 
@@ -20,10 +20,19 @@ _PATTERNS = {"all_to_all": Pattern.ALL_TO_ALL, "pointwise": Pattern.POINTWISE}
 def execution_graph(plan: JobPlan) -> ExecutionGraph:
     """The plan as the coordinator sees it: stages and the exchanges between them."""
     return ExecutionGraph(
-        vertices=tuple(Vertex(name, parallelism) for name, parallelism in plan.parallelism.items()),
+        vertices=tuple(
+            Vertex(stage.name, stage.parallelism, _stateful(stage), stage.lanes) for stage in plan.stages.values()
+        ),
         edges=tuple(JobEdge(each.source, each.target, _PATTERNS[each.pattern]) for each in plan.exchanges),
-        deterministic=plan.deterministic,
+        deterministic=True,  # barriers stand between rounds in every flow, also where the order is that of arrival
+        lanes=plan.lanes,
     )
+
+
+def _stateful(stage: StagePlan) -> tuple[str, ...]:
+    """The ids under which the tasks of a stage store state: its sources' and its operators'."""
+    sources = [port.id for pipeline in stage.pipelines for port in pipeline.ports if port.kind == "source"]
+    return (*sources, *(operator.id for pipeline in stage.pipelines for operator in pipeline.operators))
 
 
 def neighbours_of(plan: JobPlan, task: TaskId) -> list[TaskId]:

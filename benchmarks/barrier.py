@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from harness import Row, compare, report
 from penstock.engine.flow import Flow
-from penstock.engine.serial_task import SerialTask
+from penstock.engine.plan_task import PlanTask
 from penstock.engine.sources.memory import MemorySource
 
 SETS = 50
@@ -52,7 +52,7 @@ def split_of(table: pa.Table) -> Any:
 SPLITS = {"left": split_of(LEFT), "right": split_of(RIGHT)}
 
 
-def make_task(model: bool) -> SerialTask:
+def make_task(model: bool) -> PlanTask:
     """A new task for the plan."""
     flow = Flow("barrier")
     left = flow.from_tables([LEFT.slice(0, 0)], name="left")
@@ -60,10 +60,10 @@ def make_task(model: bool) -> SerialTask:
     joined = left.merge_join(right, on=["k"], how="left")
     if model:
         joined = joined.map_batches(Model, joined.schema)
-    return SerialTask(joined.stream_aggregate(by=["k"], total=("w", "sum")))
+    return PlanTask(joined.stream_aggregate(by=["k"], total=("w", "sum")))
 
 
-def run_set(task: SerialTask) -> None:
+def run_set(task: PlanTask) -> None:
     rows = sum(batch.num_rows for batch in task.run(SPLITS))
     assert rows == LEFT.num_rows, rows
 

@@ -1,119 +1,167 @@
-"""Takes checkpoints: from the plan to the manifest in the log, and what follows from it.
+"""Checkpoints on their way: from the wish for one to the last answer, or until it is given up.
 
 Rules:
 
-1. A checkpoint starts only while every task runs or has finished, the log is idle, and none is pending.
+1. A checkpoint starts only while every task runs or has finished. Several may be in flight, as the decider says; in a
+   deterministic flow the next one starts when every task that was triggered for the one before has cut. What sources
+   propose then lies behind that cut, so barriers stand in every channel in the order of their ids.
 2. What is acknowledged by a stale attempt, or for a checkpoint that is over, is discarded, except files that a kept or
    doubtful manifest refers to. A current attempt's committables of such a checkpoint are carried to its next one.
-3. Once its manifest is ordered into the log, only the log's answer ends a checkpoint.
-4. Failures count in a row; one more than the settings tolerate fails the job (:meth:`Checkpoints.take_failure`).
+3. Once its manifest is ordered into the log, only the log's answer ends a checkpoint (``completion.py``).
+4. Tasks take "given up" for everything up to that id. So giving one up gives up the older ones whose barriers travel,
+   too. Of a savepoint that could not be copied tasks need not hear: they have done their part.
+5. Failures count in a row; one more than the settings tolerate fails the job (:meth:`Checkpoints.take_failure`). When
+   the savepoint that the job stops with is given up after its trigger, its sources have stopped: the job must restart
+   (:meth:`Checkpoints.take_interruption`).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 
-from msgspec.structs import replace as replace_struct
-
 from ..engine.identity import CheckpointId, Committable, StateHandle, TaskId
-from .commands import AbortCheckpoint, DiscardEntries, DiscardState, ProposeRound, TriggerCheckpoint
-from .committing import Committing
+from .checkpoint_history import CheckpointHistory
+from .commands import AbortCheckpoint, DiscardState, ProposeRound, TriggerCheckpoint
 from .completed import CompletedCheckpoints
 from .context import Context
 from .events import Failure, RoundProposed, TaskAcked, TaskDeclined
 from .failure_manager import FailureManager, Origin, Verdict
+from .feeding import unfed_consumers
 from .job_states import TaskStatus
-from .manifest import Manifest, TaskState
+from .kinds import CheckpointKind
+from .manifest import TaskState
+from .open_ends import OpenEnds
 from .pending import AckResult, PendingCheckpoint, Phase
 from .plan_calculator import CheckpointPlan, compute_checkpoint_plan, task_ids
 from .reasons import FailureReason
 from .request_decider import RequestDecider
-from .tasks import Region, TaskRecord
+from .requests import Cause, Request
+from .savepoint_book import SavepointBook
+from .tasks import TaskRecord
 
 _REMEMBERED = 64
-"""Given-up checkpoints whose late acknowledgements still count as news; later ones come from nowhere."""
+"""Given-up checkpoints whose late acknowledgements still count as news."""
 
 
 class Checkpoints:
-    """The pending checkpoint, the completed ones, and the wish for the next."""
+    """The pending checkpoints, and the wish for the next."""
 
-    def __init__(self, context: Context, completed: CompletedCheckpoints, committing: Committing) -> None:
+    def __init__(self, context: Context, completed: CompletedCheckpoints) -> None:
+        settings = context.settings
         self._context = context
-        self._committing = committing
         self.completed = completed
-        self.decider = RequestDecider(context.settings)
-        self.pending: PendingCheckpoint | None = None
-        self.completed_count = 0
-        self.failed_count = 0
+        self.decider = RequestDecider(settings)
+        #: In flight, oldest first.
+        self.pendings: dict[CheckpointId, PendingCheckpoint] = {}
         self.next_number = 1
-        self.failures = FailureManager(context.settings.tolerable_failures)
-        #: The failure that went beyond the tolerable, until the machine takes it.
+        self.failures = FailureManager(settings.tolerable_failures)
+        self.history = CheckpointHistory(context.graph.parallelism, settings.history)
+        self.savepoints = SavepointBook()
+        #: Checkpoints that failed, others than those given up in the ordinary course of things.
+        self.failed_count = 0
+        #: The failure that went beyond the tolerable, and the one that a stop left the sources ended by, until taken.
         self._fatal: Failure | None = None
-        #: Given-up checkpoints of this generation, oldest first, bounded.
-        self._aborted: list[CheckpointId] = []
-        #: Regions with an ended branch that no checkpoint covers.
-        self._final_regions: set[int] = set()
+        self._interrupted: Failure | None = None
+        #: Given-up checkpoints of this generation, oldest first.
+        self._aborted: deque[CheckpointId] = deque(maxlen=_REMEMBERED)
+        self.open_ends = OpenEnds(context.tasks, self.decider)
+
+    @property
+    def pending(self) -> PendingCheckpoint | None:
+        """The newest in flight."""
+        return next(reversed(self.pendings.values()), None)
+
+    @property
+    def settles_what_stands(self) -> bool:
+        """Whether an answer is awaited that may make another checkpoint the newest: of the log, or on the way to it."""
+        return any(
+            one.phase is Phase.STORING or (one.phase is Phase.COPYING and one.kind.commits)
+            for one in self.pendings.values()
+        )
 
     @property
     def last_aborted(self) -> CheckpointId | None:
-        """What silent tasks may still hold for; None while a newer checkpoint is pending."""
-        return self._aborted[-1] if self._aborted and self.pending is None else None
+        """What silent tasks may still hold for; None while a newer checkpoint is on its way."""
+        travelling = any(one.is_open for one in self.pendings.values())
+        return self._aborted[-1] if self._aborted and not travelling else None
+
+    def was_aborted(self, checkpoint: CheckpointId) -> bool:
+        """Whether it was given up, as far as that is remembered."""
+        return checkpoint in self._aborted
 
     def next_deadline(self) -> float | None:
-        """When a checkpoint is due, or the pending one times out."""
-        if self.pending is not None:
-            return self._expires_at(self.pending)
-        return self.decider.next_at() if self._context.log.is_idle else None
+        """When a checkpoint is due, or a pending one times out."""
+        times = [self._expires_at(one) for one in self.pendings.values()]
+        times.append(self.decider.next_at() if self._may_start else None)
+        return min((at for at in times if at is not None), default=None)
 
     def take_failure(self) -> Failure | None:
         """The failure that must end the job, if there is one; it is told once."""
         failure, self._fatal = self._fatal, None
         return failure
 
+    def take_interruption(self) -> Failure | None:
+        """Why every region must restart, if so; it is told once."""
+        failure, self._interrupted = self._interrupted, None
+        return failure
+
+    def request_savepoint(self, request: Request) -> None:
+        """A user asks."""
+        self.savepoints.asked(request, (one.request for one in self.pendings.values()), self.decider)
+
     # --- start ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _may_start(self) -> bool:
+        """Rule 1."""
+        if not self._context.graph.deterministic:
+            return True
+        return all(one.has_left_sources for one in self.pendings.values() if one.is_open)
 
     def start_due(self) -> None:
         """Start a checkpoint if one is due and possible."""
         context = self._context
-        if self.pending is not None or not context.log.is_idle or not self.decider.is_due(context.now):
+        request = self.decider.choose(context.now)
+        if request is None or not self._may_start:
             return
         plan = compute_checkpoint_plan(context.graph, context.tasks.plan_states())
         if isinstance(plan, CheckpointPlan) and plan.to_wait_for:
-            self._start(plan)
+            self._start(plan, request)
 
-    def _start(self, plan: CheckpointPlan) -> None:
+    def _start(self, plan: CheckpointPlan, request: Request) -> None:
         context = self._context
         id = CheckpointId(context.generation, self.next_number)
         self.next_number += 1
         triggers, proposing = task_ids(plan.to_trigger), context.graph.deterministic
-        self.pending = pending = PendingCheckpoint(id, triggers, task_ids(plan.to_wait_for), proposing, context.now)
-        for task in task_ids(plan.finished):
-            pending.finished[task] = self._carried(task)
-        self.decider.started(context.now)
+        wait_for, finished = plan.task_set(plan.to_wait_for), plan.task_set(plan.finished)
+        pending = PendingCheckpoint(id, triggers, wait_for, proposing, context.now, request, finished)
+        self.pendings[id] = pending
+        self.history.started(pending)
+        self.decider.started(request, context.now)
         self._tell(pending, triggers)
 
     def _tell(self, pending: PendingCheckpoint, tasks: tuple[TaskId, ...]) -> None:
         """Ask for a round, or order the barrier, whatever the phase wants."""
-        context = self._context
+        context, proposing, stop = self._context, pending.phase is Phase.PROPOSING, pending.request.stop
         for task in tasks:
             record = context.tasks[task]
             if record.attempt is None:
                 continue
             pending.triggers[task] = context.now
-            if pending.phase is Phase.PROPOSING:
+            if proposing:
                 context.order(ProposeRound(task, record.attempt, pending.id))
             else:
                 at = pending.at_round(record.region, context.graph.deterministic)
                 started = pending.started_at
-                context.order(TriggerCheckpoint(task, record.attempt, pending.id, pending.kind, at, started))
+                context.order(TriggerCheckpoint(task, record.attempt, pending.id, pending.barrier, at, started, stop))
 
     def proposed(self, event: RoundProposed, record: TaskRecord) -> None:
         """A source holds. When all do, the barrier goes to the largest round of each region."""
-        pending = self.pending
-        if pending is None or pending.id != event.checkpoint:
-            return
-        pending.propose(record.id, record.region, event.round)
-        self._trigger_if_proposed(pending)
+        pending = self.pendings.get(event.checkpoint)
+        if pending is not None:
+            pending.propose(record.id, record.region, event.round)
+            self._trigger_if_proposed(pending)
 
     def _trigger_if_proposed(self, pending: PendingCheckpoint) -> None:
         if pending.phase is Phase.PROPOSING and not pending.unproposed:
@@ -122,192 +170,181 @@ class Checkpoints:
 
     def resend(self, before: float) -> None:
         """Ask or order again where no answer came."""
-        pending = self.pending
-        if pending is None or not pending.is_open:
-            return
-        silent = pending.unproposed if pending.phase is Phase.PROPOSING else pending.waiting & set(pending.triggers)
-        self._tell(pending, tuple(task for task in sorted(silent) if pending.triggers[task] <= before))
+        for pending in self.pendings.values():
+            if pending.is_open:
+                proposing = pending.phase is Phase.PROPOSING
+                silent = pending.unproposed if proposing else [t for t in pending.triggers if t in pending.waiting]
+                self._tell(pending, tuple(task for task in sorted(silent) if pending.triggers[task] <= before))
 
     # --- answers -------------------------------------------------------------------------------------------------
 
-    def acked(self, event: TaskAcked, record: TaskRecord | None) -> None:
-        """``record`` is None for a stale attempt."""
-        pending = self.pending
-        if record is None or pending is None or pending.id != event.checkpoint:
+    def acked(self, event: TaskAcked, record: TaskRecord | None) -> bool:
+        """Whether something becomes possible by it. ``record`` is None for a stale attempt."""
+        pending = self._find(event.checkpoint)
+        if record is None or pending is None:
             self._acked_late(event, record)
-            return
-        committables = [*record.unsaved, *(c for c in event.committables if c not in record.unsaved)]
+            return False
+        committables = event.committables
+        if record.unsaved:
+            committables = (*record.unsaved, *(c for c in event.committables if c not in record.unsaved))
+        had_left = pending.has_left_sources
         result = pending.acknowledge(
-            TaskState(task=record.id, state=event.state, committables=tuple(committables), data_ended=event.data_ended)
+            TaskState(task=record.id, state=event.state, committables=committables, data_ended=event.data_ended)
         )
         if result is AckResult.ACCEPTED:
-            record.unsaved.clear()
-            if event.data_ended:
-                self.data_ended(record)
-        elif result is AckResult.LATE:
-            self._discard(event.state)
+            self._accepted(pending, event, record)
+            return event.data_ended or not pending.waiting or pending.has_left_sources != had_left
+        if result is AckResult.LATE:
+            self._discard_late(event)
+        return False
+
+    def _find(self, id: CheckpointId) -> PendingCheckpoint | None:
+        """As ``pendings.get``, faster for the one or few that there are."""
+        for pending in self.pendings.values():
+            known = pending.id
+            if known is id or (known.number == id.number and known.generation == id.generation):
+                return pending
+        return None
+
+    def _accepted(self, pending: PendingCheckpoint, event: TaskAcked, record: TaskRecord) -> None:
+        self.history.acknowledged(event, self._context.now)
+        if pending.kind.commits:
+            record.unsaved = ()
+        if event.finished_on_restore:
+            pending.finished_on_restore.add(record.id)
+        if event.union:
+            pending.union.setdefault(record.id.vertex, set()).update(event.union)
+        if event.data_ended:
+            self.data_ended(record)
 
     def declined(self, event: TaskDeclined) -> None:
         """A task could not take its snapshot: the checkpoint fails."""
-        pending = self.pending
-        if pending is not None and pending.id == event.checkpoint and pending.is_open and event.task in pending.waiting:
-            self.failed(event.failure, FailureReason.CHECKPOINT_DECLINED, Origin.TASK)
+        pending = self.pendings.get(event.checkpoint)
+        if pending is not None and pending.is_open and event.task in pending.waiting:
+            self.failed(pending, event.failure, event.reason, Origin.TASK)
 
     def _acked_late(self, event: TaskAcked, record: TaskRecord | None) -> None:
         if record is not None and event.checkpoint in self._aborted:
             self._carry(record, event.committables)
-        self._discard(event.state)
+        self._discard_late(event)
 
-    @staticmethod
-    def _carry(record: TaskRecord, committables: tuple[Committable, ...]) -> None:
-        record.unsaved += [c for c in committables if c not in record.unsaved]
+    def _carry(self, record: TaskRecord, committables: tuple[Committable, ...]) -> None:
+        """For the task's next acknowledgement, unless they stand in the newest checkpoint."""
+        stored = self.completed.state_of(record.id)
+        known = (*record.unsaved, *(stored.committables if stored is not None else ()))
+        record.unsaved += tuple(c for c in committables if c not in known)
 
-    def data_ended(self, record: TaskRecord) -> None:
-        """The task's data have ended; maybe that ends a branch, which then wants its checkpoint at once."""
+    def data_ended(self, record: TaskRecord) -> bool:
+        """The task's data have ended; whether that ends a branch, which then wants its checkpoint at once."""
         tasks = self._context.tasks
         if record.state is TaskStatus.RUNNING:
             tasks.move(record, TaskStatus.DATA_ENDED)
-        if tasks.branch_ended(tasks.region_of(record)):
-            self._final_regions.add(record.region)
-        self.decider.want_final(bool(self._final_regions))
-
-    def region_stopped(self, region: Region) -> None:
-        """Its tasks will reach their end again."""
-        self._final_regions.discard(region.index)
-        self.decider.want_final(bool(self._final_regions))
+        return self.open_ends.data_ended(record)
 
     def finished(self, record: TaskRecord) -> None:
-        """The task is over. If the pending checkpoint waited for it, it is repaired."""
-        pending = self.pending
-        if pending is None or not pending.drop_finished(self._carried(record.id)):
-            return
-        plan = compute_checkpoint_plan(self._context.graph, self._context.tasks.plan_states())
-        if isinstance(plan, CheckpointPlan):
-            self._tell(pending, pending.add_triggers(task_ids(plan.to_trigger), self._context.now))
-        self._trigger_if_proposed(pending)
+        """The task is over. Pending checkpoints that waited for it are repaired.
 
-    def _carried(self, task: TaskId) -> TaskState:
-        """A finished task's last state. Its committables are visible, or open in the ledger."""
-        state = self.completed.state_of(task)
-        if state is None:
-            raise AssertionError(f"{task} has finished, but no completed checkpoint holds it")
-        return replace_struct(state, committables=(), finished=True)
+        Not one that is older than the checkpoint that let the task end: what it was at that cut, nobody knows but by
+        its acknowledgement, which may still come.
+        """
+        covered = record.covered_by
+        for pending in self.pendings.values():
+            if covered is None or covered > pending.id or not pending.drop_finished(record.id):
+                continue
+            self.history.finished(pending, record.id.vertex)
+            unfed = unfed_consumers(self._context.graph, self._context.tasks, record.id)
+            self._tell(pending, pending.add_triggers(unfed, self._context.now))
+            self._trigger_if_proposed(pending)
 
     # --- end -----------------------------------------------------------------------------------------------------
 
-    def store_due(self) -> None:
-        """Order the manifest when everybody has answered; give up a checkpoint that nobody is left to answer."""
-        pending, context = self.pending, self._context
-        if pending is None or not pending.is_acknowledged or not context.log.is_idle:
-            return
-        if not pending.acked:
-            self.abort("every task has finished")
-            return
-        pending.move(Phase.STORING)
-        manifest = Manifest(
-            number=context.log.next_number,
-            checkpoint=pending.id,
-            fingerprint=context.fingerprint,
-            parallelism=dict(context.graph.parallelism),
-            tasks=pending.task_states(),
-            uncommitted=self._committing.ledger.uncommitted(),
-        )
-        context.order(context.log.store(manifest))
-
-    def stored(self, manifest: Manifest) -> None:
-        """The manifest stands in the log: the checkpoint is complete, the sinks may commit."""
-        pending, context = self.pending, self._context
-        if pending is None or pending.id != manifest.checkpoint:
-            raise AssertionError(f"the manifest of {manifest.checkpoint} was stored, which is not pending")
-        pending.move(Phase.COMPLETED)
-        self.pending = None
-        self.completed_count += 1
-        self.decider.completed(context.now)
-        self.adopt(manifest)
-
-    def adopt(self, manifest: Manifest) -> None:
-        """The manifest is the newest in the log, whether it is the pending checkpoint's or one given up as failed.
-
-        Every running task descends from it: no region is deployed while a manifest is doubtful.
-        """
-        context = self._context
-        self.failures.completed(manifest.checkpoint)
-        numbers, handles = self.completed.add(manifest)
-        if numbers:
-            context.order(DiscardEntries(numbers))
-        self._discard(handles)
-        for state in manifest.tasks:
-            record = context.tasks[state.task]
-            if state.data_ended and record.state is not TaskStatus.STOPPED:
-                context.tasks.cover(record)
-            if not state.finished:
-                self._committing.completed(manifest.checkpoint, state.task, state.committables)
-        tasks = context.tasks
-        self._final_regions = {index for index in self._final_regions if tasks.branch_ended(tasks.regions[index])}
-        self.decider.want_final(bool(self._final_regions))
-
-    def settled(self) -> None:
-        """Another entry took the number that a doubtful manifest might have had."""
-        self._discard(self.completed.settle())
-
-    def store_failed(self, failure: Failure) -> None:
-        """The manifest failed to be written and is not in the log; it may still come, so its files stay."""
-        pending, manifest = self.pending, self._context.log.in_flight
-        if pending is None or not isinstance(manifest, Manifest):
-            raise AssertionError("a manifest failed that was not ordered")
-        self.completed.doubt(manifest)
-        self._context.log.dropped()
-        self.failed(failure, FailureReason.FINALIZE_CHECKPOINT_FAILURE)
-
     def _expires_at(self, pending: PendingCheckpoint) -> float | None:
         """When the checkpoint is given up. One that has to wait for the end of the data may take as long as that."""
-        if not pending.is_open or pending.waits_for_the_end:
+        if pending.phase is Phase.STORING or pending.location or pending.waits_for_the_end:
             return None
         return pending.started_at + self._context.settings.timeout
 
     def time_out(self) -> None:
-        """Give the pending checkpoint up if its time is over."""
-        pending, timeout = self.pending, self._context.settings.timeout
-        if pending is None or (expires := self._expires_at(pending)) is None or self._context.now < expires:
-            return
-        missing = ", ".join(str(task) for task in sorted(pending.unproposed or pending.waiting)[:5])
-        message = f"checkpoint {pending.id} was not complete after {timeout:g} s; it waited for {missing}"
-        remedy = "raise the checkpoint timeout, or find out in the status what the task waits for"
-        failure = Failure(message, retry=True, remedy=remedy, kind="StorageError")
-        self.failed(failure, FailureReason.CHECKPOINT_EXPIRED)
+        """Give up the pending checkpoints whose time is over."""
+        now, timeout = self._context.now, self._context.settings.timeout
+        for pending in list(self.pendings.values()):
+            expires = self._expires_at(pending)
+            if expires is None or now < expires or pending.id not in self.pendings:
+                continue
+            silent = sorted(pending.unproposed)[:5] or pending.waiting.first(5)
+            missing = ", ".join(map(str, silent)) or "the storage"
+            message = f"checkpoint {pending.id} was not complete after {timeout:g} s; it waited for {missing}"
+            remedy = "raise the checkpoint timeout, or find out in the status what the task waits for"
+            failure = Failure(message, retry=True, remedy=remedy, kind="StorageError")
+            self.failed(pending, failure, FailureReason.CHECKPOINT_EXPIRED)
 
-    def failed(self, failure: Failure, reason: FailureReason, origin: Origin = Origin.COORDINATOR) -> None:
+    def failed(
+        self, pending: PendingCheckpoint, failure: Failure, reason: FailureReason, origin: Origin = Origin.COORDINATOR
+    ) -> None:
         """The pending checkpoint failed; maybe that is one failure too many."""
-        pending = self.pending
-        if pending is None:
-            return
         self.failed_count += 1
-        verdict = self.failures.failed(reason, pending.id, origin=origin)
-        self.abort(failure.message)
-        if verdict is Verdict.FAIL_JOB:
+        verdict = self.failures.failed(reason, pending.id, pending.kind, origin)
+        self.abort(pending, failure)
+        if verdict is Verdict.FAIL_JOB and pending.request.cause is not Cause.STOP:
             self._fatal = replace(failure, message=f"checkpoint {pending.id} failed: {failure.message}")
 
-    def abort(self, reason: str) -> None:
-        """Give the pending checkpoint up: tell everybody, keep committables, drop files."""
-        pending, context = self.pending, self._context
-        if pending is None:
-            return
-        pending.move(Phase.ABORTED)
-        self.pending = None
-        self._aborted = [*self._aborted, pending.id][-_REMEMBERED:]
-        self.decider.aborted(context.now)
+    def abort_open(self, failure: Failure) -> None:
+        """Give up everything that tasks still take part in."""
+        for pending in list(self.pendings.values()):
+            if pending.is_open:
+                self._give_up(pending, failure)
+
+    def abort(self, pending: PendingCheckpoint, failure: Failure) -> None:
+        """Give a pending checkpoint up, and the older ones on their way (rule 4)."""
+        for older in list(self.pendings.values()) if pending.phase is not Phase.COPYING else ():
+            if older.id < pending.id and older.is_open:
+                self._give_up(older, Failure(f"checkpoint {pending.id} was given up", retry=True))
+        self._give_up(pending, failure)
+
+    def subsume(self, newer: CheckpointId) -> None:
+        """A newer checkpoint is complete: older ones are not needed. Savepoints are what somebody asked for."""
+        for pending in list(self.pendings.values()):
+            if pending.id < newer and pending.is_open and pending.kind is CheckpointKind.CHECKPOINT:
+                self._give_up(pending, Failure(FailureReason.CHECKPOINT_SUBSUMED.value, retry=True))
+
+    def _give_up(self, pending: PendingCheckpoint, failure: Failure) -> None:
+        """Tell everybody, keep committables, drop files."""
+        context, request = self._context, pending.request
+        travelling, triggered = pending.phase is not Phase.COPYING, pending.phase is not Phase.PROPOSING
+        self.close(pending, Phase.ABORTED)
+        self._aborted.append(pending.id)
+        self.decider.aborted(request, context.now)
+        self.history.failed(pending, context.now, failure.message)
+        latest = self.completed.latest_id
         for task in pending.participants:
             record = context.tasks[task]
-            if task in pending.acked:
+            # whoever failed to copy a savepoint may say so when other attempts run: theirs list again what they hold
+            if task in pending.acked and record.is_started and pending.kind is CheckpointKind.CHECKPOINT:
                 self._carry(record, pending.acked[task].committables)
-            if record.is_started and record.attempt is not None:
-                latest = self.completed.latest_id
+            if travelling and record.is_started and record.attempt is not None:
                 context.order(AbortCheckpoint(task, record.attempt, pending.id, latest))
-        self._discard(pending.handles())
+        if request.kind.is_savepoint:
+            self.savepoints.failed(request, pending.id, failure)
+        if request.cause is Cause.STOP and triggered:
+            self._interrupted = replace(failure, message=f"the job could not stop: {failure.message}", retry=True)
+        self.discard(pending.handles())
 
-    def _discard(self, handles: tuple[StateHandle, ...]) -> None:
+    def close(self, pending: PendingCheckpoint, phase: Phase) -> None:
+        """It is over."""
+        pending.move(phase)
+        del self.pendings[pending.id]
+
+    def discard(self, handles: tuple[StateHandle, ...]) -> None:
         """Order those files deleted that nobody refers to."""
-        held = {handle.location for handle in self.pending.handles()} if self.pending is not None else set()
-        gone = tuple(h for h in self.completed.unreferenced(handles) if h.location not in held)
+        self._discard(handles, [state for one in self.pendings.values() for state in one.acked.values()])
+
+    def _discard_late(self, event: TaskAcked) -> None:
+        """As above; only the task itself can have named its files."""
+        self._discard(event.state, [one.acked[event.task] for one in self.pendings.values() if event.task in one.acked])
+
+    def _discard(self, handles: tuple[StateHandle, ...], held: list[TaskState]) -> None:
+        locations = {handle.location for state in held for handle in state.state}
+        locations.update(*(one.named for one in self.pendings.values()))
+        gone = tuple(h for h in self.completed.unreferenced(handles) if h.location not in locations)
         if gone and self._context.generation:
             self._context.order(DiscardState(gone))

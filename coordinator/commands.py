@@ -19,7 +19,8 @@ from typing import TypeAlias
 
 from ..engine.identity import Attempt, BarrierKind, CheckpointId, CommitPermit, StateHandle, TaskId
 from .events import Failure
-from .manifest import LogEntry
+from .kinds import StopMode
+from .manifest import LogEntry, Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,11 @@ class StoreEntry:
 
 @dataclass(frozen=True, slots=True)
 class DeployTask:
-    """Build the attempt from the state given (all handles of the vertex: the task picks its lanes), connect it to the
-    attempts of its neighbours, and answer ``TaskDeployed``. An older attempt of the task is stopped first."""
+    """Build the attempt from the state given (the task picks its lanes of it), connect it to the attempts of its
+    neighbours, and answer ``TaskDeployed``. An older attempt of the task is stopped first.
+
+    A process whose name is not ``incarnation`` does nothing, unless that is empty.
+    """
 
     task: TaskId
     attempt: Attempt
@@ -52,14 +56,22 @@ class DeployTask:
     attempts: tuple[tuple[TaskId, Attempt], ...]
     """The current attempt of every task of the region, so that channels can be named and fenced."""
     restored_from: CheckpointId | None
+    incarnation: str = ""
+    root: str = ""
+    """The folder that the handles are relative to; empty: the job's checkpoint folder."""
+    finished: bool = False
+    """Every task of the vertex had finished: the operators need not be built. Sources end at once, others pass the end
+    on; the acknowledgement may then say ``finished_on_restore``. Building and ending them as usual is right as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartTask:
-    """Begin: every task of the region is deployed."""
+    """Begin: every task of the region is deployed. A process whose name is not ``incarnation`` does nothing, unless
+    that is empty: it holds a second copy of the attempt."""
 
     task: TaskId
     attempt: Attempt
+    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +101,10 @@ class TriggerCheckpoint:
     kind: BarrierKind
     at_round: int | None
     timestamp: float
+    stop: StopMode | None = None
+    """Not None: the job stops with this savepoint. Sources end their data there (``EndOfData``, draining or not as the
+    mode says), then the barrier follows; a task's snapshot comes after the end of its data. Given up after that, the
+    coordinator restarts the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +137,33 @@ class DiscardState:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreSavepoint:
+    """Make a savepoint: copy the files, then write the manifest beside them, last; answer ``SavepointStored`` with the
+    place, or ``SavepointFailed``.
+
+    ``target``: where the user wants it; empty: a folder named by the checkpoint where the job's savepoints go.
+    ``copies``: a file's place below the checkpoint folder, and below the savepoint's; the manifest's handles name the
+    latter, so a savepoint can be moved as a whole.
+    """
+
+    checkpoint: CheckpointId
+    target: str
+    manifest: Manifest
+    copies: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardSnapshot:
+    """Delete a snapshot outside the job's folder that nobody needs: the files, and what else makes it a snapshot.
+
+    Either this job has claimed it, or it is a savepoint that was given up before its answer came. No answer.
+    """
+
+    location: str
+    handles: tuple[StateHandle, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DiscardEntries:
     """These entries of the log are manifests that nobody goes back to: delete them. No answer. Claims never go."""
 
@@ -142,9 +185,9 @@ class CommitOrphans:
 
 @dataclass(frozen=True, slots=True)
 class EndJob:
-    """The job is over: tell whoever waits. ``status``: finished, failed, cancelled or superseded.
+    """The job is over: tell whoever waits. ``status``: finished, stopped, failed, cancelled or superseded.
 
-    ``failure`` is None if it finished or was cancelled.
+    ``failure`` is None if it finished, was stopped or cancelled.
     """
 
     status: str
@@ -162,7 +205,9 @@ Command: TypeAlias = (
     | AbortCheckpoint
     | CommitCheckpoint
     | CommitOrphans
+    | StoreSavepoint
     | DiscardState
+    | DiscardSnapshot
     | DiscardEntries
     | EndJob
 )

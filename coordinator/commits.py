@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from ..engine.identity import Attempt, CheckpointId, CommitPermit, Committable, TaskId
 
 
-@dataclass
+@dataclass(slots=True, eq=False)
 class Outstanding:
     """One task's open commits."""
 
@@ -44,7 +44,9 @@ class CommitLedger:
 
     def notice(self, task: TaskId, attempt: Attempt, checkpoint: CheckpointId, now: float) -> CommitPermit:
         """The attempt is told now; the permit to tell it."""
-        outstanding = self._tasks.setdefault(task, Outstanding())
+        outstanding = self._tasks.get(task)
+        if outstanding is None:
+            outstanding = self._tasks[task] = Outstanding()
         outstanding.attempt, outstanding.checkpoint, outstanding.sent_at = attempt, checkpoint, now
         listed = tuple(committable for known, committable in outstanding.entries if known <= checkpoint)
         return CommitPermit(checkpoint, listed)
@@ -75,6 +77,16 @@ class CommitLedger:
         """The newest checkpoint of which the task has entries; None if there are none."""
         outstanding = self._tasks.get(task)
         return outstanding.entries[-1][0] if outstanding is not None and outstanding.entries else None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is open."""
+        return not self._tasks
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether some committable is not known to be visible."""
+        return any(outstanding.entries for outstanding in self._tasks.values())
 
     def tasks(self) -> tuple[TaskId, ...]:
         """Tasks with anything open, sorted."""

@@ -3,29 +3,56 @@
 Rules:
 
 1. Ids strictly increase. The newest is what a restart goes back to; it is never given up.
-2. A state file may go when no kept manifest refers to it, no pending one will, and no *doubtful* one may: one whose
+2. How many stay, and which of them may go, says :func:`retention.plan_subsumption`. Pinned ones stay whatever their
+   number.
+3. A state file may go when no kept manifest refers to it, no pending one will, and no *doubtful* one may: one whose
    write failed in a way that leaves open whether it will still appear in the log.
-3. Entries of the log that may go are manifests older than the oldest kept one, never claims: what stops a stale
-   coordinator is that the number it would write next is taken by its successor's claim.
+4. Entries of the log that may go are manifests and what was said of pins, never claims: what stops a stale coordinator
+   is that the number it would write next is taken by its successor's claim. The last entry never goes, so that a
+   successor's claim takes our next number, not one before it.
+5. A snapshot that the job started from lies outside its folder: its files are not the job's, and go as a whole, if the
+   job has claimed it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ..engine.identity import CheckpointId, StateHandle, TaskId
-from .manifest import Manifest, TaskState
+from .kinds import CheckpointKind
+from .manifest import Manifest, Pinned, TaskState, Unpinned
+from .retention import Ending, RetentionPolicy, StoredCheckpoint, plan_subsumption
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """What nobody needs any more."""
+
+    numbers: tuple[int, ...] = ()
+    """Entries of the log."""
+    handles: tuple[StateHandle, ...] = ()
+    snapshots: tuple[Manifest, ...] = ()
+    """Claimed snapshots outside the job's folder."""
 
 
 class CompletedCheckpoints:
     """Kept and doubtful manifests, oldest first."""
 
-    def __init__(self, retained: int) -> None:
+    def __init__(self, retained: int, policy: RetentionPolicy = RetentionPolicy.ALWAYS) -> None:
         self._retained = retained
+        self._policy = policy
         #: The kept manifests; ids strictly increase.
         self._kept: list[Manifest] = []
         #: Manifests that may or may not appear in the log at the number we write next.
         self._doubtful: list[Manifest] = []
+        #: Who depends on which kept checkpoint, and where that stands in the log.
+        self._pins: dict[str, CheckpointId] = {}
+        self._pin_entries: dict[str, int] = {}
+        #: Kept for somebody, although the log does not say so yet.
+        self._held: list[CheckpointId] = []
+        #: Entries about pins that say nothing any more. They go when a manifest stands behind them.
+        self._obsolete: list[int] = []
         #: Locations that the kept and doubtful manifests refer to; derived from the two.
         self._locations: frozenset[str] = frozenset()
         #: Of the newest manifest, by task; derived.
@@ -40,37 +67,71 @@ class CompletedCheckpoints:
         return self._kept[-1].checkpoint if self._kept else None
 
     @property
+    def kept(self) -> tuple[Manifest, ...]:
+        return tuple(self._kept)
+
+    @property
     def doubtful(self) -> tuple[Manifest, ...]:
         return tuple(self._doubtful)
+
+    @property
+    def pins(self) -> dict[str, CheckpointId]:
+        """Name to the checkpoint that it depends on, as the log says."""
+        return dict(self._pins)
 
     def state_of(self, task: TaskId) -> TaskState | None:
         """What the newest checkpoint holds of the task."""
         return self._states.get(task)
 
-    def vertex_handles(self, vertex: str) -> tuple[StateHandle, ...]:
-        """All files of a vertex in the newest checkpoint, by subtask."""
-        states = sorted((s for s in self._states.values() if s.task.vertex == vertex), key=lambda s: s.task)
-        return tuple(handle for state in states for handle in state.state)
-
-    def restore(self, manifests: Iterable[Manifest]) -> None:
-        """What the log holds, oldest first."""
+    def restore(self, manifests: Iterable[Manifest], pins: Iterable[Pinned | Unpinned] = ()) -> Gone:
+        """What the log holds, oldest first; what of it nobody needs."""
         self._kept = list(manifests)
-        self._derive()
+        for entry in pins:
+            if isinstance(entry, Pinned) and self.hold(entry.checkpoint):
+                self._note_pin(entry)
+            else:
+                self._note_unpin(entry)
+        return self._shrink(())
 
-    def add(self, manifest: Manifest) -> tuple[tuple[int, ...], tuple[StateHandle, ...]]:
-        """A checkpoint completed: the numbers of the entries, and the files, that can go.
+    def add(self, manifest: Manifest) -> Gone:
+        """A checkpoint completed: what can go.
 
         Its number is taken now: a doubtful manifest is this one or can never appear.
         """
         if self._kept and manifest.checkpoint <= self._kept[-1].checkpoint:
             raise AssertionError(f"checkpoint {manifest.checkpoint} completed after {self._kept[-1].checkpoint}")
-        before = [*self._kept, *self._doubtful]
+        doubtful, self._doubtful = self._doubtful, []
         self._kept.append(manifest)
-        gone = self._kept[: -self._retained]
-        self._kept = self._kept[-self._retained :]
-        self._doubtful = []
-        self._derive()
-        return tuple(old.number for old in gone), self.unreferenced(_handles(before))
+        obsolete, self._obsolete = tuple(self._obsolete), []
+        gone = self._shrink(doubtful)
+        return Gone((*gone.numbers, *obsolete), gone.handles, gone.snapshots)
+
+    def hold(self, checkpoint: CheckpointId) -> bool:
+        """Somebody wants to depend on the checkpoint; whether it is kept. If so, until the log says who."""
+        if all(manifest.checkpoint != checkpoint for manifest in self._kept):
+            return False
+        self._held.append(checkpoint)
+        return True
+
+    def pinned(self, entry: Pinned) -> Gone:
+        """The log says so; what the name depended on before can go. A name depends on one checkpoint at a time."""
+        self._note_pin(entry)
+        return self._shrink(())
+
+    def unpinned(self, entry: Unpinned) -> Gone:
+        """The log says that the name depends on nothing any more; what can go."""
+        self._note_unpin(entry)
+        return self._shrink(())
+
+    def _note_pin(self, entry: Pinned) -> None:
+        self._held.remove(entry.checkpoint)
+        self._obsolete += [self._pin_entries[entry.name]] if entry.name in self._pin_entries else []
+        self._pins[entry.name], self._pin_entries[entry.name] = entry.checkpoint, entry.number
+
+    def _note_unpin(self, entry: Pinned | Unpinned) -> None:
+        self._pins.pop(entry.name, None)
+        before = self._pin_entries.pop(entry.name, None)
+        self._obsolete += [entry.number] if before is None else [before, entry.number]
 
     def settle(self) -> tuple[StateHandle, ...]:
         """The number is taken by another entry, so no doubtful manifest can appear any more: files that can go."""
@@ -88,17 +149,51 @@ class CompletedCheckpoints:
         distinct = {handle.location: handle for handle in handles if handle.location not in self._locations}
         return tuple(distinct.values())
 
+    def end(self, ending: Ending) -> Gone:
+        """The job has ended: what neither its policy nor anybody who depends on it keeps."""
+        before, pinned = self._kept, {*self._pins.values(), *self._held}
+        self._kept = [one for one in before if self._stored(one).keeps_files(ending) or one.checkpoint in pinned]
+        gone = [one for one in before if one not in self._kept]
+        self._derive()
+        return self._gone(gone, ())
+
+    def _shrink(self, doubtful: Iterable[Manifest]) -> Gone:
+        """Let go of what is too many; ``doubtful``: manifests that are doubtful no more."""
+        pinned = {*self._pins.values(), *self._held}
+        surplus = plan_subsumption([self._stored(manifest) for manifest in self._kept], self._retained)
+        leaving = {one.id for one in surplus} - pinned
+        gone = [manifest for manifest in self._kept if manifest.checkpoint in leaving]
+        self._kept = [manifest for manifest in self._kept if manifest.checkpoint not in leaving]
+        self._derive()
+        return self._gone(gone, doubtful)
+
+    def _gone(self, manifests: list[Manifest], doubtful: Iterable[Manifest]) -> Gone:
+        return Gone(
+            tuple(manifest.number for manifest in manifests),
+            self.unreferenced(_handles((*manifests, *doubtful))),
+            tuple(manifest for manifest in manifests if manifest.root and manifest.claimed),
+        )
+
+    def _stored(self, manifest: Manifest) -> StoredCheckpoint:
+        foreign = bool(manifest.root) and not manifest.claimed
+        policy = RetentionPolicy.ALWAYS if foreign else self._policy
+        return StoredCheckpoint(manifest.checkpoint, CheckpointKind(manifest.kind), policy)
+
     def _derive(self) -> None:
         manifests = (*self._kept, *self._doubtful)
         self._locations = frozenset(handle.location for handle in _handles(manifests))
         self._states = {state.task: state for state in self._kept[-1].tasks} if self._kept else {}
 
     def validate(self) -> None:
-        """Rule 1."""
+        """Rules 1 and 2."""
         ids = [manifest.checkpoint for manifest in self._kept]
         if ids != sorted(set(ids)):
             raise AssertionError(f"completed checkpoints are out of order: {ids}")
+        if not {*self._pins.values(), *self._held} <= set(ids):
+            raise AssertionError(f"a pinned checkpoint is not kept: {self._pins}, {ids}")
 
 
 def _handles(manifests: Iterable[Manifest]) -> tuple[StateHandle, ...]:
-    return tuple(handle for manifest in manifests for state in manifest.tasks for handle in state.state)
+    """The files of the job's own folder."""
+    own = (manifest for manifest in manifests if not manifest.root)
+    return tuple(handle for manifest in own for state in manifest.tasks for handle in state.state)

@@ -5,10 +5,13 @@ Rules:
 1. A region is deployed from the newest completed checkpoint, all of its tasks, also those that had finished: they
    reach their end again at once. Never while the log's answer about a checkpoint is open.
 2. A region starts when all its tasks are deployed; each commits first what its predecessor may have left.
-3. An order without an answer is given again; whoever is silent is told again to start, and what to forget.
+3. A shell that names its processes has each order carried out by one: what an attempt was built by first is started.
+4. An order without an answer is given again; whoever is silent is told again to start, and what to forget.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from ..engine.identity import Attempt, CheckpointId
 from .commands import AbortCheckpoint, DeployTask, StartTask, StopTask
@@ -16,7 +19,11 @@ from .committing import Committing
 from .completed import CompletedCheckpoints
 from .context import Context
 from .job_states import LIVE, TaskStatus
+from .manifest import Manifest
+from .restoring import StoredState, finished_vertices
 from .tasks import Region, TaskRecord
+
+_NOWHERE = frozenset({TaskStatus.CREATED, TaskStatus.DEPLOYING, TaskStatus.STOPPED})
 
 
 class Deployment:
@@ -26,55 +33,84 @@ class Deployment:
         self._context = context
         self._completed = completed
         self._committing = committing
+        #: The newest manifest, its files by task, and the vertices that are deployed as finished; derived from it.
+        self._stored: tuple[Manifest | None, StoredState, frozenset[str]] | None = None
 
     def schedule_all(self) -> None:
         """The job is ours: deploy everything now."""
         for region in self._context.tasks.regions:
-            region.restart_at = self._context.now
+            self._context.tasks.schedule(region, self._context.now)
 
     def next_restart(self) -> float | None:
         """When the next region is due."""
-        times = (region.restart_at for region in self._context.tasks.regions)
+        tasks = self._context.tasks
+        times = (tasks.regions[index].restart_at for index in tasks.restarting)
         return min((at for at in times if at is not None), default=None)
 
     def deploy_due(self) -> None:
         """Deploy every region whose time has come."""
-        for region in self._context.tasks.regions:
+        tasks, latest = self._context.tasks, self._completed.latest
+        if self._stored is None or self._stored[0] is not latest:
+            self._stored = (
+                latest,
+                StoredState(latest, self._context.graph),
+                finished_vertices(latest, self._context.graph),
+            )
+        for index in sorted(tasks.restarting):
+            region = tasks.regions[index]
             if region.restart_at is not None and region.restart_at <= self._context.now:
-                self._deploy(region)
+                self._deploy(region, self._stored[1], self._stored[2])
 
-    def _deploy(self, region: Region) -> None:
-        context = self._context
-        region.restart_at = None
+    def _deploy(self, region: Region, stored: StoredState, finished: frozenset[str]) -> None:
+        context, latest = self._context, self._completed.latest
+        context.tasks.schedule(region, None)
         region.deployments += 1
         attempt = Attempt(context.generation, region.deployments)
         attempts = tuple((task, attempt) for task in region.tasks)
-        handles = {task.vertex: self._completed.vertex_handles(task.vertex) for task in region.tasks}
         for task in region.tasks:
             record = context.tasks[task]
-            record.attempt, record.touched, record.covered = attempt, context.now, False
-            record.unsaved.clear()
+            record.attempt, record.touched, record.covered_by = attempt, context.now, None
+            record.unsaved, record.built_by = (), ""
             context.tasks.move(record, TaskStatus.DEPLOYING)
-            record.deploy = DeployTask(task, attempt, handles[task.vertex], attempts, self._completed.latest_id)
+            record.deploy = DeployTask(
+                task,
+                attempt,
+                stored.of(task),
+                attempts,
+                latest.checkpoint if latest is not None else None,
+                record.process,
+                latest.root if latest is not None else "",
+                task.vertex in finished,
+            )
             context.order(record.deploy)
 
-    def deployed(self, record: TaskRecord) -> None:
-        """A task is built. The last one of its region starts them all."""
+    def process_ready(self, record: TaskRecord, incarnation: str) -> bool:
+        """A process is there for the task; whether the one that holds the attempt is therefore gone."""
+        record.process, deploy = incarnation, record.deploy
+        if record.state is TaskStatus.DEPLOYING and deploy is not None and deploy.incarnation not in ("", incarnation):
+            record.deploy = replace(deploy, incarnation=incarnation)
+            self._context.order(record.deploy)
+        return record.state not in _NOWHERE and record.built_by not in ("", incarnation)
+
+    def deployed(self, record: TaskRecord, incarnation: str) -> bool:
+        """A task is built, and the last one of its region starts them all. False: two processes hold the attempt."""
         if record.state is not TaskStatus.DEPLOYING:
-            return
+            return record.built_by in ("", incarnation)
         tasks = self._context.tasks
+        record.built_by, record.deploy = incarnation, None
         tasks.move(record, TaskStatus.DEPLOYED)
         self._committing.deployed(record.id)
         region = tasks.region_of(record)
-        if region.counts[TaskStatus.DEPLOYED] == len(region.tasks):
+        if region.counts[TaskStatus.DEPLOYED.code] == len(region.tasks):
             for task in region.tasks:
                 tasks.move(tasks[task], TaskStatus.RUNNING)
                 self._start(tasks[task])
+        return True
 
     def _start(self, record: TaskRecord) -> None:
         if record.attempt is not None:
             record.touched = self._context.now
-            self._context.order(StartTask(record.id, record.attempt))
+            self._context.order(StartTask(record.id, record.attempt, record.built_by))
 
     def stop(self, region: Region) -> None:
         """Stop every attempt of the region; finished ones are over, but will be needed again."""

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ..engine.identity import Attempt, CheckpointId, Committable, StateHandle, TaskId
+from .kinds import StopMode
 from .manifest import LogEntry
+from .reasons import FailureReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +73,29 @@ class EntryFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessReady:
+    """A process that can host the task is there. ``incarnation`` names it; a process restarted has another name.
+
+    Shells whose processes cannot be confused need not tell it.
+    """
+
+    task: TaskId
+    incarnation: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
 class TaskDeployed:
-    """The attempt is built, restored and connected; it waits for ``StartTask``."""
+    """The attempt is built, restored and connected; it waits for ``StartTask``.
+
+    ``incarnation``: the process that built it. An order that is carried out twice may build one attempt in two
+    processes; the first that reports is started, any other means that one of them is lost.
+    """
 
     task: TaskId
     attempt: Attempt
     now: float
+    incarnation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +114,29 @@ class RoundProposed:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotTiming:
+    """How a task's snapshot went, in seconds and bytes, for the statistics."""
+
+    start_delay: float = 0.0
+    """From the checkpoint's trigger to the first barrier at the task."""
+    alignment: float = 0.0
+    """From the first barrier to the last."""
+    synchronous: float = 0.0
+    """While the task did nothing else."""
+    asynchronous: float = 0.0
+    new_bytes: int | None = None
+    """Bytes written for this checkpoint; None: all of its state."""
+    processed_bytes: int = 0
+    """Read during the alignment."""
+    persisted_bytes: int = 0
+    """In-flight data that the checkpoint holds."""
+    unaligned: bool = False
+
+
+NO_TIMING = SnapshotTiming()
+
+
+@dataclass(frozen=True, slots=True)
 class TaskAcked:
     """The task's snapshot for the checkpoint is on storage.
 
@@ -102,7 +144,8 @@ class TaskAcked:
     was prepared for a checkpoint that was aborted, or that the task has not heard of again, is listed again: a row
     is never prepared twice, so otherwise nobody would commit it. Files have names of their own per attempt.
     ``data_ended``: the snapshot was taken after all operators of the task had finished (its final one).
-    ``bytes`` counts new state bytes.
+    ``finished_on_restore``: it was deployed as finished, and reports no state: what it had is carried on.
+    ``union``: its operators with state that every subtask restores in full.
     """
 
     task: TaskId
@@ -112,17 +155,27 @@ class TaskAcked:
     committables: tuple[Committable, ...]
     data_ended: bool
     now: float
+    timing: SnapshotTiming = NO_TIMING
+    finished_on_restore: bool = False
+    union: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TaskDeclined:
-    """The task could not take the snapshot (its storage failed, say), but it goes on running."""
+    """The task could not take the snapshot (its storage failed, say), but it goes on running. ``closing``: because it
+    is about to end, which says nothing against the job."""
 
     task: TaskId
     attempt: Attempt
     checkpoint: CheckpointId
     failure: Failure
     now: float
+    closing: bool = False
+
+    @property
+    def reason(self) -> FailureReason:
+        """What the checkpoint fails for."""
+        return FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING if self.closing else FailureReason.CHECKPOINT_DECLINED
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +241,64 @@ class CheckpointRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class SavepointRequested:
+    """A user asks for a savepoint. ``request``: the asker's own name for it; asked twice, it is one request.
+
+    ``target``: the folder, as the shell understands it; empty: where the job's savepoints usually go. The result stands
+    in the job's status.
+    """
+
+    request: str
+    target: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """A user stops the job with a savepoint; otherwise as :class:`SavepointRequested`."""
+
+    request: str
+    target: str
+    mode: StopMode
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointStored:
+    """The savepoint stands, complete, at ``location``, and needs nothing outside it."""
+
+    checkpoint: CheckpointId
+    location: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointFailed:
+    """The savepoint could not be written; what there was of it is removed."""
+
+    checkpoint: CheckpointId
+    failure: Failure
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class PinRequested:
+    """Somebody depends on a completed checkpoint (a model's cut): keep it until ``name`` is unpinned."""
+
+    checkpoint: CheckpointId
+    name: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnpinRequested:
+    """``name`` does not need its checkpoint any more."""
+
+    name: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlinePassed:
     """The time that ``next_deadline`` named has come."""
 
@@ -200,6 +311,7 @@ Event: TypeAlias = (
     | EntryStored
     | EntryRefused
     | EntryFailed
+    | ProcessReady
     | TaskDeployed
     | RoundProposed
     | TaskAcked
@@ -211,5 +323,11 @@ Event: TypeAlias = (
     | TaskLost
     | CancelRequested
     | CheckpointRequested
+    | SavepointRequested
+    | StopRequested
+    | SavepointStored
+    | SavepointFailed
+    | PinRequested
+    | UnpinRequested
     | DeadlinePassed
 )

@@ -28,10 +28,13 @@ class Pattern(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """A stage: ``parallelism`` equal tasks."""
+    """A stage: ``parallelism`` equal tasks. ``operators``: the ids under which its state is stored; empty: unknown.
+    ``lanes``: into how many lanes it is divided; 0: as the graph's."""
 
     name: str
     parallelism: int
+    operators: tuple[str, ...] = ()
+    lanes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +52,28 @@ def pointwise_upstreams(upstream: int, downstream: int, subtask: int) -> range:
     return range(first, max((subtask + 1) * upstream // downstream, first + 1))
 
 
+def owned_lanes(subtask: int, parallelism: int, lanes: int) -> range:
+    """The lanes of a subtask; empty for some if there are more subtasks than lanes."""
+    return range(subtask * lanes // parallelism, (subtask + 1) * lanes // parallelism)
+
+
+def lane_owner(lane: int, parallelism: int, lanes: int) -> int:
+    """The subtask that owns a lane."""
+    return ((lane + 1) * parallelism - 1) // lanes
+
+
 @dataclass(frozen=True)
 class ExecutionGraph:
-    """Vertices and edges. ``deterministic``: barriers stand at round ends, so a checkpoint begins with proposals."""
+    """Vertices and edges.
+
+    ``deterministic``: barriers stand at round ends, so a checkpoint begins with proposals. ``lanes``: into how many
+    order lanes state is divided, subtasks owning contiguous ranges of them (:func:`owned_lanes`); 0: not said.
+    """
 
     vertices: tuple[Vertex, ...]
     edges: tuple[JobEdge, ...] = ()
     deterministic: bool = False
+    lanes: int = 0
 
     def __post_init__(self) -> None:
         names = [vertex.name for vertex in self.vertices]
@@ -78,6 +96,16 @@ class ExecutionGraph:
     def parallelism(self) -> Mapping[str, int]:
         """Vertex name to number of subtasks."""
         return {vertex.name: vertex.parallelism for vertex in self.vertices}
+
+    @cached_property
+    def lanes_of(self) -> Mapping[str, int]:
+        """Vertex name to the number of lanes that its state is divided into; 0: not said."""
+        return {vertex.name: vertex.lanes or self.lanes for vertex in self.vertices}
+
+    @cached_property
+    def operators(self) -> Mapping[str, tuple[str, ...]]:
+        """Vertex name to its operators."""
+        return {vertex.name: vertex.operators for vertex in self.vertices}
 
     @cached_property
     def inputs(self) -> Mapping[str, tuple[JobEdge, ...]]:

@@ -3,8 +3,9 @@
 Rules:
 
 1. A job that fails or is cancelled stops its tasks, then commits what completed checkpoints hold, then ends. Its log
-   stays open: it can be resumed from its newest checkpoint. Only a job that finished closes the log.
-2. It finishes when every task has finished and everything is committed.
+   stays open: it can be resumed from its newest checkpoint. Only a job that finished or was stopped closes the log.
+2. It finishes when every task has finished and everything is committed. It is stopped when the savepoint that it stops
+   with stands in the log and everything is committed: no task is needed for that.
 3. It ends exactly once, with ``EndJob`` as the last order.
 """
 
@@ -19,53 +20,110 @@ from .checkpoints import Checkpoints
 from .commands import EndJob
 from .committing import Committing
 from .completed import CompletedCheckpoints
+from .completion import Completion
 from .context import Context
 from .deployment import Deployment
 from .events import Failure
 from .failover import Failover
-from .job_states import LEGAL_JOB_MOVES, JobState, check_move
+from .job_states import LEGAL_JOB_MOVES, JobState, TaskStatus, check_move
+from .kinds import CheckpointKind, ClaimMode
 from .manifest import Ended, Manifest
-from .recovery import TakeOver
+from .manifest_making import imported
+from .pins import Pins
+from .recovery import Over, TakeOver
+from .restoring import Snapshot
+from .retention import Ending
 from .takeover import TRIES
 
 ENDING = frozenset({JobState.FAILING, JobState.CANCELLING})
 WORKING = frozenset({JobState.DEPLOYING, JobState.RUNNING, JobState.RESTARTING})
+CLOSING = {JobState.FINISHING: JobState.FINISHED, JobState.STOPPING: JobState.STOPPED}
+"""States in which the log is closed, and what the job is then."""
+_ENDINGS = {
+    JobState.FINISHED: Ending.FINISHED,
+    JobState.STOPPED: Ending.FINISHED,
+    JobState.CANCELLED: Ending.CANCELLED,
+    JobState.FAILED: Ending.FAILED,
+}
 
 
 class Job:
     """The parts of one job's coordination and the state that joins them."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, snapshot: Snapshot | None = None) -> None:
         self.context = context
         self.state = JobState.CREATED
-        completed = CompletedCheckpoints(context.settings.retained)
+        completed = CompletedCheckpoints(context.settings.retained, context.settings.retention)
         self.committing = Committing(context)
-        self.checkpoints = Checkpoints(context, completed, self.committing)
+        self.checkpoints = Checkpoints(context, completed)
+        self.completion = Completion(context, self.checkpoints, self.committing)
         self.deployment = Deployment(context, completed, self.committing)
+        self.pins = Pins(context, completed, self.completion.let_go)
         self.failover = Failover(context.settings)
+        self._snapshot = snapshot
+        #: The snapshot as the first checkpoint of our log, until it stands there.
+        self._importing: Manifest | None = None
         #: Why the job fails or failed.
         self.failure: Failure | None = None
         #: The checkpoint that this coordinator began with.
         self.restored_from: CheckpointId | None = None
         #: When a failing or cancelled job stops waiting for commits.
         self.give_up_at = float("inf")
-        #: Claims and closing entries that failed. All output is committed when the log is closed, so the job has
-        #: then finished without that entry too.
-        self._failed_entries = 0
+        #: Entries that are no checkpoint's and failed, in a row. All output is committed when the log is closed, so the
+        #: job has then finished without that entry too.
+        self.failed_entries = 0
 
     def move(self, to: JobState) -> None:
         self.state = check_move(f"job {self.context.job!r}", LEGAL_JOB_MOVES, self.state, to)
+
+    # --- the beginning -------------------------------------------------------------------------------------------
 
     def begin(self, decision: TakeOver) -> None:
         """The job is ours: commit what may be open, deploy everything."""
         self.context.generation = decision.generation
         self.checkpoints.next_number = decision.next_checkpoint
-        self.checkpoints.completed.restore(decision.manifests)
+        self.completion.let_go(self.completion.completed.restore(decision.manifests, decision.pins))
         if decision.latest is not None:
-            self.restored_from = decision.latest.checkpoint
-            self.committing.restore(decision.latest)
+            self._restore(decision.latest)
+        elif self._snapshot is not None:
+            self._import(self._snapshot)
+        if decision.latest is not None and decision.latest.kind == CheckpointKind.STOP_WITH_SAVEPOINT.value:
+            self.completion.stopped_with = decision.latest
+            self.stop()
+            return
         self.move(JobState.DEPLOYING)
         self.deployment.schedule_all()
+
+    def _restore(self, manifest: Manifest) -> None:
+        self.restored_from = manifest.checkpoint
+        self.committing.restore(manifest)
+
+    def _import(self, snapshot: Snapshot) -> None:
+        """Put the snapshot into our log: a coordinator that comes later must find it there."""
+        context, found = self.context, snapshot.manifest
+        self._importing = imported(
+            found,
+            checkpoint=CheckpointId(context.generation, found.checkpoint.number),
+            number=context.log.next_number,
+            fingerprint=context.fingerprint,
+            root=snapshot.root,
+            claimed=snapshot.mode is ClaimMode.CLAIM,
+        )
+        self.checkpoints.next_number = found.checkpoint.number + 1
+
+    def imported(self, manifest: Manifest) -> None:
+        """The snapshot stands in our log."""
+        self._importing = None
+        self.completion.let_go(self.completion.completed.add(manifest))
+        self._restore(manifest)
+
+    def already_over(self, decision: Over) -> None:
+        """A coordinator before us has done everything but to say so."""
+        self.context.generation = decision.generation
+        self.completion.completed.restore(decision.manifests)
+        self.end(JobState(decision.ended.status))
+
+    # --- at work -------------------------------------------------------------------------------------------------
 
     def deploy_due(self) -> None:
         """Deploy the regions whose time has come, once it is certain which manifest is the newest in the log.
@@ -73,26 +131,34 @@ class Job:
         A doubtful manifest might still appear. Claiming its number again settles that: it appears before, and is then
         what we restore from, or never.
         """
-        log, at = self.context.log, self.deployment.next_restart()
-        if at is None or at > self.context.now or self.checkpoints.pending is not None or not log.is_idle:
+        tasks, log = self.context.tasks, self.context.log
+        if not tasks.restarting or self.checkpoints.settles_what_stands or not log.is_idle:
             return
-        if self.checkpoints.completed.doubtful and self.context.claim is not None:
+        at = self.deployment.next_restart()
+        if at is None or at > self.context.now:
+            return
+        if self._importing is not None:
+            self.context.order(log.store(renumber(self._importing, number=log.next_number)))
+        elif self.completion.completed.doubtful and self.context.claim is not None:
             self.context.order(log.store(renumber(self.context.claim, number=log.next_number)))
         else:
             self.deployment.deploy_due()
+            latest = self.completion.completed.latest
+            if latest is not None:
+                self.checkpoints.history.restored(latest, self.context.now)
 
     def next_restart(self) -> float | None:
         """When a region may be deployed next; None if that waits for something else than time."""
-        waits = self.checkpoints.pending is not None or not self.context.log.is_idle
+        waits = self.checkpoints.settles_what_stands or not self.context.log.is_idle
         return None if waits else self.deployment.next_restart()
 
     def entry_failed(self, failure: Failure) -> None:
-        """A claim or the closing entry could not be written."""
-        self._failed_entries += 1
-        if self._failed_entries < TRIES:
+        """An entry that is no checkpoint's could not be written."""
+        self.failed_entries += 1
+        if self.failed_entries < TRIES:
             return
-        if self.state is JobState.FINISHING:
-            self.end(JobState.FINISHED)
+        if self.state in CLOSING:
+            self.closed()
         else:
             self.fail(failure)
 
@@ -104,8 +170,9 @@ class Job:
         if self.state is not JobState.RUNNING:
             self.move(JobState.RUNNING)
             self.checkpoints.decider.job_runs(self.context.now)
-        if tasks.all_finished and self.checkpoints.pending is None:
+        if tasks.all_finished and not self.checkpoints.pendings:
             self.checkpoints.decider.job_stops()
+            self._refuse_savepoints()
             self.move(JobState.FINISHING)
 
     def restart(self, region_index: int, failure: Failure) -> None:
@@ -115,14 +182,20 @@ class Job:
             self.fail(self._spent(failure))
             return
         region = self.context.tasks.regions[region_index]
-        if self.checkpoints.pending is not None and self.checkpoints.pending.is_open:
-            self.checkpoints.abort(failure.message)
+        self.checkpoints.abort_open(failure)
         self.deployment.stop(region)
-        self.checkpoints.region_stopped(region)
-        region.restart_at = at
+        self.checkpoints.open_ends.region_stopped(region)
+        self.context.tasks.schedule(region, at)
         self.checkpoints.decider.job_stops()
         if self.state is not JobState.RESTARTING:
             self.move(JobState.RESTARTING)
+
+    def restart_all(self, failure: Failure) -> None:
+        """The sources have stopped for a savepoint that failed: everything that has not finished restarts."""
+        for region in self.context.tasks.regions:
+            over = region.counts[TaskStatus.FINISHED.code] == len(region.tasks)
+            if self.state in WORKING and region.restart_at is None and not over:
+                self.restart(region.index, failure)
 
     def commit_again(self, failure: Failure) -> None:
         """A commit for a task that is gone failed: it is ordered again later, if the budget allows."""
@@ -135,6 +208,11 @@ class Job:
 
     # --- the end -------------------------------------------------------------------------------------------------
 
+    def stop(self) -> None:
+        """The savepoint that the job stops with stands: what is left is to commit, whoever still runs."""
+        self.move(JobState.STOPPING)
+        self._end_tasks(Failure("the job was stopped", retry=False))
+
     def fail(self, failure: Failure) -> None:
         """Nothing is retried: begin to end."""
         if self.state not in ENDING:
@@ -143,38 +221,57 @@ class Job:
 
     def cancel(self) -> None:
         """A user wants it to end. A job that has all its work done is left to finish."""
-        if self.state not in ENDING and self.state is not JobState.FINISHING:
+        if self.state not in ENDING and self.state not in CLOSING:
             self._begin_ending(JobState.CANCELLING)
 
     def _begin_ending(self, to: JobState) -> None:
         self.move(to)
         self.give_up_at = self.context.now + self.context.settings.ending_timeout
-        self.checkpoints.decider.job_stops()
-        if self.checkpoints.pending is not None and self.checkpoints.pending.is_open:
-            self.checkpoints.abort("the job ends")
+        self._end_tasks(Failure("the job ends", retry=False))
+
+    def _end_tasks(self, failure: Failure) -> None:
+        checkpoints = self.checkpoints
+        checkpoints.decider.job_stops()
+        checkpoints.abort_open(failure)
+        for pending in list(checkpoints.pendings.values()):
+            if not pending.is_being_stored:
+                checkpoints.abort(pending, failure)
+        self._refuse_savepoints()
         for region in self.context.tasks.regions:
             self.deployment.stop(region)
-            region.restart_at = None
+            self.context.tasks.schedule(region, None)
         self.committing.job_ends()
+
+    def _refuse_savepoints(self) -> None:
+        for request in self.checkpoints.decider.give_up_savepoints():
+            self.checkpoints.savepoints.refused(request, "the job is over")
 
     def end_if_settled(self) -> None:
         """End a failing or cancelled job once the log has answered and everything is committed, or time is up."""
         storing = isinstance(self.context.log.in_flight, Manifest)
-        waiting = storing or bool(self.committing.ledger.with_entries())
+        waiting = storing or self.committing.ledger.has_entries
         if not waiting or self.context.now >= self.give_up_at:
             self.end(JobState.FAILED if self.state is JobState.FAILING else JobState.CANCELLED)
 
     def close(self) -> None:
-        """Everything has finished; once all is committed, close the log."""
+        """All work is done; once all is committed, close the log."""
         log = self.context.log
-        if not log.is_idle or self.committing.ledger.tasks():
+        if not log.is_idle or not self.committing.ledger.is_empty:
             return
-        entry = Ended(number=log.next_number, generation=self.context.generation, status="finished")
+        stopped, status = self.completion.stopped_with, CLOSING[self.state].value
+        reason = stopped.savepoint if stopped is not None else ""
+        entry = Ended(number=log.next_number, generation=self.context.generation, status=status, reason=reason)
         self.context.order(log.store(entry))
+
+    def closed(self) -> None:
+        """The log is closed, or cannot be."""
+        self.end(CLOSING[self.state])
 
     def end(self, final: JobState) -> None:
         """The last order."""
         self.move(final)
+        if final in _ENDINGS and not self.committing.ledger.has_entries and self.context.generation:
+            self.completion.let_go(self.completion.completed.end(_ENDINGS[final]))
         self.context.order(EndJob(final.value, self.failure))
 
     def supersede(self) -> None:

@@ -29,11 +29,15 @@ class JobState(Enum):
     """Some region waits for its back-off, for the log, or for its tasks to be deployed."""
     FINISHING = "finishing"
     """Every task has finished; what is left is to commit and to close the log."""
+    STOPPING = "stopping"
+    """The savepoint that the job stops with stands; what is left is to commit and to close the log."""
     FAILING = "failing"
     """Tasks are stopped; what completed checkpoints hold is being committed."""
     CANCELLING = "cancelling"
     """As failing, but a user asked for it."""
     FINISHED = "finished"
+    STOPPED = "stopped"
+    """With a savepoint."""
     FAILED = "failed"
     CANCELLED = "cancelled"
     SUPERSEDED = "superseded"
@@ -55,19 +59,28 @@ class TaskStatus(Enum):
     STOPPED = "stopped"
     """Failed, lost, or stopped because its region restarts or the job ends."""
 
+    def __init__(self, word: str) -> None:
+        #: The state as a small number, in the order above.
+        self.code = len(type(self).__members__)
+        #: Whether the task has reached the end of its data.
+        self.has_ended = word in ("data ended", "finished")
+
 
 _ENDINGS = {JobState.FAILING, JobState.CANCELLING, JobState.SUPERSEDED}
+_STOPS = {JobState.STOPPING, *_ENDINGS}
 
 LEGAL_JOB_MOVES: Mapping[JobState, frozenset[JobState]] = {
     JobState.CREATED: frozenset({JobState.CLAIMING}),
-    JobState.CLAIMING: frozenset({JobState.DEPLOYING, *_ENDINGS}),
+    JobState.CLAIMING: frozenset({JobState.DEPLOYING, JobState.FINISHED, JobState.STOPPED, *_STOPS}),
     JobState.DEPLOYING: frozenset({JobState.RUNNING, JobState.RESTARTING, *_ENDINGS}),
-    JobState.RUNNING: frozenset({JobState.RESTARTING, JobState.FINISHING, *_ENDINGS}),
-    JobState.RESTARTING: frozenset({JobState.RUNNING, *_ENDINGS}),
+    JobState.RUNNING: frozenset({JobState.RESTARTING, JobState.FINISHING, *_STOPS}),
+    JobState.RESTARTING: frozenset({JobState.RUNNING, *_STOPS}),
     JobState.FINISHING: frozenset({JobState.FINISHED, JobState.FAILING, JobState.SUPERSEDED}),
+    JobState.STOPPING: frozenset({JobState.STOPPED, JobState.FAILING, JobState.SUPERSEDED}),
     JobState.FAILING: frozenset({JobState.FAILED, JobState.SUPERSEDED}),
     JobState.CANCELLING: frozenset({JobState.CANCELLED, JobState.SUPERSEDED}),
     JobState.FINISHED: frozenset(),
+    JobState.STOPPED: frozenset(),
     JobState.FAILED: frozenset(),
     JobState.CANCELLED: frozenset(),
     JobState.SUPERSEDED: frozenset(),

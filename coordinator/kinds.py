@@ -29,3 +29,21 @@ class CheckpointKind(Enum):
     def commits(self) -> bool:
         """Whether its completion is told to the tasks, so that sinks commit, and ends older checkpoints."""
         return self is not CheckpointKind.SAVEPOINT
+
+
+class StopMode(Enum):
+    """How the data end when a job stops with a savepoint."""
+
+    DRAIN = "drain"
+    """For good: operators finish, so that windows and groups that are open are emitted. Not to be resumed from."""
+    SUSPEND = "suspend"
+    """For now: operators keep what they hold, and whoever restores the savepoint goes on with it."""
+
+
+class ClaimMode(Enum):
+    """Who owns a snapshot that a job starts from."""
+
+    NO_CLAIM = "no claim"
+    """The user: the job reads it, never deletes it, and depends on it until its own first checkpoint."""
+    CLAIM = "claim"
+    """The job: it counts as one of its checkpoints and is deleted when a newer one takes its place."""

@@ -13,8 +13,8 @@ from .events import EntryFailed, EntryRefused, EntryStored, Failure, LogFailed, 
 from .job import Job
 from .job_states import JobState
 from .log_writer import Resolution
-from .manifest import Ended, Manifest
-from .takeover import TRIES, Claimed, Retry, SteppedDown, TakeOverAttempt
+from .manifest import Ended, Manifest, Pinned, Unpinned
+from .takeover import TRIES, AlreadyOver, Claimed, Retry, SteppedDown, TakeOverAttempt
 
 LogAnswer = LogRead | LogFailed | EntryStored | EntryRefused | EntryFailed
 
@@ -57,6 +57,8 @@ class LogAnswers:
             job.begin(result.decision)
         elif isinstance(result, Retry):
             job.context.order(result.order)
+        elif isinstance(result, AlreadyOver):
+            job.already_over(result.decision)
         elif isinstance(result, SteppedDown):
             job.supersede()
         else:
@@ -64,7 +66,7 @@ class LogAnswers:
 
     def _resolve(self, event: LogRead) -> None:
         job, log = self._job, self._job.context.log
-        doubtful, number = job.checkpoints.completed.doubtful, log.next_number
+        doubtful, number = job.completion.completed.doubtful, log.next_number
         resolution = log.resolve(event.entries, job.context.generation, doubtful)
         if resolution is Resolution.STORED:
             self._stored()
@@ -76,19 +78,24 @@ class LogAnswers:
             self._adopted(next(entry for entry in event.entries if entry.number == number))
 
     def _stored(self) -> None:
-        entry = self._job.context.log.stored()
-        if isinstance(entry, Manifest):
-            self._job.checkpoints.stored(entry)
+        job, entry = self._job, self._job.context.log.stored()
+        if isinstance(entry, Manifest) and not entry.root:
+            job.completion.stored(entry)
             return
-        self._job.checkpoints.settled()
-        if isinstance(entry, Ended):
-            self._job.end(JobState.FINISHED)
+        job.failed_entries = 0
+        job.completion.settled()
+        if isinstance(entry, Manifest):
+            job.imported(entry)
+        elif isinstance(entry, Pinned | Unpinned):
+            job.pins.stored(entry)
+        elif isinstance(entry, Ended):
+            job.closed()
 
     def _adopted(self, standing: object) -> None:
         """A checkpoint that we had given up stands in the log after all; ours follows it."""
         job, log = self._job, self._job.context.log
         if isinstance(standing, Manifest):
-            job.checkpoints.adopt(standing)
+            job.completion.adopt(standing)
         entry = log.in_flight
         log.dropped()
         if entry is not None:
@@ -98,8 +105,8 @@ class LogAnswers:
         """The entry was not written. A refusal without an entry is taken for a failure of the store."""
         log = self._job.context.log
         failure = self._unclear or Failure("the log refused an entry, but holds none", retry=True, kind="StorageError")
-        if isinstance(log.in_flight, Manifest):
-            self._job.checkpoints.store_failed(failure)
+        if isinstance(log.in_flight, Manifest) and not log.in_flight.root:
+            self._job.completion.store_failed(failure)
         else:
             log.dropped()
             self._job.entry_failed(failure)

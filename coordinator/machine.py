@@ -29,7 +29,13 @@ from .events import (
     Failure,
     LogFailed,
     LogRead,
+    PinRequested,
+    ProcessReady,
     RoundProposed,
+    SavepointFailed,
+    SavepointRequested,
+    SavepointStored,
+    StopRequested,
     TaskAcked,
     TaskCommitted,
     TaskDeclined,
@@ -37,14 +43,17 @@ from .events import (
     TaskFailed,
     TaskFinished,
     TaskLost,
+    UnpinRequested,
 )
 from .execution_graph import ExecutionGraph
-from .job import ENDING, WORKING, Job
+from .job import CLOSING, ENDING, WORKING, Job
 from .job_states import FINAL_JOB_STATES, IllegalTransition, JobState, TaskStatus
 from .log_answers import LogAnswers
 from .manifest import Manifest
+from .requests import Cause, Request
+from .restoring import Snapshot
 from .settings import Settings
-from .statistics import JobStatus
+from .statistics import JobStatus, Overview
 from .status import describe
 from .story import Story
 from .takeover import TakeOverAttempt
@@ -57,18 +66,28 @@ class Coordinator:
     """One job's coordinator, from its claim to its end.
 
     ``owner`` should differ between any two coordinators (a random text from the shell), so that two that start at the
-    same moment do not take each other's claim for their own.
+    same moment do not take each other's claim for their own. ``snapshot``: what a job without a checkpoint of its own
+    starts from.
     """
 
     def __init__(
-        self, job: str, fingerprint: str, description: str, graph: ExecutionGraph, settings: Settings, owner: str = ""
+        self,
+        job: str,
+        fingerprint: str,
+        description: str,
+        graph: ExecutionGraph,
+        settings: Settings,
+        owner: str = "",
+        snapshot: Snapshot | None = None,
     ) -> None:
         self._context = Context(job, fingerprint, graph, settings)
-        self._job = Job(self._context)
-        self._log_answers = LogAnswers(self._job, TakeOverAttempt(self._context, description, owner))
+        self._job = Job(self._context, snapshot)
+        self._log_answers = LogAnswers(self._job, TakeOverAttempt(self._context, description, owner, snapshot))
         self._story = Story()
         #: When unanswered orders are looked through next.
         self._resend_at = float("-inf")
+        #: The next time at which something becomes possible by itself; derived, after every event that is not quiet.
+        self._deadline: float | None = None
 
     # --- the door ------------------------------------------------------------------------------------------------
 
@@ -86,8 +105,10 @@ class Coordinator:
         context.now = max(context.now, event.now)
         try:
             if self._job.state not in FINAL_JOB_STATES:
-                self._note(event)
-                self._advance()
+                quiet = self._note(event)
+                if not quiet or (self._deadline is not None and context.now >= self._deadline):
+                    self._advance()
+                    self._deadline = self._find_deadline()
         except IllegalTransition as error:
             self._story.add(event, context.out)
             machine, before, after = error.args[:3]
@@ -97,6 +118,9 @@ class Coordinator:
 
     def next_deadline(self) -> float | None:
         """When ``DeadlinePassed`` is wanted if nothing else happens; None: never."""
+        return self._deadline
+
+    def _find_deadline(self) -> float | None:
         job = self._job
         if job.state in FINAL_JOB_STATES or job.state in (JobState.CREATED, JobState.CLAIMING):
             return None
@@ -112,6 +136,10 @@ class Coordinator:
         """A snapshot for people."""
         return describe(self._job)
 
+    def checkpoint_statistics(self) -> Overview:
+        """Counts, history and summary of this coordinator's checkpoints."""
+        return self._job.checkpoints.history.overview()
+
     def story(self, word: str = "") -> str:
         """The last events and orders, as text; only those that mention ``word``."""
         return self._story.tell(word)
@@ -120,79 +148,124 @@ class Coordinator:
         """Every invariant that can be checked; raises AssertionError. For tests."""
         job, context = self._job, self._context
         context.tasks.validate()
-        job.checkpoints.completed.validate()
+        job.completion.completed.validate()
         job.checkpoints.failures.validate()
         job.committing.ledger.validate()
-        pending, latest = job.checkpoints.pending, job.checkpoints.completed.latest_id
-        if pending is not None:
+        pendings, latest = job.checkpoints.pendings, job.completion.completed.latest_id
+        for pending in pendings.values():
             pending.validate()
-            if latest is not None and pending.id <= latest:
+            if latest is not None and pending.id <= latest and not pending.kind.is_savepoint:
                 raise AssertionError(f"checkpoint {pending.id} is pending after {latest} completed")
-        storing = pending is not None and not pending.is_open
-        if storing != isinstance(context.log.in_flight, Manifest) and job.state not in FINAL_JOB_STATES:
-            raise AssertionError("a checkpoint is storing if and only if a manifest is in flight")
+        if list(pendings) != sorted(pendings):
+            raise AssertionError(f"checkpoints are pending out of order: {list(pendings)}")
+        flying = context.log.in_flight
+        stored = [one.id for one in pendings.values() if one.is_being_stored]
+        own = [flying.checkpoint] if isinstance(flying, Manifest) and not flying.root else []
+        if stored != own and job.state not in FINAL_JOB_STATES:
+            raise AssertionError(f"checkpoints {stored} are being stored, but the manifests {own} are in flight")
         if job.state is JobState.RUNNING and not context.tasks.all_started:
             raise AssertionError("the job runs, but some task does not")
+        if self._deadline != self._find_deadline():
+            raise AssertionError(
+                f"the deadline {self._deadline} is not {self._find_deadline()}: an event was not quiet"
+            )
 
     # --- what happened -------------------------------------------------------------------------------------------
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: Event) -> bool:
+        """Whether it is quiet: nothing has become possible by it. Most answers of a large job are; the last is not."""
+        job = self._job
         match event:
+            case (
+                TaskAcked()
+                | TaskCommitted()
+                | DataEnded()
+                | TaskFinished()
+                | TaskDeployed()
+                | RoundProposed()
+                | TaskDeclined()
+            ):
+                return self._note_report(event)
             case LogRead() | LogFailed() | EntryStored() | EntryRefused() | EntryFailed():
                 self._log_answers.note(event)
             case TaskFailed() | TaskLost():
                 self._note_loss(event)
             case CancelRequested():
-                self._job.cancel()
+                job.cancel()
             case CheckpointRequested():
-                self._job.checkpoints.decider.request()
+                job.checkpoints.decider.request()
+            case SavepointRequested(name, target):
+                self._note_wish(Request(Cause.SAVEPOINT, name, target))
+            case StopRequested(name, target, mode):
+                self._note_wish(Request(Cause.STOP, name, target, mode))
+            case SavepointStored():
+                job.completion.copied(event)
+            case SavepointFailed():
+                job.completion.copy_failed(event)
+            case PinRequested() | UnpinRequested():
+                job.pins.request(event)
+            case ProcessReady(task, incarnation):
+                record = self._context.tasks.get(task)
+                if record is not None and job.deployment.process_ready(record, incarnation):
+                    self._note_loss(TaskLost(task, record.attempt, "another process took its place", event.now))
             case DeadlinePassed():
                 pass
-            case (
-                TaskDeployed()
-                | RoundProposed()
-                | TaskAcked()
-                | TaskDeclined()
-                | TaskCommitted()
-                | DataEnded()
-                | TaskFinished()
-            ):
-                self._note_report(event)
             case _:
                 assert_never(event)
+        return False
 
-    def _note_report(self, event: _TaskReport) -> None:
+    def _note_wish(self, request: Request) -> None:
+        if self._job.state in ENDING or self._job.state in CLOSING:
+            self._job.checkpoints.savepoints.refused(request, "the job is ending")
+        else:
+            self._job.checkpoints.request_savepoint(request)
+
+    def _note_report(self, event: _TaskReport) -> bool:
         """What a task says of itself. A stale attempt's word only matters for what it left behind."""
         job = self._job
         record = self._context.tasks.current(event.task, event.attempt)
+        quiet = True
         if isinstance(event, TaskAcked):
-            job.checkpoints.acked(event, record)
+            quiet = not job.checkpoints.acked(event, record)
         elif isinstance(event, TaskCommitted):
             job.committing.confirm(event.task, event.attempt, event.checkpoint)
+            quiet = job.state is JobState.RUNNING
         if record is None:
-            return
+            return quiet
         if record.state is not TaskStatus.DATA_ENDED:  # an ended task may answer everything, and its end be lost
             record.touched = self._context.now
         if isinstance(event, TaskDeployed):
-            job.deployment.deployed(record)
+            quiet = self._task_deployed(event, record)
+        elif isinstance(event, DataEnded):
+            quiet = not (record.is_started and job.checkpoints.data_ended(record))
+        elif isinstance(event, TaskFinished):
+            quiet = not (record.is_started and self._task_finished(record))
         elif isinstance(event, RoundProposed):
             job.checkpoints.proposed(event, record)
+            quiet = False
         elif isinstance(event, TaskDeclined):
             job.checkpoints.declined(event)
-        elif isinstance(event, DataEnded) and record.is_started:
-            job.checkpoints.data_ended(record)
-        elif isinstance(event, TaskFinished) and record.is_started:
-            self._task_finished(record)
+            quiet = False
+        return quiet
 
-    def _task_finished(self, record: TaskRecord) -> None:
+    def _task_deployed(self, event: TaskDeployed, record: TaskRecord) -> bool:
+        """Quiet unless it was the last of its region, or comes from a second process."""
+        if not self._job.deployment.deployed(record, event.incarnation):
+            self._note_loss(TaskLost(event.task, event.attempt, "two processes have built it", event.now))
+            return False
+        return record.state is not TaskStatus.RUNNING
+
+    def _task_finished(self, record: TaskRecord) -> bool:
+        """Whether something becomes possible."""
         job = self._job
         if not record.covered:
             text = f"{record.id} has finished before a completed checkpoint held its end of data"
             job.fail(Failure(text, retry=False, kind="InternalError", detail=self._story.tell(str(record.id))))
-            return
+            return True
         self._context.tasks.move(record, TaskStatus.FINISHED)
         job.committing.finished(record.id)
         job.checkpoints.finished(record)
+        return bool(job.checkpoints.pendings) or self._context.tasks.all_finished
 
     def _note_loss(self, event: TaskFailed | TaskLost) -> None:
         job = self._job
@@ -238,15 +311,21 @@ class Coordinator:
         job = self._job
         if job.state in WORKING:
             job.checkpoints.time_out()
-            job.checkpoints.store_due()
+            job.completion.store_due()
             failure = job.checkpoints.take_failure()
+            interruption = job.checkpoints.take_interruption()
             if failure is not None:
                 job.fail(failure)
+            elif job.completion.stopped_with is not None:
+                job.stop()
+            elif interruption is not None:
+                job.restart_all(interruption)
         if job.state in WORKING:
             job.deploy_due()
             job.runs()
             job.checkpoints.start_due()
-        if job.state is JobState.FINISHING:
+            job.pins.store_due()
+        if job.state in CLOSING:
             job.close()
         elif job.state in ENDING:
             job.end_if_settled()

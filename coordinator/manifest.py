@@ -1,13 +1,16 @@
-"""What the log holds: claims and completed checkpoints, as versioned JSON.
+"""What the log holds: claims, completed checkpoints, pins and the end, as versioned JSON.
 
 Rules:
 
 1. The log is one dense sequence of entries, each created if absent. ``Claim`` takes the job over for a generation;
-   ``Manifest`` completes a checkpoint: its creation *is* the commit point; ``Ended`` closes the log.
+   ``Manifest`` completes a checkpoint: its creation *is* the commit point; ``Pinned`` and ``Unpinned`` keep one from
+   being deleted; ``Ended`` closes the log.
 2. An entry is never changed. Fields are only added, with a default, and ``FORMAT`` is raised when old readers would
-   misread.
-3. A manifest lists everything a restore needs: state files by task, finished tasks, and the committables that no
-   later entry says are visible.
+   misread. A reader refuses a format that is newer than its own.
+3. A manifest lists everything a restore needs: state files by task, finished tasks, how far each operator has
+   finished, and the committables that no later entry says are visible.
+4. A savepoint is one manifest, in a file of its own beside its state files; their locations are relative to its
+   folder.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ import msgspec
 
 from ..engine.identity import CheckpointId, Committable, StateHandle, TaskId
 
-FORMAT = 1
-"""Version of the entries' form, stored in every entry."""
+FORMAT = 2
+"""Version of the entries' form, stored in every entry. 2: manifests with a root, a kind and operators; pins."""
 
 
 class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True):
@@ -47,6 +50,18 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True):
     data_ended: bool = False
 
 
+class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint says of one operator as a whole."""
+
+    operator: str
+    vertex: str
+    parallelism: int
+    finished: str
+    """How much of it had finished: a value of ``restore_check.FinishedState``."""
+    union: bool = False
+    """Whether every subtask restores all of its state."""
+
+
 class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True):
     """A completed checkpoint."""
 
@@ -59,10 +74,43 @@ class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True):
     tasks: tuple[TaskState, ...]
     uncommitted: tuple[tuple[TaskId, Committable], ...] = ()
     """Committables of earlier checkpoints that were not yet known to be visible."""
+    kind: str = "checkpoint"
+    """A value of ``kinds.CheckpointKind``."""
+    operators: tuple[OperatorEntry, ...] = ()
+    """Every operator of the flow; empty if the flow did not name them."""
+    lanes: int = 0
+    """Order lanes of the flow; 0: unknown."""
+    root: str = ""
+    """Not empty: the job started from a snapshot there, and the handles are relative to it, not to the job's folder."""
+    claimed: bool = False
+    """Whether the snapshot at ``root`` is the job's to delete."""
+    savepoint: str = ""
+    """Where the savepoint lies that the job stops with."""
+    request: str = ""
+    """The asker's name for that savepoint."""
+
+
+class Pinned(msgspec.Struct, frozen=True, tag="pinned", kw_only=True):
+    """``name`` depends on a checkpoint."""
+
+    format: int = FORMAT
+    number: int
+    generation: int
+    checkpoint: CheckpointId
+    name: str
+
+
+class Unpinned(msgspec.Struct, frozen=True, tag="unpinned", kw_only=True):
+    """``name`` does not any more."""
+
+    format: int = FORMAT
+    number: int
+    generation: int
+    name: str
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True):
-    """The job is over; nothing follows. ``status``: finished, cancelled or failed."""
+    """The job is over; nothing follows. ``status``: finished or stopped."""
 
     format: int = FORMAT
     number: int
@@ -71,7 +119,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True):
     reason: str = ""
 
 
-LogEntry: TypeAlias = Claim | Manifest | Ended
+LogEntry: TypeAlias = Claim | Manifest | Pinned | Unpinned | Ended
 
 
 def encode(entry: LogEntry) -> bytes:
@@ -82,4 +130,6 @@ def encode(entry: LogEntry) -> bytes:
 def decode(data: bytes) -> LogEntry:
     """The entry read back. Raises msgspec.ValidationError for what is no entry of a known form."""
     entry: LogEntry = msgspec.json.decode(data, type=LogEntry)
+    if entry.format > FORMAT:
+        raise msgspec.ValidationError(f"it has format {entry.format}, and this version knows {FORMAT}")
     return entry

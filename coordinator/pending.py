@@ -4,7 +4,7 @@ Rules:
 
 1. ``waiting`` and ``acked`` are disjoint and, with the tasks that finished on the way, are the plan's wait-for set.
 2. STORING begins when nobody is waited for any more, and may not be left but by the store's answer: the entry may
-   stand in the log already.
+   stand in the log already. A savepoint is COPYING before that, and complete after it unless the job stops with it.
 3. A task that finishes before it acknowledged is repaired inside the checkpoint (:meth:`drop_finished`): its state is
    the one that let it end. Only a report of the current attempt says so, never a failed call.
 4. Every region has its own round: regions share no channel, so a slow one need not catch up with a fast one.
@@ -12,12 +12,15 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 
 from ..engine.identity import FINAL_ROUND, BarrierKind, CheckpointId, StateHandle, TaskId
 from .job_states import check_move
+from .kinds import CheckpointKind
 from .manifest import TaskState
+from .requests import PERIODIC, Request
+from .task_set import TaskSet
 
 
 class Phase(Enum):
@@ -27,6 +30,8 @@ class Phase(Enum):
     """Sources hold at the end of their round and propose it. Deterministic flows only."""
     TRIGGERED = "triggered"
     """Barriers travel; snapshots are taken."""
+    COPYING = "copying"
+    """A savepoint's files are copied to where the user wants them."""
     STORING = "storing"
     """Its manifest has been ordered into the log."""
     COMPLETED = "completed"
@@ -35,11 +40,15 @@ class Phase(Enum):
 
 LEGAL_PHASE_MOVES: Mapping[Phase, frozenset[Phase]] = {
     Phase.PROPOSING: frozenset({Phase.TRIGGERED, Phase.ABORTED}),
-    Phase.TRIGGERED: frozenset({Phase.STORING, Phase.ABORTED}),
+    Phase.TRIGGERED: frozenset({Phase.COPYING, Phase.STORING, Phase.ABORTED}),
+    Phase.COPYING: frozenset({Phase.STORING, Phase.COMPLETED, Phase.ABORTED}),
     Phase.STORING: frozenset({Phase.COMPLETED, Phase.ABORTED}),
     Phase.COMPLETED: frozenset(),
     Phase.ABORTED: frozenset(),
 }
+
+OPEN = frozenset({Phase.PROPOSING, Phase.TRIGGERED})
+"""Tasks still take part."""
 
 
 class AckResult(Enum):
@@ -53,31 +62,61 @@ class AckResult(Enum):
 
 
 class PendingCheckpoint:
-    """Who was asked, who answered what."""
+    """Who was asked, who answered what. ``finished``: the tasks that had finished when it was planned."""
 
     def __init__(
-        self, id: CheckpointId, triggers: Iterable[TaskId], wait_for: Iterable[TaskId], proposing: bool, now: float
+        self,
+        id: CheckpointId,
+        triggers: Iterable[TaskId],
+        wait_for: Iterable[TaskId],
+        proposing: bool,
+        now: float,
+        request: Request = PERIODIC,
+        finished: TaskSet | None = None,
     ) -> None:
         self.id = id
-        self.kind = BarrierKind.CHECKPOINT
+        self.request = request
         self.started_at = now
         self.phase = Phase.PROPOSING if proposing else Phase.TRIGGERED
         #: Tasks that get the trigger, with when they were last told something.
         self.triggers: dict[TaskId, float] = dict.fromkeys(triggers, now)
         #: All and only the triggers whose round is not known yet.
         self.unproposed: set[TaskId] = set(self.triggers) if proposing else set()
+        #: How many triggers have not acknowledged.
+        self._uncut = len(self.triggers)
         #: The largest round proposed, by region.
         self.rounds: dict[int, int] = {}
         #: All and only the tasks that still have to acknowledge.
-        self.waiting: set[TaskId] = set(wait_for)
-        #: What was acknowledged, and the last state of the tasks that had finished.
+        self.waiting = wait_for if isinstance(wait_for, TaskSet) else TaskSet.of(wait_for)
+        #: What was acknowledged.
         self.acked: dict[TaskId, TaskState] = {}
-        self.finished: dict[TaskId, TaskState] = {}
+        #: Tasks that had finished, or did on the way: their last state is carried on.
+        self.finished = TaskSet() if finished is None else finished
+        #: Of the tasks that acknowledged: those deployed as finished, and operators with UNION state by vertex.
+        self.finished_on_restore: set[TaskId] = set()
+        self.union: dict[str, set[str]] = {}
+        #: The files that its manifest names, once it is made: those of tasks that had finished are among them.
+        self.named: frozenset[str] = frozenset()
+        #: Where the savepoint lies, once it does.
+        self.location = ""
+
+    @property
+    def kind(self) -> CheckpointKind:
+        return self.request.kind
+
+    @property
+    def barrier(self) -> BarrierKind:
+        return BarrierKind.SAVEPOINT if self.kind.is_savepoint else BarrierKind.CHECKPOINT
 
     @property
     def is_open(self) -> bool:
-        """Whether it may still be aborted."""
-        return self.phase in (Phase.PROPOSING, Phase.TRIGGERED)
+        """Whether tasks still take part, so that they must hear of its end."""
+        return self.phase in OPEN
+
+    @property
+    def is_being_stored(self) -> bool:
+        """Whether its manifest may stand in the log already."""
+        return self.phase is Phase.STORING
 
     @property
     def is_acknowledged(self) -> bool:
@@ -85,9 +124,14 @@ class PendingCheckpoint:
         return self.phase is Phase.TRIGGERED and not self.waiting
 
     @property
+    def has_left_sources(self) -> bool:
+        """Whether every task that was triggered has cut: whatever it does from now on comes after this barrier."""
+        return self.phase is not Phase.PROPOSING and not self._uncut
+
+    @property
     def participants(self) -> tuple[TaskId, ...]:
         """Who must hear of an abort, sorted."""
-        return tuple(sorted(self.waiting | set(self.acked)))
+        return tuple(sorted((*self.waiting, *self.acked)))
 
     def move(self, to: Phase) -> None:
         self.phase = check_move(f"checkpoint {self.id}", LEGAL_PHASE_MOVES, self.phase, to)
@@ -111,23 +155,21 @@ class PendingCheckpoint:
 
     def acknowledge(self, state: TaskState) -> AckResult:
         """Take a snapshot's report (of a current attempt)."""
-        if state.task in self.acked:
-            return AckResult.DUPLICATE
-        if self.phase is not Phase.TRIGGERED or state.task not in self.waiting:
-            return AckResult.LATE
-        self.waiting.discard(state.task)
-        self.acked[state.task] = state
-        return AckResult.ACCEPTED
+        task = state.task
+        if self.phase is Phase.TRIGGERED and self.waiting.discard(task):
+            self.acked[task] = state
+            if self._uncut and task in self.triggers:
+                self._uncut -= 1
+            return AckResult.ACCEPTED
+        return AckResult.DUPLICATE if task in self.acked else AckResult.LATE
 
-    def drop_finished(self, carried: TaskState) -> bool:
+    def drop_finished(self, task: TaskId) -> bool:
         """The task has finished; whether it still was waited for."""
-        task = carried.task
-        if not self.is_open or task not in self.waiting:
+        if not self.is_open or not self.waiting.discard(task):
             return False
-        self.waiting.discard(task)
         self.unproposed.discard(task)
-        self.triggers.pop(task, None)
-        self.finished[task] = carried
+        self._uncut -= self.triggers.pop(task, None) is not None
+        self.finished.add(task)
         return True
 
     def add_triggers(self, tasks: Iterable[TaskId], now: float) -> tuple[TaskId, ...]:
@@ -135,6 +177,7 @@ class PendingCheckpoint:
         added = tuple(task for task in tasks if task not in self.triggers and task in self.waiting)
         for task in added:
             self.triggers[task] = now
+            self._uncut += 1
             if self.phase is Phase.PROPOSING:
                 self.unproposed.add(task)
         return added
@@ -143,16 +186,20 @@ class PendingCheckpoint:
         """The files acknowledged so far."""
         return tuple(handle for state in self.acked.values() for handle in state.state)
 
-    def task_states(self) -> tuple[TaskState, ...]:
-        """What the manifest will hold."""
-        return tuple(sorted((*self.acked.values(), *self.finished.values()), key=lambda state: state.task))
+    def task_states(self, carried: Callable[[TaskId], TaskState]) -> tuple[TaskState, ...]:
+        """What the manifest will hold. ``carried``: the last state of a task that has finished."""
+        states = [*self.acked.values(), *map(carried, self.finished)]
+        return tuple(sorted(states, key=lambda state: (state.task.vertex, state.task.subtask)))
 
     def validate(self) -> None:
         """Rules 1 and 2."""
-        if set(self.acked) & self.waiting or set(self.finished) & (self.waiting | set(self.acked)):
+        waiting, finished = set(self.waiting), set(self.finished)
+        if set(self.acked) & waiting or finished & (waiting | set(self.acked)):
             raise AssertionError(f"checkpoint {self.id}: a task is in two of waiting, acknowledged, finished")
-        if self.phase is Phase.STORING and self.waiting:
-            raise AssertionError(f"checkpoint {self.id} is stored, but waits for {sorted(self.waiting)}")
+        if self.phase in (Phase.COPYING, Phase.STORING) and waiting:
+            raise AssertionError(f"checkpoint {self.id} is stored, but waits for {sorted(waiting)}")
         awaited = self.unproposed if self.phase is not Phase.ABORTED else set()
         if not awaited <= set(self.triggers) or (awaited and self.phase is not Phase.PROPOSING):
             raise AssertionError(f"checkpoint {self.id}: a proposal is awaited from a task that was not asked")
+        if self._uncut != len(set(self.triggers) - set(self.acked)):
+            raise AssertionError(f"checkpoint {self.id}: the count of triggers that have not cut is wrong")

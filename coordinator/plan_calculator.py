@@ -13,8 +13,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -23,6 +23,7 @@ import numpy.typing as npt
 from ..engine.identity import TaskId
 from .execution_graph import ExecutionGraph, JobEdge, Pattern
 from .reasons import FailureReason
+from .task_set import TaskSet
 
 Flags = npt.NDArray[np.bool_]
 Subtasks = npt.NDArray[np.intp]
@@ -44,6 +45,16 @@ class VertexStates:
         """From plain flags."""
         return cls(*(np.asarray(flags, dtype=np.bool_) for flags in (running, ended, finished)))
 
+    @classmethod
+    def of_codes(cls, codes: bytes | bytearray, running: Collection[int], finished: int) -> Self:
+        """From one byte per subtask: those in ``running`` run, ``finished`` has ended regularly, others do neither."""
+        states = np.frombuffer(codes, dtype=np.uint8)
+        ended = states == finished
+        runs = np.zeros(len(states), dtype=np.bool_)
+        for code in running:
+            runs |= states == code
+        return cls(runs, ended, ended)
+
 
 @dataclass(frozen=True)
 class NotReady:
@@ -61,11 +72,31 @@ class CheckpointPlan:
     to_wait_for: Mapping[str, Subtasks]
     finished: Mapping[str, Subtasks]
     fully_finished: tuple[str, ...]
+    parallelism: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def to_commit_to(self) -> Mapping[str, Subtasks]:
         """Who is told about the outcome: those that were waited for."""
         return self.to_wait_for
+
+    def task_set(self, subtasks: Mapping[str, Subtasks]) -> TaskSet:
+        """The plan's part as a set, without an object per task."""
+        flags: dict[str, bytearray] = {}
+        for vertex, numbers in subtasks.items():
+            flags[vertex] = bytearray(self.parallelism[vertex])
+            np.frombuffer(flags[vertex], dtype=np.uint8)[numbers] = 1
+        return TaskSet(flags)
+
+
+def ended_plan(finished: TaskSet, parallelism: Mapping[str, int]) -> CheckpointPlan:
+    """A plan that says only which tasks had finished."""
+    counts = finished.by_vertex()
+    flags = {name: np.zeros(parallelism[name], dtype=np.bool_) for name in counts}
+    for task in finished:
+        flags[task.vertex][task.subtask] = True
+    fully = tuple(name for name, count in counts.items() if count == parallelism[name])
+    ended = {name: np.flatnonzero(vertex) for name, vertex in flags.items()}
+    return CheckpointPlan({}, {}, ended, fully, parallelism)
 
 
 def task_ids(subtasks: Mapping[str, Subtasks]) -> tuple[TaskId, ...]:
@@ -93,7 +124,7 @@ def compute_checkpoint_plan(
         _put(wait_for, name, vertex.running)
         _put(ended, name, vertex.ended)
     fully = tuple(name for name in graph.order if not states[name].running.any())
-    return CheckpointPlan(trigger, wait_for, ended, fully)
+    return CheckpointPlan(trigger, wait_for, ended, fully, graph.parallelism)
 
 
 def _without_running_upstream(graph: ExecutionGraph, states: Mapping[str, VertexStates], name: str) -> Flags:

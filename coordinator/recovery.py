@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .events import Failure
-from .manifest import Claim, Ended, LogEntry, Manifest
+from .manifest import Claim, Ended, LogEntry, Manifest, Pinned, Unpinned
+
+OVER = frozenset({"finished", "stopped"})
+"""What the closing entry of a job whose work is done says."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +25,20 @@ class TakeOver:
     next_checkpoint: int
     """Number of the next checkpoint: ids go on counting over generations, for people's sake."""
     manifests: tuple[Manifest, ...]
+    pins: tuple[Pinned | Unpinned, ...] = ()
 
     @property
     def latest(self) -> Manifest | None:
         return self.manifests[-1] if self.manifests else None
+
+
+@dataclass(frozen=True)
+class Over:
+    """The job has finished or was stopped: a coordinator that died had closed the log and not yet said so."""
+
+    generation: int
+    ended: Ended
+    manifests: tuple[Manifest, ...]
 
 
 @dataclass(frozen=True)
@@ -35,21 +48,26 @@ class Refused:
     failure: Failure
 
 
-RecoveryDecision = TakeOver | Refused
+RecoveryDecision = TakeOver | Over | Refused
 
 
 def decide_recovery(entries: Sequence[LogEntry], fingerprint: str, job: str, description: str = "") -> RecoveryDecision:
-    """Read the log: take it over, or say why not."""
+    """Read the log: take it over, or say that nothing is left to do, or why not."""
     entries = sorted(entries, key=lambda entry: entry.number)
     refusal = _refusal(entries, fingerprint, job, description)
     if refusal is not None:
         return Refused(refusal)
     manifests = tuple(entry for entry in entries if isinstance(entry, Manifest))
+    newest = max((generation_of(entry) for entry in entries), default=0)
+    ended = next((entry for entry in entries if isinstance(entry, Ended)), None)
+    if ended is not None:
+        return Over(newest, ended, manifests)
     return TakeOver(
-        generation=max((generation_of(entry) for entry in entries), default=0) + 1,
+        generation=newest + 1,
         number=entries[-1].number + 1 if entries else 0,
         next_checkpoint=max((manifest.checkpoint.number for manifest in manifests), default=0) + 1,
         manifests=manifests,
+        pins=tuple(entry for entry in entries if isinstance(entry, Pinned | Unpinned)),
     )
 
 
@@ -60,13 +78,6 @@ def generation_of(entry: LogEntry) -> int:
 
 def _refusal(entries: Sequence[LogEntry], fingerprint: str, job: str, description: str) -> Failure | None:
     for entry in entries:
-        if isinstance(entry, Ended):
-            return Failure(
-                message=f"job {job!r} is over: its log says {entry.status!r}",
-                retry=False,
-                remedy="choose another checkpoint folder to run it again, or remove this one",
-                kind="ConfigurationError",
-            )
         if isinstance(entry, Claim) and entry.job != job:
             return Failure(
                 message=f"the checkpoint folder belongs to job {entry.job!r}, not to {job!r}",
@@ -74,7 +85,16 @@ def _refusal(entries: Sequence[LogEntry], fingerprint: str, job: str, descriptio
                 remedy="choose another checkpoint folder, or use the job's own name",
                 kind="ConfigurationError",
             )
-    strangers = [entry for entry in entries if not isinstance(entry, Ended) and entry.fingerprint != fingerprint]
+    signed = [entry for entry in entries if isinstance(entry, Claim | Manifest)]
+    strangers = [entry for entry in signed if entry.fingerprint != fingerprint]
+    ended = next((entry for entry in entries if isinstance(entry, Ended)), None)
+    if ended is not None and (strangers or not signed or ended.status not in OVER):
+        return Failure(
+            message=f"job {job!r} is over: its log says {ended.status!r}",
+            retry=False,
+            remedy="choose another checkpoint folder to run it again, or remove this one",
+            kind="ConfigurationError",
+        )
     if not strangers:
         return None
     theirs = next((entry.description for entry in strangers if isinstance(entry, Claim)), "")

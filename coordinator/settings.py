@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .restart_strategies import ExponentialDelay, RestartPolicy
+from .retention import RetentionPolicy
 
 
 @dataclass(frozen=True)
@@ -20,10 +21,19 @@ class Settings:
     """Least time between the end of one checkpoint and the start of the next periodic or final one."""
     timeout: float = 600.0
     """A checkpoint that is not complete after this long is given up and counts as failed."""
+    max_concurrent: int = 1
+    """Checkpoints that may be in flight at once. One that keeps a minimum pause has no other beside it."""
+    unaligned: bool = False
+    """Whether barriers may overtake data. Then one checkpoint is in flight at a time, savepoints included: an aligned
+    barrier that a newer one overtakes never arrives."""
     tolerable_failures: int = 0
     """This many checkpoints in a row may fail; one more fails the job."""
     retained: int = 2
     """Completed checkpoints kept."""
+    retention: RetentionPolicy = RetentionPolicy.ALWAYS
+    """At which ends of the job the kept ones are deleted. ``ALWAYS`` deletes none."""
+    history: int = 10
+    """Checkpoints remembered in the statistics."""
     max_restarts: int = 10
     """Restarts allowed until a quiet period forgives them; one failure more fails the job."""
     restart_delay: float = 0.2
@@ -50,9 +60,20 @@ class Settings:
         for name in ("min_pause", "restart_delay", "max_restart_delay", "retry_pause"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
-        for name, least in (("tolerable_failures", 0), ("retained", 1), ("max_restarts", 0)):
+        for name, least in (
+            ("tolerable_failures", 0),
+            ("retained", 1),
+            ("max_restarts", 0),
+            ("max_concurrent", 1),
+            ("history", 1),
+        ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
+
+    @property
+    def concurrent(self) -> int:
+        """Checkpoints that may be in flight at once, savepoints aside."""
+        return 1 if self.min_pause > 0 or self.unaligned else self.max_concurrent
 
     @property
     def restart_policy(self) -> RestartPolicy:

@@ -18,7 +18,8 @@ from .commands import Command
 from .context import Context
 from .events import EntryFailed, EntryRefused, EntryStored, Failure, LogFailed, LogRead
 from .manifest import Claim, LogEntry, encode
-from .recovery import Refused, TakeOver, decide_recovery, generation_of
+from .recovery import Over, Refused, TakeOver, decide_recovery, generation_of
+from .restoring import Snapshot, check_snapshot
 
 TRIES = 3
 """Times that a store which fails is tried before the job is given up: enough for a hiccup, too few to wait for it."""
@@ -39,6 +40,13 @@ class Claimed:
 
 
 @dataclass(frozen=True)
+class AlreadyOver:
+    """There is nothing to take over: the log is closed."""
+
+    decision: Over
+
+
+@dataclass(frozen=True)
 class SteppedDown:
     """Somebody newer has it."""
 
@@ -46,10 +54,11 @@ class SteppedDown:
 class TakeOverAttempt:
     """From the first reading of the log to the verified claim."""
 
-    def __init__(self, context: Context, description: str, owner: str) -> None:
+    def __init__(self, context: Context, description: str, owner: str, snapshot: Snapshot | None = None) -> None:
         self._context = context
         self._description = description
         self._owner = owner
+        self._snapshot = snapshot
         #: The decision and the claim made from it, once the log was read; the newest of each.
         self._decision: TakeOver | None = None
         self._claim: Claim | None = None
@@ -57,7 +66,7 @@ class TakeOverAttempt:
 
     def note(
         self, event: LogRead | LogFailed | EntryStored | EntryRefused | EntryFailed
-    ) -> Retry | Claimed | SteppedDown | Failure:
+    ) -> Retry | Claimed | AlreadyOver | SteppedDown | Failure:
         """What follows from an answer of the log."""
         log = self._context.log
         if isinstance(event, LogRead):
@@ -73,11 +82,17 @@ class TakeOverAttempt:
             return self._claimed(self._decision)
         return Retry(log.read())
 
-    def _decide(self, entries: Sequence[LogEntry]) -> Retry | Failure:
+    def _decide(self, entries: Sequence[LogEntry]) -> Retry | AlreadyOver | Failure:
         context = self._context
         decision = decide_recovery(entries, context.fingerprint, context.job, self._description)
         if isinstance(decision, Refused):
             return decision.failure
+        if isinstance(decision, Over):
+            return AlreadyOver(decision)
+        if self._snapshot is not None and decision.latest is None:
+            refused = check_snapshot(context.graph, self._snapshot)
+            if refused is not None:
+                return refused
         self._decision = decision
         self._claim = Claim(
             number=decision.number,
@@ -90,7 +105,9 @@ class TakeOverAttempt:
         context.log.next_number = decision.number
         return Retry(context.log.store(self._claim))
 
-    def _verify(self, entries: Sequence[LogEntry], claim: Claim) -> Retry | Claimed | SteppedDown | Failure:
+    def _verify(
+        self, entries: Sequence[LogEntry], claim: Claim
+    ) -> Retry | Claimed | AlreadyOver | SteppedDown | Failure:
         log = self._context.log
         others = [entry for entry in entries if encode(entry) != encode(claim)]
         if any(generation_of(entry) >= claim.generation for entry in others):
@@ -101,6 +118,8 @@ class TakeOverAttempt:
             decision = decide_recovery(others, claim.fingerprint, claim.job, self._description)
             if isinstance(decision, Refused):
                 return decision.failure
+            if isinstance(decision, Over):
+                return AlreadyOver(decision)
             return self._claimed(decision)
         return self._decide(entries)
 

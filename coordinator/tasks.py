@@ -3,26 +3,27 @@
 Rules:
 
 1. All tasks of a region are deployed together, under one attempt number; so one comparison fences every message.
-2. Counts per state are kept, so that "does everything run" costs nothing however many tasks there are.
+2. Counts per state are kept, and the states themselves as one byte per task beside the records; so "does everything
+   run" costs nothing, and a plan costs a few array operations, however many tasks there are.
 3. A task is *covered* once a completed checkpoint holds its end of data: only then may it finish.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ..engine.identity import Attempt, Committable, TaskId
+from ..engine.identity import Attempt, CheckpointId, Committable, TaskId
 from .commands import DeployTask
 from .execution_graph import ExecutionGraph
 from .job_states import LEGAL_TASK_MOVES, STARTED, TaskStatus, check_move
 from .plan_calculator import VertexStates
 
-_ENDED = frozenset({TaskStatus.DATA_ENDED, TaskStatus.FINISHED})
+_STATES = tuple(TaskStatus)
+_LEGAL = {before.code: frozenset(to.code for to in moves) for before, moves in LEGAL_TASK_MOVES.items()}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class TaskRecord:
     """What is known of one task."""
 
@@ -31,18 +32,26 @@ class TaskRecord:
     state: TaskStatus = TaskStatus.CREATED
     #: None until first deployed; then the newest attempt, also after it has stopped.
     attempt: Attempt | None = None
-    #: The order that built the attempt, to give it again if no answer comes.
+    #: The order that built the attempt, to give it again if no answer comes; None once it is deployed.
     deploy: DeployTask | None = None
     #: When something was last heard of the attempt, or ordered again; once its data have ended, only the latter.
     touched: float = 0.0
-    #: Whether a completed checkpoint holds this attempt's end of data.
-    covered: bool = False
+    #: The first completed checkpoint that holds this attempt's end of data.
+    covered_by: CheckpointId | None = None
+    #: The process that is there for the task, and the one that built the attempt; empty: not told.
+    process: str = ""
+    built_by: str = ""
     #: Acknowledged for a checkpoint that was given up; the next acknowledgement carries them on.
-    unsaved: list[Committable] = field(default_factory=list)
+    unsaved: tuple[Committable, ...] = ()
 
     @property
     def is_started(self) -> bool:
-        return self.state in STARTED
+        return self.state is TaskStatus.RUNNING or self.state is TaskStatus.DATA_ENDED
+
+    @property
+    def covered(self) -> bool:
+        """Whether a completed checkpoint holds this attempt's end of data."""
+        return self.covered_by is not None
 
 
 @dataclass(slots=True)
@@ -53,7 +62,8 @@ class Region:
     tasks: tuple[TaskId, ...]
     restart_at: float | None = None
     deployments: int = 0
-    counts: Counter[TaskStatus] = field(default_factory=Counter)
+    #: Tasks by state.
+    counts: list[int] = field(default_factory=lambda: [0] * len(_STATES))
     #: By vertex: tasks that have not reached their end of data.
     unended: dict[str, int] = field(default_factory=dict)
     #: By vertex: tasks in DATA_ENDED that are not covered.
@@ -66,59 +76,123 @@ class TaskTable:
     def __init__(self, graph: ExecutionGraph) -> None:
         self._graph = graph
         self.regions = [Region(index, tasks) for index, tasks in enumerate(graph.regions)]
-        self._records = {task: TaskRecord(task, region.index) for region in self.regions for task in region.tasks}
-        self.counts: Counter[TaskStatus] = Counter({TaskStatus.CREATED: len(self._records)})
+        records = {task: TaskRecord(task, region.index) for region in self.regions for task in region.tasks}
+        #: By vertex, in the order of subtasks.
+        self._records = {
+            vertex.name: [records[TaskId(vertex.name, subtask)] for subtask in range(vertex.parallelism)]
+            for vertex in graph.vertices
+        }
+        #: The records' states as codes.
+        self._codes = {vertex.name: bytearray(vertex.parallelism) for vertex in graph.vertices}
+        self._size = len(records)
+        #: Tasks by the code of their state.
+        self._counts = [0] * len(_STATES)
+        self._counts[TaskStatus.CREATED.code] = self._size
+        #: Grows with every change of a state.
+        self.version = 0
+        #: What ``shown`` said last, of which version.
+        self._shown: tuple[int, Mapping[TaskId, str]] | None = None
+        #: Regions that are to be deployed: all and only those with a time.
+        self.restarting: set[int] = set()
         for region in self.regions:
-            region.counts[TaskStatus.CREATED] = len(region.tasks)
+            region.counts[TaskStatus.CREATED.code] = len(region.tasks)
             for task in region.tasks:
                 region.unended[task.vertex] = region.unended.get(task.vertex, 0) + 1
                 region.uncovered[task.vertex] = 0
 
     def get(self, task: TaskId) -> TaskRecord | None:
         """The record, or None for a task that this job does not have (an older parallelism's)."""
-        return self._records.get(task)
+        records = self._records.get(task.vertex)
+        return records[task.subtask] if records is not None and task.subtask < len(records) else None
 
     def __getitem__(self, task: TaskId) -> TaskRecord:
-        return self._records[task]
+        return self._records[task.vertex][task.subtask]
 
     def __iter__(self) -> Iterator[TaskRecord]:
-        return iter(self._records.values())
+        for records in self._records.values():
+            yield from records
+
+    def __len__(self) -> int:
+        return self._size
 
     def region_of(self, record: TaskRecord) -> Region:
         return self.regions[record.region]
 
+    def schedule(self, region: Region, at: float | None) -> None:
+        """The region is to be deployed at that time; None: it is, or need not be."""
+        region.restart_at = at
+        if at is None:
+            self.restarting.discard(region.index)
+        else:
+            self.restarting.add(region.index)
+
     def current(self, task: TaskId, attempt: Attempt) -> TaskRecord | None:
         """The record if ``attempt`` is the task's and has not stopped; None for the word of a stale attempt."""
-        record = self._records.get(task)
-        if record is None or record.attempt != attempt or record.state is TaskStatus.STOPPED:
+        record = self.get(task)
+        if record is None or record.state is TaskStatus.STOPPED:
             return None
-        return record
+        return record if record.attempt is attempt or record.attempt == attempt else None
+
+    def shown(self) -> Mapping[TaskId, str]:
+        """Every task's state, for people; the same object until a state changes."""
+        if self._shown is None or self._shown[0] != self.version:
+            self._shown = (self.version, {record.id: record.state.value for record in self})
+        return self._shown[1]
+
+    def count(self, state: TaskStatus) -> int:
+        """How many tasks are in the state."""
+        return self._counts[state.code]
+
+    def first_in(self, state: TaskStatus, most: int) -> list[TaskId]:
+        """The first tasks in the state."""
+        found: list[TaskId] = []
+        for vertex, codes in self._codes.items():
+            at = codes.find(state.code)
+            while at >= 0 and len(found) < most:
+                found.append(self._records[vertex][at].id)
+                at = codes.find(state.code, at + 1)
+        return found
+
+    def any_started(self, vertex: str) -> bool:
+        """Whether some task of the vertex runs."""
+        codes = self._codes[vertex]
+        return codes.find(TaskStatus.RUNNING.code) >= 0 or codes.find(TaskStatus.DATA_ENDED.code) >= 0
 
     @property
     def all_started(self) -> bool:
         """Whether every task runs or has finished."""
-        return sum(self.counts[state] for state in (*STARTED, TaskStatus.FINISHED)) == len(self._records)
+        counts = self._counts
+        running = counts[TaskStatus.RUNNING.code] + counts[TaskStatus.DATA_ENDED.code]
+        return running + counts[TaskStatus.FINISHED.code] == self._size
 
     @property
     def all_finished(self) -> bool:
-        return self.counts[TaskStatus.FINISHED] == len(self._records)
+        return self._counts[TaskStatus.FINISHED.code] == self._size
 
     def move(self, record: TaskRecord, to: TaskStatus) -> None:
         """Change a task's state and the counts with it."""
-        before = record.state
-        record.state = check_move(f"task {record.id}", LEGAL_TASK_MOVES, before, to)
-        region, vertex = self.regions[record.region], record.id.vertex
-        for counts in (self.counts, region.counts):
-            counts[before] -= 1
-            counts[to] += 1
-        region.unended[vertex] += (before in _ENDED) - (to in _ENDED)
-        if TaskStatus.DATA_ENDED in (before, to) and not record.covered:
-            region.uncovered[vertex] += 1 if to is TaskStatus.DATA_ENDED else -1
+        before, task = record.state, record.id
+        if to.code not in _LEGAL[before.code]:
+            check_move(f"task {task}", LEGAL_TASK_MOVES, before, to)
+        record.state = to
+        region, vertex = self.regions[record.region], task.vertex
+        self._codes[vertex][task.subtask] = to.code
+        self.version += 1
+        for counts in (self._counts, region.counts):
+            counts[before.code] -= 1
+            counts[to.code] += 1
+        if before.has_ended is not to.has_ended:
+            region.unended[vertex] += 1 if before.has_ended else -1
+        if record.covered_by is None:
+            if to is TaskStatus.DATA_ENDED:
+                region.uncovered[vertex] += 1
+            elif before is TaskStatus.DATA_ENDED:
+                region.uncovered[vertex] -= 1
 
-    def cover(self, record: TaskRecord) -> None:
+    def cover(self, record: TaskRecord, checkpoint: CheckpointId) -> None:
         """A completed checkpoint holds the task's end."""
-        if not record.covered:
-            record.covered = True
+        if record.covered_by is None:
+            record.covered_by = checkpoint
             if record.state is TaskStatus.DATA_ENDED:
                 self.regions[record.region].uncovered[record.id.vertex] -= 1
 
@@ -143,25 +217,31 @@ class TaskTable:
 
     def plan_states(self) -> dict[str, VertexStates]:
         """The states as the plan calculator wants them."""
-        states: dict[str, VertexStates] = {}
-        for vertex in self._graph.vertices:
-            records = [self._records[TaskId(vertex.name, subtask)] for subtask in range(vertex.parallelism)]
-            finished = [record.state is TaskStatus.FINISHED for record in records]
-            states[vertex.name] = VertexStates.of([record.is_started for record in records], finished, finished)
-        return states
+        running, finished = [state.code for state in STARTED], TaskStatus.FINISHED.code
+        return {name: VertexStates.of_codes(codes, running, finished) for name, codes in self._codes.items()}
 
     def validate(self) -> None:
         """Rules 1 and 2."""
-        if self.counts != Counter(record.state for record in self):
+        codes = [record.state.code for record in self]
+        if bytes(codes) != b"".join(self._codes.values()):
+            raise AssertionError("the states beside the records are wrong")
+        if self._counts != [codes.count(state.code) for state in _STATES]:
             raise AssertionError("the counts per state are wrong")
+        if self.restarting != {region.index for region in self.regions if region.restart_at is not None}:
+            raise AssertionError("the regions that are to be deployed are wrong")
         for region in self.regions:
-            records = [self._records[task] for task in region.tasks]
-            if len({record.attempt for record in records}) > 1:
+            self._validate_region(region)
+
+    def _validate_region(self, region: Region) -> None:
+        attempt, counts = self[region.tasks[0]].attempt, [0] * len(_STATES)
+        unended, uncovered = dict.fromkeys(region.unended, 0), dict.fromkeys(region.uncovered, 0)
+        for record in (self[task] for task in region.tasks):
+            if record.attempt is not attempt and record.attempt != attempt:
                 raise AssertionError(f"region {region.index} mixes attempts")
-            if region.counts != Counter(record.state for record in records):
-                raise AssertionError(f"region {region.index}: the counts per state are wrong")
-            for vertex, count in region.unended.items():
-                mine = [record for record in records if record.id.vertex == vertex]
-                open_ends = [r for r in mine if r.state is TaskStatus.DATA_ENDED and not r.covered]
-                if count != sum(r.state not in _ENDED for r in mine) or region.uncovered[vertex] != len(open_ends):
-                    raise AssertionError(f"region {region.index}: the counts of ended tasks are wrong")
+            counts[record.state.code] += 1
+            unended[record.id.vertex] += not record.state.has_ended
+            uncovered[record.id.vertex] += record.state is TaskStatus.DATA_ENDED and not record.covered
+        if region.counts != counts:
+            raise AssertionError(f"region {region.index}: the counts per state are wrong")
+        if (region.unended, region.uncovered) != (unended, uncovered):
+            raise AssertionError(f"region {region.index}: the counts of ended tasks are wrong")

@@ -2,230 +2,267 @@
 
 Rules:
 
-1. A step handles at most one element, and only when everything that the previous one produced has been sent. So a
-   driver never holds more than the output of one element, and back-pressure reaches its inputs at once.
+1. A step handles at most one element (or a part of one that may produce much), and only when everything that the
+   previous one produced has been sent: a driver holds little, and back-pressure reaches its inputs at once.
 2. Control elements keep their place: ``EndOfRound`` leaves after all that the operators emitted in that round, a
    barrier after all that came before it, ``EndOfData`` after ``finish``.
 3. The ports of a driver go through the rounds in step: none is read in round ``r + 1`` before all have ended ``r``.
 4. Round ``FINAL_ROUND`` is ended by ``finish``, not before: operators emit into it when they finish.
 5. An error leaves the driver named once, with the operator and, for user code, the split (the task adds that).
-6. A driver that waits says for what and whom (``wait``). It never waits inside a step.
+6. A driver is touched by the thread that runs it alone. Whatever comes from outside (frames, credit, orders) is posted
+   to its inbox, and taken out at the beginning of a step.
+7. A driver that cannot go on says for what and whom it waits. It never waits inside a step.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
+from .agenda import Agenda
 from .alignment import Alignment, BarrierAligner
-from .edges import OutputChannel
-from .elements import (
-    FINAL_ROUND,
-    Barrier,
-    Batch,
-    CancelBarrier,
-    Element,
-    EndOfData,
-    EndOfPartition,
-    EndOfRound,
-)
-from .gate import Delivered, Gate, Refused, Starved
+from .edges import Grant, Outlet, OutputChannel, Upstream
+from .elements import FINAL_ROUND, Barrier, Batch, CancelBarrier, Element, EndOfData, EndOfPartition, EndOfRound
+from .errors import PenstockError
+from .gate import PUT_ASIDE, Delivered, Gate, Starved
 from .identity import BarrierKind, CheckpointId
-from .operator_instance import OperatorInstance, blame
-from .scheduler.states import DriverState, Wait, WaitReason, check_move
+from .operator_chain import OperatorChain
+from .operator_instance import OperatorInstance
+from .ports import NO_FEEDS, Port, Ports
+from .scheduler.protocol import Handle
+from .scheduler.runnable import Blocked, Failed, Finished, Outcome, Progress, Quantum
+from .scheduler.states import Wait
+from .sources.reader import SplitReader
+from .waiting import FOR_CONSUMER, WaitWords
+from .windows import OperatorWindow
+
+PROGRESS, FINISHED = Progress(), Finished()
 
 
 class DriverHost(Protocol):
-    """What a driver tells its task."""
+    """What a driver tells its task, on the thread that runs the driver."""
 
     def aligned(self, driver: Driver, barrier: Barrier) -> None:
         """All barriers of the checkpoint have come; the driver's operators stand exactly at the cut."""
 
+    def drained(self, driver: Driver, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
+        """The same for a task barrier, when the driver's operators have drained."""
+
     def abandoned(self, driver: Driver, checkpoint: CheckpointId) -> None:
         """The driver gave the checkpoint up, because a newer one began or a cancel marker came."""
 
+    def advanced(self, driver: Driver) -> None:
+        """The driver has come further towards its end: its data, an input or the records of a consumer have ended."""
 
-class _Link:
-    """The output of the operator at ``position``: the operator after it, or the driver's own output."""
-
-    def __init__(self, driver: Driver, position: int) -> None:
-        self._driver = driver
-        self._position = position
-
-    def emit(self, batch: Batch) -> None:
-        if self._position >= 0:
-            source = self._driver.operators[self._position]
-            source.rows_out += batch.records.num_rows
-            source.batches_out += 1
-        self._driver.push(self._position + 1, 0, batch)
-
-
-@dataclass(slots=True)
-class _Port:
-    """A gate and how far it has come."""
-
-    gate: Gate
-    #: number of the gate's first feed among all feeds of the driver
-    base: int
-    #: the last round that has ended here; FINAL_ROUND once the data have ended
-    round: int = -1
-    ended: bool = False
+    def closed(self, driver: Driver, errors: Sequence[PenstockError]) -> None:
+        """The driver's operators are closed; ``errors``: what they raised."""
 
 
 @dataclass(slots=True, eq=False)
 class Driver:
-    """See the module's rules. ``outputs``: every element goes to all of these channels (their partitioning is done by
-    whoever made them); a pipeline that ends in a sink has none."""
+    """See the module's rules. ``outlets``: every element goes to all of them; a pipeline that ends in a sink has none.
+
+    ``readers`` are those among the feeds that are sources.
+    """
 
     name: str
     gates: Sequence[Gate]
     operators: Sequence[OperatorInstance]
-    outputs: Sequence[OutputChannel]
+    outlets: Sequence[Outlet]
     host: DriverHost
-    state: DriverState = DriverState.CREATED
-    #: what a WAITING driver waits for; None in every other state
+    readers: Sequence[SplitReader] = ()
+    #: measures how long operators take to drain, in seconds
+    clock: Callable[[], float] = float
+    #: how the scheduler knows the driver; None before it does
+    handle: Handle | None = None
     wait: Wait | None = None
     #: EndOfData has been put out: all operators have finished
     data_ended: bool = False
     #: the task is over: the end of the partition may go out
     closing: bool = False
     aligner: BarrierAligner = field(init=False)
-    _ports: list[_Port] = field(init=False)
-    _links: list[_Link] = field(init=False)
+    chain: OperatorChain = field(init=False)
+    ports: Ports = field(init=False)
+    #: what was posted and not yet taken: an action and its arguments
+    _inbox: deque[tuple[Callable[..., object], tuple[Any, ...]]] = field(default_factory=deque)
+    #: elements that are being handled
+    _agenda: Agenda = field(default_factory=Agenda)
     #: produced and not yet sent, in order
-    _pending: deque[Element] = field(default_factory=deque)
+    pending: deque[Element] = field(default_factory=deque)
     #: the last round that every port has ended
     _round: int = -1
     _kind: BarrierKind = BarrierKind.CHECKPOINT
     _timestamp: float = 0.0
+    #: task barriers for which the operators have drained, or drain, and which have not been sent
+    _drains: int = 0
+    _advanced: bool = False
+    _finished: bool = False
+    _words: WaitWords = field(init=False)
 
     def __post_init__(self) -> None:
-        feeds = 0
-        self._ports = []
-        for gate in self.gates:
-            self._ports.append(_Port(gate, feeds))
-            feeds += len(gate.feeds)
-        self.aligner = BarrierAligner(feeds)
-        self._links = [_Link(self, position) for position in range(-1, len(self.operators))]
+        self.ports = Ports(self.gates)
+        self.aligner = BarrierAligner(len(self.ports.feeds))
+        self.chain = OperatorChain(self.operators, self.pending.append)
+        self._words = WaitWords(self.ports.feeds, self.outlets)
 
     # ------------------------------------------------------------------ running
 
+    def post(self, action: Callable[..., object], *arguments: Any) -> None:
+        """Let the driver call ``action`` before its next step. From any thread."""
+        self._inbox.append((action, arguments))
+        if self.handle is not None:
+            self.handle.wake()
+
+    @property
+    def busy(self) -> bool:
+        """Whether an element is being handled."""
+        return bool(self._agenda)
+
+    def open(self) -> None:
+        """Operators are built with the task; one that was restored may need no rows at all."""
+        self._drop_what_is_not_needed()
+
+    def run(self, quantum: Quantum) -> Outcome:
+        """Handle elements until none is left or the turn is over."""
+        for reader in self.readers:
+            reader.now = quantum.now
+        try:
+            while self.step():
+                if quantum.expired():
+                    return PROGRESS
+        except PenstockError as error:
+            return Failed(error)
+        if self._finished:
+            return FINISHED
+        waiting = [reader.due for reader in self.readers if not reader.data_ended and reader.due > quantum.now]
+        return Blocked((self.wait,) if self.wait is not None else (), min(waiting, default=None))
+
     def step(self) -> bool:
-        """Handle one element, if possible. True: progress was made; False: see ``wait`` and ``state``."""
-        self._move(DriverState.RUNNING)
-        self.wait = None
-        progressed = self._flush()
-        if not self._pending:
-            progressed = self._take() or progressed
-            progressed = self._flush() or progressed
-        if self._pending and self.wait is None:
-            self.wait = Wait(WaitReason.OUTPUT, self._full_channel())
-        if not self._pending and self._inputs_closed() and self.closing:
-            self._move(DriverState.FINISHING)
-        elif progressed:
-            self._move(DriverState.READY)
-        else:
-            self.wait = self.wait or Wait(WaitReason.COMMIT, "the final checkpoint")
-            self._move(DriverState.WAITING)
+        """Handle one element, if possible. True: progress was made; False: see ``wait``."""
+        while self._inbox:
+            action, arguments = self._inbox.popleft()
+            action(*arguments)
+        progressed = self._step()
+        if self._advanced:
+            self._advanced = False
+            self.host.advanced(self)
         return progressed
 
+    def _step(self) -> bool:
+        progressed = self._flush()
+        if not self.pending:
+            progressed = self._work() or progressed
+            progressed = self._flush() or progressed
+        if self.closing and not self._finished and not self.pending and self.ports.closed:
+            for outlet in self.outlets:
+                outlet.send(EndOfPartition())
+            self._finished = True
+        if progressed:
+            self.wait = None
+        elif self.pending:
+            self.wait = self._words.for_output()
+        return progressed
+
+    def _work(self) -> bool:
+        """Go on with what is under way, or take the next element."""
+        if not self._agenda:
+            return self.chain.poll() or self._take()
+        if not self.chain.has_room:
+            self.wait = FOR_CONSUMER
+            return False
+        self._agenda.go_on()
+        return True
+
+    # ------------------------------------------------------------------ input
+
     def _take(self) -> bool:
-        starved: list[str] = []
-        for number, port in enumerate(self._ports):
-            if self._is_ahead(port):
-                continue
-            found = port.gate.poll(self._blocked(port), self._accepts(number))
+        starved: list[int] = []
+        refused, busy = False, self.chain.under_way
+        blocked, behind = self.aligner.blocked, self._behind()
+        for port in self.ports.readable(behind):
+            accepts = port.dropping or self.chain.accepts(port.number, self.ports.is_last(port, behind))
+            found = port.gate.poll(port.blocked(blocked), accepts, not busy)
             if isinstance(found, Delivered):
-                self._handle(number, port, found)
+                self._handle(port, found)
+                return True
+            if found is PUT_ASIDE:
                 return True
             if isinstance(found, Starved):
-                starved += [self._whom(port, feed) for feed in found.waits_for]
-            elif isinstance(found, Refused):
-                continue
-        self._explain(starved)
+                starved += [port.base + feed for feed in found.waits_for]
+            else:
+                refused = True
+        aligning = bool(self.aligner.blocked)
+        self.wait = self._words.explain(busy, refused, starved, aligning=aligning, ended=self.data_ended)
         return False
 
-    def _is_ahead(self, port: _Port) -> bool:
-        """Whether the port has ended a round that another one has not: it is not read until that one has caught up,
-        so that operators see the rounds one after the other, whichever port is faster."""
-        return not port.ended and any(other.round < port.round for other in self._ports if not other.ended)
+    def _behind(self) -> set[int]:
+        """The feeds that stand behind a task barrier: what they say next belongs to the next window."""
+        return self.aligner.blocked if self._kind is BarrierKind.DRAIN else NO_FEEDS
 
-    def _handle(self, number: int, port: _Port, found: Delivered) -> None:
-        channel, element = port.base + found.feed, found.element
+    def _handle(self, port: Port, found: Delivered) -> None:
+        element = found.element
         if isinstance(element, Batch):
-            self.push(0, number, element)
+            if not port.dropping:
+                self.chain.push(0, port.number, element)
+                self._drop_what_is_not_needed()
         elif isinstance(element, EndOfRound):
-            self._end_round(number, port, element.round)
+            self._agenda.add(self._end_round(port, element.round))
         elif isinstance(element, EndOfData):
             port.gate.feeds[found.feed].say_all_processed()
             if port.gate.data_ended:
-                self._end_port(number, port)
+                self._agenda.add(self._end_port(port))
         elif isinstance(element, Barrier):
             self._kind, self._timestamp = element.kind, element.timestamp
-            self._aligned(self.aligner.barrier(channel, element.checkpoint))
+            self._aligned(self.aligner.barrier(port.base + found.feed, element.checkpoint))
         elif isinstance(element, CancelBarrier):
             self._aligned(self.aligner.cancel(element.checkpoint))
         elif isinstance(element, EndOfPartition):
-            self._aligned(self.aligner.end(channel))
+            self._aligned(self.aligner.end(port.base + found.feed))
+            self._advanced = True
         else:
-            self._pending.append(element)
+            self.pending.append(element)
 
-    # ------------------------------------------------------------------ data
+    def _end_round(self, port: Port, round: int) -> Iterator[None]:
+        port.round = port.round if round == FINAL_ROUND else round
+        yield from self.chain.end_round_first(port.number, round)
+        yield from self._forward_rounds()
 
-    def push(self, position: int, port: int, batch: Batch) -> None:
-        """Give a batch to the operator at ``position``; past the last one it is the driver's output."""
-        if position == len(self.operators):
-            self._pending.append(batch)
-            return
-        operator = self.operators[position]
-        operator.rows_in += batch.records.num_rows
-        operator.at = batch.tag
-        with blame(operator):
-            operator.running.process(port, batch, self._links[position + 1])
-
-    def _end_round(self, number: int, port: _Port, round: int) -> None:
-        port.round = round
-        if self.operators:
-            with blame(self.operators[0]):
-                self.operators[0].running.end_round(number, round, self._links[1])
-        self._forward_rounds()
-
-    def _forward_rounds(self) -> None:
+    def _forward_rounds(self) -> Iterator[None]:
         """End, in the rest of the chain and downstream, every round that all live ports have ended."""
-        live = [port.round for port in self._ports if not port.ended]
-        reached = min(live) if live else max(port.round for port in self._ports)
-        if reached <= self._round or reached in (-1, FINAL_ROUND):
+        reached = self.ports.reached
+        if reached <= self._round:
             return
         self._round = reached
-        for position, operator in enumerate(self.operators):
-            if position:
-                with blame(operator):
-                    operator.running.end_round(0, reached, self._links[position + 1])
-        self._pending.append(EndOfRound(reached))
+        yield from self.chain.end_round_rest(reached)
+        self.pending.append(EndOfRound(reached))
 
-    def _end_port(self, number: int, port: _Port) -> None:
+    def _end_port(self, port: Port) -> Iterator[None]:
         port.ended = True
-        if self.operators:
-            with blame(self.operators[0]):
-                self.operators[0].running.end_port(number, self._links[1])
-        self._forward_rounds()
-        if all(other.ended for other in self._ports):
-            self._finish()
+        yield from self.chain.end_port_first(port.number)
+        yield from self._forward_rounds()
+        self._drop_what_is_not_needed()
+        if self.ports.ended:
+            yield from self.chain.finish()
+            self.pending += (EndOfRound(FINAL_ROUND), EndOfData())
+            self.data_ended = self._advanced = True
 
-    def _finish(self) -> None:
-        for position, operator in enumerate(self.operators):
-            with blame(operator):
-                if position:
-                    operator.running.end_round(0, FINAL_ROUND, self._links[position + 1])
-                    operator.running.end_port(0, self._links[position + 1])
-                operator.running.finish(self._links[position + 1])
-        self._pending.append(EndOfRound(FINAL_ROUND))
-        self._pending.append(EndOfData())
-        self.data_ended = True
+    def _drop_what_is_not_needed(self) -> None:
+        """Tell the feeds of a port whose rows cannot matter any more before the next task barrier."""
+        if self._drains or not (self.chain.may_be_satisfied or self.outlets):
+            return
+        channels = [channel for outlet in self.outlets for channel in outlet.channels]
+        unread = bool(channels) and all(channel.dropping for channel in channels)
+        never_read = unread and all(channel.dropping_for_good for channel in channels)
+        chain = self.chain
+        self.ports.drop(
+            self._behind(),
+            lambda port: unread or chain.satisfied(port),
+            lambda port: never_read or chain.satisfied_for_good(port),
+        )
 
     # ------------------------------------------------------------------ barriers
 
@@ -242,97 +279,71 @@ class Driver:
         self._aligned(self.aligner.abort(checkpoint))
 
     def _aligned(self, outcome: Alignment) -> None:
-        for checkpoint in outcome.aborted:
-            self._pending.append(CancelBarrier(checkpoint))
-            self.host.abandoned(self, checkpoint)
-        if outcome.aligned is not None:
-            if self._kind is BarrierKind.DRAIN:
-                self._drain()
-            barrier = Barrier(outcome.aligned, self._kind, self._timestamp)
-            self._pending.append(barrier)
-            self.host.aligned(self, barrier)
+        self._drains += outcome.aligned is not None and self._kind is BarrierKind.DRAIN
+        if outcome.aborted or outcome.aligned is not None:
+            self._agenda.add(self._cut(outcome, self._kind, self._timestamp))
 
-    def _drain(self) -> None:
-        """The task barrier: one operator after the other emits what it holds and forgets it, upstream first."""
-        for position, operator in enumerate(self.operators):
-            with blame(operator):
-                operator.running.drain(self._links[position + 1])
+    def _cut(self, outcome: Alignment, kind: BarrierKind, timestamp: float) -> Iterator[None]:
+        for checkpoint in outcome.aborted:
+            self.pending.append(CancelBarrier(checkpoint))
+            self.host.abandoned(self, checkpoint)
+        if outcome.aligned is None:
+            return
+        barrier = Barrier(outcome.aligned, kind, timestamp)
+        if kind is not BarrierKind.DRAIN:
+            self.pending.append(barrier)
+            self.host.aligned(self, barrier)
+            return
+        window: list[OperatorWindow] = []
+        yield from self.chain.drain(self.clock, window)
+        self.pending.append(barrier)
+        self.host.drained(self, outcome.aligned, window)
+        self.ports.begin_window()
 
     def snapshot(self) -> dict[str, pa.Table]:
-        """The state of the operators, by id, leaving out those that hold nothing."""
-        tables: dict[str, pa.Table] = {}
-        for operator in self.operators:
-            with blame(operator):
-                table = operator.running.snapshot()
-            if table is not None:
-                tables[operator.id] = table
+        """The state of operators and sources, by id, leaving out those that hold nothing."""
+        tables = self.chain.snapshot()
+        for reader in self.readers:
+            tables[reader.operator] = reader.snapshot()
         return tables
 
-    # ------------------------------------------------------------------ output and waiting
+    # ------------------------------------------------------------------ output
 
     def _flush(self) -> bool:
         """Send what is pending, as far as credit allows."""
         sent = False
-        while self._pending:
-            element = self._pending[0]
-            if isinstance(element, Batch) and not all(channel.ready for channel in self.outputs):
+        while self.pending:
+            element = self.pending[0]
+            if isinstance(element, Batch) and not all(outlet.ready for outlet in self.outlets):
                 break
-            self._pending.popleft()
-            for channel in self.outputs:
-                channel.send(element)
+            self.pending.popleft()
+            for outlet in self.outlets:
+                outlet.send(element)
             sent = True
-        if not self._pending and self.closing and self._inputs_closed():
-            for channel in self.outputs:
-                if not channel.closed:
-                    channel.send(EndOfPartition())
-                    sent = True
+            if isinstance(element, Barrier) and element.kind is BarrierKind.DRAIN:
+                self._drains -= 1
+                self._drop_what_is_not_needed()
         return sent
 
-    def _blocked(self, port: _Port) -> set[int]:
-        return {channel - port.base for channel in self.aligner.blocked if channel >= port.base}
+    def deliver(self, channel: OutputChannel, message: Upstream) -> None:
+        """A consumer has said something (called through the inbox)."""
+        channel.deliver(message)
+        if not isinstance(message, Grant):
+            self._advanced = True
+            self._drop_what_is_not_needed()
 
-    def _accepts(self, number: int) -> bool:
-        return not self.operators or self.operators[0].running.accepts(number)
+    def close_partition(self) -> None:
+        """The task is over: end the partition once the inputs are closed."""
+        self.closing = True
+        for reader in self.readers:
+            reader.close()
 
-    def _inputs_closed(self) -> bool:
-        return all(feed.closed for port in self._ports for feed in port.gate.feeds)
-
-    def _full_channel(self) -> str:
-        return next((str(channel.channel) for channel in self.outputs if not channel.ready), "output")
-
-    def _whom(self, port: _Port, feed: int) -> str:
-        found = port.gate.feeds[feed]
-        return str(getattr(found, "channel", None) or getattr(found, "operator", feed))
-
-    def _explain(self, starved: list[str]) -> None:
-        if self.aligner.blocked:
-            self.wait = Wait(WaitReason.ALIGNMENT, ", ".join(starved) or "its other inputs")
-        elif not self.data_ended:
-            self.wait = Wait(WaitReason.INPUT, ", ".join(starved) or "its other port")
-
-    # ------------------------------------------------------------------ life cycle
-
-    def start(self) -> None:
-        """Make the driver runnable."""
-        self._move(DriverState.READY)
-
-    def wake(self) -> None:
-        """Something that a waiting driver may have waited for has happened. Any other state is left alone."""
-        if self.state is DriverState.WAITING:
-            self._move(DriverState.READY)
+    # ------------------------------------------------------------------ waiting
 
     def close(self) -> None:
-        """Close the operators, upstream first, once. Only when no thread is in ``step``."""
-        if self.state in (DriverState.CLOSED, DriverState.RELEASED):
-            return
-        if self.state not in (DriverState.CREATED, DriverState.FINISHING):
-            self._move(DriverState.FINISHING)
-        self._move(DriverState.CLOSED)
-        self.wait = None
-        for operator in self.operators:
-            with blame(operator):
-                operator.running.close()
-
-    def _move(self, to: DriverState) -> None:
-        check_move(self.name, self.state, to)
-        self.state = to
+        """Close the operators, upstream first. Only when no thread is in ``run``."""
+        errors = self.chain.close()
+        self._inbox.clear()
+        self._agenda.clear()
+        self.pending.clear()
+        self.host.closed(self, errors)

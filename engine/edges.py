@@ -11,18 +11,23 @@ Rules:
 2. Credit is bytes, granted by the consumer as it consumes. A producer with credit may send one batch, however large.
    Control elements need no credit and are never held back.
 3. ``AllProcessed`` travels upstream once: everything before ``EndOfData`` has been processed.
-4. An end belongs to one pair of attempts. Messages of other attempts are dropped before they reach it.
+4. ``DropInput`` travels upstream when the consumer needs no more rows of its window (the part between two task
+   barriers): from then on the producer's end throws batches away, up to its next task barrier. Control elements go on.
+   The message names the window, because it may arrive when the producer is already in the next one.
+5. An end belongs to one pair of attempts. Messages of other attempts are dropped before they reach it. Each end is
+   touched by one driver alone.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from .elements import Batch, Element, EndOfData, EndOfPartition, size_of
+from .elements import Barrier, Batch, Element, EndOfData, EndOfPartition, size_of
 from .errors import InternalError
-from .identity import Attempt, TaskId
+from .identity import Attempt, BarrierKind, TaskId
 
 DEFAULT_CREDIT = 16 * 1024 * 1024
 """Bytes in flight per channel: a few batches of 64 Ki rows, so that producer and consumer overlap."""
@@ -49,6 +54,9 @@ class Frame:
     """Of producer and consumer."""
     sequence: int
     element: Element
+    size: int | None = None
+    """What the element counts for at the producer, which the consumer must grant again to the byte. It cannot be
+    measured there: a wire may leave out what nobody needs (the validity bitmap of a column that has no nulls)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +76,40 @@ class AllProcessed:
     attempts: tuple[Attempt, Attempt]
 
 
-Upstream = Grant | AllProcessed
+@dataclass(frozen=True, slots=True)
+class DropInput:
+    """The consumer needs no more rows before the task barrier that ends ``window`` (windows count from 0), or, if
+    ``for_good``, never again."""
+
+    channel: ChannelId
+    attempts: tuple[Attempt, Attempt]
+    window: int
+    for_good: bool = False
+
+
+Upstream = Grant | AllProcessed | DropInput
+
+
+def _is_drain(element: Element) -> bool:
+    return isinstance(element, Barrier) and element.kind is BarrierKind.DRAIN
+
+
+class Outlet(Protocol):
+    """Where a driver puts its elements: one channel, or several between which batches are divided."""
+
+    @property
+    def channels(self) -> Sequence[OutputChannel]: ...
+
+    @property
+    def ready(self) -> bool:
+        """Whether a batch may be sent now."""
+
+    def send(self, element: Element) -> None:
+        """Send one element. A batch needs ``ready``; every other element goes to all channels."""
 
 
 class OutputChannel:
-    """The producer's end. ``wire`` takes frames; ``deliver`` takes what comes back."""
+    """The producer's end; the simplest outlet. ``wire`` takes frames; ``deliver`` takes what comes back."""
 
     def __init__(
         self,
@@ -95,22 +132,38 @@ class OutputChannel:
         self.closed = False
         #: bytes of batches sent and not yet consumed
         self.in_flight = 0
+        #: the consumer needs no more rows of this window: batches are thrown away
+        self.dropping = False
+        #: the same for all windows to come
+        self.dropping_for_good = False
+        #: task barriers sent
+        self._window = 0
+
+    @property
+    def channels(self) -> Sequence[OutputChannel]:
+        return (self,)
 
     @property
     def ready(self) -> bool:
         """Whether a batch may be sent now."""
-        return self._credit > 0
+        return self._credit > 0 or self.dropping
 
     def send(self, element: Element) -> None:
         """Send one element. A batch needs ``ready``; anything else may always be sent."""
         if self.closed:
             raise InternalError(f"{self.channel}: {type(element).__name__} sent after the end of the partition")
+        if isinstance(element, Batch):
+            if self.dropping:
+                return
+        elif _is_drain(element):
+            self._window += 1
+            self.dropping = self.dropping_for_good
         size = size_of(element)
         self._credit -= size
         self.in_flight += size
         self.closed = isinstance(element, EndOfPartition)
         sequence, self._sequence = self._sequence, self._sequence + 1
-        self._wire(Frame(self.channel, self.attempts, sequence, element))
+        self._wire(Frame(self.channel, self.attempts, sequence, element, size))
 
     def deliver(self, message: Upstream) -> None:
         """Take a message of the consumer. Those of other attempts and repeats change nothing."""
@@ -118,6 +171,9 @@ class OutputChannel:
             return
         if isinstance(message, AllProcessed):
             self.all_processed = True
+        elif isinstance(message, DropInput):
+            self.dropping_for_good = self.dropping_for_good or message.for_good
+            self.dropping = self.dropping or message.window == self._window or message.for_good
         elif message.total > self._granted:
             new, self._granted = message.total - self._granted, message.total
             self._credit += new
@@ -133,7 +189,7 @@ class InputChannel:
         self.channel = channel
         self.attempts = attempts
         self._reply = reply
-        self._queue: deque[Element] = deque()
+        self._queue: deque[tuple[Element, int]] = deque()
         self._expected = 0
         self._consumed = 0
         #: bytes of the batches in the queue
@@ -142,6 +198,8 @@ class InputChannel:
         self.data_ended = False
         #: EndOfPartition has been taken out of the queue
         self.closed = False
+        #: task barriers taken out of the queue
+        self._window = 0
 
     def receive(self, frame: Frame) -> bool:
         """Take a frame from the wire. False: dropped, as a repeat or of another attempt. A gap is an error."""
@@ -153,19 +211,19 @@ class InputChannel:
                 remedy="the connection lost an element; the job restarts from its last checkpoint",
             )
         self._expected += 1
-        self._queue.append(frame.element)
-        self.queued_bytes += size_of(frame.element)
+        size = size_of(frame.element) if frame.size is None else frame.size
+        self._queue.append((frame.element, size))
+        self.queued_bytes += size
         return True
 
     def peek(self) -> Element | None:
         """The next element, or None if the queue is empty."""
-        return self._queue[0] if self._queue else None
+        return self._queue[0][0] if self._queue else None
 
     def pop(self) -> Element:
         """Take the next element out; its bytes are granted to the producer again."""
-        element = self._queue.popleft()
+        element, size = self._queue.popleft()
         if isinstance(element, Batch):
-            size = size_of(element)
             self.queued_bytes -= size
             self._consumed += size
             self._reply(Grant(self.channel, self.attempts, self._consumed))
@@ -173,7 +231,13 @@ class InputChannel:
             self.data_ended = True
         elif isinstance(element, EndOfPartition):
             self.closed = True
+        elif _is_drain(element):
+            self._window += 1
         return element
+
+    def drop_input(self, for_good: bool) -> None:
+        """Tell the producer that no more rows of this window are needed, or none ever."""
+        self._reply(DropInput(self.channel, self.attempts, self._window, for_good))
 
     def say_all_processed(self) -> None:
         """Tell the producer that all its records have been processed."""

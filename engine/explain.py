@@ -1,4 +1,4 @@
-"""What ``explain`` prints: stages, pipelines, edges, lanes, and each sink's guarantee."""
+"""What ``explain`` prints: stages, pipelines, exchanges, lanes and parts, and each sink's guarantee."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from .plan import JobPlan, PipelinePlan, StagePlan
 
 def explain(plan: JobPlan) -> str:
     """The plan in words."""
+    order = "deterministic" if plan.deterministic else "arrival"
+    meaning = "the same rows in the same order" if plan.deterministic else "the same rows, in another order each time"
+    where = "at any parallelism" if plan.deterministic else ""
     lines = [
         f"job {plan.name}",
-        f"  order: deterministic, {plan.lanes} lanes; the same rows in the same order at any parallelism",
+        f"  order: {order}, {plan.lanes} lanes; {meaning} {where}".rstrip(),
         "",
         "sources",
         *(_source(plan, id) for id in plan.sources),
@@ -37,8 +40,9 @@ def _source(plan: JobPlan, id: str) -> str:
 
 
 def _stage(plan: JobPlan, stage: StagePlan) -> list[str]:
-    lanes = f"{plan.lanes / stage.parallelism:.3g} lanes each"
-    lines = [f"stage {stage.name}: {stage.parallelism} subtask{'s' if stage.parallelism > 1 else ''}, {lanes}"]
+    behind = any(edge.target == stage.name and edge.is_partitioned for edge in plan.exchanges)
+    share = f"{stage.lanes / stage.parallelism:.3g} {'parts' if behind else 'lanes'} each"
+    lines = [f"stage {stage.name}: {stage.parallelism} subtask{'s' if stage.parallelism > 1 else ''}, {share}"]
     for pipeline in stage.pipelines:
         lines += _pipeline(pipeline)
     return lines
@@ -49,10 +53,16 @@ def _pipeline(pipeline: PipelinePlan) -> list[str]:
     outputs = ", ".join(f"{output.kind} {output.id}" for output in pipeline.outputs)
     lines = [f"  pipeline {pipeline.name}: {ports}"]
     lines += [
-        f"    → {operator.id}: {operator.config.kind} {operator.config.describe()}" for operator in pipeline.operators
+        f"    → {operator.id}: {operator.config.kind} {operator.config.describe()}"
+        f"{'; holds at task barriers' if operator.hold else ''}"
+        for operator in pipeline.operators
     ]
     return [*lines, f"    ⇒ {outputs}"] if outputs else lines
 
 
 def _exchanges(plan: JobPlan) -> list[str]:
-    return [f"  {edge.id}: {edge.source} → {edge.target}, {edge.pattern.replace('_', ' ')}" for edge in plan.exchanges]
+    return [
+        f"  {edge.id}: {edge.source} → {edge.target}, {edge.pattern.replace('_', ' ')}; "
+        f"{edge.config.kind} {edge.config.describe()}"
+        for edge in plan.exchanges
+    ]

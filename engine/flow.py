@@ -17,22 +17,14 @@ import pyarrow.compute as pc
 
 from .errors import ConfigurationError, FlowError
 from .explain import explain
-from .graph import Gather, Graph, Node, NodeConfig
-from .index import Index
-from .operators import (
-    Filter,
-    HashJoin,
-    LookupJoin,
-    MapBatches,
-    MergeJoin,
-    Project,
-    StreamAggregate,
-    Union,
-    Unnest,
-)
+from .graph import Graph, Node, NodeConfig
+from .joins import Joins
+from .operators import Filter, MapBatches, Project, Union, Unnest
 from .operators.protocol import OperatorConfig, SinkConfig
+from .partitioning import Broadcast, Exchanging, Gather, HashPartitioning, RangePartitioning, RoundRobin
 from .pipelines import plan_job
-from .relations import Asked, Relation, as_aggregates
+from .placement import Placement
+from .relations import FLUSH, AtBarrier, Relation
 from .sinks.collect import CollectSink
 from .sinks.parquet import ParquetSink
 from .sources.csv import CsvSource
@@ -103,8 +95,18 @@ class Flow(Graph):
 
     # ------------------------------------------------------------------ building
 
-    def apply(self, config: OperatorConfig, inputs: Sequence[Stream], *, name: str | None = None) -> Stream:
-        """Add an operator over ``inputs``: the seam for operators of your own."""
+    def apply(
+        self,
+        config: OperatorConfig,
+        inputs: Sequence[Stream],
+        *,
+        name: str | None = None,
+        at_barrier: AtBarrier = FLUSH,
+    ) -> Stream:
+        """Add an operator over ``inputs``: the seam for operators of your own. ``at_barrier``: what it does at a task
+        barrier: "flush" emits what it holds and forgets it, "hold" goes on with it."""
+        if at_barrier not in ("flush", "hold"):
+            raise FlowError(f"{config.kind}: at_barrier is {at_barrier!r}", "choose 'flush' or 'hold'")
         for stream in inputs:
             if stream.flow is not self:
                 raise FlowError(f"{config.kind} mixes streams of two flows", f"build all streams with {self.name!r}")
@@ -113,30 +115,47 @@ class Flow(Graph):
             schema = config.output_schema([stream.schema for stream in inputs])
         except FlowError as error:
             raise error.at(id) from None
-        return self._add(config, tuple(stream.id for stream in inputs), schema, name)
+        return self._add(config, tuple(stream.id for stream in inputs), schema, name, hold=at_barrier == "hold")
 
     def attach(self, config: SinkConfig, stream: Stream, *, name: str | None = None) -> None:
         """End a stream in a sink."""
         id = self._id(config.kind, name)
         try:
             config.output_schema([stream.schema])
+            self._place(Node(id, config, (stream.id,), None))
         except FlowError as error:
             raise error.at(id) from None
-        self._nodes[id] = Node(id, config, (stream.id,), None)
 
     def _add(
-        self, config: NodeConfig, inputs: tuple[str, ...], schema: pa.Schema, name: str | None, rate: float = 0.0
+        self,
+        config: NodeConfig,
+        inputs: tuple[str, ...],
+        schema: pa.Schema,
+        name: str | None,
+        rate: float = 0.0,
+        hold: bool = False,
     ) -> Stream:
         id = self._id(config.kind, name)
-        self._nodes[id] = Node(id, config, inputs, schema, rate)
+        try:
+            self._place(Node(id, config, inputs, schema, rate, hold))
+        except FlowError as error:
+            raise error.at(id) from None
         return Stream(self, id)
+
+    def _exchange(self, config: Exchanging, stream: Stream, name: str | None) -> Stream:
+        if not isinstance(config, Gather | Broadcast):
+            try:
+                config.check(stream.schema)
+            except FlowError as error:
+                raise error.at(self._id(config.kind, name)) from None
+        return self._add(config, (stream.id,), stream.schema, name)
 
     def explain(self, parallelism: int = 2) -> str:
         """What a run would do: stages, pipelines, edges, lanes, and each sink's guarantee."""
         return explain(plan_job(self, parallelism))
 
 
-class Stream(Relation):
+class Stream(Joins, Relation):
     """The rows that one node of a flow gives. Streams are values: a method gives a new one and changes nothing."""
 
     def __init__(self, flow: Flow, id: str) -> None:
@@ -153,10 +172,23 @@ class Stream(Relation):
     @property
     def is_gathered(self) -> bool:
         """Whether all rows pass through one subtask."""
-        return self.flow.is_gathered(self.id)
+        return self.placement.place == "one"
 
-    def _then(self, config: OperatorConfig, name: str | None) -> Self:
-        return cast("Self", self.flow.apply(config, [self], name=name))
+    @property
+    def partitioned_by(self) -> tuple[str, ...]:
+        """The columns in which rows that are equal are known to be in one part; none if nothing is known."""
+        return () if self.placement.partitioning is None else self.placement.partitioning.keys
+
+    @property
+    def placement(self) -> Placement:
+        """Where the rows are."""
+        return self.flow.placement(self.id)
+
+    def _then(self, config: OperatorConfig, name: str | None = None, at_barrier: AtBarrier = FLUSH) -> Self:
+        return cast("Self", self.flow.apply(config, [self], name=name, at_barrier=at_barrier))
+
+    def _with(self, other: Self, config: OperatorConfig, name: str | None, at_barrier: AtBarrier = FLUSH) -> Self:
+        return cast("Self", self.flow.apply(config, [self, other], name=name, at_barrier=at_barrier))
 
     def filter(self, predicate: pc.Expression | str, *, name: str | None = None) -> Stream:
         """The rows for which ``predicate``, an expression or SQL text, is true (neither false nor null)."""
@@ -192,58 +224,37 @@ class Stream(Relation):
         """
         return self._then(Unnest(columns, ordinality=ordinality, outer=outer, marker=marker), name)
 
-    def merge_join(
-        self,
-        other: Stream,
-        on: Sequence[str],
-        *,
-        how: str = "inner",
-        right_on: Sequence[str] | None = None,
-        filter: pc.Expression | str | None = None,
-        suffix: str = "_right",
-        name: str | None = None,
-    ) -> Stream:
-        """Join with ``other`` by merging. Both sides consist of the same number of splits, hold equal keys in splits
-        of equal position, and are sorted by the keys within each split.
-
-        ``how``: inner, left, right, full, left semi, right semi, anti. ``right_on``: the keys of ``other``, if they
-        have other names. ``filter``: what rows with equal keys must fulfil besides, over the joined row.
-        """
-        keys = None if right_on is None else tuple(right_on)
-        join = MergeJoin(tuple(on), how=how, suffix=suffix, right_on=keys, filter=filter)
-        return self.flow.apply(join, [self, other], name=name)
-
-    def hash_join(self, other: Stream, on: Sequence[str], *, name: str | None = None, **options: Any) -> Stream:
-        """Join with ``other``, both in any order: gathered into one subtask, where ``other`` is held in memory.
-
-        Options as for ``merge_join``; ``right_on`` is a tuple.
-        """
-        return self.flow.apply(HashJoin(tuple(on), **options), [self._gathered(), other._gathered()], name=name)
-
-    def lookup_join(
-        self, index: Index, on: str | Sequence[str], *, how: str = "inner", name: str | None = None, **options: Any
-    ) -> Stream:
-        """Join with an index (``ps.index.memory(table, key=…)``), in the order of this stream; ``how``: inner or left.
-
-        Options as for ``LookupJoin``: suffix, with_key, conditions (``ps.index.Between``, ``InList``), filter, marker.
-        """
-        keys = (on,) if isinstance(on, str) else tuple(on)
-        return self._then(LookupJoin(index, keys, how=how, **options), name)
-
-    def stream_aggregate(self, by: Sequence[str], *, name: str | None = None, **aggregates: Asked) -> Stream:
-        """Aggregate rows whose equal keys stand next to each other. ``total=("delay", "sum")``, ``n="count"``.
-
-        Functions as for ``aggregate``. A group may span batches and splits of one lane.
-        """
-        return self._then(StreamAggregate(tuple(by), as_aggregates(aggregates)), name)
-
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         """The rows of this stream and of others of the same schema: in each round and lane those of this one first."""
         return self.flow.apply(Union(1 + len(others)), [self, *others], name=name)
 
+    # ------------------------------------------------------------------ exchanges
+
     def gather(self, *, name: str | None = None) -> Self:
         """All rows in one subtask, in the order of their tags: the same sequence at any parallelism."""
-        return cast("Self", self.flow._add(Gather(), (self.id,), self.schema, name))
+        return cast("Self", self.flow._exchange(Gather(), self, name))
+
+    def partition_by(self, *keys: str | Sequence[str], name: str | None = None) -> Self:
+        """Rows with equal ``keys`` in one part of the flow's ``parts``: what groups, joins or sorts them by these keys
+        then runs in every subtask. Null is a key. Each round comes part by part, at any parallelism in the same order.
+        """
+        names = tuple(each for key in keys for each in ((key,) if isinstance(key, str) else key))
+        return cast("Self", self.flow._exchange(HashPartitioning(names, self.flow.parts), self, name))
+
+    def partition_by_range(self, column: str, bounds: Sequence[Any], *, name: str | None = None) -> Self:
+        """One part more than there are ``bounds``, which ascend: the rows below the first one, from there to below the
+        second one, …; nulls are in the last part."""
+        return cast("Self", self.flow._exchange(RangePartitioning(column, tuple(bounds)), self, name))
+
+    def rebalance(self, *, name: str | None = None) -> Self:
+        """Rows in turn to all parts, whatever they hold: for lanes that have too much to do."""
+        return cast("Self", self.flow._exchange(RoundRobin(self.flow.parts), self, name))
+
+    def broadcast(self, *, name: str | None = None) -> Self:
+        """All rows in every subtask: for a small stream that is to be the right side of a hash join."""
+        return cast("Self", self.flow._exchange(Broadcast(), self, name))
+
+    # ------------------------------------------------------------------ sinks
 
     def write_parquet(
         self, path: str | Path, *, mode: Literal["new", "append"] = "new", name: str | None = None

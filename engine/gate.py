@@ -35,6 +35,9 @@ class Feed(Protocol):
 
     def say_all_processed(self) -> None: ...
 
+    def drop_input(self, for_good: bool) -> None:
+        """No more rows are needed before the next task barrier, or ever."""
+
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
@@ -53,9 +56,16 @@ class Starved:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """There is a batch, but the operator does not want one on this port now."""
+    """There is an element, but it is not wanted now."""
 
 
+@dataclass(frozen=True, slots=True)
+class PutAside:
+    """An element was put aside: something has happened, though there is nothing to deliver (``spooling``)."""
+
+
+REFUSED = Refused()
+PUT_ASIDE = PutAside()
 _AFTER_ALL_LANES = float("inf")
 
 
@@ -70,8 +80,12 @@ class Gate:
         """Whether every feed has ended its data."""
         return all(feed.data_ended for feed in self.feeds)
 
-    def poll(self, blocked: Collection[int], accepts: bool) -> Delivered | Starved | Refused:
-        """The next element, skipping feeds in ``blocked``; a batch only if ``accepts``."""
+    def poll(
+        self, blocked: Collection[int], accepts: bool = True, controls: bool = True
+    ) -> Delivered | Starved | Refused | PutAside:
+        """The next element, skipping feeds in ``blocked``; a batch only if ``accepts``, another one if ``controls``."""
+        if len(self.feeds) == 1 and not blocked:
+            return self._poll_only(accepts, controls)
         heads: list[tuple[tuple[int, float, int], int]] = []
         silent: list[int] = []
         for position, feed in enumerate(self.feeds):
@@ -83,23 +97,42 @@ class Gate:
             elif isinstance(head, EndOfRound):
                 heads.append(((head.round, _AFTER_ALL_LANES, 0), position))
             elif head is not None:
-                return Delivered(position, feed.pop())
+                return Delivered(position, feed.pop()) if controls else REFUSED
             elif not feed.data_ended:
                 silent.append(position)
         if silent or not heads:
             return Starved(tuple(silent) or self._open_feeds(blocked))
-        return self._deliver(heads, accepts)
+        return self._deliver(heads, accepts, controls)
 
-    def _deliver(self, heads: list[tuple[tuple[int, float, int], int]], accepts: bool) -> Delivered | Refused:
+    def _poll_only(self, accepts: bool, controls: bool) -> Delivered | Starved | Refused:
+        """The same for one feed, where nothing is to be compared."""
+        feed = self.feeds[0]
+        head = feed.peek()
+        if head is None:
+            return Starved(() if feed.closed else (0,))
+        if not (accepts if isinstance(head, Batch) else controls):
+            return REFUSED
+        return Delivered(0, feed.pop())
+
+    def _deliver(
+        self, heads: list[tuple[tuple[int, float, int], int]], accepts: bool, controls: bool
+    ) -> Delivered | Refused:
         key, position = min(heads)
         head = self.feeds[position].peek()
         if isinstance(head, Batch):
-            return Delivered(position, self.feeds[position].pop()) if accepts else Refused()
+            return Delivered(position, self.feeds[position].pop()) if accepts else REFUSED
+        if not controls:
+            return REFUSED
         for other, feed in heads:
             if other == key:
                 self.feeds[feed].pop()
         assert head is not None
         return Delivered(0, head)
+
+    def at_end_of_round(self, blocked: Collection[int]) -> bool:
+        """Whether the next element is the end of a round, which all feeds that are not blocked have reached."""
+        live = [feed for position, feed in enumerate(self.feeds) if position not in blocked and not feed.data_ended]
+        return bool(live) and all(isinstance(feed.peek(), EndOfRound) for feed in live)
 
     def _open_feeds(self, blocked: Collection[int]) -> tuple[int, ...]:
         """The feeds that may still say something, or those that must not yet."""

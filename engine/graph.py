@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import re
+from copy import copy
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, Self, TypeAlias, cast
 
 import pyarrow as pa
 
 from .errors import FlowError
 from .operators.protocol import OperatorConfig
+from .partitioning import DEFAULT_PARTS, MAX_PARTS, Exchanging
+from .placement import EXCHANGES, Placement, place, place_exchange
 from .sources.protocol import SourceConfig
 
 DEFAULT_LANES = 8
@@ -26,28 +29,26 @@ MAX_LANES = 32768
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
-@dataclass(frozen=True, slots=True)
-class Gather:
-    """An exchange: all rows to one subtask, in the order of their tags."""
-
-    kind: str = "gather"
-
-    def describe(self) -> str:
-        return "all rows to one subtask, in order"
-
-
-NodeConfig: TypeAlias = OperatorConfig | SourceConfig | Gather
+NodeConfig: TypeAlias = OperatorConfig | SourceConfig | Exchanging
+Order: TypeAlias = Literal["deterministic", "arrival"]
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node of the graph. ``schema`` None: a sink, which has no output."""
+    """One node of the graph. ``schema`` None: a sink, which has no output. ``hold``: at a task barrier the operator
+    goes on with what it holds instead of emitting it."""
 
     id: str
     config: NodeConfig
     inputs: tuple[str, ...]
     schema: pa.Schema | None
     rate: float = 0.0
+    hold: bool = False
+
+    @property
+    def is_exchange(self) -> bool:
+        """Whether it moves rows between subtasks."""
+        return isinstance(self.config, EXCHANGES)
 
 
 class Graph:
@@ -55,15 +56,37 @@ class Graph:
 
     ``name`` (letters, digits, ``_ . -``) names the job and its checkpoints. ``lanes``: number of order lanes; lane
     ``l`` reads the splits ``l, l + lanes, …`` of every source, so the order of rows depends on it and on nothing else.
+    ``parts``: into how many parts its exchanges divide rows by key, or in turn; no stage behind them has more subtasks.
+    ``order``: "deterministic", or "arrival", in which whoever has rows goes first: faster, and another order each time.
     """
 
-    def __init__(self, name: str, *, lanes: int = DEFAULT_LANES) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        lanes: int = DEFAULT_LANES,
+        parts: int = DEFAULT_PARTS,
+        order: Order = "deterministic",
+    ) -> None:
         check_name("flow", name)
+        if not 1 <= parts <= MAX_PARTS:
+            raise FlowError(f"a flow needs between 1 and {MAX_PARTS} parts, not {parts}", "leave it at the default")
+        if order not in ("deterministic", "arrival"):
+            raise FlowError(f"a flow has no order {order!r}", "choose 'deterministic' or 'arrival'")
         if not 1 <= lanes <= MAX_LANES:
             raise FlowError(f"a flow needs between 1 and {MAX_LANES} lanes, not {lanes}", "leave it at the default")
         self.name = name
         self.lanes = lanes
+        self.parts = parts
+        self.order: Order = order
+        self._placements: dict[str, Placement] = {}
         self._nodes: dict[str, Node] = {}
+
+    def copy(self) -> Self:
+        """A graph of the same nodes, to which others can be added."""
+        other = copy(self)
+        other._nodes, other._placements = dict(self._nodes), dict(self._placements)
+        return other
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -74,10 +97,21 @@ class Graph:
         """The node with this id."""
         return self._nodes[id]
 
-    def is_gathered(self, id: str) -> bool:
-        """Whether the node's stage has one subtask: it is a gather, or follows one."""
-        node = self._nodes[id]
-        return isinstance(node.config, Gather) or any(self.is_gathered(source) for source in node.inputs)
+    def placement(self, id: str) -> Placement:
+        """Where the rows of a node are."""
+        return self._placements[id]
+
+    def _place(self, node: Node) -> None:
+        """Take in a node, and find out where its rows are."""
+        before = [self._placements[source] for source in node.inputs]
+        if isinstance(node.config, EXCHANGES):
+            placement = place_exchange(node.config, before[0])
+        elif node.inputs:
+            schemas = [cast(pa.Schema, self._nodes[source].schema) for source in node.inputs]
+            placement = place(cast(OperatorConfig, node.config), before, schemas)
+        else:
+            placement = Placement()
+        self._nodes[node.id], self._placements[node.id] = node, placement
 
     def _id(self, kind: str, name: str | None) -> str:
         if name is not None:
@@ -94,14 +128,16 @@ class Graph:
     def describe(self) -> str:
         """The flow in words, one line an operator: equal for equal flows, wherever their data lie."""
         return "\n".join(
-            f"{node.id}: {node.config.kind} {node.config.describe()} <- {', '.join(node.inputs) or '-'}"
+            f"{node.id}: {node.config.kind} {node.config.describe()}{' (holds at barriers)' if node.hold else ''}"
+            f" <- {', '.join(node.inputs) or '-'}"
             for node in self.nodes
         )
 
-    def fingerprint(self) -> str:
-        """A hash of the flow: operators, expressions, schemas and lanes; not of its data, paths or parallelism."""
+    def fingerprint(self, lanes: int | None = None, order: Order | None = None) -> str:
+        """A hash of the flow: operators, expressions, exchanges, schemas, lanes and order; not of its data, paths or
+        parallelism. ``lanes`` and ``order`` stand for the flow's own."""
         schemas = "\n".join("" if node.schema is None else node.schema.to_string() for node in self.nodes)
-        text = f"{self.name}\n{self.lanes}\n{self.describe()}\n{schemas}"
+        text = f"{self.name}\n{lanes or self.lanes} {order or self.order}\n{self.describe()}\n{schemas}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from .elements import Tag
 from .errors import DataError, InternalError, PenstockError
 from .operators.protocol import RunningOperator
+from .windows import OperatorWindow
 
 
 @dataclass(slots=True)
@@ -24,11 +25,24 @@ class OperatorInstance:
 
     id: str
     running: RunningOperator
+    #: whether it keeps what it holds at a task barrier, instead of emitting and forgetting it
+    hold: bool = False
     rows_in: int = 0
     rows_out: int = 0
     batches_out: int = 0
+    bytes_out: int = 0
+    #: rows in, rows out and bytes out when the window began
+    window: tuple[int, int, int] = (0, 0, 0)
     #: tag of the batch being processed, or processed last
     at: Tag | None = None
+
+    def end_window(self, drain_seconds: float) -> OperatorWindow:
+        """A task barrier has passed: what happened since the one before."""
+        rows_in, rows_out, bytes_out = self.window
+        self.window = (self.rows_in, self.rows_out, self.bytes_out)
+        return OperatorWindow(
+            self.id, self.rows_in - rows_in, self.rows_out - rows_out, self.bytes_out - bytes_out, drain_seconds
+        )
 
     @property
     def where(self) -> str:

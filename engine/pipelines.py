@@ -1,130 +1,90 @@
-"""The planner: cuts a flow into stages and pipelines. Pure, but for listing the sources' splits.
+"""The planner: cuts a flow into stages (``stages``) and these into pipelines. Pure, but for listing the splits.
 
 Rules:
 
-1. A stage is a connected part of the graph between exchanges. A stage behind a gather has one subtask; every other one
-   has the parallelism asked for, which the number of lanes bounds.
-2. A pipeline begins at a node with several inputs, at an exchange, and wherever a stream has several consumers; a
-   source is a port of the pipeline of its only consumer. It ends at a sink, an exchange, or where another one begins.
+1. A pipeline begins at a node with several inputs, at an exchange, wherever a stream has several consumers, and at an
+   operator that may have work under way elsewhere; a source is a port of the pipeline of its only consumer. It ends at
+   a sink, an exchange, or where another one begins.
+2. Behind a partitioned exchange a pipeline begins with ``Regroup``, under the exchange's id.
 3. Sources that feed a merge join are read in whole splits, and must have equally many: round ``r`` of lane ``l`` is the
-   same split set on both sides.
-4. What leads to no sink is left out.
+   same split set on both sides. Not so if all rows of both sides come at the end (``rounds_kept``).
+4. Where the branches of a fork meet again, ports are spooled: the fork can then always send to the other branch.
+5. What leads to no sink is left out.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Iterable
+from dataclasses import replace
 from typing import cast
 
-import pyarrow as pa
-
-from .errors import FlowError, PenstockError
-from .graph import Gather, Graph, Node
+from .errors import ConfigurationError, FlowError, PenstockError
+from .graph import Graph, Node, Order
 from .operators import MergeJoin
 from .operators.protocol import OperatorConfig
+from .operators.regroup import Regroup
+from .partitioning import Broadcast, Exchanging, Gather, wire_schema
 from .plan import Exchange, JobPlan, OperatorPlan, OutputPlan, PipelinePlan, PortPlan, SourcePlan, StagePlan
 from .rounds import CHUNK_ROWS
+from .rounds_kept import check_merge_joins
 from .sources.protocol import SourceConfig
+from .stages import LiveGraph, Stage
+from .state.memory import DEFAULT_BUDGET
 
 ROUND_QUOTA = 4 * CHUNK_ROWS
 """Rows of a lane's round where no merge join asks for whole splits: a checkpoint waits for the rest of one round."""
 
 
-def plan_job(flow: Graph, parallelism: int = 2, *, job: str | None = None, rate: float | None = None) -> JobPlan:
+def plan_job(
+    flow: Graph,
+    parallelism: int = 2,
+    *,
+    job: str | None = None,
+    rate: float | None = None,
+    lanes: int | None = None,
+    order: Order | None = None,
+    memory_budget: int | None = DEFAULT_BUDGET,
+    threads: int = 0,
+) -> JobPlan:
     """Plan ``flow`` for ``parallelism`` subtasks a stage. ``job``: the job's name, by default the flow's.
 
-    ``rate`` replaces the rate of all sources that have one. Raises FlowError.
+    ``rate`` replaces the rate of all sources that have one, ``lanes`` the flow's number of lanes, ``order`` its order.
+    ``memory_budget``: bytes that the operators of a task may hold before they spill; ``threads``: of each process.
+    Raises FlowError.
     """
-    graph = _Graph(flow)
-    if not 1 <= parallelism <= flow.lanes:
-        message = f"parallelism {parallelism} is not between 1 and the flow's {flow.lanes} lanes"
-        raise FlowError(message, f"run with parallelism ≤ {flow.lanes}, or build the flow with more lanes")
-    sources = {node.id: _plan_source(graph, node, rate) for node in graph.nodes.values() if graph.is_source(node)}
-    _check_co_partitioned(graph, sources)
-    stages = {stage[0]: _plan_stage(graph, stage, parallelism) for stage in graph.stages()}
-    description, data = _describe(flow, sources)
+    _check_options(memory_budget, threads)
+    lanes, order = lanes or flow.lanes, order or flow.order
+    if not 1 <= parallelism <= lanes:
+        message = f"parallelism {parallelism} is not between 1 and the flow's {lanes} lanes"
+        raise FlowError(message, f"run with parallelism ≤ {lanes}, or build the flow with more lanes")
+    graph = LiveGraph(flow, parallelism, lanes)
+    sources = {node.id: _plan_source(graph, node, rate) for node in graph.nodes.values() if not node.inputs}
+    ordered = order == "deterministic"
+    by_split = check_merge_joins(tuple(graph.nodes.values()), flow.placement, ordered=ordered)
+    _check_co_partitioned(graph, sources, by_split)
+    description, data = _describe(flow, graph, sources, lanes, order)
     return JobPlan(
         name=job or flow.name,
-        fingerprint=f"{flow.fingerprint()}-{data}",
+        fingerprint=f"{flow.fingerprint(lanes, order)}-{data}",
         description=description,
-        lanes=flow.lanes,
-        stages=stages,
-        exchanges=tuple(graph.exchanges()),
+        lanes=lanes,
+        stages={stage.name: _plan_stage(graph, stage, ordered) for stage in graph.stages.values()},
+        exchanges=tuple(_plan_exchange(graph, node) for node in graph.exchanges()),
         sources=sources,
+        deterministic=ordered,
+        memory_budget=memory_budget,
+        threads=threads,
     )
 
 
-class _Graph:
-    """The part of a flow that leads to sinks, with its edges in both directions."""
-
-    def __init__(self, flow: Graph) -> None:
-        everything = {node.id: node for node in flow.nodes}
-        wanted = {node.id for node in flow.nodes if node.schema is None}
-        if not wanted:
-            raise FlowError(f"flow {flow.name!r} has no sink", "end a stream in write_parquet(…) or collect(…)")
-        for node in reversed(flow.nodes):
-            if node.id in wanted:
-                wanted.update(node.inputs)
-        self.nodes = {id: node for id, node in everything.items() if id in wanted}
-        self.consumers: dict[str, list[tuple[str, int]]] = defaultdict(list)
-        for node in self.nodes.values():
-            for port, source in enumerate(node.inputs):
-                self.consumers[source].append((node.id, port))
-        self.stage_of: dict[str, str] = {}
-
-    def is_source(self, node: Node) -> bool:
-        return not node.inputs
-
-    def is_exchange(self, node: Node) -> bool:
-        return isinstance(node.config, Gather)
-
-    def stages(self) -> list[list[str]]:
-        """Node ids by stage, each in topological order; a stage is named after its first node."""
-        stage_of: dict[str, int] = {}
-        members: dict[int, list[str]] = {}
-        for number, node in enumerate(self.nodes.values()):
-            joined = set() if self.is_exchange(node) else {stage_of[source] for source in node.inputs}
-            target = min(joined, default=number)
-            group = sorted({id for stage in joined for id in members.pop(stage)}, key=list(self.nodes).index)
-            members[target] = [*group, node.id]
-            stage_of.update(dict.fromkeys(members[target], target))
-        found = [members[stage] for stage in sorted(members)]
-        self.stage_of = {id: stage[0] for stage in found for id in stage}
-        for stage in found:
-            self._check_stage(stage)
-        return found
-
-    def _check_stage(self, stage: list[str]) -> None:
-        exchanges = [id for id in stage if self.is_exchange(self.nodes[id])]
-        sources = [id for id in stage if self.is_source(self.nodes[id])]
-        if exchanges and sources:
-            message = f"source {sources[0]} meets the output of {exchanges[0]} without an exchange of its own"
-            raise FlowError(message, f"call .gather() on the stream of {sources[0]} as well")
-
-    def exchanges(self) -> Iterable[Exchange]:
-        for node in self.nodes.values():
-            if self.is_exchange(node):
-                yield Exchange(node.id, self.stage_of[node.inputs[0]], self.stage_of[node.id], "all_to_all")
-
-    def sources_of(self, id: str) -> set[str]:
-        """All sources upstream of a node."""
-        node = self.nodes[id]
-        return {id} if self.is_source(node) else set().union(*(self.sources_of(source) for source in node.inputs))
-
-    def begins_pipeline(self, node: Node) -> bool:
-        if self.is_source(node):
-            return len(self.consumers[node.id]) != 1 or self.is_exchange(self.nodes[self.consumers[node.id][0][0]])
-        if self.is_exchange(node) or len(node.inputs) > 1:
-            return True
-        upstream = self.nodes[node.inputs[0]]
-        if len(self.consumers[upstream.id]) > 1:
-            return True
-        return self.is_source(upstream)
+def _check_options(memory_budget: int | None, threads: int) -> None:
+    if memory_budget is not None and memory_budget < 0:
+        raise ConfigurationError(f"a memory budget of {memory_budget} bytes", "give bytes, or None for no bound")
+    if threads < 0:
+        raise ConfigurationError(f"{threads} threads", "give a number from 0 on")
 
 
-def _plan_source(graph: _Graph, node: Node, rate: float | None) -> SourcePlan:
+def _plan_source(graph: LiveGraph, node: Node, rate: float | None) -> SourcePlan:
     config = cast(SourceConfig, node.config)
     joined = any(
         isinstance(other.config, MergeJoin) and node.id in graph.sources_of(other.id) for other in graph.nodes.values()
@@ -137,59 +97,70 @@ def _plan_source(graph: _Graph, node: Node, rate: float | None) -> SourcePlan:
     return SourcePlan(node.id, config, config.schema, splits, None if joined else ROUND_QUOTA, pace)
 
 
-def _check_co_partitioned(graph: _Graph, sources: dict[str, SourcePlan]) -> None:
-    for node in graph.nodes.values():
-        if not isinstance(node.config, MergeJoin):
-            continue
-        counts = {source: len(sources[source].splits) for source in sorted(graph.sources_of(node.id))}
+def _check_co_partitioned(graph: LiveGraph, sources: dict[str, SourcePlan], joins: set[str]) -> None:
+    for join in sorted(joins):
+        counts = {source: len(sources[source].splits) for source in sorted(graph.sources_of(join))}
         if len(set(counts.values())) > 1:
             found = ", ".join(f"{source} has {count}" for source, count in counts.items())
             message = f"the two sides are not co-partitioned: {found} splits"
-            raise FlowError(message, "partition both sides by the same key into the same number of partitions", node.id)
+            raise FlowError(message, "partition both sides by the same key into the same number of partitions", join)
 
 
-def _plan_stage(graph: _Graph, stage: list[str], parallelism: int) -> StagePlan:
-    nodes = [graph.nodes[id] for id in stage]
-    gathered = any(graph.is_exchange(node) for node in nodes)
-    heads = [node for node in nodes if graph.begins_pipeline(node)]
-    pipelines = tuple(_plan_pipeline(graph, head) for head in heads)
-    return StagePlan(stage[0], 1 if gathered else parallelism, pipelines)
+def _plan_exchange(graph: LiveGraph, node: Node) -> Exchange:
+    source, target = graph.stage_of[node.inputs[0]].name, graph.stage_of[node.id].name
+    return Exchange(node.id, source, target, "all_to_all", cast(Exchanging, node.config), graph.schema(node.id))
 
 
-def _plan_pipeline(graph: _Graph, head: Node) -> PipelinePlan:
+def _plan_stage(graph: LiveGraph, stage: Stage, ordered: bool) -> StagePlan:
+    heads = [graph.nodes[id] for id in stage.nodes if graph.begins_pipeline(graph.nodes[id])]
+    pipelines = tuple(_plan_pipeline(graph, head, ordered) for head in heads)
+    return StagePlan(stage.name, stage.parallelism, pipelines, stage.lanes)
+
+
+def _plan_pipeline(graph: LiveGraph, head: Node, ordered: bool) -> PipelinePlan:
     operators: list[OperatorPlan] = []
+    if _is_partitioned(head):
+        operators.append(OperatorPlan(head.id, Regroup(None, ordered), (wire_schema(graph.schema(head.id)),), False))
     node = head
     while True:
-        if not graph.is_source(node) and not graph.is_exchange(node):
-            operators.append(_plan_operator(graph, node))
+        if node.inputs and not node.is_exchange:
+            operators.append(_plan_operator(graph, node, ordered))
         consumers = [graph.nodes[id] for id, _ in graph.consumers[node.id]]
-        if len(consumers) != 1 or graph.is_exchange(consumers[0]) or graph.begins_pipeline(consumers[0]):
+        if len(consumers) != 1 or consumers[0].is_exchange or graph.begins_pipeline(consumers[0]):
             break
         node = consumers[0]
     outputs = tuple(_plan_output(graph, node, consumer, port) for consumer, port in graph.consumers[node.id])
     return PipelinePlan(head.id, _plan_ports(graph, head), tuple(operators), outputs)
 
 
-def _plan_operator(graph: _Graph, node: Node) -> OperatorPlan:
-    schemas = tuple(_schema(graph, source) for source in node.inputs)
-    return OperatorPlan(node.id, cast(OperatorConfig, node.config), schemas, node.schema is None)
+def _plan_operator(graph: LiveGraph, node: Node, ordered: bool) -> OperatorPlan:
+    schemas = tuple(graph.schema(source) for source in node.inputs)
+    config = cast(OperatorConfig, node.config)
+    if isinstance(config, Regroup):
+        config = replace(config, ordered=ordered)
+    return OperatorPlan(node.id, config, schemas, node.schema is None, node.hold)
 
 
-def _plan_ports(graph: _Graph, head: Node) -> tuple[PortPlan, ...]:
-    if graph.is_source(head):
-        return (PortPlan("source", head.id, _schema(graph, head.id)),)
-    if graph.is_exchange(head):
-        return (PortPlan("exchange", head.id, _schema(graph, head.id)),)
+def _plan_ports(graph: LiveGraph, head: Node) -> tuple[PortPlan, ...]:
+    if not head.inputs:
+        return (PortPlan("source", head.id, graph.schema(head.id)),)
+    if head.is_exchange:
+        schema = graph.schema(head.id)
+        return (PortPlan("exchange", head.id, wire_schema(schema) if _is_partitioned(head) else schema),)
     return tuple(
-        PortPlan("local", _local_edge(source, head.id, port), _schema(graph, source))
-        if graph.begins_pipeline(graph.nodes[source]) or not graph.is_source(graph.nodes[source])
-        else PortPlan("source", source, _schema(graph, source))
+        PortPlan("local", _local_edge(source, head.id, port), graph.schema(source), graph.meets_itself(head, port))
+        if graph.begins_pipeline(graph.nodes[source]) or graph.nodes[source].inputs
+        else PortPlan("source", source, graph.schema(source))
         for port, source in enumerate(head.inputs)
     )
 
 
-def _plan_output(graph: _Graph, node: Node, consumer: str, port: int) -> OutputPlan:
-    if graph.is_exchange(graph.nodes[consumer]):
+def _is_partitioned(node: Node) -> bool:
+    return node.is_exchange and not isinstance(node.config, Gather | Broadcast)
+
+
+def _plan_output(graph: LiveGraph, node: Node, consumer: str, port: int) -> OutputPlan:
+    if graph.nodes[consumer].is_exchange:
         return OutputPlan("exchange", consumer)
     return OutputPlan("local", _local_edge(node.id, consumer, port))
 
@@ -198,15 +169,11 @@ def _local_edge(source: str, consumer: str, port: int) -> str:
     return f"{source}->{consumer}:{port}"
 
 
-def _schema(graph: _Graph, id: str) -> pa.Schema:
-    schema = graph.nodes[id].schema
-    assert schema is not None, "a sink feeds nobody"
-    return schema
-
-
-def _describe(flow: Graph, sources: dict[str, SourcePlan]) -> tuple[str, str]:
-    """The job in words, and a hash of its data: splits, their sizes, and fingerprints where the source has one."""
-    lines = [f"flow {flow.name!r}, {flow.lanes} lanes", flow.describe()]
+def _describe(
+    flow: Graph, graph: LiveGraph, sources: dict[str, SourcePlan], lanes: int, order: Order
+) -> tuple[str, str]:
+    """The job in words, and a hash of its data: splits, their sizes, and fingerprints of sources and indexes."""
+    lines = [f"flow {flow.name!r}, {lanes} lanes, {order} order", flow.describe()]
     digest = hashlib.sha256()
     for source in sources.values():
         rows = "unknown" if source.rows is None else f"{source.rows:,}"
@@ -215,4 +182,7 @@ def _describe(flow: Graph, sources: dict[str, SourcePlan]) -> tuple[str, str]:
         digest.update(f"{source.id} {content}".encode())
         for split in source.splits:
             digest.update(f"{split.id} {split.rows}".encode())
+    for node in graph.nodes.values():
+        if node.inputs and hasattr(node.config, "fingerprint"):
+            digest.update(f"{node.id} {node.config.fingerprint}".encode())
     return "\n".join(lines), digest.hexdigest()[:16]

@@ -15,7 +15,10 @@ import pyarrow as pa
 from .errors import ConfigurationError, PenstockError
 from .identity import TaskId
 from .operators.protocol import Committer, OperatorConfig, SinkConfig
+from .partitioning import Broadcast, Exchanging, Gather
+from .rounds import lanes_of
 from .sources.protocol import SourceConfig, Split
+from .state.memory import DEFAULT_BUDGET
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +41,27 @@ class SourcePlan:
 
 @dataclass(frozen=True, slots=True)
 class PortPlan:
-    """Where a pipeline's input comes from: ``kind`` is "source", "local" or "exchange"; ``id`` of source or edge."""
+    """Where a pipeline's input comes from: ``kind`` is "source", "local" or "exchange"; ``id`` of source or edge.
+
+    ``spooled``: another port gets rows of the same forked stream, so what this one does not want yet must be put aside.
+    """
 
     kind: str
     id: str
     schema: pa.Schema
+    spooled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorPlan:
-    """One operator of a pipeline's chain and the schemas of its ports."""
+    """One operator of a pipeline's chain and the schemas of its ports. ``hold``: at a task barrier it goes on with what
+    it holds, instead of emitting and forgetting it."""
 
     id: str
     config: OperatorConfig
     inputs: tuple[pa.Schema, ...]
     is_sink: bool
+    hold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +84,37 @@ class PipelinePlan:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """Pipelines that need no exchange between them, run by ``parallelism`` subtasks. Upstream pipelines come first."""
+    """Pipelines that need no exchange between them, run by ``parallelism`` subtasks. Upstream pipelines come first.
+
+    ``lanes``: how many lanes the subtasks share: the flow's, or behind a partitioned exchange its parts.
+    """
 
     name: str
     parallelism: int
     pipelines: tuple[PipelinePlan, ...]
+    lanes: int
+
+    def lanes_of(self, subtask: int) -> range:
+        """The lanes that a subtask owns."""
+        return lanes_of(subtask, self.parallelism, self.lanes)
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """An edge between two stages. ``pattern``: "all_to_all" or "pointwise"."""
+    """An edge between two stages. ``pattern``: "all_to_all" or "pointwise". ``schema``: of the rows that go in; in a
+    partitioned exchange they travel with their part (``partitioning.wire_schema``)."""
 
     id: str
     source: str
     target: str
     pattern: str
+    config: Exchanging
+    schema: pa.Schema
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether rows are divided by part, and so must be put together by round (``RoundGate``, ``Regroup``)."""
+        return not isinstance(self.config, Gather | Broadcast)
 
 
 @dataclass(frozen=True)
@@ -103,11 +128,12 @@ class JobPlan:
     stages: dict[str, StagePlan]
     exchanges: tuple[Exchange, ...]
     sources: dict[str, SourcePlan]
-
-    @property
-    def deterministic(self) -> bool:
-        """Whether barriers stand at the same round in all channels. Every flow's do, so far."""
-        return True
+    #: barriers stand at the same round in all channels, and merges go by tag; else whatever comes first is read first
+    deterministic: bool = True
+    #: bytes that the operators of one task hold before they spill; None: no bound
+    memory_budget: int | None = DEFAULT_BUDGET
+    #: threads that run the drivers of one process; 0: those that take its messages
+    threads: int = 0
 
     @property
     def parallelism(self) -> dict[str, int]:

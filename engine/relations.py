@@ -3,37 +3,62 @@
 Rules:
 
 1. What must see all rows happens in one subtask: rows are gathered there, in the order of their tags, unless they are
-   already. So the result does not depend on parallelism.
-2. What can be done before does not wait for that: partial aggregates, the first rows of every lane, the distinct rows
-   of every lane. It is done per lane, so that how lanes are spread over subtasks cannot be seen in the result.
-3. ``name`` names the last operator, whose rows the stream has.
+   already. What must see all rows of a key happens in every subtask, if the stream is partitioned by (some of) these
+   columns, or with ``exchange="key"``. So the result does not depend on parallelism.
+2. What can be done before an exchange does not wait for it: partial aggregates, the first rows of every lane, the
+   distinct rows of every lane. It is done per lane, so that how lanes are spread over subtasks cannot be seen in the
+   result.
+3. ``name`` names the operator that gives the rows. What it emits under one lane of its subtask is put back under the
+   lanes of its parts (``Regroup``).
+4. ``at_barrier``: at a task barrier an operator emits what it holds and forgets it ("flush"), or goes on with it
+   ("hold"). It holds for all operators that a method becomes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 
 import pyarrow as pa
 
+from .errors import FlowError
 from .operators import (
     Aggregate,
     Distinct,
     HashAggregate,
     Limit,
+    MarkDistinct,
     Sort,
     SortKey,
+    StreamAggregate,
     TopN,
     Window,
     WindowFunction,
 )
 from .operators.limit import Per
 from .operators.protocol import OperatorConfig
+from .operators.regroup import Regroup
 from .operators.sorting import as_sort_keys
+from .placement import Placement
 
 Asked: TypeAlias = tuple[str, str] | str | Aggregate
 """An aggregate as a flow asks for it: (column, function), a function of the rows, or all of it."""
+
+AtBarrier: TypeAlias = Literal["flush", "hold"]
+FLUSH: Final = "flush"
+
+Through: TypeAlias = Literal["gather", "key"]
+"""The exchange that brings rows of one key together, where they are not yet."""
+GATHER: Final = "gather"
+
+
+def check_exchange(kind: str, through: str, keys: Sequence[str] = ("a key",)) -> None:
+    """``through`` is an exchange, and possible."""
+    if through not in ("gather", "key"):
+        raise FlowError(f"{kind}: exchange is {through!r}", "choose 'gather' or 'key'")
+    if through == "key" and not keys:
+        raise FlowError(f"{kind}: there is no key to partition by", "leave out exchange='key', or name a key")
 
 
 def as_aggregates(asked: dict[str, Asked]) -> tuple[Aggregate, ...]:
@@ -60,51 +85,120 @@ class Relation:
         """Whether all rows pass through one subtask."""
         raise NotImplementedError
 
+    @property
+    def placement(self) -> Placement:
+        """Where the rows are."""
+        raise NotImplementedError
+
     def gather(self, *, name: str | None = None) -> Self:
         """All rows in one subtask, in the order of their tags: the same sequence at any parallelism."""
         raise NotImplementedError
 
-    def _then(self, config: OperatorConfig, name: str | None) -> Self:
+    def partition_by(self, *keys: str | Sequence[str], name: str | None = None) -> Self:
+        """Rows with equal ``keys`` in one part."""
+        raise NotImplementedError
+
+    def _then(self, config: OperatorConfig, name: str | None = None, at_barrier: AtBarrier = FLUSH) -> Self:
         raise NotImplementedError
 
     def _gathered(self) -> Self:
         return self if self.is_gathered else self.gather()
 
+    def _grouped(self, by: Sequence[str], exchange: Through) -> Self:
+        """With all rows of a group in one subtask."""
+        if self.placement.holds_groups(by):
+            return self
+        return self.gather() if exchange == GATHER else self.partition_by(*by)
+
+    def _regrouped(self) -> Self:
+        """With rows under the lanes of their parts, which an operator has emitted under one lane of its subtask."""
+        known = self.placement.partitioning
+        return self if known is None else self._then(Regroup(known))
+
     def aggregate(
-        self, by: Sequence[str] = (), *, ignore_null_keys: bool = False, name: str | None = None, **aggregates: Asked
+        self,
+        by: Sequence[str] = (),
+        *,
+        ignore_null_keys: bool = False,
+        exchange: Through = GATHER,
+        at_barrier: AtBarrier = FLUSH,
+        name: str | None = None,
+        **aggregates: Asked,
     ) -> Self:
         """One row per distinct key, or one in all if there is no key. ``total=("delay", "sum")``, ``n="count"``,
         ``late=ps.Aggregate("", "delay", "count", where="is_late")``.
 
         Functions: count, sum, min, max, mean, variance, stddev, count_distinct, first, last, collect_list. Rows come
-        when the input ends. Functions whose value depends on the order of rows are computed in one subtask; the
-        others are computed per lane first, and then their groups come lane by lane.
+        when the input ends. Functions whose value depends on the order of rows see all rows of a key in order; the
+        others are computed per lane first, and then their groups come lane by lane. That happens in one subtask, or in
+        every one if the stream is partitioned by keys of the aggregation; ``exchange="key"`` partitions it so.
         """
-        single = HashAggregate(tuple(by), as_aggregates(aggregates), ignore_null_keys=ignore_null_keys)
-        if self.is_gathered or any(each.resolved.ordered for each in single.aggregates):
-            return self._gathered()._then(single, name)
-        partial = replace(single, step="partial")
-        return self._then(partial, None).gather()._then(partial.final(self.schema), name)
+        by = tuple(by)
+        check_exchange("hash aggregate", exchange, by)
+        single = HashAggregate(by, as_aggregates(aggregates), ignore_null_keys=ignore_null_keys)
+        if self.placement.holds_groups(by) or any(each.resolved.ordered for each in single.aggregates):
+            return self._grouped(by, exchange)._then(single, name, at_barrier)._regrouped()
+        partial = self._then(replace(single, step="partial"), None, at_barrier)
+        brought = partial._grouped(by, exchange)
+        return brought._then(replace(single, step="partial").final(self.schema), name, at_barrier)._regrouped()
 
-    def distinct(self, *by: str, name: str | None = None) -> Self:
+    def stream_aggregate(
+        self, by: Sequence[str], *, at_barrier: AtBarrier = FLUSH, name: str | None = None, **aggregates: Asked
+    ) -> Self:
+        """Aggregate rows whose equal keys stand next to each other. ``total=("delay", "sum")``, ``n="count"``.
+
+        Functions as for ``aggregate``. A group may span batches and splits of one lane.
+        """
+        return self._then(StreamAggregate(tuple(by), as_aggregates(aggregates)), name, at_barrier)
+
+    def distinct(
+        self, *by: str, exchange: Through = GATHER, at_barrier: AtBarrier = FLUSH, name: str | None = None
+    ) -> Self:
         """The first row for each value of the columns ``by`` (none: of all columns), in the order of the stream."""
-        first = self if self.is_gathered else self._then(Distinct(by, per_lane=True), None).gather()
-        return first._then(Distinct(by), name)
+        keys = by or tuple(self.schema.names)
+        check_exchange("distinct", exchange, keys)
+        if self.placement.holds_groups(keys):
+            return self._then(Distinct(by), name, at_barrier)
+        first = self._then(Distinct(by, per_lane=True), None, at_barrier)._grouped(keys, exchange)
+        return first._then(Distinct(by), name, at_barrier)
 
-    def sort(self, *keys: str | SortKey, name: str | None = None) -> Self:
+    def mark_distinct(
+        self,
+        *by: str,
+        marker: str,
+        masks: dict[str, str] | None = None,
+        exchange: Through = GATHER,
+        at_barrier: AtBarrier = FLUSH,
+        name: str | None = None,
+    ) -> Self:
+        """A boolean column ``marker``: whether the row is the first one with its values of ``by``. ``masks``: boolean
+        columns, each with the name of a column that marks the first row of a key in which the mask is true."""
+        check_exchange("mark distinct", exchange)
+        config = MarkDistinct(by, marker, tuple((masks or {}).items()))
+        return self._grouped(by, exchange)._then(config, name, at_barrier)
+
+    def sort(self, *keys: str | SortKey, at_barrier: AtBarrier = FLUSH, name: str | None = None) -> Self:
         """All rows in the order of ``keys``: ``ps.SortKey`` or a name. Equal ones stay as they came."""
-        return self._gathered()._then(Sort(as_sort_keys(keys)), name)
+        return self._gathered()._then(Sort(as_sort_keys(keys)), name, at_barrier)
 
-    def top_n(self, count: int, *keys: str | SortKey, name: str | None = None) -> Self:
+    def top_n(self, count: int, *keys: str | SortKey, at_barrier: AtBarrier = FLUSH, name: str | None = None) -> Self:
         """The first ``count`` rows in the order of ``keys``."""
         top = TopN(as_sort_keys(keys), count)
-        first = self if self.is_gathered else self._then(replace(top, per_lane=True), None).gather()
-        return first._then(top, name)
+        first = self if self.is_gathered else self._then(replace(top, per_lane=True), None, at_barrier).gather()
+        return first._then(top, name, at_barrier)
 
-    def limit(self, count: int, *, offset: int = 0, per: Per = "task", name: str | None = None) -> Self:
+    def limit(
+        self,
+        count: int,
+        *,
+        offset: int = 0,
+        per: Per = "task",
+        at_barrier: AtBarrier = FLUSH,
+        name: str | None = None,
+    ) -> Self:
         """``count`` rows after the first ``offset``, in the order of the stream; of each window between barriers with
         ``per="window"``."""
-        return self._gathered()._then(Limit(count, offset, per), name)
+        return self._gathered()._then(Limit(count, offset, per), name, at_barrier)
 
     def window(
         self,
@@ -112,6 +206,8 @@ class Relation:
         order_by: Sequence[str | SortKey] = (),
         *,
         is_sorted: bool = False,
+        exchange: Through = GATHER,
+        at_barrier: AtBarrier = FLUSH,
         name: str | None = None,
         **functions: tuple[str, str] | str | WindowFunction,
     ) -> Self:
@@ -119,14 +215,18 @@ class Relation:
         ``sofar=("delay", "sum")``, ``next=ps.WindowFunction("", "lead", "delay", offset=2)``.
 
         Functions: row_number, rank, dense_rank, lag, lead, and running count, sum, min, max. Rows come sorted by the
-        keys ``by``, then ``order_by``. ``is_sorted``: they already are, in each lane.
+        keys ``by``, then ``order_by``; part by part if the stream is partitioned by some of ``by``, as it is with
+        ``exchange="key"``. ``is_sorted``: they already are, in each lane.
         """
+        check_exchange("window", exchange, by)
         keys = as_sort_keys(order_by)
         asked = tuple(_as_function(label, each) for label, each in functions.items())
         config = Window(tuple(by), keys, asked)
         sorting = (*as_sort_keys(by), *keys)
-        ordered = self if is_sorted else self.sort(*sorting) if sorting else self._gathered()
-        return ordered._then(config, name)
+        ordered = self if is_sorted else self._grouped(by, exchange)
+        if sorting and not is_sorted:
+            ordered = ordered._then(Sort(sorting), None, at_barrier)._regrouped()
+        return ordered._then(config, name, at_barrier)
 
 
 def _as_function(label: str, asked: tuple[str, str] | str | WindowFunction) -> WindowFunction:

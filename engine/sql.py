@@ -29,7 +29,7 @@ from sqlglot.parsers.duckdb import DuckDBParser
 from .errors import FlowError
 from .expressions import types_of
 from .list_functions import is_list, list_contains, list_item
-from .sql_functions import FUNCTIONS, Value, cast_to, date_part, divided, find_function, truth
+from .sql_functions import FUNCTIONS, Value, cast_to, date_part, divided, find_function, on_par, truth
 from .sql_types import arrow_type
 
 
@@ -93,7 +93,7 @@ class _Compiler:
     def both(self, node: exp.Expr) -> tuple[Value, Value]:
         """The operands of a comparison: a text beside a time becomes a time."""
         one, other = self.value(node.this), self.value(node.expression)
-        return self.alike(one, other), self.alike(other, one)
+        return on_par(self.alike(one, other), self.alike(other, one))
 
     def alike(self, value: Value, other: Value) -> Value:
         """``value``, if it is text and ``other`` a time, as such a time."""
@@ -122,8 +122,7 @@ class _Compiler:
         return pc.negate_checked(inner.expression)
 
     def arithmetic(self, node: exp.Binary) -> pc.Expression:
-        one, other = self.value(node.this), self.value(node.expression)
-        return _ARITHMETIC[type(node)](one, other)
+        return _ARITHMETIC[type(node)](*on_par(self.value(node.this), self.value(node.expression)))
 
     def comparison(self, node: exp.Binary) -> pc.Expression:
         one, other = self.both(node)

@@ -59,7 +59,27 @@ def cast_to(value: Value, type: pa.DataType) -> Value:
         expression = pc.round(expression, round_mode="half_to_even")
     if types.is_timestamp(given) and types.is_date(type):
         expression = pc.floor_temporal(expression, unit="day")
+    if types.is_integer(given) and types.is_floating(type):
+        return Value(expression.cast(type, safe=False), type)  # large numbers are rounded; that is no error
     return Value(expression.cast(type), type)
+
+
+def on_par(one: Value, other: Value) -> tuple[Value, Value]:
+    """Both operands of a calculation or comparison as Arrow should see them.
+
+    Arrow picks a kernel by the smallest type that a constant fits: beside 2.5 it would compute integers as float32, and
+    beside a decimal it cannot compute with a plain 2.
+    """
+    return _beside(one, other), _beside(other, one)
+
+
+def _beside(value: Value, other: Value) -> Value:
+    if pa.types.is_integer(value.type) and pa.types.is_float64(other.type):
+        return cast_to(value, pa.float64())
+    if pa.types.is_integer(value.type) and pa.types.is_decimal(other.type) and value.constant is not None:
+        type = pa.decimal128(len(str(abs(value.constant))), 0)
+        return Value(pc.scalar(pa.scalar(value.constant, type)), type, value.constant)
+    return value
 
 
 def divided(one: Value, other: Value) -> pc.Expression:

@@ -2,54 +2,51 @@
 
 Rules:
 
-1. A task belongs to one thread: all methods are called on it, none blocks. The thread's owner calls ``step`` as long
-   as it makes progress, then waits for a message or for ``wake_at``.
+1. The scheduler runs the drivers; this object only tells them things (through their inboxes) and collects what they
+   say. Its methods may be called from any thread and never block. With a scheduler of its own (``SerialScheduler``) the
+   task runs on the thread of whoever calls ``step``.
 2. A checkpoint of the task is complete when each driver has snapshotted at its barrier. What sinks prepared for a
    checkpoint that was given up is handed over again with the next one.
 3. The task is at the end of its data when all drivers are; its *final* checkpoint is the first one that it snapshots
    after that. It closes its channels only when that checkpoint (or a later one) has been committed, every consumer has
    processed everything, and all its inputs are closed: so a finished task leaves nothing in a channel.
 4. The first error ends the task; the operators are closed once, whatever happened.
+5. The listener is told one thing at a time, in the order in which things happened, outside the task's lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import cast
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 
 import pyarrow as pa
 
+from . import orders
 from .driver import Driver
 from .edges import ChannelId, Frame, Upstream
 from .elements import Barrier
-from .errors import PenstockError, UserCodeError
-from .identity import Attempt, BarrierKind, CheckpointId, Committable, TaskId
-from .operator_instance import blame
-from .operators.protocol import RunningSink
+from .errors import InternalError, PenstockError, UserCodeError
+from .identity import Attempt, BarrierKind, CheckpointId, TaskId
 from .plan import JobPlan
-from .scheduler.states import DriverState
+from .scheduler.protocol import Handle, Scheduler
+from .scheduler.serial import SerialScheduler
+from .scheduler.states import Wait
+from .sources.protocol import Split
 from .sources.reader import SplitReader
 from .statistics import OperatorStatistics, SourceStatistics, TaskStatistics
-from .task_listener import Step, TaskListener, TaskSnapshot
+from .task_checkpoints import TaskCheckpoints
+from .task_listener import News, Step, TaskListener
 from .task_parts import TaskParts, Wiring, build_parts
-
-STEPS_PER_TURN = 16
-"""Elements that one driver may handle before the task looks at its other drivers and its owner at its messages."""
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A checkpoint that some drivers have reached."""
-
-    tables: dict[str, pa.Table] = field(default_factory=dict)
-    data_ended: bool = True
-    #: names of the drivers that have snapshotted
-    drivers: set[str] = field(default_factory=set)
+from .windows import OperatorWindow
 
 
 class Task:
-    """See the module's rules. ``attempts``: of all tasks of the region; ``restored``: state of the whole vertex."""
+    """See the module's rules. ``attempts``: of all tasks of the region; ``restored``: state of the whole vertex.
+
+    ``scheduler``: who runs the drivers; None: whoever calls ``step``, and ``notify`` asks for that when something
+    happened on another thread.
+    """
 
     def __init__(
         self,
@@ -62,24 +59,45 @@ class Task:
         listener: TaskListener,
         *,
         more_splits: bool = False,
+        scheduler: Scheduler | None = None,
+        notify: Callable[[], None] | None = None,
     ) -> None:
         self.id = task
         self.attempt = attempt
-        self._listener = listener
-        self._parts: TaskParts = build_parts(plan, task, attempts, restored, wiring, self, more_splits)
         #: running, finished, failed or cancelled
         self.state = "created"
         self.error: PenstockError | None = None
-        self._pending: dict[CheckpointId, _Pending] = {}
-        #: what sinks prepared, by checkpoint, and no commit has covered yet
-        self._prepared: dict[CheckpointId, list[Committable]] = {}
-        #: the newest checkpoint triggered, proposed or given up: older orders are late
-        self._newest: CheckpointId | None = None
-        self._given_up: CheckpointId | None = None
+        self._lock = threading.Lock()
+        self._news = News(listener)
+        self._serial = SerialScheduler(notify=notify) if scheduler is None else None
+        opener: Scheduler = scheduler or self._serial_scheduler
+        self._query = opener.open(str(task), on_failure=self._driver_failed, on_closed=self._all_closed)
+        self._parts = TaskParts()
+        try:
+            self._parts = build_parts(
+                plan, task, attempts, restored, wiring, self, self._query, more_splits=more_splits
+            )
+        except BaseException:
+            self._query.cancel()
+            raise
+        self._checkpoints = TaskCheckpoints(len(self.drivers), self._parts.sinks)
+        #: the round that each source stands at the end of, by the checkpoint that was proposed last
+        self._proposals: tuple[CheckpointId | None, list[int]] = (None, [])
         self._told_data_ended = False
-        #: the first checkpoint that was snapshotted after the end of the data
-        self._final: CheckpointId | None = None
-        self._final_committed = False
+        self._ending = False
+        for rank, driver in enumerate(self.drivers):
+            driver.handle = self._query.add(driver, rank=rank)
+
+    @property
+    def _serial_scheduler(self) -> SerialScheduler:
+        if self._serial is None:
+            raise InternalError(f"{self.id} is run by a scheduler, not by steps")
+        return self._serial
+
+    @property
+    def data_ended(self) -> bool:
+        """Whether all drivers are at the end of their data."""
+        return self._told_data_ended
 
     @property
     def drivers(self) -> list[Driver]:
@@ -89,198 +107,219 @@ class Task:
     @property
     def readers(self) -> list[SplitReader]:
         """The sources."""
-        return [reader for reader, _ in self._parts.readers]
+        return [reader for driver in self.drivers for reader in driver.readers]
 
     # ------------------------------------------------------------------ running
 
     def start(self) -> None:
         """Make all drivers runnable."""
         self.state = "running"
-        for driver in self.drivers:
-            driver.start()
+        self._query.start()
 
     def step(self, now: float) -> Step:
-        """Let the drivers run for a turn. Errors end the task and go to the listener."""
-        if self.state != "running":
-            return Step(False)
-        for reader, driver in self._parts.readers:
-            reader.now = now
-            driver.wake()
-        try:
-            progressed = self._run_drivers()
-            self._advance_end()
-        except PenstockError as error:
-            self._fail(error)
-            return Step(False)
-        waiting = [reader.due for reader, _ in self._parts.readers if not reader.data_ended and reader.due > now]
-        return Step(progressed, min(waiting, default=None))
+        """Let the drivers run for a turn each. Only without a scheduler of others. Errors go to the listener."""
+        turn = self._serial_scheduler.turn(now, len(self.drivers))
+        return Step(turn.progressed, turn.wake_at) if self.state == "running" else Step(False)
 
-    def _run_drivers(self) -> bool:
-        progressed = False
-        for driver in self.drivers:
-            for _ in range(STEPS_PER_TURN):
-                if driver.state is not DriverState.READY or not driver.step():
-                    break
-                progressed = True
-        return progressed
+    def advanced(self, driver: Driver) -> None:
+        """A driver has come further towards its end (called by the driver)."""
+        self._advance_end()
 
     def _advance_end(self) -> None:
         """Go on with the end of the task (rule 3), as far as it has come."""
-        if not self._told_data_ended and all(driver.data_ended for driver in self.drivers):
-            self._told_data_ended = True
-            self._listener.data_ended()
-        if not (self._final_committed and self._consumers_done() and self._inputs_closed()):
-            return
-        for reader, _ in self._parts.readers:
-            reader.close()
-        for driver in self.drivers:
-            driver.closing = True
-            driver.wake()
-        while self._run_drivers():
-            pass
-        if all(driver.state is DriverState.FINISHING for driver in self.drivers):
-            self._close_drivers()
-            self.state = "finished"
-            self._listener.finished()
+        with self._lock:
+            if not self._told_data_ended and all(driver.data_ended for driver in self.drivers):
+                self._told_data_ended = True
+                self._news.add(lambda listener: listener.data_ended())
+            ends = not self._ending and self._checkpoints.final_committed and self._parts.ends_agree
+            if ends:
+                self._ending = True
+                for driver in self.drivers:
+                    driver.post(driver.close_partition)
+        self._news.tell()
 
-    def _consumers_done(self) -> bool:
-        return all(output.all_processed for output, _ in self._parts.outputs.values())
-
-    def _inputs_closed(self) -> bool:
-        return all(channel.closed for channel, _ in self._parts.inputs.values())
+    def _all_closed(self) -> None:
+        """Every driver is closed (called by the scheduler)."""
+        with self._lock:
+            if self.state == "running":
+                self.state = "finished"
+                self._news.add(lambda listener: listener.finished())
+            self._parts.release()
+        self._news.tell()
 
     def report_again(self) -> None:
         """Tell the listener once more how far the end of the task has come: the first report may have been lost."""
-        if self._told_data_ended:
-            self._listener.data_ended()
-        if self.state == "finished":
-            self._listener.finished()
+        with self._lock:
+            if self._told_data_ended:
+                self._news.add(lambda listener: listener.data_ended())
+            if self.state == "finished":
+                self._news.add(lambda listener: listener.finished())
+        self._news.tell()
 
     # ------------------------------------------------------------------ messages of other tasks
 
     def receive(self, frame: Frame) -> None:
         """An element came from a producer."""
         found = self._parts.inputs.get(frame.channel)
-        if found is None or self.state != "running":
-            return
-        try:
-            if found[0].receive(frame):
-                found[1].wake()
-        except PenstockError as error:
-            self._fail(error)
+        if found is not None and self.state == "running":
+            found[1].post(found[0].receive, frame)
 
     def deliver(self, message: Upstream) -> None:
         """Credit, or the news that all has been processed, came from a consumer."""
         found = self._parts.outputs.get(message.channel)
         if found is not None:
-            found[0].deliver(message)
-            found[1].wake()
+            found[1].post(found[1].deliver, found[0], message)
 
     # ------------------------------------------------------------------ checkpoints
 
     def propose_round(self, checkpoint: CheckpointId) -> None:
         """Hold the sources at the end of their round and tell the listener which it is."""
-        if self._is_late(checkpoint) or checkpoint == self._newest:
-            return
-        rounds = [reader.propose(checkpoint) for reader, _ in self._parts.readers]
-        self._listener.round_proposed(checkpoint, max(rounds, default=-1))
+        with self._lock:
+            if self._checkpoints.is_late(checkpoint):
+                return
+            self._proposals = (checkpoint, [])
+            reading = [driver for driver in self.drivers if driver.readers]
+            if not reading:
+                self._news.add(lambda listener: listener.round_proposed(checkpoint, -1))
+            for driver in reading:
+                driver.post(self._propose, driver, checkpoint)
+        self._news.tell()
+
+    def _propose(self, driver: Driver, checkpoint: CheckpointId) -> None:
+        rounds = [reader.propose(checkpoint) for reader in driver.readers]
+        with self._lock:
+            if self._proposals[0] != checkpoint:
+                return
+            proposed = self._proposals[1]
+            proposed += rounds
+            if len(proposed) == len(self.readers):
+                latest = max(proposed)
+                self._news.add(lambda listener: listener.round_proposed(checkpoint, latest))
+        self._news.tell()
 
     def trigger(self, checkpoint: CheckpointId, kind: BarrierKind, at_round: int | None, timestamp: float) -> None:
         """Inject the barrier: into the sources, and into inputs from other tasks (they have all finished then)."""
-        if self._is_late(checkpoint) or checkpoint == self._newest:
-            return
-        self._newest = checkpoint
+        with self._lock:
+            if self._checkpoints.is_late(checkpoint):
+                return
+            self._checkpoints.newest = checkpoint
         barrier = Barrier(checkpoint, kind, timestamp)
-        for reader, driver in self._parts.readers:
-            reader.trigger(barrier, at_round)
-            driver.wake()
-        try:
-            for driver, feeds in self._parts.entries.items():
-                driver.inject(barrier, feeds)
-                driver.wake()
-        except PenstockError as error:
-            self._fail(error)
+        for driver in self.drivers:
+            if driver.readers:
+                driver.post(orders.trigger, driver.readers, barrier, at_round)
+            if driver in self._parts.entries:
+                driver.post(driver.inject, barrier, self._parts.entries[driver])
 
     def abort(self, checkpoint: CheckpointId) -> None:
         """The checkpoint was given up: stop holding and aligning for it."""
-        if self._given_up is None or checkpoint > self._given_up:
-            self._given_up = checkpoint
-        self._pending = {known: pending for known, pending in self._pending.items() if known > checkpoint}
-        for reader, _ in self._parts.readers:
-            reader.abort(checkpoint)
-        if self.state == "running":
-            for driver in self.drivers:
-                driver.abort(checkpoint)
-                driver.wake()
+        with self._lock:
+            self._checkpoints.give_up(checkpoint)
+            if self.state != "running":
+                return
+        for driver in self.drivers:
+            driver.post(orders.abort, driver, checkpoint)
+
+    def reads(self, source: str) -> bool:
+        """Whether the source is one of this task's."""
+        return any(reader.operator == source for reader in self.readers)
+
+    def add_split(self, source: str, split: Split) -> None:
+        """One more split for a source that expects more."""
+        reader, driver = self._parts.reader(source)
+        driver.post(reader.add_split, split)
+
+    def no_more_splits(self, source: str) -> None:
+        """The splits of a source are complete."""
+        reader, driver = self._parts.reader(source)
+        driver.post(reader.no_more_splits)
+
+    def drain(self, barrier: CheckpointId) -> None:
+        """Send a task barrier behind the splits that the sources have got so far."""
+        for driver in self.drivers:
+            if driver.readers:
+                driver.post(orders.drain, driver.readers, barrier)
 
     def notify_committed(self, checkpoint: CheckpointId) -> None:
         """The checkpoint stands in the log and its committables are visible."""
-        self._prepared = {known: found for known, found in self._prepared.items() if known > checkpoint}
-        if self._final is not None and checkpoint >= self._final:
-            self._final_committed = True
+        with self._lock:
+            self._checkpoints.committed(checkpoint)
+        self._advance_end()
 
     def aligned(self, driver: Driver, barrier: Barrier) -> None:
         """A driver stands at the cut (called by the driver)."""
         checkpoint = barrier.checkpoint
-        if barrier.kind is BarrierKind.DRAIN:
-            self._drained(driver, checkpoint)
-            return
-        pending = self._pending.setdefault(checkpoint, _Pending())
-        prepared = self._prepared.setdefault(checkpoint, [])
-        for operator in driver.operators:
-            if operator.id in self._parts.sinks:
-                with blame(operator):
-                    prepared += cast(RunningSink, operator.running).prepare(checkpoint)
-        pending.tables.update(driver.snapshot())
-        for reader, owner in self._parts.readers:
-            if owner is driver:
-                pending.tables[reader.operator] = reader.snapshot()
-        pending.data_ended = pending.data_ended and driver.data_ended
-        pending.drivers.add(driver.name)
-        if len(pending.drivers) == len(self.drivers):
-            self._complete(checkpoint, pending)
+        committables = self._checkpoints.prepare(driver.operators, checkpoint)
+        tables = driver.snapshot()
+        with self._lock:
+            snapshot = self._checkpoints.add(checkpoint, driver.name, tables, committables, driver.data_ended)
+            if snapshot is not None:
+                self._news.add(lambda listener: listener.snapshot_taken(checkpoint, snapshot))
+        self._news.tell()
 
-    def _drained(self, driver: Driver, barrier: CheckpointId) -> None:
-        pending = self._pending.setdefault(barrier, _Pending())
-        pending.drivers.add(driver.name)
-        if len(pending.drivers) == len(self.drivers):
-            del self._pending[barrier]
-            self._listener.drained(barrier)
+    def drained(self, driver: Driver, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
+        """A driver has drained for a task barrier (called by the driver). Told at once: what the driver does next
+        belongs to the next window."""
+        self._news.listener.drained(barrier, window)
 
     def abandoned(self, driver: Driver, checkpoint: CheckpointId) -> None:
         """A driver gave a checkpoint up (called by the driver)."""
-        self._pending.pop(checkpoint, None)
-
-    def _complete(self, checkpoint: CheckpointId, pending: _Pending) -> None:
-        self._pending = {known: other for known, other in self._pending.items() if known > checkpoint}
-        if pending.data_ended and self._final is None:
-            self._final = checkpoint
-        committables = tuple(
-            committable
-            for known in sorted(self._prepared)
-            if known <= checkpoint
-            for committable in self._prepared[known]
-        )
-        self._listener.snapshot_taken(checkpoint, TaskSnapshot(pending.tables, committables, pending.data_ended))
-
-    def _is_late(self, checkpoint: CheckpointId) -> bool:
-        if self._given_up is not None and checkpoint <= self._given_up:
-            return True
-        return self._newest is not None and checkpoint < self._newest
+        with self._lock:
+            self._checkpoints.forget(checkpoint)
+            if any(reader.declined == checkpoint for reader in driver.readers):
+                self._news.add(lambda listener: listener.declined(checkpoint))
+        self._news.tell()
 
     # ------------------------------------------------------------------ ends and queries
 
-    def cancel(self) -> None:
-        """Stop and release everything; nothing is told to the listener."""
-        if self.state in ("created", "running"):
-            self.state = "cancelled"
-            self._close_drivers()
+    def cancel(self) -> Future[None]:
+        """Stop and release everything; nothing is told to the listener. The future: every driver is closed."""
+        with self._lock:
+            if self.state in ("created", "running"):
+                self.state = "cancelled"
+        return self._query.cancel()
+
+    def closed(self, driver: Driver, errors: Sequence[PenstockError]) -> None:
+        """A driver's operators are closed (called by the driver)."""
+        if self.error is not None:
+            for later in errors:
+                self.error.add_note(f"while closing {driver.name}: {later}")
+
+    def _driver_failed(self, handle: Handle | None, error: BaseException) -> None:
+        """The first error of a driver (called by the scheduler, before it closes the others)."""
+        if not isinstance(error, PenstockError):
+            error = InternalError(f"{type(error).__name__}: {error}", operator="" if handle is None else handle.name)
+        failure = self._with_split(error)
+        with self._lock:
+            if self.state != "running":
+                return
+            self.error, self.state = failure, "failed"
+            self._news.add(lambda listener: listener.failed(failure))
+        self._news.tell()
+
+    def _with_split(self, error: PenstockError) -> PenstockError:
+        """A user's error, with the split whose rows it was given."""
+        found = error.batch
+        if found is None or not isinstance(error, UserCodeError):
+            return error
+        splits = [f"{reader.operator} {split}" for reader in self.readers if (split := reader.split_at(*found))]
+        if not splits:
+            return error
+        return type(error)(f"{error.message} (split {', '.join(splits)})", error.remedy, error.operator, error.detail)
+
+    @property
+    def memory_held(self) -> int:
+        """Bytes that the operators hold."""
+        return self._parts.memory.statistics().held
+
+    def waits(self) -> list[Wait]:
+        """What the drivers wait for."""
+        return [wait for driver in self.drivers if driver.handle is not None for wait in driver.handle.waits]
 
     def why(self) -> list[str]:
         """One sentence for each driver that waits."""
-        sentences = [f"{driver.name} {driver.wait}" for driver in self.drivers if driver.wait is not None]
-        held = [reader.operator for reader, _ in self._parts.readers if reader.held]
-        return sentences + [f"{operator} waits for commit: the coordinator's choice of a round" for operator in held]
+        held = [reader.operator for reader in self.readers if reader.held]
+        waiting = "waits for commit: the coordinator's choice of a round"
+        return self._query.why() + [f"{operator} {waiting}" for operator in held]
 
     def statistics(self) -> TaskStatistics:
         """Counts since this attempt began."""
@@ -291,36 +330,9 @@ class Task:
         )
         sources = tuple(
             SourceStatistics(reader.operator, reader.rows, reader.batches, reader.current_split)
-            for reader, _ in self._parts.readers
+            for reader in self.readers
         )
         return TaskStatistics(self.id, self.attempt, self.state, operators, sources, tuple(self.why()))
-
-    def _fail(self, error: PenstockError) -> None:
-        self.error = self._with_split(error)
-        self.state = "failed"
-        self._close_drivers()
-        self._listener.failed(self.error)
-
-    def _with_split(self, error: PenstockError) -> PenstockError:
-        """A user's error, with the split whose rows it was given."""
-        found = error.batch
-        if found is None or not isinstance(error, UserCodeError):
-            return error
-        splits = [
-            f"{reader.operator} {split}" for reader, _ in self._parts.readers if (split := reader.split_at(*found))
-        ]
-        if not splits:
-            return error
-        return type(error)(f"{error.message} (split {', '.join(splits)})", error.remedy, error.operator, error.detail)
-
-    def _close_drivers(self) -> None:
-        for driver in reversed(self.drivers):
-            try:
-                driver.close()
-            except PenstockError as later:
-                if self.error is not None:
-                    self.error.add_note(f"while closing {driver.name}: {later}")
-        self._parts.release()
 
     def channel_ids(self) -> tuple[list[ChannelId], list[ChannelId]]:
         """The channels to other tasks: (inputs, outputs)."""

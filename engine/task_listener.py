@@ -5,6 +5,9 @@ The owner is whoever calls ``step``: a host with a thread of its own, the serial
 
 from __future__ import annotations
 
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +15,7 @@ import pyarrow as pa
 
 from .errors import PenstockError
 from .identity import CheckpointId, Committable
+from .windows import OperatorWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +28,17 @@ class TaskSnapshot:
 
 
 class TaskListener(Protocol):
-    """What a task tells its owner. Called on the task's thread, from within its methods; must not block."""
+    """What a task tells its owner: one thing at a time, on whichever thread it happened. Must not block."""
 
     def round_proposed(self, checkpoint: CheckpointId, round: int) -> None: ...
 
     def snapshot_taken(self, checkpoint: CheckpointId, snapshot: TaskSnapshot) -> None: ...
 
-    def drained(self, barrier: CheckpointId) -> None:
-        """Every driver of the task has drained for a task barrier."""
+    def drained(self, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
+        """One driver has drained for a task barrier. Several drivers may say so at the same time."""
+
+    def declined(self, checkpoint: CheckpointId) -> None:
+        """A source has no rows left up to the round of the checkpoint: it cannot be cut there."""
 
     def data_ended(self) -> None: ...
 
@@ -46,3 +53,28 @@ class Step:
 
     progressed: bool
     wake_at: float | None = None
+
+
+class News:
+    """What a task has to tell its listener, in order, one at a time, whichever threads add to it.
+
+    ``tell`` is called outside all locks. A thread that finds another one telling leaves its own news to that one.
+    """
+
+    def __init__(self, listener: TaskListener) -> None:
+        self.listener = listener
+        self._queue: deque[Callable[[TaskListener], None]] = deque()
+        self._telling = threading.Lock()
+
+    def add(self, news: Callable[[TaskListener], None]) -> None:
+        """Put something at the end."""
+        self._queue.append(news)
+
+    def tell(self) -> None:
+        """Tell all there is."""
+        while self._queue and self._telling.acquire(blocking=False):
+            try:
+                while self._queue:
+                    self._queue.popleft()(self.listener)
+            finally:
+                self._telling.release()

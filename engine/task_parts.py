@@ -5,23 +5,31 @@ Rule: what is inside a task is wired directly, what leaves it through the owner'
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .arrival_gate import ArrivalGate
 from .driver import Driver, DriverHost
-from .edges import ChannelId, Frame, InputChannel, OutputChannel, Upstream
-from .errors import InternalError
+from .edges import ChannelId, Frame, InputChannel, Outlet, OutputChannel, Upstream
+from .errors import InternalError, PenstockError
 from .gate import Feed, Gate
 from .identity import Attempt, TaskId
-from .operator_instance import OperatorInstance, blame_build
+from .operator_instance import OperatorInstance, blame, blame_build
 from .operators.protocol import LANE, OperatorContext
+from .operators.replicated_join import EVERYWHERE
+from .outlets import outlet_of
 from .plan import Exchange, JobPlan, OperatorPlan, PipelinePlan, PortPlan
-from .rounds import lanes_of
+from .round_gate import RoundGate
+from .scheduler.protocol import Query
 from .sources.reader import SplitReader
+from .spooling import SpoolingGate
+from .state.memory import TaskMemory
 
 
 class Wiring(Protocol):
@@ -39,8 +47,6 @@ class TaskParts:
     """The parts. ``drivers`` are in order downstream first."""
 
     drivers: list[Driver] = field(default_factory=list)
-    #: sources, each with the driver that reads it
-    readers: list[tuple[SplitReader, Driver]] = field(default_factory=list)
     #: channels from other tasks, with the driver that reads them
     inputs: dict[ChannelId, tuple[InputChannel, Driver]] = field(default_factory=dict)
     #: channels to other tasks, with the driver that feeds them
@@ -48,11 +54,37 @@ class TaskParts:
     #: drivers that read from other tasks, with the numbers of those feeds among all their feeds
     entries: dict[Driver, list[int]] = field(default_factory=dict)
     sinks: set[str] = field(default_factory=set)
+    memory: TaskMemory = field(default_factory=TaskMemory)
+
+    def reader(self, source: str) -> tuple[SplitReader, Driver]:
+        """A source and the driver that reads it."""
+        found = ((reader, driver) for driver in self.drivers for reader in driver.readers)
+        return next((reader, driver) for reader, driver in found if reader.operator == source)
+
+    @property
+    def ends_agree(self) -> bool:
+        """Whether every consumer in other tasks has processed everything, and every input from them is closed."""
+        processed = all(output.all_processed for output, _ in self.outputs.values())
+        return processed and all(channel.closed for channel, _ in self.inputs.values())
 
     def release(self) -> None:
         """Break the cycle between drivers, channels and task, once everything is closed."""
         self.inputs.clear()
         self.outputs.clear()
+        self.memory.release()
+
+
+class _Background:
+    """Runs the waiting work of one driver's operators (``operators.protocol.Background``)."""
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+        self.driver: Driver | None = None
+
+    def __call__(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        if self.driver is None or self.driver.handle is None:
+            raise InternalError("work in the background before the driver was scheduled")
+        self._query.background(work, done, self.driver.handle)
 
 
 class _LocalEdge:
@@ -66,14 +98,12 @@ class _LocalEdge:
         self.input = InputChannel(channel, attempts, self._back)
 
     def _forward(self, frame: Frame) -> None:
-        self.input.receive(frame)
         if self.consumer is not None:
-            self.consumer.wake()
+            self.consumer.post(self.input.receive, frame)
 
     def _back(self, message: Upstream) -> None:
-        self.output.deliver(message)
         if self.producer is not None:
-            self.producer.wake()
+            self.producer.post(self.producer.deliver, self.output, message)
 
 
 def build_parts(
@@ -83,15 +113,21 @@ def build_parts(
     restored: Mapping[str, pa.Table],
     wiring: Wiring,
     host: DriverHost,
+    query: Query,
+    *,
     more_splits: bool = False,
 ) -> TaskParts:
     """Build the parts of ``task``; ``restored`` holds the state of all subtasks, of which its lanes are picked.
 
-    ``more_splits``: sources expect splits beyond those of the plan.
+    ``more_splits``: sources expect splits beyond those of the plan. ``query``: what runs work in the background.
     """
-    builder = _Builder(plan, task, attempts, restored, wiring, host)
+    builder = _Builder(plan, task, attempts, restored, wiring, host, query)
     builder.more_splits = more_splits
-    return builder.build()
+    try:
+        return builder.build()
+    except BaseException:
+        builder.discard()
+        raise
 
 
 class _Builder:
@@ -103,14 +139,17 @@ class _Builder:
         restored: Mapping[str, pa.Table],
         wiring: Wiring,
         host: DriverHost,
+        query: Query,
     ) -> None:
+        self._query = query
         self._plan, self._task, self._attempts = plan, task, attempts
         self._restored, self._wiring, self._host = restored, wiring, host
         self._stage = plan.stages[task.vertex]
-        self._lanes = lanes_of(task.subtask, self._stage.parallelism, plan.lanes)
-        self._parts = TaskParts()
+        self._lanes = self._stage.lanes_of(task.subtask)
+        self._parts = TaskParts(memory=TaskMemory(plan.memory_budget))
         self._edges: dict[str, _LocalEdge] = {}
         self.more_splits = False
+        self._built: list[OperatorInstance] = []
 
     def build(self) -> TaskParts:
         for pipeline in self._stage.pipelines:
@@ -121,12 +160,24 @@ class _Builder:
         self._parts.drivers = built[::-1]
         return self._parts
 
+    def discard(self) -> None:
+        """Close what was built before something else could not be."""
+        for operator in self._built:
+            with suppress(PenstockError), blame(operator):
+                operator.running.close()
+        self._parts.release()
+
     def _driver(self, pipeline: PipelinePlan) -> Driver:
-        feeds = [self._feeds(port) for port in pipeline.ports]
-        operators = [self._operator(operator) for operator in pipeline.operators]
-        outputs = [channel for output in pipeline.outputs for channel in self._outputs(output.kind, output.id)]
-        driver = Driver(pipeline.name, [Gate(found) for found in feeds], operators, outputs, self._host)
-        self._register(driver, pipeline, feeds, outputs)
+        background = _Background(self._query)
+        feeds = [self._feeds(port, background) for port in pipeline.ports]
+        operators = [self._operator(operator, background) for operator in pipeline.operators]
+        outlets = [self._outlet(output.kind, output.id) for output in pipeline.outputs]
+        readers = [feed for found in feeds for feed in found if isinstance(feed, SplitReader)]
+        gates = [self._gate(port, found) for port, found in zip(pipeline.ports, feeds, strict=True)]
+        driver = Driver(pipeline.name, gates, operators, outlets, self._host, readers)
+        driver.clock = time.perf_counter
+        background.driver = driver
+        self._register(driver, pipeline, feeds, [channel for outlet in outlets for channel in outlet.channels])
         return driver
 
     def _register(
@@ -135,9 +186,7 @@ class _Builder:
         number = 0
         for port, found in zip(pipeline.ports, feeds, strict=True):
             for feed in found:
-                if isinstance(feed, SplitReader):
-                    self._parts.readers.append((feed, driver))
-                elif port.kind == "local":
+                if port.kind == "local":
                     self._edges[port.id].consumer = driver
                 elif isinstance(feed, InputChannel):
                     self._parts.inputs[feed.channel] = (feed, driver)
@@ -150,7 +199,7 @@ class _Builder:
             if channel.channel.consumer != self._task:
                 self._parts.outputs[channel.channel] = (channel, driver)
 
-    def _feeds(self, port: PortPlan) -> Sequence[Feed]:
+    def _feeds(self, port: PortPlan, background: _Background) -> Sequence[Feed]:
         if port.kind == "local":
             return [self._edges[port.id].input]
         if port.kind == "exchange":
@@ -170,6 +219,7 @@ class _Builder:
                 rate=source.rate,
                 restored=state,
                 more=self.more_splits,
+                background=background,
             )
         ]
 
@@ -177,16 +227,23 @@ class _Builder:
         channel = ChannelId(exchange.id, producer, self._task)
         return InputChannel(channel, self._pair(producer, self._task), self._wiring.reply)
 
-    def _outputs(self, kind: str, id: str) -> list[OutputChannel]:
+    def _gate(self, port: PortPlan, feeds: Sequence[Feed]) -> Gate:
+        partitioned = port.kind == "exchange" and self._exchange(port.id).is_partitioned
+        if partitioned:
+            return RoundGate(feeds)
+        gate = Gate(feeds) if self._plan.deterministic or len(feeds) == 1 else ArrivalGate(feeds)
+        return SpoolingGate(gate, self._parts.memory.account(port.id)) if port.spooled else gate
+
+    def _outlet(self, kind: str, id: str) -> Outlet:
         if kind == "local":
-            return [self._edges[id].output]
+            return self._edges[id].output
         exchange = self._exchange(id)
-        consumers = self._plan.stages[exchange.target].parallelism
-        if consumers != 1:
-            raise InternalError(f"exchange {id} has {consumers} consumers; only a gather is known")
-        consumer = TaskId(exchange.target, 0)
-        channel = ChannelId(id, self._task, consumer)
-        return [OutputChannel(channel, self._pair(self._task, consumer), self._wiring.send)]
+        consumers = [TaskId(exchange.target, n) for n in range(self._plan.stages[exchange.target].parallelism)]
+        channels = [
+            OutputChannel(ChannelId(id, self._task, each), self._pair(self._task, each), self._wiring.send)
+            for each in consumers
+        ]
+        return outlet_of(exchange, channels)
 
     def _exchange(self, id: str) -> Exchange:
         return next(exchange for exchange in self._plan.exchanges if exchange.id == id)
@@ -194,7 +251,7 @@ class _Builder:
     def _pair(self, producer: TaskId, consumer: TaskId) -> tuple[Attempt, Attempt]:
         return (self._attempts[producer], self._attempts[consumer])
 
-    def _operator(self, operator: OperatorPlan) -> OperatorInstance:
+    def _operator(self, operator: OperatorPlan, background: _Background) -> OperatorInstance:
         context = OperatorContext(
             operator=operator.id,
             task=self._task,
@@ -202,17 +259,22 @@ class _Builder:
             parallelism=self._stage.parallelism,
             lanes=self._lanes,
             job=self._plan.name,
+            memory=self._parts.memory.account(operator.id),
+            background=background,
         )
         if operator.is_sink:
             self._parts.sinks.add(operator.id)
         with blame_build(operator.id):
             running = operator.config.build(context, operator.inputs, self._state(operator.id))
-        return OperatorInstance(operator.id, running)
+        built = OperatorInstance(operator.id, running, operator.hold)
+        self._built.append(built)
+        return built
 
     def _state(self, operator: str) -> pa.Table | None:
         """The restored rows of the task's lanes; None if there are none."""
         table = self._restored.get(operator)
         if table is None:
             return None
-        mine = table.filter((pc.field(LANE) >= self._lanes.start) & (pc.field(LANE) < self._lanes.stop))
+        lane = pc.field(LANE)
+        mine = table.filter(((lane >= self._lanes.start) & (lane < self._lanes.stop)) | (lane == EVERYWHERE))
         return mine if mine.num_rows else None

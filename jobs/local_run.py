@@ -42,7 +42,9 @@ from ..engine.flow import Flow
 from ..engine.identity import Attempt, TaskId
 from ..engine.pipelines import plan_job
 from ..engine.plan import JobPlan
+from ..engine.scheduler.pool import PoolScheduler
 from ..engine.sinks.collect import COLLECTED
+from ..engine.state.memory import DEFAULT_BUDGET
 from ..engine.statistics import TaskStatistics
 
 
@@ -50,26 +52,33 @@ def run_local(
     flow: Flow,
     *,
     parallelism: int = 1,
+    threads: int | None = None,
     checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
     name: str | None = None,
     rate: float | None = None,
+    memory_budget: int | None = DEFAULT_BUDGET,
     resume: Literal["auto", "never"] = "auto",
 ) -> LocalJob:
     """Start ``flow`` in this process and return its :class:`LocalJob`.
 
-    The arguments are those of ``run``. Without ``checkpoints`` nothing survives the process, and rows become visible
-    when the job ends.
+    The arguments are those of ``run``, and ``threads``: how many threads run the drivers of all tasks (by default as
+    many as there are cores; 0: each task has a thread of its own). The rows and their order depend on neither. Without
+    ``checkpoints`` nothing survives the process, and rows become visible when the job ends.
     """
-    plan = plan_job(flow, parallelism, job=name, rate=rate)
+    plan = plan_job(flow, parallelism, job=name, rate=rate, memory_budget=memory_budget, threads=threads or 0)
     place = _temporary_place() if checkpoints is None else place_in(checkpoints)
+    scheduler: PoolScheduler | None = None
     try:
         resuming = check_resume(place.folder, plan.name, resume)
         plan.check(resuming)
         if not resuming:
             COLLECTED.forget(plan.name)
         tell_interrupts_briefly()
-        return LocalJob(plan, place)
+        scheduler = None if threads == 0 else PoolScheduler(threads)
+        return LocalJob(plan, place, scheduler)
     except BaseException:
+        if scheduler is not None:
+            scheduler.shutdown()
         place.release()
         raise
 
@@ -120,8 +129,9 @@ class _LocalDrivers:
 class LocalJob:
     """A job that runs in this process; it offers what ``Job`` offers, and ``result``."""
 
-    def __init__(self, plan: JobPlan, place: Place) -> None:
+    def __init__(self, plan: JobPlan, place: Place, scheduler: PoolScheduler | None = None) -> None:
         self.plan = plan
+        self._scheduler = scheduler
         self.folder = folder = place.folder
         self._release = place.release
         self._closed = False
@@ -154,7 +164,7 @@ class LocalJob:
         def wires(_broken: Callable[[BrokenLink], None]) -> _Wires:
             return _Wires(self._hosts)
 
-        return TaskHost(self.plan, task, files, report, wires)
+        return TaskHost(self.plan, task, files, report, wires, self._scheduler)
 
     @property
     def name(self) -> str:
@@ -233,6 +243,8 @@ class LocalJob:
         self._coordinator.close()
         for host in self._hosts.values():
             host.close()
+        if self._scheduler is not None:
+            self._scheduler.shutdown()
         for files in self._files:
             files.close()
         clean_outputs(self.plan, self.folder, self.status().generation)

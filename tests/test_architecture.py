@@ -66,13 +66,12 @@ PURE_ACTORS = (
     "actors.mailbox",
     "actors.messages",
     "actors.resuming",
+    "actors.savepoints",
     "actors.settings",
     "actors.task_files",
     "actors.task_host",
     "actors.translate",
-    "actors.transport.links",
-    "actors.transport.packets",
-    "actors.transport.protocol",
+    "actors.transport",
     "actors.waiting",
 )
 """The part of ``actors`` that the embedded runner shares: no Ray, also not through others."""

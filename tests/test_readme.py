@@ -1,21 +1,42 @@
-"""The README's script runs as it stands there."""
+"""The README's scripts run as they stand there."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
+import penstock
 from penstock.jobs import flights_data
 
 README = Path(__file__).parent.parent / "README.md"
 
 
+def scripts() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+
+
 def script() -> str:
-    [found] = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    return found
+    """The first one, a whole program."""
+    return scripts()[0]
+
+
+def test_split_sets_of_a_warm_plan_come_out_one_after_the_other(tmp_path, monkeypatch, capsys):
+    [snippet] = [found for found in scripts() if "PlanTask" in found]
+    columns = {"carrier": ["AA", "UA", "AA"], "dep_delay": [10, 20, 30]}
+    (tmp_path / "history").mkdir()
+    pq.write_table(pa.table(columns), tmp_path / "history" / "one.parquet")
+    monkeypatch.chdir(tmp_path)
+    tables = [pa.table(columns), pa.table({"carrier": ["UA"], "dep_delay": [-5]}), pa.table(columns).slice(1, 1)]
+    exec(snippet, {"ps": penstock, "tables": tables})
+    assert capsys.readouterr().out.splitlines() == [
+        "[{'carrier': 'AA', 'mean': 20.0}, {'carrier': 'UA', 'mean': 20.0}]",
+        "[{'carrier': 'UA', 'mean': 20.0}]",
+    ]
 
 
 def test_script_has_about_ten_lines():

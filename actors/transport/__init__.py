@@ -1,1 +1,1 @@
-"""Transports: how frames and grants travel between processes. ``protocol`` says what each must keep."""
+"""How frames and grants travel between processes: ``protocol`` says what is kept, ``streams`` keeps it. No Ray."""

@@ -39,7 +39,7 @@ class Transport(Protocol):
     """The sending half that a process owns. Received messages come in through the process's own door."""
 
     def connect(self, peers: Mapping[TaskId, tuple[Attempt, Address]]) -> None:
-        """Open a link to every task named, in place of all links before."""
+        """Open a link to every task named, in place of all links before. The own task is named with its attempt."""
 
     def send(self, frame: Frame) -> None:
         """Carry a frame to the process of its consumer."""

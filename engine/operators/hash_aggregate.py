@@ -15,11 +15,13 @@ Rules:
 5. A single or final step merges what its own subtask receives: for one result per key, the input must be gathered into
    one subtask (``Stream.aggregate`` does). State goes with the lane of a group's first row; a subtask that is handed
    two states of one key merges them.
+6. When too much is held, groups go to files (``spilled_groups``). At the end they are put together again and emitted a
+   batch at a time. Rows, their order and every digit are the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,18 +29,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..elements import FINAL_ROUND, Batch
-from ..expressions import single_array
 from ..schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
-from .aggregate_protocol import State
 from .aggregates import Aggregate, AggregateColumns, Arguments, Step, arguments_of, check_aggregates, final_of
-from .groups import check_group_types, first_rows, group_ids
-from .held_rows import HeldRows, Lanes
+from .grouped_states import Grouping, Groups
+from .groups import check_group_types
+from .held_rows import Held, HeldRows, Lanes
 from .keys import decoded, valid_rows
-from .pieces import cut
-from .protocol import LANE, Emitter, OperatorContext, Output, Stateless
-
-MERGE_BYTES = 1024 * 1024
-"""Rows are merged into the groups when they are at least as large as these, and at least this large."""
+from .pieces import PIECE_ROWS, Positions, cut
+from .protocol import LANE, Emitter, OperatorContext, Output, Stateless, Steps
+from .sorted_runs import SortedRuns
+from .sorting import SortKey
+from .spilled_groups import MERGE_BYTES, BoundedGroups
+from .stored_rows import StoredRows, rebatched
 
 
 @dataclass(frozen=True)
@@ -101,30 +103,6 @@ class HashAggregate:
         return AggregateColumns(self.kind, self.aggregates, arguments, self.step)
 
 
-@dataclass
-class Groups:
-    """Groups in the order of their first rows: keys, states, and the lane of the first row. Also rows not merged."""
-
-    keys: list[pa.Array]
-    states: list[State]
-    lanes: Lanes
-
-    def followed_by(self, other: Groups) -> Groups:
-        """These, then the others."""
-        keys = [pa.concat_arrays(pair) for pair in zip(self.keys, other.keys, strict=True)]
-        states = [
-            tuple(pa.concat_arrays(pair) for pair in zip(one, two, strict=True))
-            for one, two in zip(self.states, other.states, strict=True)
-        ]
-        return Groups(keys, states, np.concatenate([self.lanes, other.lanes]))
-
-    @property
-    def bytes(self) -> int:
-        """Their size."""
-        columns = [*self.keys, *(part for state in self.states for part in state)]
-        return sum(column.nbytes for column in columns)
-
-
 class RunningHashAggregate(Stateless):
     """See the module's rules."""
 
@@ -133,114 +111,180 @@ class RunningHashAggregate(Stateless):
         self._schema = config.output_schema([source])
         self._aggregates = config.columns(source)
         self._output_rows = context.output_rows
+        self._memory = context.memory
         #: where groups are emitted, unless they are kept per lane
         self._lane = context.lanes.start
+        self._partial = config.step == "partial"
         self._needed = config.needed
+        #: rows not merged into the groups, with their positions in place of rounds; none once groups have left
         self._rows = HeldRows(pa.schema([source.field(name) for name in self._needed]))
-        self._groups: Groups | None = None
+        keys = tuple(self._schema.field(place).type for place in range(len(config.by)))
+        grouping = Grouping(self._aggregates, keys, self._partial)
+        self._row_bytes = grouping.row_bytes
+        self._groups = BoundedGroups(grouping, context.memory)
+        #: the position of the next row
+        self._next = 0
         #: the last round that has ended
         self._round = 0
         #: a barrier has come and no row since
         self._drained = False
+        #: the emission of spilled groups, while it is under way or after it
+        self._steps: Iterator[None] = iter(())
         self._emitter = Emitter()
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         """Hold the rows; merge them when they are as large as the groups."""
-        records = batch.records.select(self._needed)
+        records = batch.records.select(self._needed) if self._needed else batch.records
         if self._config.ignore_null_keys:
             valid = valid_rows([records.column(name) for name in self._config.by])
             records = records if valid is None else records.take(pa.array(valid))
         self._drained = False
-        if self._needed:
-            self._rows.add(Batch(records, batch.tag))
+        rows = records.num_rows
+        positions = np.arange(self._next, self._next + rows)
+        self._next += rows
+        held = Held(records, positions, np.full(rows, batch.tag.lane, dtype=np.int32))
+        if self._groups.spilled:
+            self._groups.add(self._lifted(held))
+        elif self._needed:
+            self._hold(held)
         else:
-            self._absorb(self._lifted(batch.records, np.full(batch.records.num_rows, batch.tag.lane, dtype=np.int32)))
-        if self._rows.bytes >= max(MERGE_BYTES, self._groups.bytes if self._groups else 0):
-            self._merge()
+            self._groups.absorb(self._lifted(held))
 
     def end_round(self, port: int, round: int, out: Output) -> None:
         """Remember the round, for a barrier."""
         self._round = round if round < FINAL_ROUND else self._round
 
-    def drain(self, out: Output) -> None:
+    def drain(self, out: Output) -> Steps:
         """Emit all groups and forget them."""
-        self._emit(self._round, out)
         self._drained = True
+        return self._emit(self._round, out)
 
-    def finish(self, out: Output) -> None:
+    def finish(self, out: Output) -> Steps:
         """Emit all groups."""
-        if not self._drained:
-            self._emit(FINAL_ROUND, out)
-        self._drained = False
+        drained, self._drained = self._drained, False
+        return None if drained else self._emit(FINAL_ROUND, out)
 
     def snapshot(self) -> pa.Table | None:
         """One row per group; one without group (``drained``) if a barrier has come and no row since."""
         self._merge()
-        if self._groups is None:
+        parts = list(self._groups.stored())
+        if not parts:
             if not self._drained or self._config.by:
                 return None
-            groups, lanes = self._blank(), np.array([self._lane], dtype=np.int32)
-        else:
-            groups, lanes = self._groups, self._groups.lanes
-        columns = {LANE: pa.array(lanes), "drained": pa.array(np.full(len(lanes), self._drained))}
-        columns |= {f"key.{place}": column for place, column in enumerate(groups.keys)}
-        parts = [part for state in groups.states for part in state]
-        return pa.table(columns | {f"state.{place}": column for place, column in enumerate(parts)})
+            parts = [self._blank()]
+        return pa.Table.from_batches([self._state(part) for part in parts]).unify_dictionaries()
 
     def restore(self, table: pa.Table) -> None:
-        """Take over the groups of earlier snapshots, merging those with equal keys."""
-        live = table.filter(pc.invert(table.column("drained")))
+        """Take over the groups of earlier snapshots, in the order of their positions, merging those with equal keys."""
+        drained = table.column("drained")
+        live = table.filter(pc.invert(drained)) if pc.any(drained).as_py() else table
         self._drained = live.num_rows == 0
-        if self._drained:
-            return
-        keys = [single_array(live.column(f"key.{place}")) for place in range(len(self._config.by))]
-        parts = [single_array(live.column(name)) for name in live.column_names if name.startswith("state.")]
-        lanes = live.column(LANE).to_numpy().astype(np.int32)
-        self._absorb(Groups(keys, self._aggregates.split(parts), lanes))
+        positions = live.column("position").to_numpy()
+        order = np.argsort(positions, kind="stable")
+        stored = StoredRows(live.schema, live.to_batches())
+        for start in range(0, len(order), PIECE_ROWS):
+            self._groups.add(self._restored(stored.take(order[start : start + PIECE_ROWS])))
+        self._next = int(positions.max(initial=-1)) + 1
+        self._groups.merge()
+
+    def close(self) -> None:
+        """Remove the files."""
+        if isinstance(self._steps, Generator):
+            self._steps.close()
+        self._rows.take_all()
+        self._groups.clear()
+        self._memory.hold(0)
 
     # ------------------------------------------------------------------ parts
 
+    def _hold(self, held: Held) -> None:
+        self._rows.put(held)
+        if self._rows.bytes >= max(MERGE_BYTES, self._groups.bytes):
+            self._merge()
+        waiting = self._rows.bytes + self._rows.rows * self._row_bytes  # each may become a group
+        if not self._memory.hold(waiting + self._groups.bytes):
+            return
+        few = 2 * waiting < self._groups.bytes  # see ``spilled_groups``, rule 3
+        if few and not self._groups.can_leave:
+            return
+        self._merge()
+        if self._memory.hold(self._groups.bytes) or few:
+            self._groups.leave()
+
     def _merge(self) -> None:
         if self._rows.rows:
-            held = self._rows.take_all()
-            self._absorb(self._lifted(held.records, held.lanes))
+            self._groups.absorb(self._lifted(self._rows.take_all()))
 
-    def _lifted(self, records: pa.RecordBatch, lanes: Lanes) -> Groups:
-        keys = [decoded(records.column(name)) for name in self._config.by]
-        return Groups(keys, self._aggregates.lift(records), lanes)
-
-    def _absorb(self, rows: Groups) -> None:
-        """Merge rows, or groups, into the groups: those come first, so every group keeps its number."""
-        whole = rows if self._groups is None else self._groups.followed_by(rows)
-        keys = [*whole.keys, pa.array(whole.lanes)] if self._config.step == "partial" else whole.keys
-        ids, count = group_ids(keys, len(whole.lanes))
-        merged = self._aggregates.merge_groups(whole.states, ids, count)
-        firsts = np.flatnonzero(first_rows(ids))
-        self._groups = Groups([key.take(pa.array(firsts)) for key in whole.keys], merged, whole.lanes[firsts])
+    def _lifted(self, held: Held) -> Groups:
+        keys = [decoded(held.records.column(name)) for name in self._config.by]
+        return Groups(keys, self._aggregates.lift(held.records), held.lanes, held.rounds)
 
     def _blank(self) -> Groups:
-        keys: list[pa.Array] = []
-        return Groups(keys, self._aggregates.blank(), np.array([self._lane], dtype=np.int32))
+        return Groups([], self._aggregates.blank(), np.array([self._lane], dtype=np.int32), np.zeros(1, dtype=np.int64))
 
-    def _emit(self, round: int, out: Output) -> None:
+    def _state(self, groups: Groups) -> pa.RecordBatch:
+        columns = {
+            LANE: pa.array(groups.lanes),
+            "drained": pa.array(np.full(len(groups), self._drained)),
+            "position": pa.array(groups.positions),
+        }
+        columns |= {f"key.{place}": column for place, column in enumerate(groups.keys)}
+        parts = [part for state in groups.states for part in state]
+        return pa.record_batch(columns | {f"state.{place}": column for place, column in enumerate(parts)})
+
+    def _restored(self, state: pa.RecordBatch) -> Groups:
+        keys = [state.column(f"key.{place}") for place in range(len(self._config.by))]
+        parts = [state.column(name) for name in state.schema.names if name.startswith("state.")]
+        lanes = state.column(LANE).to_numpy().astype(np.int32)
+        return Groups(keys, self._aggregates.split(parts), lanes, state.column("position").to_numpy())
+
+    # ------------------------------------------------------------------ output
+
+    def _emit(self, round: int, out: Output) -> Steps:
+        if self._groups.spilled:
+            self._steps = self._emit_spilled(round, out)
+            return self._steps
         self._merge()
-        groups, self._groups = self._groups, None
-        partial = self._config.step == "partial"
+        groups = self._groups.groups
+        self._groups.clear()
+        self._memory.hold(0)
         if groups is None:
-            if self._config.by or partial or self._lane:
-                return
+            if self._config.by or self._partial or self._lane:
+                return None
             groups = self._blank()
-        records = self._records(groups)
-        if not partial:
-            for piece in cut(records, self._output_rows):
-                self._emitter.emit(piece, round, self._lane, out)
-            return
-        order = np.argsort(groups.lanes, kind="stable")
-        sorted_records, sorted_lanes = records.take(pa.array(order)), groups.lanes[order]
-        lanes, starts = np.unique(sorted_lanes, return_index=True)
-        ends = np.append(starts[1:], len(order))
-        for lane, start, end in zip(lanes.tolist(), starts.tolist(), ends.tolist(), strict=True):
-            for piece in cut(sorted_records.slice(start, end - start), self._output_rows):
+        records, lanes = self._records(groups), groups.lanes
+        if self._partial:
+            order = np.argsort(lanes, kind="stable")
+            records, lanes = records.take(pa.array(order)), lanes[order]
+        self._put(records, lanes, round, out)
+        return None
+
+    def _emit_spilled(self, round: int, out: Output) -> Iterator[None]:
+        """Put the groups of all partitions into the order of their first rows."""
+        width = len(self._schema)
+        places = [pa.field(LANE, pa.int32()), pa.field("position", pa.int64())]
+        schema = pa.schema([*self._schema, *places])
+        keys = [(width, SortKey(LANE)), (width + 1, SortKey("position"))]
+        runs = SortedRuns(schema, keys if self._partial else keys[1:], self._memory, self._output_rows)
+        try:
+            for groups in self._groups.results():
+                columns = [*self._records(groups).columns, pa.array(groups.lanes), pa.array(groups.positions)]
+                runs.add(pa.RecordBatch.from_arrays(columns, schema=schema))
+            self._memory.hold(0)
+            for piece in rebatched(runs.merged(), schema, self._output_rows):
+                records = pa.RecordBatch.from_arrays(piece.columns[:width], schema=self._schema)
+                self._put(records, piece.column(width).to_numpy(), round, out)
+                yield
+        finally:
+            runs.clear()
+
+    def _put(self, records: pa.RecordBatch, lanes: Lanes, round: int, out: Output) -> None:
+        """Emit rows under the first lane, or, in a partial step, each under its own; they are sorted by it."""
+        starts = np.flatnonzero(np.diff(lanes, prepend=-1)) if self._partial else np.zeros(1, dtype=np.int64)
+        ends: Positions = np.append(starts[1:], len(lanes))
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            lane = int(lanes[start]) if self._partial else self._lane
+            for piece in cut(records.slice(start, end - start), self._output_rows):
                 self._emitter.emit(piece, round, lane, out)
 
     def _records(self, groups: Groups) -> pa.RecordBatch:

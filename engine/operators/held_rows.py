@@ -1,11 +1,15 @@
 """Rows that an operator holds back, with the round and the lane that each of them came in.
 
-Rule: rows are held in the order in which they came, that of their tags. What is restored from several subtasks is put
-into that order again, by round and lane; rows of one round and lane always come from one subtask, in order.
+Rules:
+
+1. Rows are held in the order in which they came, that of their tags. What is restored from several subtasks is put into
+   that order again, by round and lane; rows of one round and lane always come from one subtask, in order.
+2. A state table may be larger than the memory: it is read piece by piece, and made of pieces that stay where they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..elements import Batch
-from ..expressions import single_array
-from .pieces import Positions
+from .pieces import PIECE_ROWS, Positions
 from .protocol import LANE
+from .stored_rows import StoredRows
 
 Lanes = npt.NDArray[np.int32]
 
@@ -90,19 +94,62 @@ class HeldRows:
 
     def snapshot(self) -> pa.Table | None:
         """The rows as a state table."""
-        if not self.rows:
-            return None
-        held = self.peek()
-        fields = [field.with_nullable(True) for field in self.schema]
-        rows = pa.StructArray.from_arrays(held.records.columns, fields=fields)
-        return pa.table({LANE: pa.array(held.lanes), "round": pa.array(held.rounds), "row": rows})
+        return state_table([self.peek()]) if self.rows else None
 
     def restore(self, table: pa.Table) -> None:
         """Hold the rows of state tables, in the order of their tags."""
-        if not table.num_rows:
-            return
-        rounds, lanes = table.column("round").to_numpy(), table.column(LANE).to_numpy()
-        order = np.lexsort([lanes, rounds])
-        rows = single_array(table.column("row").take(pa.array(order)))
-        records = pa.RecordBatch.from_arrays(rows.flatten(), schema=self.schema)
-        self.put(Held(records, rounds[order].astype(np.int64), lanes[order].astype(np.int32)))
+        for held in restored_rows(table, self.schema):
+            self.put(held)
+
+
+def state_table(parts: Iterable[Held]) -> pa.Table:
+    """The rows of one part or more as a state table; they are not copied."""
+    # one dictionary per column: a file of Arrow's IPC format takes no more
+    return pa.Table.from_batches([_state(held) for held in parts]).unify_dictionaries()
+
+
+def restored_rows(
+    table: pa.Table, schema: pa.Schema, column: str = "row", order: Positions | None = None
+) -> Iterator[Held]:
+    """The rows of state tables, piece by piece; in the order of their tags (rule 1), unless another one is given."""
+    order = tag_order(table) if order is None else order
+    stored = StoredRows(table.schema, table.to_batches())
+    if len(order) == table.num_rows and bool((np.diff(order) == 1).all()):
+        yield from (_held(records, schema, column) for records in stored.batches)
+        return
+    for start in range(0, len(order), PIECE_ROWS):
+        yield _held(stored.take(order[start : start + PIECE_ROWS]), schema, column)
+
+
+def tag_order(table: pa.Table) -> Positions:
+    """The rows of state tables in the order of their tags."""
+    return np.lexsort([table.column(LANE).to_numpy(), table.column("round").to_numpy()])
+
+
+def stored_schema(schema: pa.Schema) -> pa.Schema:
+    """Of rows in a file: their columns, then where they came from. Columns go by position: names may occur twice."""
+    return pa.schema([*schema, pa.field("round", pa.int64()), pa.field(LANE, pa.int32())])
+
+
+def stored(held: Held) -> pa.RecordBatch:
+    """Rows as they lie in a file."""
+    columns = [*held.records.columns, pa.array(held.rounds), pa.array(held.lanes)]
+    return pa.RecordBatch.from_arrays(columns, schema=stored_schema(held.records.schema))
+
+
+def from_stored(records: pa.RecordBatch, schema: pa.Schema) -> Held:
+    """Rows from a file."""
+    *columns, rounds, lanes = records.columns
+    return Held(pa.RecordBatch.from_arrays(columns, schema=schema), rounds.to_numpy(), lanes.to_numpy())
+
+
+def _state(held: Held) -> pa.RecordBatch:
+    fields = [field.with_nullable(True) for field in held.records.schema]
+    rows = pa.StructArray.from_arrays(held.records.columns, fields=fields)
+    return pa.record_batch({LANE: pa.array(held.lanes), "round": pa.array(held.rounds), "row": rows})
+
+
+def _held(state: pa.RecordBatch, schema: pa.Schema, column: str) -> Held:
+    records = pa.RecordBatch.from_arrays(state.column(column).flatten(), schema=schema)
+    rounds, lanes = state.column("round").to_numpy(), state.column(LANE).to_numpy()
+    return Held(records, rounds.astype(np.int64), lanes.astype(np.int32))

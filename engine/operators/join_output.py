@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from .join_shape import LEFT_STAYS, ONE_SIDED, RIGHT_STAYS, JoinShape, Taken
 from .matching import PairFilter, Slots, Step, slots
-from .pieces import Flags, Positions, cut
+from .pieces import Flags, Positions, cut, pieces
 
 
 class JoinOutput:
@@ -32,6 +32,8 @@ class JoinOutput:
         """The output of a step, in pieces."""
         if self._how in ONE_SIDED:
             made = self._right_semi(step) if self._how == "right semi" else self._left_rows(step)
+        elif self._condition is None and self._how not in RIGHT_STAYS:
+            made = self._all_pairs(step)
         else:
             made = self._pairs(step)
         for records in made:
@@ -40,8 +42,21 @@ class JoinOutput:
     def _slots(self, step: Step) -> Iterator[Slots]:
         return slots(step.left, step.right, step.matches, self._condition, self._limit)
 
+    def _all_pairs(self, step: Step) -> Iterator[pa.RecordBatch]:
+        """Inner and left without a filter: what matches is known before the pairs are."""
+        first, counts, rows = step.matches.first, step.matches.counts, step.matches.rows
+        is_missing = counts == 0 if self._how in LEFT_STAYS else None
+        for piece in pieces(counts if is_missing is None else np.maximum(counts, 1), self._limit):
+            where = first[piece.rows] + piece.positions
+            missing = None if is_missing is None else is_missing[piece.rows]
+            if missing is not None:
+                where[missing] = 0
+            if rows is not None and len(rows):
+                where = rows[where]
+            yield self._shape.batch(step.left, step.right, Taken(piece.rows, where, None, missing))
+
     def _pairs(self, step: Step) -> Iterator[pa.RecordBatch]:
-        """Inner, left, right, full."""
+        """Inner, left, right, full; with a filter, or with the right rows that match nothing."""
         shown = 0  # right rows below have had their place
         for piece in self._slots(step):
             keep = piece.hits | piece.misses if self._how in LEFT_STAYS else piece.hits
@@ -71,7 +86,8 @@ class JoinOutput:
 
     def _right_semi(self, step: Step) -> Iterator[pa.RecordBatch]:
         if self._condition is None:
-            step.matched[_in_any_range(step)] = True
+            for inside in _in_any_range(step, self._limit):
+                step.matched[inside] = True
         else:
             for piece in self._slots(step):
                 step.matched[piece.where[piece.hits]] = True
@@ -107,12 +123,17 @@ def _chosen(records: pa.RecordBatch, flags: Flags) -> pa.RecordBatch:
     return records if flags.all() else records.filter(pa.array(flags))
 
 
-def _in_any_range(step: Step) -> Positions:
-    """The right rows that lie in the range of matches of some left row."""
+def _in_any_range(step: Step, limit: int) -> Iterator[Positions]:
+    """The right rows that lie in the range of matches of some left row, in pieces."""
     matches = step.matches
     matching = np.flatnonzero(matches.counts)
-    size = step.right.num_rows if matches.rows is None else len(matches.rows)
-    begun = np.bincount(matches.first[matching], minlength=size + 1)
-    ended = np.bincount(matches.first[matching] + matches.counts[matching], minlength=size + 1)
-    inside: Positions = np.flatnonzero(np.cumsum(begun - ended)[:size] > 0)
-    return inside if matches.rows is None else matches.rows[inside]
+    if not len(matching):
+        return
+    matching = matching[np.argsort(matches.first[matching])]
+    low = matches.first[matching]
+    high = np.maximum.accumulate(low + matches.counts[matching])
+    apart = np.append(True, low[1:] > high[:-1])  # no range before reaches here
+    last = np.append(np.flatnonzero(apart)[1:], len(low)) - 1
+    for piece in pieces(high[last] - low[apart], limit):
+        inside = low[apart][piece.rows] + piece.positions
+        yield inside if matches.rows is None else matches.rows[inside]

@@ -20,7 +20,7 @@ import pyarrow as pa
 from ..errors import FlowError
 from ..schemas import unique_schema, value_type
 from .keys import decoded
-from .pieces import Flags, Positions, indices
+from .pieces import Flags, Positions, indices, picked
 
 LEFT, RIGHT = 0, 1
 
@@ -144,12 +144,12 @@ class _Pick:
     def of_column(self, column: pa.Array) -> pa.Array:
         if self.taken is None:
             return column.slice(int(self.rows[0]), len(self.rows))
-        return column.take(self.taken)
+        return picked(column, self.taken)
 
 
 def _either(left: pa.Array, right: pa.Array, taken: Taken) -> pa.Array:
     """The left value, or the right one where the left side is missing."""
     if taken.left_missing is None:
-        return left.take(pa.array(taken.left))
+        return picked(left, pa.array(taken.left))
     rows = np.where(taken.left_missing, len(left) + taken.right, taken.left)
-    return pa.concat_arrays([left, right]).take(pa.array(rows))
+    return picked(pa.concat_arrays([left, right]), pa.array(rows))

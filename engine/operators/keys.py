@@ -5,7 +5,8 @@ Rules:
 1. A dictionary column counts as its values. Floats are compared as SQL does: NaN equals NaN and is the largest value,
    −0.0 equals 0.0. Strings and binary are ordered by their bytes, as Arrow and Spark do.
 2. A *comparable* form of a column keeps order and equality of its non-null values: an int64 array where the type
-   allows it, else an Arrow array whose kernels compare. What stands in the place of a null is arbitrary.
+   allows it, else an Arrow array whose kernels compare; structs, lists and maps become bytes (``key_bytes``). What
+   stands in the place of a null is arbitrary.
 3. Codes of two sides share one scale, so that comparing codes is comparing keys, over any number of columns.
 """
 
@@ -21,6 +22,7 @@ import pyarrow.compute as pc
 
 from ..errors import FlowError
 from ..schemas import value_type
+from .key_bytes import key_bytes
 from .pieces import Flags, Positions
 
 Comparable: TypeAlias = Any
@@ -31,22 +33,32 @@ _CODE_LIMIT = 2**62
 """Codes stay below this, so that their sums and products fit into int64."""
 
 
-def check_key_types(kind: str, fields: Iterable[pa.Field], *, ordered: bool) -> None:
-    """The columns can be keys: of grouping, or (``ordered``) of a join, which does not take structs."""
+def check_key_types(kind: str, fields: Iterable[pa.Field], *, ordered: bool = True) -> None:
+    """The columns can be keys, of any operator: whatever has an order can be sorted by, grouped by and joined on."""
     for field in fields:
-        type = value_type(field.type)
-        if pa.types.is_struct(type) and not ordered:
-            check_key_types(kind, [pa.field(field.name, child.type) for child in type.fields], ordered=ordered)
-        elif not (_is_integral(type) or pa.types.is_floating(type) or _has_kernels(type)):
+        if not _is_key(value_type(field.type)):
             raise FlowError(
                 f"{kind}: column {field.name!r} of type {field.type} cannot be a key",
-                "use a number, boolean, string, binary, decimal, date, time or timestamp column",
+                "use a number, boolean, string, binary, decimal, date, time or timestamp column, or one nested of such",
             )
+
+
+def _is_key(type: pa.DataType) -> bool:
+    if pa.types.is_nested(type):
+        children = [value_type(type.field(number).type) for number in range(type.num_fields)]
+        return not pa.types.is_union(type) and all(map(_is_key, children))
+    return _is_integral(type) or bool(pa.types.is_floating(type)) or _has_kernels(type)
 
 
 def decoded(column: pa.Array) -> pa.Array:
     """The column with its values in place of dictionary codes."""
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def is_coded(type: pa.DataType) -> bool:
+    """Whether the comparable form of such a column is integers, which mean the same in every batch."""
+    plain = value_type(type)
+    return _is_integral(plain) or bool(pa.types.is_floating(plain))
 
 
 def comparable(given: pa.Array) -> Comparable:
@@ -61,7 +73,7 @@ def comparable(given: pa.Array) -> Comparable:
         return numbers(column).view(np.int64) ^ _SIGN
     if _is_integral(type):
         return numbers(column).astype(np.int64, copy=False)
-    return column
+    return key_bytes(column, comparable) if pa.types.is_nested(type) else column
 
 
 def numbers(column: pa.Array) -> Any:
@@ -106,12 +118,8 @@ def differences(columns: Sequence[pa.Array]) -> Flags:
 
 def _differences(given: pa.Array) -> Flags:
     column = decoded(given)
-    if pa.types.is_struct(column.type):
-        inner = [_differences(child) for child in column.flatten()]
-        differ = reduce(np.logical_or, inner, np.zeros(max(len(column) - 1, 0), dtype=bool))
-    else:
-        keys = comparable(column)
-        differ = ~compared("equal", keys[1:], keys[:-1])
+    keys = comparable(column)
+    differ: Flags = ~compared("equal", keys[1:], keys[:-1])
     if column.null_count:
         valid = validity(column)
         differ = (differ & valid[1:] & valid[:-1]) | (valid[1:] != valid[:-1])

@@ -7,7 +7,8 @@ Rules:
 2. They count over the whole task, or anew behind every barrier (``per="window"``).
 3. A subtask counts what it receives: to limit a stream as a whole it must be gathered into one subtask
    (``Stream.limit`` does). State is the number of rows seen, under the subtask's first lane.
-4. Rows behind the limit are read and dropped: an operator cannot end its input early.
+4. Once all its rows have come a limit needs no more (``satisfied``): for good, or until the next barrier if it counts
+   by windows. Rows that come nevertheless are dropped.
 """
 
 from __future__ import annotations
@@ -63,9 +64,12 @@ class RunningLimit(Stateless):
     def __init__(self, config: Limit, lane: int, seen: int) -> None:
         self._offset, self._end = config.offset, config.offset + config.count
         self._per_window = config.per == "window"
+        self.for_good = not self._per_window
         self._lane = lane
         #: rows that have come since the beginning, or the last barrier
         self._seen = seen
+        #: the input has ended, and the count is forgotten
+        self._over = False
         self._emitter = Emitter()
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
@@ -81,9 +85,13 @@ class RunningLimit(Stateless):
         if self._per_window:
             self._seen = 0
 
+    def satisfied(self, port: int) -> bool:
+        """Whether the last row has passed."""
+        return self._over or self._seen >= self._end
+
     def finish(self, out: Output) -> None:
         """Forget the count."""
-        self._seen = 0
+        self._seen, self._over = 0, True
 
     def snapshot(self) -> pa.Table | None:
         """The number of rows so far."""

@@ -7,7 +7,9 @@ Rules:
    index.
 2. Conditions and filter are judged on each pair behind the lookup; a null result is no match. A row whose pairs all
    fail is a row without match.
-3. Batches keep round and lane. Several rows per match may make a batch grow; pieces have at most ``output_rows`` rows.
+3. Batches keep round and lane, and their order. Several matches per row may make a batch grow; pieces have at most
+   ``output_rows`` rows.
+4. An index that blocks is asked on other threads for up to 1 + ``prefetch`` batches at once (``running_lookup``).
 """
 
 from __future__ import annotations
@@ -19,18 +21,22 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..elements import Batch
 from ..errors import FlowError
 from ..expressions import as_expression, same_expression
 from ..schemas import check_columns, check_distinct, check_inputs, check_movable, check_same_types, unique_schema
-from .index_protocol import Index, OpenIndex
-from .join_shape import JoinShape, Taken, check_join_type
-from .keys import check_key_types, valid_rows
+from .index_protocol import Index
+from .join_shape import JoinShape, check_join_type
+from .keys import check_key_types
 from .lookup_conditions import Between, InList
-from .matching import Matches, PairFilter, slots
-from .protocol import Emitter, OperatorContext, Output, Stateless
+from .lookup_output import LookupOutput
+from .matching import PairFilter
+from .protocol import OperatorContext
+from .running_lookup import AsynchronousLookupJoin, Inquiry, RunningLookupJoin
 
 JOIN_TYPES = ("inner", "left")
+
+PREFETCH = 2
+"""Batches that are looked up ahead unless the flow says otherwise: one to cover the wait, one for its variation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +45,8 @@ class LookupJoin:
 
     ``with_key``: the index's key columns are in the output, too. ``conditions``: what an index row must fulfil besides.
     ``filter``: a condition over the joined row. ``marker``: a last column that tells rows with a match from others.
+    ``prefetch``: how many batches to look up ahead in an index that blocks. ``split_output``: cut large output into
+    pieces; False: one batch of output for each batch of input, however large.
     """
 
     index: Index
@@ -49,7 +57,19 @@ class LookupJoin:
     conditions: tuple[Between | InList, ...] = ()
     filter: pc.Expression | str | None = None
     marker: str | None = None
+    prefetch: int = PREFETCH
+    split_output: bool = True
     kind: str = "lookup join"
+
+    @property
+    def fingerprint(self) -> str:
+        """The index's: what tells after a failure whether it still has the content that the job began with."""
+        return self.index.fingerprint()
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether lookups are under way on other threads while the stream goes on."""
+        return self.index.blocks
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The stream's columns, then the index's (without its key), then the marker."""
@@ -64,6 +84,7 @@ class LookupJoin:
         """Where the output's columns come from; checks the input."""
         check_inputs(self.kind, inputs, 1)
         check_join_type(self.kind, self.how, JOIN_TYPES)
+        self._check_options()
         check_distinct(self.kind, "key", self.on)
         check_columns(self.kind, inputs[0], self.on)
         check_movable(self.kind, inputs[0])
@@ -81,6 +102,16 @@ class LookupJoin:
             check_columns(self.kind, inputs[0], condition.probe_columns)
         once = [] if self.with_key else list(zip(self.on, self.index.key, strict=True))
         return JoinShape.of(self.kind, (inputs[0], self.index.schema), once, self.how, self.suffix)
+
+    def _check_options(self) -> None:
+        if not isinstance(self.index, Index):
+            raise FlowError(
+                f"lookup join: {type(self.index).__name__} is no index",
+                "use ps.index.memory, ps.index.parquet or ps.index.sql, or give an object with the members of "
+                "ps.index.Index: schema, key, blocks, open, fingerprint, describe",
+            )
+        if self.prefetch < 0:
+            raise FlowError(f"lookup join: prefetch is {self.prefetch}", "give 0 or more batches to look up ahead")
 
     def condition(self, shape: JoinShape) -> PairFilter | None:
         """Conditions and filter as one, ready to run."""
@@ -105,7 +136,14 @@ class LookupJoin:
         self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
     ) -> RunningLookupJoin:
         """A running join; opens the index."""
-        return RunningLookupJoin(self, inputs, context.output_rows)
+        shape = self.shape(inputs)
+        rows = context.output_rows if self.split_output else None
+        output = LookupOutput(shape, self.output_schema(inputs), self.condition(shape), self.how, rows)
+        compared = [name for condition in self.conditions for name in condition.probe_columns]
+        inquiry = Inquiry(self.index, self.on, list(dict.fromkeys([*self.on, *compared])))
+        if not self.index.blocks:
+            return RunningLookupJoin(inquiry, output)
+        return AsynchronousLookupJoin(inquiry, output, context.background, self.prefetch)
 
     def describe(self) -> str:
         """Join type, keys, index and conditions."""
@@ -117,7 +155,8 @@ class LookupJoin:
         return ", ".join([f"{self.how} on {', '.join(self.on)}", self.index.describe(), *extra])
 
     def _identity(self) -> tuple[object, ...]:
-        return self.index, self.on, self.how, self.suffix, self.with_key, self.conditions, self.marker
+        options = (self.suffix, self.with_key, self.conditions, self.marker, self.prefetch, self.split_output)
+        return self.index, self.on, self.how, *options
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -128,50 +167,3 @@ class LookupJoin:
 
     def __hash__(self) -> int:
         return hash(self._identity())
-
-
-class RunningLookupJoin(Stateless):
-    """Looks up batch by batch."""
-
-    def __init__(self, config: LookupJoin, inputs: Sequence[pa.Schema], output_rows: int) -> None:
-        self._on = config.on
-        compared = [name for condition in config.conditions for name in condition.probe_columns]
-        self._needed = list(dict.fromkeys([*config.on, *compared]))
-        self._keep_left = config.how == "left"
-        self._marked = config.marker is not None
-        self._shape = config.shape(inputs)
-        self._condition = config.condition(self._shape)
-        self._schema = config.output_schema(inputs)
-        self._output_rows = output_rows
-        self._index: OpenIndex = config.index.open()
-        self._empty = pa.RecordBatch.from_pylist([], config.index.schema)
-        self._emitter = Emitter()
-
-    def process(self, port: int, batch: Batch, out: Output) -> None:
-        """Emit the batch's rows with their matches."""
-        records = batch.records
-        right, matches = self._looked_up(records)
-        for piece in slots(records, right, matches, self._condition, self._output_rows):
-            keep = piece.hits | piece.misses if self._keep_left else piece.hits
-            missing = ~piece.hits[keep]
-            taken = Taken(piece.rows[keep], piece.where[keep], None, missing if missing.any() else None)
-            if taken.rows:
-                made = self._shape.batch(records, right, taken)
-                if self._marked:
-                    made = pa.RecordBatch.from_arrays([*made.columns, pa.array(~missing)], schema=self._schema)
-                self._emitter.emit(made, batch.tag.round, batch.tag.lane, out)
-
-    def _looked_up(self, records: pa.RecordBatch) -> tuple[pa.RecordBatch, Matches]:
-        keys = [records.column(name) for name in self._on]
-        valid = valid_rows([records.column(name) for name in self._needed])
-        if valid is None:
-            found = self._index.lookup(keys)
-            return found.records, found.matches
-        if not len(valid):
-            return self._empty, Matches.none(records.num_rows)
-        found = self._index.lookup([column.take(pa.array(valid)) for column in keys])
-        return found.records, found.matches.spread(valid, records.num_rows)
-
-    def close(self) -> None:
-        """Close the index."""
-        self._index.close()

@@ -9,6 +9,7 @@ Rules:
 3. It is called from one thread, with the batches in order. Batches between the source and a function are cut at row
    positions, not by timing; still, a function whose result depends on how rows are cut into batches gives other
    results when a filter or join before it changes the cuts.
+4. A class is built with the operator and, if it has a method ``close``, closed with it, whatever has happened.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ class MapBatches:
                 function = function()
             except Exception as error:
                 _blame_user(f"{self.describe()} could not be built", error)
-        return RunningMapBatches(function, self.describe(), self.schema)
+            close = getattr(function, "close", None)
+            return RunningMapBatches(function, self.describe(), self.schema, close if callable(close) else None)
+        return RunningMapBatches(function, self.describe(), self.schema, None)
 
     def describe(self) -> str:
         """The function's name."""
@@ -63,10 +66,15 @@ class MapBatches:
 class RunningMapBatches(Stateless):
     """Calls the function for each batch."""
 
-    def __init__(self, function: Callable[..., Any], name: str, schema: pa.Schema) -> None:
+    def __init__(
+        self, function: Callable[..., Any], name: str, schema: pa.Schema, close: Callable[[], object] | None
+    ) -> None:
         self._function = function
+        self._close = close
         self._name = name
         self._schema = schema
+        #: then a record batch of this schema is right without a look at its columns
+        self._all_nullable = all(field.nullable for field in schema)
         self._emitter = Emitter()
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
@@ -79,7 +87,17 @@ class RunningMapBatches(Stateless):
         for piece in cut(records):
             self._emitter.emit(piece, batch.tag.round, batch.tag.lane, out)
 
+    def close(self) -> None:
+        """Let the user's object go."""
+        if self._close is not None:
+            try:
+                self._close()
+            except Exception as error:
+                _blame_user(f"{self._name} raised {type(error).__name__}: {error} while it was closed", error)
+
     def _checked(self, result: object, batch: Batch) -> pa.RecordBatch:
+        if self._all_nullable and isinstance(result, pa.RecordBatch) and result.schema.equals(self._schema):
+            return result
         columns = _columns(result)
         if columns is None:
             raise DataError(

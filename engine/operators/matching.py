@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,15 @@ import pyarrow.compute as pc
 from ..errors import FlowError
 from ..expressions import Evaluator, as_expression, types_of
 from .join_shape import LEFT, JoinShape, Source
-from .pieces import PIECE_ROWS, Flags, Piece, Positions, pieces
+from .pieces import PIECE_ROWS, Flags, Piece, Positions, picked, pieces
+
+
+class Numbers(Protocol):
+    """Row numbers, picked by their positions: an array, or a file."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, wanted: Positions) -> Positions: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +41,7 @@ class Matches:
 
     first: Positions
     counts: Positions
-    rows: Positions | None
+    rows: Numbers | None
 
     @classmethod
     def none(cls, rows: int) -> Matches:
@@ -51,6 +60,7 @@ class Matches:
 class Step:
     """What a join does at once: left rows, right rows, and who matches whom.
 
+    ``right`` may be rows on disk (``stored_rows``), unless some of them leave.
     The first ``len(places)`` right rows leave with this step: each has its place before the left row ``places[n]`` if
     it has matched nothing. ``matched``: which right rows have matched something, in this step or before; whoever makes
     the output of a step notes it there.
@@ -99,9 +109,9 @@ class PairFilter:
             return np.zeros(0, dtype=bool)
         mine, theirs = pa.array(rows), pa.array(where)
         arrays = [
-            left.column(source.position).take(mine)
+            picked(left.column(source.position), mine)
             if source.side == LEFT
-            else right.column(source.position).take(theirs)
+            else picked(right.column(source.position), theirs)
             for source in self._sources
         ]
         (mask,) = self._evaluator.evaluate(pa.RecordBatch.from_arrays(arrays, schema=self._schema))

@@ -13,7 +13,15 @@ Rules:
 5. State holds the rows that have come and are not yet joined: none at the end of a round that both ports have ended.
    A snapshot within a unit that is being joined in steps would number the pieces of its output anew; in deterministic
    flows barriers stand at ends of rounds, where no unit is open.
-6. ``drain`` joins what is there as if it were all: rows never join across a task barrier.
+6. ``drain`` joins what is there as if it were all: rows never join across a task barrier. What operators before the
+   join emit at one comes behind the last round that has ended. Such *late* rows belong to the unit of the final round
+   and their lane, where they meet those of a side that has ended before the barrier; they leave in the round that ended
+   last. They are never refused: the other side may stand behind the barrier already, and have no more.
+7. Once a side has ended and none of its rows can match what is still to come, the other side is ``satisfied``, unless
+   its rows stay without a match: inner and semi joins end both sides early, left and anti joins the right one, right
+   joins the left one.
+8. Inputs whose rows come in other rounds than the source rows that they are made of would miss each other: the planner
+   lets in none (``engine.rounds_kept``).
 """
 
 from __future__ import annotations
@@ -26,13 +34,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..elements import Batch
+from ..elements import FINAL_ROUND, Batch, Tag
 from ..expressions import single_array
 from .equi_join import NAMES, EquiJoin
 from .join_output import JoinOutput
-from .join_shape import LEFT, RIGHT
+from .join_shape import LEFT, RIGHT, RIGHT_STAYS
 from .matching import Step
-from .merge_sides import STEP_ROWS, Rows, Side, Unit, is_worth_a_step, step
+from .merge_sides import STEP_ROWS, Rows, Side, Unit, is_less, is_worth_a_step, step
 from .protocol import LANE, Emitter, OperatorContext, Output, Stateless
 
 HELD_ROWS = 2 * STEP_ROWS
@@ -45,6 +53,15 @@ HELD_UNITS = 64
 """The same in units, for splits of few rows."""
 
 UnitKey: TypeAlias = tuple[int, int]
+
+ENDED = (float("inf"), -1)
+"""How far a port has come that has ended."""
+
+NEED_A_MATCH = (
+    frozenset({"inner", "left semi", "right", "right semi"}),
+    frozenset({"inner", "left semi", "right semi", "left", "anti"}),
+)
+"""For each port the join types in which its rows without a match give nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +88,10 @@ class RunningMergeJoin(Stateless):
         self._inputs = inputs
         shape = config.shape(inputs)
         self._output = JoinOutput(config.how, shape, config.condition(shape), output_rows)
+        self._placed = config.how in RIGHT_STAYS or config.how == "right semi"
+        self._how = config.how
+        #: for each port whether no further row can matter
+        self._satisfied = [False, False]
         self._empty = (_empty(inputs[LEFT]), _empty(inputs[RIGHT]))
         #: units of which a row has come and that are not yet joined, by round and lane
         self._units: dict[UnitKey, Unit] = {}
@@ -82,8 +103,7 @@ class RunningMergeJoin(Stateless):
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         """Hold the batch, and join what it completes."""
-        key = (batch.tag.round, batch.tag.lane)
-        self._reached[port] = key
+        key = self._unit(port, batch.tag)
         self._side(key, port).add(batch.records, self._on[port], _where(port, key))
         self._advance(out)
 
@@ -94,25 +114,35 @@ class RunningMergeJoin(Stateless):
 
     def end_port(self, port: int, out: Output) -> None:
         """Every unit is complete on this port."""
-        self._reached[port] = (float("inf"), -1)
+        self._reached[port] = ENDED
         self._advance(out)
 
     def drain(self, out: Output) -> None:
         """Join what has come of every unit, and begin anew."""
         for key in sorted(self._units):
-            self._emit(step(self._units.pop(key), (True, True), self._empty), key, out)
+            self._emit(self._step(self._units.pop(key), (True, True)), key, out)
         self._needed = None
 
     def accepts(self, port: int) -> bool:
         """Not if this side holds enough while the other one is needed."""
         if self._needed is None or self._needed == port:
             return True
+        if min(self._units)[0] == FINAL_ROUND and self._reached[port][0] < FINAL_ROUND:
+            return True  # late rows
         sides = [unit.sides[port] for unit in self._units.values()]
         return (
             sum(side.rows for side in sides) < HELD_ROWS
             and sum(side.bytes for side in sides) < HELD_BYTES
             and len(sides) < HELD_UNITS
         )
+
+    def satisfied(self, port: int) -> bool:
+        """Whether the other side has ended, and neither its rows nor this one's can come of further rows here."""
+        if self._how not in NEED_A_MATCH[port] or self._reached[1 - port] != ENDED:
+            return False
+        if not self._satisfied[port]:
+            self._satisfied[port] = not any(self._may_match(key, unit, port) for key, unit in self._units.items())
+        return self._satisfied[port]
 
     def snapshot(self) -> pa.Table | None:
         """The rows held, as structs in columns ``left`` and ``right``, with the port and the unit's round; ``matched``:
@@ -139,6 +169,21 @@ class RunningMergeJoin(Stateless):
 
     # ------------------------------------------------------------------ parts
 
+    def _unit(self, port: int, tag: Tag) -> UnitKey:
+        """The unit of a batch that has come; notes how far the port is."""
+        key = (tag.round, tag.lane)
+        if key < self._reached[port]:
+            return (FINAL_ROUND, tag.lane)  # late
+        self._reached[port] = key
+        return key
+
+    def _round(self, key: UnitKey) -> int:
+        """The round in which a unit's rows leave: its own; late ones in the round that has ended last."""
+        open_rounds = [round for round, _ in self._reached if round < FINAL_ROUND]
+        if key[0] < FINAL_ROUND or not open_rounds:
+            return key[0]
+        return max(0, int(min(open_rounds)) - 1)
+
     def _side(self, key: UnitKey, port: int) -> Side:
         if key not in self._units:
             self._units[key] = Unit()
@@ -153,14 +198,24 @@ class RunningMergeJoin(Stateless):
             unit = self._units[key]
             if all(complete):
                 del self._units[key]
-                self._emit(step(unit, complete, self._empty), key, out)
+                self._emit(self._step(unit, complete), key, out)
             elif is_worth_a_step(unit, complete):
-                self._emit(step(unit, complete, self._empty), key, out)
+                self._emit(self._step(unit, complete), key, out)
                 self._needed = self._port_needed(unit, complete)
                 return
             else:
                 self._needed = self._port_needed(unit, complete)
                 return
+
+    def _may_match(self, key: UnitKey, unit: Unit, port: int) -> bool:
+        """Whether a further row on the port may match one that the other side holds in this unit."""
+        mine, other = unit.sides[port], unit.sides[1 - port]
+        if not other.rows or self._reached[port] > key:
+            return False
+        return self._reached[port] < key or not (other.is_without_keys or is_less(other.last, mine.last))
+
+    def _step(self, unit: Unit, complete: tuple[bool, bool]) -> Step | None:
+        return step(unit, complete, self._empty, placed=self._placed)
 
     def _port_needed(self, unit: Unit, complete: tuple[bool, bool]) -> int:
         if any(complete):
@@ -170,7 +225,7 @@ class RunningMergeJoin(Stateless):
     def _emit(self, made: Step | None, key: UnitKey, out: Output) -> None:
         if made is not None:
             for records in self._output.rows(made):
-                self._emitter.emit(records, *key, out)
+                self._emitter.emit(records, self._round(key), key[1], out)
 
     def _state_rows(self, key: UnitKey, port: int, part: Rows) -> pa.Table:
         records, rows = part.records, part.records.num_rows
@@ -194,4 +249,5 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _where(port: int, key: UnitKey) -> str:
-    return f"{NAMES[port]} input of the merge join (round {key[0]}, lane {key[1]})"
+    round = "final round" if key[0] == FINAL_ROUND else f"round {key[0]}"
+    return f"{NAMES[port]} input of the merge join ({round}, lane {key[1]})"

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from .protocol import OUTPUT_ROWS
 
@@ -23,20 +25,28 @@ Positions = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Piece:
-    """Some consecutive output rows: the input ``rows`` they derive from, and their ``positions`` within its output."""
+    """Some consecutive output rows, from number ``low`` on: the input ``rows`` that they derive from. ``starts``: the
+    number of the first output row of each input row."""
 
     rows: Positions
-    positions: Positions
+    starts: Positions
+    low: int
     #: every input row from the first to the last occurs exactly once
     contiguous: bool
+
+    @cached_property
+    def positions(self) -> Positions:
+        """The position of each row within the output of its input row."""
+        positions: Positions = np.arange(self.low, self.low + len(self.rows)) - self.starts[self.rows]
+        return positions
 
     def repeat(self, records: Any) -> Any:
         """The input rows of ``records`` (a record batch, a table or an array), each as often as it occurs."""
         if self.contiguous:
             return records.slice(int(self.rows[0]), len(self.rows))
-        return records.take(pa.array(self.rows))
+        return picked(records, pa.array(self.rows))
 
 
 def pieces(counts: Positions, limit: int = PIECE_ROWS) -> Iterator[Piece]:
@@ -49,8 +59,16 @@ def pieces(counts: Positions, limit: int = PIECE_ROWS) -> Iterator[Piece]:
         first = int(np.searchsorted(ends, low, side="right"))
         last = int(np.searchsorted(ends, high, side="left")) + 1
         inside = np.minimum(ends[first:last], high) - np.maximum(starts[first:last], low)
-        rows = np.repeat(np.arange(first, last), inside)
-        yield Piece(rows, np.arange(low, high) - starts[rows], bool((inside == 1).all()))
+        contiguous = len(inside) == high - low and bool((inside == 1).all())
+        rows = np.arange(first, last) if contiguous else np.repeat(np.arange(first, last), inside)
+        yield Piece(rows, starts, low, contiguous)
+
+
+def picked(records: Any, rows: pa.Array) -> Any:
+    """``records.take(rows)`` for row numbers that the engine has computed: they are not checked a second time, which
+    for columns of numbers is half of the work. Rows that lie on disk (``stored_rows``) pick by themselves."""
+    own = getattr(records, "picked", None)
+    return pc.take(records, rows, boundscheck=False) if own is None else own(rows)
 
 
 def cut(records: pa.RecordBatch, limit: int = PIECE_ROWS) -> Iterator[pa.RecordBatch]:

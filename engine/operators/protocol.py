@@ -29,13 +29,14 @@ Rules that an operator must keep:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from ..elements import Batch, Tag
+from ..errors import InternalError
 from ..identity import Attempt, CheckpointId, CommitPermit, Committable, TaskId
 
 LANE = "__lane"
@@ -44,6 +45,55 @@ LANE = "__lane"
 OUTPUT_ROWS = 64 * 1024
 """Rows of a batch that an operator makes of its own: large enough for kernels to pay, small enough for a core's cache,
 and the bound that keeps an exploding list or product from becoming one batch."""
+
+
+class SpillFile(Protocol):
+    """Batches on disk, written once and read as often as wanted; in memory only while they are looked at."""
+
+    @property
+    def rows(self) -> int: ...
+
+    def write(self, records: pa.RecordBatch) -> None: ...
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The batches, in the order in which they were written. Ends the writing."""
+
+    def delete(self) -> None:
+        """Remove the file; it is removed with its operator in any case."""
+
+
+class Memory(Protocol):
+    """An operator's account of the bytes that it holds, and the place where it may put them instead."""
+
+    def hold(self, held: int) -> bool:
+        """Say that the operator holds ``held`` bytes now. True: that is too much, it should spill."""
+
+    def spill(self, schema: pa.Schema) -> SpillFile:
+        """A new, empty file."""
+
+
+class Unlimited:
+    """The account of an operator that nobody bounds."""
+
+    def hold(self, held: int) -> bool:
+        return False
+
+    def spill(self, schema: pa.Schema) -> SpillFile:
+        raise InternalError("an operator without a memory budget has nothing to spill")
+
+
+Background = Callable[[Callable[[], Any], Callable[[Any], None]], None]
+"""Runs work that must wait on another thread, then calls back *from that thread* with its result or its exception, and
+wakes the driver. The callback may only put the answer where the operator finds it."""
+
+
+def run_at_once(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    """The background of a context that has none: runs the work in place."""
+    try:
+        answer = work()
+    except Exception as error:
+        answer = error
+    done(answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +108,8 @@ class OperatorContext:
     lanes: range
     job: str = ""
     output_rows: int = OUTPUT_ROWS
+    memory: Memory = field(default_factory=Unlimited)
+    background: Background = run_at_once
 
 
 class Output(Protocol):
@@ -91,22 +143,34 @@ class Emitter:
             out.emit(Batch(records, self.tag(round, lane)))
 
 
+Steps = Iterator[None] | None
+"""What a call answers that may have much to emit: None when it is done, or an iterator that emits a little (a batch,
+say) with each step. The driver goes on with it only when everything so far has been sent, so that an operator that
+holds more than fits into memory never has to put out all of it at once."""
+
+
+def exhaust(steps: Steps) -> None:
+    """Take all steps at once, where nothing bounds the output."""
+    for _ in steps or ():
+        pass
+
+
 class RunningOperator(Protocol):
     """One driver's instance of an operator; see the module's rules."""
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         """Take one batch."""
 
-    def end_round(self, port: int, round: int, out: Output) -> None:
+    def end_round(self, port: int, round: int, out: Output) -> Steps:
         """Round ``round`` has ended on this port."""
 
-    def end_port(self, port: int, out: Output) -> None:
+    def end_port(self, port: int, out: Output) -> Steps:
         """This port sends no more batches."""
 
-    def finish(self, out: Output) -> None:
+    def finish(self, out: Output) -> Steps:
         """All ports have ended and the flow drains: emit whatever is still held, in round ``FINAL_ROUND``."""
 
-    def drain(self, out: Output) -> None:
+    def drain(self, out: Output) -> Steps:
         """A task barrier has come on all ports: emit what depends on the rows so far, and forget it.
 
         Unlike ``finish`` the operator goes on afterwards, as if it were new. Rows are emitted in the last round that
@@ -121,6 +185,35 @@ class RunningOperator(Protocol):
 
     def close(self) -> None:
         """Release resources; nothing may be emitted."""
+
+
+@runtime_checkable
+class AsynchronousOperator(Protocol):
+    """What a running operator offers besides, if it has work under way elsewhere (``OperatorContext.background``).
+
+    The driver calls ``poll`` whenever it is woken. It gives the operator batches only while it ``accepts`` them, and
+    ends of rounds, ``finish``, ``drain`` and ``snapshot`` only while nothing is under way: so what is in flight is
+    never part of a checkpoint, and leaves before the end of its round.
+    """
+
+    @property
+    def waits_for(self) -> str:
+        """What is under way, in words; "" if nothing is."""
+
+    def poll(self, out: Output) -> bool:
+        """Take over what has come back and emit it, in the order of the input. Whether anything was."""
+
+
+@runtime_checkable
+class SatisfiableOperator(Protocol):
+    """What a running operator offers besides, if it may need no more input before its ports have ended."""
+
+    def satisfied(self, port: int) -> bool:
+        """Whether no further row on this port can matter. Once true it stays true, until ``drain`` at the latest.
+
+        What is upstream may then throw its rows away; ends of rounds, barriers and the end of the port still come.
+        An operator with an attribute ``for_good`` that is true stays satisfied beyond ``drain``: its sources may end.
+        """
 
 
 class RunningSink(RunningOperator, Protocol):
@@ -142,7 +235,11 @@ class Committer(Protocol):
 
 @runtime_checkable
 class OperatorConfig(Protocol):
-    """The immutable half of an operator. Configs are frozen dataclasses; equal configs behave equally."""
+    """The immutable half of an operator. Configs are frozen dataclasses; equal configs behave equally.
+
+    One whose running operator is an :class:`AsynchronousOperator` says so with an attribute ``asynchronous`` that is
+    true: the planner then begins a pipeline with it.
+    """
 
     @property
     def kind(self) -> str:
@@ -188,17 +285,17 @@ class SinkConfig(OperatorConfig, Protocol):
 class Stateless:
     """The parts of :class:`RunningOperator` that an operator without state, with one port, need not write."""
 
-    def end_round(self, port: int, round: int, out: Output) -> None:
-        pass
+    def end_round(self, port: int, round: int, out: Output) -> Steps:
+        return None
 
-    def end_port(self, port: int, out: Output) -> None:
-        pass
+    def end_port(self, port: int, out: Output) -> Steps:
+        return None
 
-    def finish(self, out: Output) -> None:
-        pass
+    def finish(self, out: Output) -> Steps:
+        return None
 
-    def drain(self, out: Output) -> None:
-        pass
+    def drain(self, out: Output) -> Steps:
+        return None
 
     def accepts(self, port: int) -> bool:
         return True

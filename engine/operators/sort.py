@@ -6,21 +6,25 @@ Rules:
 2. The sort is stable: rows with equal keys come in the order of their tags, whatever the batches.
 3. A subtask sorts what it receives: for one sorted sequence the input must be gathered into one subtask
    (``Stream.sort`` does). State is the rows held, each with its lane.
+4. When too much is held it is sorted and written to a file (``sorted_runs``); at the end the files are merged and
+   emitted a batch at a time. Rows and their order are the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from ..elements import FINAL_ROUND, Batch
 from ..schemas import check_inputs, check_movable
-from .held_rows import HeldRows
+from .held_rows import HeldRows, from_stored, restored_rows, state_table, stored, stored_schema
 from .pieces import cut
-from .protocol import Emitter, OperatorContext, Output, Stateless
+from .protocol import Emitter, OperatorContext, Output, Stateless, Steps
+from .sorted_runs import SortedRuns
 from .sorting import SortKey, check_sort_keys, sorted_order
+from .stored_rows import rebatched
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Sort:
         """A running sort that holds the rows of ``restored``."""
         running = RunningSort(self.keys, inputs[0], context)
         if restored is not None:
-            running.held.restore(restored)
+            running.restore(restored)
         return running
 
     def describe(self) -> str:
@@ -54,36 +58,81 @@ class RunningSort(Stateless):
 
     def __init__(self, keys: tuple[SortKey, ...], schema: pa.Schema, context: OperatorContext) -> None:
         self._keys = keys
+        self._schema = schema
         self._lane = context.lanes.start
         self._output_rows = context.output_rows
-        #: the rows since the last barrier
-        self.held = HeldRows(schema)
+        self._memory = context.memory
+        #: the rows since the last barrier, or since the last run was written
+        self._held = HeldRows(schema)
+        #: the rows before those, since the last barrier, and where each came from
+        self._runs = SortedRuns(stored_schema(schema), self._by_position(), context.memory, context.output_rows)
         #: the last round that has ended
         self._round = 0
         self._emitter = Emitter()
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         """Hold the rows."""
-        self.held.add(batch)
+        self._held.add(batch)
+        self._spill_if_too_much()
 
     def end_round(self, port: int, round: int, out: Output) -> None:
         """Remember the round, for a barrier."""
         self._round = round if round < FINAL_ROUND else self._round
 
-    def drain(self, out: Output) -> None:
+    def drain(self, out: Output) -> Steps:
         """Emit what has come since the last barrier."""
-        self._emit(self._round, out)
+        return self._emit(self._round, out)
 
-    def finish(self, out: Output) -> None:
+    def finish(self, out: Output) -> Steps:
         """Emit what is held."""
-        self._emit(FINAL_ROUND, out)
+        return self._emit(FINAL_ROUND, out)
 
     def snapshot(self) -> pa.Table | None:
-        """The rows held."""
-        return self.held.snapshot()
+        """The rows held; those in files stay there."""
+        parts = [from_stored(records, self._schema) for records in self._runs.stored()]
+        if self._held.rows:
+            parts.append(self._held.peek())
+        return state_table(parts) if parts else None
 
-    def _emit(self, round: int, out: Output) -> None:
-        records = self.held.take_all().records
+    def restore(self, table: pa.Table) -> None:
+        """Hold the rows of earlier snapshots."""
+        for held in restored_rows(table, self._schema):
+            self._held.put(held)
+            self._spill_if_too_much()
+
+    def close(self) -> None:
+        """Remove the files."""
+        self._forget()
+
+    # ------------------------------------------------------------------ parts
+
+    def _spill_if_too_much(self) -> None:
+        if self._memory.hold(self._held.bytes):
+            self._runs.add(stored(self._held.take_all()))
+            self._memory.hold(0)
+
+    def _emit(self, round: int, out: Output) -> Steps:
+        if self._runs.rows:
+            return self._merge(round, out)
+        records = self._held.take_all().records
         order = sorted_order([records.column(key.column) for key in self._keys], self._keys)
         for piece in cut(records.take(pa.array(order)), self._output_rows):
             self._emitter.emit(piece, round, self._lane, out)
+        self._memory.hold(0)
+        return None
+
+    def _merge(self, round: int, out: Output) -> Iterator[None]:
+        youngest = self._runs.sorted_pieces(stored(self._held.take_all()))
+        merged = (from_stored(records, self._schema).records for records in self._runs.merged(youngest))
+        for piece in rebatched(merged, self._schema, self._output_rows):
+            self._emitter.emit(piece, round, self._lane, out)
+            yield
+        self._forget()
+
+    def _forget(self) -> None:
+        self._held.take_all()
+        self._runs.clear()
+        self._memory.hold(0)
+
+    def _by_position(self) -> list[tuple[int, SortKey]]:
+        return [(self._schema.get_field_index(key.column), key) for key in self._keys]

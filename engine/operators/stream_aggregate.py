@@ -100,7 +100,7 @@ class RunningStreamAggregate(Stateless):
         self._round = 0
         #: lane -> its group in progress, one row of keys and states; only lanes that have had a row
         self._open: dict[int, pa.RecordBatch] = {}
-        #: lane -> groups that have ended and wait for the end of the round, in order; empty between rounds
+        #: lane -> groups that have ended, as they are held, in order; they wait for the end of the round
         self._done: dict[int, list[pa.RecordBatch]] = {}
         self._emitter = Emitter()
 
@@ -155,11 +155,11 @@ class RunningStreamAggregate(Stateless):
         """Take over the groups of earlier snapshots."""
         for lane in pc.unique(table.column(LANE)).to_pylist():
             rows = table.filter(pc.equal(table.column(LANE), lane))
-            opened, done = (single_array(rows.column(name)).drop_null() for name in ("open", "done"))
-            if len(opened):
-                self._open[lane] = pa.RecordBatch.from_arrays(opened.flatten(), schema=self._open_schema)
-            if len(done):
-                self._done[lane] = [pa.RecordBatch.from_arrays(done.flatten(), schema=self._schema)]
+            opened, done = (self._groups_of(rows.column(name)) for name in ("open", "done"))
+            if opened is not None:
+                self._open[lane] = opened
+            if done is not None:
+                self._done[lane] = [done]
 
     # ------------------------------------------------------------------ parts
 
@@ -168,13 +168,13 @@ class RunningStreamAggregate(Stateless):
             self._complete(lane, self._open.pop(lane))
 
     def _complete(self, lane: int, groups: pa.RecordBatch) -> None:
-        keys, states = self._split(groups)
-        columns = [*keys, *self._aggregates.columns(states)]
-        self._done.setdefault(lane, []).append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        self._done.setdefault(lane, []).append(groups)
 
     def _emit_done(self, round: int, out: Output) -> None:
         for lane in sorted(self._done):
-            for piece in cut(pa.concat_batches(self._done.pop(lane)), self._output_rows):
+            keys, states = self._split(pa.concat_batches(self._done.pop(lane)))
+            columns = [*keys, *self._aggregates.columns(states)]
+            for piece in cut(pa.RecordBatch.from_arrays(columns, schema=self._schema), self._output_rows):
                 self._emitter.emit(piece, round, lane, out)
 
     def _split(self, groups: pa.RecordBatch) -> tuple[list[pa.Array], list[State]]:
@@ -191,9 +191,13 @@ class RunningStreamAggregate(Stateless):
         columns = {
             LANE: pa.array(np.full(rows, lane, dtype=np.int32)),
             "open": _as_structs(opened, self._open_schema, rows),
-            "done": _as_structs(done, self._schema, rows),
+            "done": _as_structs(done, self._open_schema, rows),
         }
         return pa.table(columns)
+
+    def _groups_of(self, structs: pa.ChunkedArray) -> pa.RecordBatch | None:
+        groups = single_array(structs).drop_null()
+        return pa.RecordBatch.from_arrays(groups.flatten(), schema=self._open_schema) if len(groups) else None
 
 
 def _replace_first(column: pa.Array, first: pa.Array) -> pa.Array:

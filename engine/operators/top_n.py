@@ -4,7 +4,8 @@ Rules:
 
 1. Of rows with equal keys the earlier ones stay, in the order of their tags: the result is the head of what ``Sort``
    gives. It is emitted at a barrier (``drain``) or the end, under the subtask's first lane.
-2. At most as many rows are held as are kept, and as many again (or ``SPARE_ROWS``) that wait to be compared.
+2. At most as many rows are held as are kept, and as many again (or ``SPARE_ROWS``) that wait to be compared. A row
+   whose first key is worse than that of ``count`` rows before it is not held at all.
 3. ``per_lane``: the first rows of every lane, under that lane. It is the step before the lanes are gathered.
 4. A subtask sees the rows that it receives: for one result the input must be gathered (``Stream.top_n`` does).
 """
@@ -21,9 +22,10 @@ from ..elements import FINAL_ROUND, Batch
 from ..errors import FlowError
 from ..schemas import check_inputs, check_movable
 from .held_rows import Held, HeldRows
-from .pieces import PIECE_ROWS, cut
+from .keys import is_coded, validity
+from .pieces import PIECE_ROWS, Positions, cut
 from .protocol import Emitter, OperatorContext, Output, Stateless
-from .sorting import SortKey, check_sort_keys, sorted_order
+from .sorting import SortKey, check_sort_keys, sort_codes, sorted_order
 
 SPARE_ROWS = PIECE_ROWS
 
@@ -69,16 +71,28 @@ class RunningTopN(Stateless):
         #: the best rows so far and those not compared yet, in the order of their tags
         self.held = HeldRows(schema)
         self._kept = 0
+        #: lane (the subtask's first one if lanes do not matter) -> the code of the first key beyond which no row counts
+        self._bounds: dict[int, int] = {}
         #: the last round that has ended
         self._round = 0
         self._emitter = Emitter()
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
-        """Hold the rows; from time to time drop those that cannot be among the first."""
+        """Hold the rows that may be among the first; from time to time drop those that are not."""
+        bound = self._bounds.get(batch.tag.lane if self._config.per_lane else self._lane)
+        if bound is not None:
+            codes = _first_codes(batch.records, self._config.keys[0])
+            hopeful = np.flatnonzero(codes <= bound)
+            if not len(hopeful):
+                return
+            if len(hopeful) < len(codes):
+                batch = Batch(batch.records.take(pa.array(hopeful)), batch.tag)
         self.held.add(batch)
         if self.held.rows - self._kept >= max(self._kept, SPARE_ROWS):
             held = self.held.take_all()
-            self.held.put(held.take(np.sort(self._best(held))))
+            best = held.take(np.sort(self._best(held)))
+            self._note_bounds(best)
+            self.held.put(best)
             self._kept = self.held.rows
 
     def end_round(self, port: int, round: int, out: Output) -> None:
@@ -97,19 +111,35 @@ class RunningTopN(Stateless):
         """The rows held."""
         return self.held.snapshot()
 
-    def _best(self, held: Held) -> np.ndarray:
+    def _best(self, held: Held) -> Positions:
         """The rows to keep: in order, lane by lane if so configured."""
         keys, count = self._config.keys, self._config.count
-        columns = [held.records.column(key.column) for key in keys]
-        if not self._config.per_lane:
-            return sorted_order(columns, keys)[:count]
-        order = sorted_order(columns, keys, [held.lanes])
-        lanes = held.lanes[order]
-        return order[np.arange(len(order)) - np.searchsorted(lanes, lanes) < count]
+        if self._config.per_lane:
+            order = sorted_order([held.records.column(key.column) for key in keys], keys, [held.lanes])
+            lanes = held.lanes[order]
+            return order[np.arange(len(order)) - np.searchsorted(lanes, lanes) < count]
+        rows = held.records.num_rows
+        if rows <= count:
+            return sorted_order([held.records.column(key.column) for key in keys], keys)
+        codes = _first_codes(held.records, keys[0])
+        hopeful = np.flatnonzero(codes <= np.partition(codes, count - 1)[count - 1])
+        columns = [held.records.column(key.column).take(pa.array(hopeful)) for key in keys]
+        return hopeful[sorted_order(columns, keys)[:count]]
+
+    def _note_bounds(self, best: Held) -> None:
+        """Remember the worst first key of as many rows as are kept, by lane; not for keys without a lasting code."""
+        if not is_coded(best.records.schema.field(self._config.keys[0].column).type):
+            return
+        codes = _first_codes(best.records, self._config.keys[0])
+        lanes = best.lanes if self._config.per_lane else np.full(len(codes), self._lane)
+        for lane in np.unique(lanes):
+            mine = codes[lanes == lane]
+            if len(mine) == self._config.count:
+                self._bounds[int(lane)] = int(mine.max())
 
     def _emit(self, round: int, out: Output) -> None:
         held = self.held.take_all()
-        self._kept = 0
+        self._kept, self._bounds = 0, {}
         best = held.take(self._best(held))
         if not self._config.per_lane:
             best = Held(best.records, np.zeros_like(best.rounds), np.full_like(best.lanes, self._lane))
@@ -118,3 +148,14 @@ class RunningTopN(Stateless):
         for _, lane, start, rows in best.units():
             for piece in cut(best.records.slice(start, rows), self._output_rows):
                 self._emitter.emit(piece, round, lane, out)
+
+
+def _first_codes(records: pa.RecordBatch, key: SortKey) -> Positions:
+    """Integers that are smaller only for rows that come first by ``key``; equal ones say nothing."""
+    column = records.column(key.column)
+    codes = sort_codes(column)
+    codes = ~codes if key.descending else codes
+    if column.null_count:
+        bounds = np.iinfo(np.int64)
+        codes = np.where(validity(column), codes, bounds.min if key.nulls_first else bounds.max)
+    return codes

@@ -96,13 +96,11 @@ class RunningUnion(Stateless):
 
     def drain(self, out: Output) -> None:
         """Pass on what the operators before have drained, and whatever else is held."""
-        piles = [[*held, *late] for held, late in zip(self._held, self._late, strict=True)]
-        places = {(batch.tag.round, batch.tag.lane, port) for port, pile in enumerate(piles) for batch in pile}
-        for round, lane, port in sorted(places):
-            for batch in piles[port]:
-                if (batch.tag.round, batch.tag.lane) == (round, lane):
-                    self._emit(batch, out)
-        self._held, self._late = [[] for _ in piles], [[] for _ in piles]
+        ports = range(len(self._held))
+        batches = [(port, batch) for port in ports for batch in (*self._held[port], *self._late[port])]
+        for _, batch in sorted(batches, key=lambda each: (each[1].tag.round, each[1].tag.lane, each[0])):
+            self._emit(batch, out)
+        self._held, self._late = [[] for _ in ports], [[] for _ in ports]
 
     def snapshot(self) -> pa.Table | None:
         """The rows held, with their port; none at the end of a round."""

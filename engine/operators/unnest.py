@@ -14,7 +14,8 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ import pyarrow as pa
 from ..elements import Batch
 from ..errors import FlowError
 from ..schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
-from .pieces import Piece, Positions, indices, pieces
+from .pieces import Piece, Positions, indices, picked, pieces
 from .protocol import Emitter, OperatorContext, Output, Stateless
 
 
@@ -79,9 +80,10 @@ class RunningUnnest(Stateless):
         """Emit one row per element."""
         records = batch.records
         lists = {name: _Lists.of(records.column(name)) for name in self._config.columns}
-        longest = np.maximum.reduce([found.lengths for found in lists.values()])
+        longest = reduce(np.maximum, [found.lengths for found in lists.values()])
         keeps_all = self._config.outer or self._config.marker is not None
         counts = np.maximum(longest, 1) if keeps_all else longest
+        lists = {name: found.laid_out(counts) for name, found in lists.items()}
         for piece in pieces(counts, self._output_rows):
             arrays: list[pa.Array] = []
             for name, column in zip(records.schema.names, records.columns, strict=True):
@@ -101,6 +103,8 @@ class _Lists:
     starts: Positions
     lengths: Positions
     values: tuple[pa.Array, ...]
+    #: the output is the elements as they stand, without gaps between lists and without padding
+    gapless: bool = False
 
     @classmethod
     def of(cls, given: pa.Array) -> _Lists:
@@ -112,17 +116,24 @@ class _Lists:
             lengths = np.full(rows, size, dtype=np.int64)
         else:
             offsets = column.offsets.to_numpy().astype(np.int64)
-            starts, lengths = offsets[:-1], np.diff(offsets)
+            starts, lengths = offsets[:-1], offsets[1:] - offsets[:-1]
         if column.null_count:
             lengths = np.where(column.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
         values = (column.keys, column.items) if pa.types.is_map(column.type) else (column.values,)
         return cls(starts, lengths, values)
 
+    def laid_out(self, counts: Positions) -> _Lists:
+        """The same for an output of ``counts[n]`` rows for list ``n``."""
+        adjacent = bool((self.starts[1:] == self.starts[:-1] + self.lengths[:-1]).all())
+        return replace(self, gapless=adjacent and bool((counts == self.lengths).all()))
+
     def elements(self, piece: Piece) -> list[pa.Array]:
+        if self.gapless:
+            return [values.slice(int(self.starts[0]) + piece.low, len(piece.rows)) for values in self.values]
         padded = piece.positions >= self.lengths[piece.rows]
         where = np.where(padded, 0, self.starts[piece.rows] + piece.positions)
         taken = indices(where, padded if padded.any() else None)
-        return [values.take(taken) for values in self.values]
+        return [picked(values, taken) for values in self.values]
 
 
 def _element_fields(field: pa.Field) -> list[pa.Field]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -81,14 +81,19 @@ class Partitions:
     rows: int
 
     @cached_property
+    def lengths(self) -> Positions:
+        """The number of rows of each partition."""
+        return np.diff(np.append(self.starts, self.rows))
+
+    @cached_property
     def ids(self) -> Positions:
         """For each row the number of its partition."""
-        return np.repeat(np.arange(len(self.starts)), np.diff(np.append(self.starts, self.rows)))
+        return np.repeat(np.arange(len(self.starts)), self.lengths)
 
     @cached_property
     def first(self) -> Positions:
         """For each row the first row of its partition."""
-        return self.starts[self.ids]
+        return np.repeat(self.starts, self.lengths)
 
     @cached_property
     def peer_ids(self) -> Positions:
@@ -144,15 +149,31 @@ def _running_count(values: pa.Array | None, parts: Partitions) -> Positions:
 def _running_total(numbers: Positions, parts: Partitions) -> Positions:
     """Running sums of integers; wrapping around on the way does no harm to those that fit."""
     total = np.cumsum(numbers)
-    return total - (total - numbers)[parts.first]
+    before = total[parts.starts] - numbers[parts.starts] if parts.rows else total
+    total -= np.repeat(before, parts.lengths)
+    return total
 
 
 def _running_sum(each: WindowFunction, values: pa.Array, parts: Partitions) -> pa.Array:
-    empty = _running_count(values, parts) == 0
+    empty = _running_count(values, parts) == 0 if values.null_count else None
     result = Sum().result_type(values.type)
     if pa.types.is_floating(result):
         with np.errstate(invalid="ignore"):
             return pa.array(_summed_floats(numbers(values).astype(np.float64), parts), mask=empty)
+    plain = numbers(values)
+    if pa.types.is_int64(result) and _is_small(plain, int(parts.lengths.max(initial=0))):
+        return pa.array(_running_total(plain.astype(np.int64, copy=False), parts), mask=empty)
+    return _exact_running_sum(each, values, parts, empty)
+
+
+def _is_small(numbers: Any, rows: int) -> bool:
+    """Whether no sum of so many of the numbers leaves int64."""
+    if numbers.dtype == np.bool_ or not len(numbers):
+        return True
+    return max(abs(int(numbers.min())), abs(int(numbers.max()))) * rows < 2**63
+
+
+def _exact_running_sum(each: WindowFunction, values: pa.Array, parts: Partitions, empty: Flags | None) -> pa.Array:
     function = Sum()
     state = function.lift(values, parts.rows)
     high, low = (_running_total(numbers(part), parts) for part in state)
@@ -166,7 +187,7 @@ def _running_sum(each: WindowFunction, values: pa.Array, parts: Partitions) -> p
 
 
 def _summed_floats(values: np.ndarray, parts: Partitions) -> np.ndarray:
-    lengths = np.diff(np.append(parts.starts, parts.rows))
+    lengths = parts.lengths
     found = values.copy()
     for start, length in zip(parts.starts[lengths > _LONG], lengths[lengths > _LONG], strict=True):
         np.cumsum(values[start : start + length], out=found[start : start + length])

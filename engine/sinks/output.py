@@ -15,9 +15,13 @@ from ..operators.protocol import Committer, OperatorContext, Output, Stateless
 
 @dataclass(frozen=True, slots=True)
 class OutputSink:
-    """Hands every batch to ``take``, at least once: whoever takes them keeps no promise beyond this process."""
+    """Hands every batch to ``take``, at least once: whoever takes them keeps no promise beyond this process.
+
+    ``has_room``: whether another batch is welcome; who makes room wakes the driver.
+    """
 
     take: Callable[[pa.RecordBatch], None]
+    has_room: Callable[[], bool]
 
     @property
     def kind(self) -> str:
@@ -40,7 +44,7 @@ class OutputSink:
     def build(
         self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
     ) -> RunningOutputSink:
-        return RunningOutputSink(self.take)
+        return RunningOutputSink(self.take, self.has_room)
 
     def visible_rows(self, job: str) -> int | None:
         """Unknown: the rows are gone."""
@@ -56,8 +60,11 @@ class OutputSink:
 class RunningOutputSink(Stateless):
     """Gives each batch away as it comes."""
 
-    def __init__(self, take: Callable[[pa.RecordBatch], None]) -> None:
-        self._take = take
+    def __init__(self, take: Callable[[pa.RecordBatch], None], has_room: Callable[[], bool]) -> None:
+        self._take, self._has_room = take, has_room
+
+    def accepts(self, port: int) -> bool:
+        return self._has_room()
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         self._take(batch.records)

@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import pyarrow as pa
 from pyarrow import csv
@@ -38,6 +39,7 @@ class CsvSplit:
     schema: pa.Schema
     delimiter: str
     null_values: tuple[str, ...] | None
+    blocking: ClassVar[bool] = True
 
     @property
     def id(self) -> str:

@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import pyarrow as pa
 from pyarrow import ipc
@@ -32,6 +33,7 @@ class IpcSplit:
     columns: tuple[str, ...]
     random_access: bool
     rows: int | None
+    blocking: ClassVar[bool] = True
 
     @property
     def id(self) -> str:

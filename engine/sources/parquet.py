@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pyarrow as pa
 from pyarrow import compute, dataset, parquet
@@ -44,6 +44,7 @@ class ParquetSplit:
     file_schema: pa.Schema
     columns: tuple[str, ...]
     filter: compute.Expression | None = field(default=None, compare=False)
+    blocking: ClassVar[bool] = True
 
     @property
     def rows(self) -> int | None:

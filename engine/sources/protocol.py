@@ -17,7 +17,8 @@ import pyarrow as pa
 
 
 class Split(Protocol):
-    """One unit of source work, picklable."""
+    """One unit of source work, picklable. One whose reading may wait for a disk or a network says so with an attribute
+    ``blocking`` that is true; it is then opened and read on other threads, one at a time."""
 
     @property
     def id(self) -> str:

@@ -12,18 +12,18 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 
-from ..elements import FINAL_ROUND, Barrier, Batch, Element, EndOfData, EndOfPartition, EndOfRound, Tag
-from ..errors import DataError, InternalError, PenstockError, StorageError
+from ..elements import FINAL_ROUND, Barrier, Batch, CancelBarrier, Element, EndOfData, EndOfPartition, EndOfRound, Tag
+from ..errors import InternalError, PenstockError, StorageError
 from ..identity import BarrierKind, CheckpointId
-from ..rounds import LaneCursor, RowStream, read_cursors, split_of, write_cursors
+from ..operators.protocol import Background
+from ..rounds import LaneCursor, read_cursors, write_cursors
 from .protocol import Split
-
-RECENT_SPLITS = 1024
-"""Splits remembered for error messages: more than can be in flight behind a reader."""
+from .read_ahead import PENDING, PendingChunk
+from .split_queue import SplitQueue
 
 
 class SplitReader:
@@ -41,40 +41,33 @@ class SplitReader:
         rate: float = 0.0,
         restored: pa.Table | None = None,
         more: bool = False,
+        background: Background | None = None,
     ) -> None:
         self.operator = operator
-        self._schema = schema
-        #: splits known so far
-        self.split_count = len(splits)
-        #: those that have not been read to their end, by position
-        self._splits = dict(enumerate(splits))
         #: whether splits may still be added; until then the data have not ended
         self._more = more
-        self._lane_count = lane_count
-        self._quota = quota
         #: rows per second that this reader may emit; 0: no limit
         self._rate = rate * len(lanes) / lane_count
         #: the round in progress, or the next one if none is
         self._round, self._cursors = read_cursors(restored, lanes)
+        self._splits = SplitQueue(schema, splits, self._cursors, lane_count, quota, background)
         #: position in ``_cursors`` of the lane being read; None between rounds
         self._position: int | None = None
-        #: the rest of the lane's round; None before it begins
-        self._chunks: Iterator[pa.RecordBatch] | None = None
-        #: the open split of each lane that stands within one
-        self._streams: dict[int, RowStream] = {}
         self._sequence = 0
         #: batches emitted by this attempt
         self.batches = 0
         #: an element that was looked at and not yet taken
         self._head: Element | None = None
         self._hold: CheckpointId | None = None
+        #: the last checkpoint that could not be cut here
+        self.declined: CheckpointId | None = None
         #: barriers to be placed, each with the round after which it stands (None: the one in progress), in order
         self._barriers: deque[tuple[Barrier, int | None]] = deque()
-        #: rows of the lane's round so far
-        self._taken = 0
-        #: split id by (round, lane) of the batches emitted last, for error messages
-        self._recent: dict[tuple[int, int], str] = {}
         self._closing = False
+        #: no row before the next task barrier is needed
+        self._dropping = False
+        #: no row is needed ever again
+        self._over = False
         self.data_ended = False
         self.closed = False
         self.now = 0.0
@@ -103,12 +96,29 @@ class SplitReader:
         self._head = None
         if isinstance(element, EndOfData):
             self.data_ended = True
+        elif isinstance(element, Barrier):
+            self._dropping = self._dropping and element.kind is not BarrierKind.DRAIN
         elif isinstance(element, EndOfPartition):
             self.closed = True
         return element
 
     def say_all_processed(self) -> None:
         """A source has nobody upstream."""
+
+    def drop_input(self, for_good: bool) -> None:
+        """Skip the rows before the next task barrier; all that are left, if none can come or none is needed ever."""
+        self._dropping = True
+        self._splits.stop_round()
+        if isinstance(self._head, Batch):
+            self._head = None
+        ahead = [self._head, *(barrier for barrier, _ in self._barriers)]
+        drains = any(isinstance(each, Barrier) and each.kind is BarrierKind.DRAIN for each in ahead)
+        if for_good or not (self._more or drains):
+            self._over = self._over or for_good
+            self._more = False
+            self._splits.pass_all()
+            if self._position is not None:
+                self._position = len(self._cursors)
 
     @property
     def rows(self) -> int:
@@ -123,11 +133,11 @@ class SplitReader:
     @property
     def current_split(self) -> str:
         """The id of the split that the last batch came from; "none" before the first."""
-        return next(reversed(self._recent.values()), "none")
+        return self._splits.current
 
     def split_at(self, round: int, lane: int) -> str:
         """The id of the split that a recent batch of (``round``, ``lane``) came from; "" if that is long ago."""
-        return self._recent.get((round, lane), "")
+        return self._splits.at(round, lane)
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -156,14 +166,20 @@ class SplitReader:
 
     def add_split(self, split: Split) -> None:
         """One more split, behind all others. Only for a reader that was told to expect more."""
+        if self._over:
+            return
         if not self._more:
             raise InternalError("a split after the last one", operator=self.operator)
-        self._splits[self.split_count] = split
-        self.split_count += 1
+        self._splits.add(split)
 
     def no_more_splits(self) -> None:
         """The splits added so far are all; their end is the end of the data."""
         self._more = False
+
+    @property
+    def last_round(self) -> int:
+        """The round in which the lanes come to the end of the splits known so far, if each is read in one round."""
+        return self._splits.last_round
 
     @property
     def held_splits(self) -> int:
@@ -194,6 +210,9 @@ class SplitReader:
         ended = starved and not self._more
         if self._barrier_is_due(ended):
             return self._barriers.popleft()[0]
+        if ended and self._is_beyond():
+            self.declined = self._barriers.popleft()[0].checkpoint
+            return CancelBarrier(self.declined)
         if ended and self.data_ended:
             return EndOfPartition() if self._closing else None
         if self._hold is not None:
@@ -208,24 +227,35 @@ class SplitReader:
     def _barrier_is_due(self, ended: bool) -> bool:
         """Whether the next barrier stands here.
 
-        A reader that has no rows left stands at the end of every later round as well, so that its barrier comes before
-        the end of its data wherever the barrier of another one comes between two rounds. Without a round a barrier
-        rather comes after the end: that makes the checkpoint a final one. A task barrier closes a window before that.
+        Without a round a barrier rather comes after the end: that makes the checkpoint a final one. A task barrier
+        closes a window before that.
         """
         if not self._barriers:
             return False
         barrier, at_round = self._barriers[0]
-        if self.data_ended:
+        if self.data_ended or (ended and barrier.kind is BarrierKind.DRAIN):
             return True
-        if at_round is None:
-            return not ended or barrier.kind is BarrierKind.DRAIN
-        return at_round < FINAL_ROUND if ended else self._round - 1 >= at_round
+        return not ended if at_round is None else self._round - 1 >= at_round
+
+    def _is_beyond(self) -> bool:
+        """Whether the next barrier stands after a round that this reader has no rows for.
+
+        Then the checkpoint is given up. Before the end of the data the barrier would move that end among the rounds of
+        the others, and so the order; behind it, nobody could merge what the operators emit at the end before the others
+        have come that far. The next one comes behind the end of everybody's data.
+        """
+        if not self._barriers or self.data_ended:
+            return False
+        at_round = self._barriers[0][1]
+        return at_round is not None and self._round - 1 < at_round < FINAL_ROUND
 
     def _within_round(self) -> Element | None:
         if self.now < self.due:
             return None
         while self._position is not None and self._position < len(self._cursors):
             batch = self._next_batch(self._cursors[self._position])
+            if batch is PENDING:
+                return None
             if batch is not None:
                 return batch
             self._position, self._sequence = self._position + 1, 0
@@ -235,27 +265,11 @@ class SplitReader:
             raise InternalError("the flow has used up its rounds", operator=self.operator)
         return EndOfRound(self._round - 1)
 
-    def _next_batch(self, cursor: LaneCursor) -> Batch | None:
-        """The next batch of the lane's round; None at its end."""
-        if self._chunks is None:
-            if self._ended(cursor):
-                return None
-            split = self._splits[split_of(cursor.lane, cursor.ordinal, self._lane_count)]
-            self._remember(cursor.lane, split.id)
-            if cursor.lane not in self._streams:
-                self._streams[cursor.lane] = RowStream(iter(split.open(cursor.row)))
-            self._chunks = self._streams[cursor.lane].chunks(self._quota)
-            self._taken = 0
-        chunk = next(self._chunks, None)
-        if chunk is None:
-            self._end_lane_round(cursor)
-            return None
-        if not chunk.schema.equals(self._schema):
-            message = f"split {self.current_split} has the schema {chunk.schema}, the source promised {self._schema}"
-            raise DataError(message, "read all inputs with one schema")
-        cursor.row += chunk.num_rows
-        cursor.rows += chunk.num_rows
-        self._taken += chunk.num_rows
+    def _next_batch(self, cursor: LaneCursor) -> Batch | PendingChunk | None:
+        """The next batch of the lane's round; None at its end; PENDING while it is read."""
+        chunk = self._splits.take(cursor, self._round, dropping=self._dropping)
+        if chunk is PENDING or chunk is None:
+            return chunk
         tag = Tag(self._round, cursor.lane, self._sequence)
         self._sequence += 1
         self.batches += 1
@@ -263,26 +277,5 @@ class SplitReader:
             self.due = max(self.due, self.now) + chunk.num_rows / self._rate
         return Batch(chunk, tag)
 
-    def _remember(self, lane: int, split: str) -> None:
-        self._recent[self._round, lane] = split
-        if len(self._recent) > RECENT_SPLITS:
-            del self._recent[next(iter(self._recent))]
-
-    def _end_lane_round(self, cursor: LaneCursor) -> None:
-        """A round that ended before its quota ended the split."""
-        self._chunks = None
-        if self._quota is None or self._taken < self._quota:
-            self._check_length(cursor)
-            del self._streams[cursor.lane]
-            del self._splits[split_of(cursor.lane, cursor.ordinal, self._lane_count)]
-            cursor.ordinal, cursor.row = cursor.ordinal + 1, 0
-
-    def _check_length(self, cursor: LaneCursor) -> None:
-        """A split that ends elsewhere than planned has changed: what was read and what is counted would not agree."""
-        split = self._splits[split_of(cursor.lane, cursor.ordinal, self._lane_count)]
-        if split.rows is not None and split.rows != cursor.row:
-            message = f"split {split.id} had {split.rows} rows when the job was planned and gave {cursor.row}"
-            raise DataError(message, "keep the inputs unchanged while a job runs, or start a new job")
-
     def _ended(self, cursor: LaneCursor) -> bool:
-        return split_of(cursor.lane, cursor.ordinal, self._lane_count) >= self.split_count
+        return self._splits.ended(cursor)

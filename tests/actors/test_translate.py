@@ -8,7 +8,7 @@ import pytest
 
 from penstock.actors.translate import error_of, execution_graph, failure_of, neighbours_of
 from penstock.coordinator.events import Failure
-from penstock.coordinator.execution_graph import JobEdge, Pattern, Vertex
+from penstock.coordinator.execution_graph import JobEdge, Pattern
 from penstock.engine import errors
 from penstock.engine.identity import TaskId
 from penstock.engine.pipelines import plan_job
@@ -56,7 +56,8 @@ def test_failure_of_an_unknown_kind_is_still_an_error_of_ours(kind: str) -> None
 
 def test_plan_becomes_a_graph_of_stages(tmp_path: Path) -> None:
     graph = execution_graph(plan_job(gather_flow(tmp_path), 2))
-    assert graph.vertices == (Vertex("memory-1", 2), Vertex("gather-1", 1))
+    assert [(vertex.name, vertex.parallelism) for vertex in graph.vertices] == [("memory-1", 2), ("gather-1", 1)]
+    assert graph.vertices[0].operators == ("memory-1", "project-1", "filter-1")
     assert graph.edges == (JobEdge("memory-1", "gather-1", Pattern.ALL_TO_ALL),)
     assert graph.deterministic
 

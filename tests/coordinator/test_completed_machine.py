@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.coordinator.completed import CompletedCheckpoints
-from penstock.coordinator.manifest import Manifest, TaskState
+from penstock.coordinator.completed import CompletedCheckpoints, Gone
+from penstock.coordinator.manifest import Manifest, Pinned, TaskState, Unpinned
 from penstock.engine.identity import CheckpointId, StateHandle, TaskId
 
 TASKS = (TaskId("a", 0), TaskId("a", 1), TaskId("b", 0))
@@ -32,6 +32,9 @@ class CompletedMachine(RuleBasedStateMachine):
         #: Entries of the log that are manifests, by number; other entries only take numbers.
         self.log: dict[int, Manifest] = {}
         self.next_number = 0
+        #: What the log says of pins, by number; and who depends on what because of it.
+        self.notes: dict[int, Pinned | Unpinned] = {}
+        self.pins: dict[str, CheckpointId] = {}
         #: Failed writes that may still come.
         self.doubtful: list[Manifest] = []
         self.count = 0
@@ -52,6 +55,10 @@ class CompletedMachine(RuleBasedStateMachine):
         self.files |= locations(manifest)
         return manifest
 
+    def held_by(self, task: TaskId) -> tuple[StateHandle, ...]:
+        state = self.completed.state_of(task)
+        return state.state if state is not None else ()
+
     def discard(self, handles: tuple[StateHandle, ...]) -> None:
         gone = {handle.location for handle in handles}
         assert len(gone) == len(handles), "a file is deleted twice"
@@ -63,10 +70,15 @@ class CompletedMachine(RuleBasedStateMachine):
         self.log[manifest.number] = manifest
         self.next_number += 1
         self.doubtful = []
-        numbers, handles = self.completed.add(manifest)
-        for number in numbers:
-            del self.log[number]
-        self.discard(handles)
+        gone = self.completed.add(manifest)
+        self.let_go(gone)
+
+    def let_go(self, gone: Gone) -> None:
+        for number in gone.numbers:
+            assert number != self.next_number - 1, "the last entry of the log is deleted"
+            if self.log.pop(number, None) is None:
+                del self.notes[number]
+        self.discard(gone.handles)
 
     @rule(changed=st.sets(st.sampled_from(TASKS)))
     def checkpoint_completes(self, changed: set[TaskId]) -> None:
@@ -99,12 +111,33 @@ class CompletedMachine(RuleBasedStateMachine):
         self.files.add(handles[-1].location)
         self.discard(self.completed.unreferenced(handles))
 
+    @precondition(lambda self: self.log)
+    @rule(data=st.data(), name=st.sampled_from("xyz"))
+    def somebody_depends_on_a_checkpoint(self, data: st.DataObject, name: str) -> None:
+        checkpoint = data.draw(st.sampled_from([manifest.checkpoint for manifest in self.log.values()]))
+        assert self.completed.hold(checkpoint)
+        entry = Pinned(number=self.next_number, generation=1, checkpoint=checkpoint, name=name)
+        self.notes[entry.number] = entry
+        self.pins[name] = checkpoint
+        self.claim_takes_the_number()
+        self.let_go(self.completed.pinned(entry))
+
+    @rule(name=st.sampled_from("xyz"))
+    def nobody_depends_on_it_any_more(self, name: str) -> None:
+        entry = Unpinned(number=self.next_number, generation=1, name=name)
+        self.notes[entry.number] = entry
+        self.pins.pop(name, None)
+        self.claim_takes_the_number()
+        self.let_go(self.completed.unpinned(entry))
+
     @rule()
     def another_coordinator_takes_over(self) -> None:
         """It knows the log alone, and its claim has taken the number."""
         self.claim_takes_the_number()
         self.completed = CompletedCheckpoints(self.retained)
-        self.completed.restore(self.log[number] for number in sorted(self.log))
+        manifests = [self.log[number] for number in sorted(self.log)]
+        self.let_go(self.completed.restore(manifests, [self.notes[number] for number in sorted(self.notes)]))
+        assert self.completed.pins == self.pins
 
     @invariant()
     def disk_holds_all_and_only_what_a_manifest_may_need(self) -> None:
@@ -124,11 +157,15 @@ class CompletedMachine(RuleBasedStateMachine):
         newest = self.log[max(self.log)] if self.log else None
         assert self.completed.latest == newest
         assert self.completed.latest_id == (newest.checkpoint if newest else None)
-        assert len(self.log) <= self.retained
+        pinned = set(self.pins.values())
+        assert pinned <= {manifest.checkpoint for manifest in self.log.values()}
+        assert sum(manifest.checkpoint not in pinned for manifest in self.log.values()) <= self.retained
+        assert self.completed.pins == self.pins
         states = newest.tasks if newest else ()
         for vertex in ("a", "b"):
+            found = [h for task in TASKS if task.vertex == vertex for h in self.held_by(task)]
             held = [handle for state in states if state.task.vertex == vertex for handle in state.state]
-            assert self.completed.vertex_handles(vertex) == tuple(held)
+            assert found == held
 
 
 TestCompleted = CompletedMachine.TestCase

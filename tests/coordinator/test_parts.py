@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from enum import Enum
-from pathlib import Path
-
 import pytest
 
 from penstock.coordinator.commits import CommitLedger
@@ -14,22 +9,21 @@ from penstock.coordinator.completed import CompletedCheckpoints
 from penstock.coordinator.failover import Failover
 from penstock.coordinator.job_states import (
     LEGAL_JOB_MOVES,
-    LEGAL_TASK_MOVES,
     IllegalTransition,
     JobState,
-    TaskStatus,
     check_move,
 )
 from penstock.coordinator.manifest import Manifest, TaskState, decode, encode
-from penstock.coordinator.pending import LEGAL_PHASE_MOVES, AckResult, PendingCheckpoint, Phase
+from penstock.coordinator.pending import AckResult, PendingCheckpoint
 from penstock.coordinator.request_decider import RequestDecider
+from penstock.coordinator.requests import PERIODIC, USER
 from penstock.coordinator.settings import Settings
 from penstock.engine.identity import Attempt, CheckpointId, StateHandle, TaskId
 from support.coordinator_driver import committable
+from support.protocol_pictures import PAGE, TABLES, drawn, picture
 
 TASKS = (TaskId("a", 0), TaskId("a", 1))
 A = Attempt(1, 1)
-PAGE = Path(__file__).parent.parent.parent / "docs" / "design" / "checkpoints.md"
 
 
 def manifest(number: int, *locations: str) -> Manifest:
@@ -48,7 +42,7 @@ def test_periodic_checkpoints_are_an_interval_apart_from_start_to_start() -> Non
     assert decider.next_at() is None
     decider.job_runs(10.0)
     assert decider.next_at() == 11.0
-    decider.started(11.0)
+    decider.started(PERIODIC, 11.0)
     assert decider.next_at() is None
     decider.completed(11.4)
     assert decider.next_at() == 12.0
@@ -57,22 +51,22 @@ def test_periodic_checkpoints_are_an_interval_apart_from_start_to_start() -> Non
 def test_minimum_pause_holds_back_periodic_and_final_checkpoints_but_not_a_users() -> None:
     decider = RequestDecider(Settings(interval=1.0, min_pause=5.0))
     decider.job_runs(0.0)
-    decider.started(1.0)
+    decider.started(PERIODIC, 1.0)
     decider.completed(2.0)
     decider.want_final(True)
     assert decider.next_at() == 7.0
     decider.request()
-    assert decider.is_due(2.0)
+    assert decider.choose(2.0) is USER
 
 
 def test_request_stands_again_when_its_checkpoint_fails() -> None:
     decider = RequestDecider(Settings(interval=None, retry_pause=0.5))
     decider.job_runs(0.0)
     decider.request()
-    decider.started(1.0)
-    decider.aborted(2.0)
+    decider.started(USER, 1.0)
+    decider.aborted(USER, 2.0)
     assert decider.next_at() == 2.5
-    decider.started(2.5)
+    decider.started(USER, 2.5)
     decider.completed(3.0)
     assert decider.next_at() is None
 
@@ -110,8 +104,8 @@ def test_quiet_period_forgives_all_restarts() -> None:
 def test_file_shared_with_a_kept_manifest_stays_when_an_older_one_goes() -> None:
     completed = CompletedCheckpoints(retained=1)
     completed.add(manifest(1, "shared", "old"))
-    numbers, handles = completed.add(manifest(2, "shared", "new"))
-    assert (numbers, [handle.location for handle in handles]) == ((1,), ["old"])
+    gone = completed.add(manifest(2, "shared", "new"))
+    assert (gone.numbers, [handle.location for handle in gone.handles]) == ((1,), ["old"])
 
 
 def test_files_of_a_doubtful_manifest_stay_until_its_number_is_taken() -> None:
@@ -142,7 +136,7 @@ def test_pending_checkpoint_tells_new_from_known_from_late() -> None:
     assert pending.acknowledge(TaskState(task=TASKS[0])) is AckResult.ACCEPTED
     assert pending.acknowledge(TaskState(task=TASKS[0])) is AckResult.DUPLICATE
     assert not pending.is_acknowledged
-    assert pending.drop_finished(TaskState(task=TASKS[1], finished=True))
+    assert pending.drop_finished(TASKS[1])
     assert pending.is_acknowledged
     assert pending.acknowledge(TaskState(task=TASKS[1])) is AckResult.LATE
 
@@ -173,24 +167,11 @@ def test_illegal_move_names_both_states() -> None:
         check_move("job 'j'", LEGAL_JOB_MOVES, JobState.FINISHED, JobState.RUNNING)
 
 
-@pytest.mark.parametrize(
-    ("title", "states", "legal"),
-    [
-        ("job", JobState, LEGAL_JOB_MOVES),
-        ("task", TaskStatus, LEGAL_TASK_MOVES),
-        ("checkpoint", Phase, LEGAL_PHASE_MOVES),
-    ],
-)
-def test_pictures_in_the_design_show_exactly_the_legal_moves(
-    title: str, states: type[Enum], legal: Mapping[Enum, frozenset[Enum]]
-) -> None:
-    assert set(legal) == set(states)
-    picture = re.search(
-        rf"<!-- moves of a {title} -->\n```mermaid\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
-    )
-    assert picture is not None
-    drawn = set(re.findall(r"^ +(\w+) --> (\w+)$", picture[1], re.MULTILINE))
-    assert drawn == {(before.name, after.name) for before, moves in legal.items() for after in moves}
+@pytest.mark.parametrize("title", TABLES)
+def test_pictures_in_the_design_are_those_of_the_tables(title: str) -> None:
+    legal = TABLES[title]
+    assert set(legal) == set(type(next(iter(legal))))
+    assert drawn(PAGE.read_text(encoding="utf-8"), title) == picture(legal)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from penstock.coordinator.job_states import IllegalTransition
 from penstock.coordinator.manifest import TaskState
 from penstock.coordinator.pending import LEGAL_PHASE_MOVES, AckResult, PendingCheckpoint, Phase
+from penstock.coordinator.requests import PERIODIC, Cause, Request
 from penstock.engine.identity import CheckpointId, StateHandle, TaskId
 
 TASKS = [TaskId(vertex, subtask) for vertex in "ab" for subtask in range(3)]
@@ -36,12 +37,13 @@ class PendingMachine(RuleBasedStateMachine):
         absent=st.sets(st.sampled_from(TASKS), max_size=2),
         triggers=st.sets(st.sampled_from(TASKS)),
         proposing=st.booleans(),
+        request=st.sampled_from([PERIODIC, Request(Cause.SAVEPOINT, "mine"), Request(Cause.STOP, "end")]),
     )
-    def begin(self, absent: set[TaskId], triggers: set[TaskId], proposing: bool) -> None:
+    def begin(self, absent: set[TaskId], triggers: set[TaskId], proposing: bool, request: Request) -> None:
         self.wait_for = wait_for = set(TASKS) - absent
         self.triggers = triggers & wait_for
         self.proposing = proposing
-        self.pending = PendingCheckpoint(CheckpointId(1, 1), self.triggers, wait_for, proposing, now=0.0)
+        self.pending = PendingCheckpoint(CheckpointId(1, 1), self.triggers, wait_for, proposing, 0.0, request)
         self.proposed: dict[TaskId, int] = {}
         self.acked: set[TaskId] = set()
         self.finished: set[TaskId] = set()
@@ -53,7 +55,7 @@ class PendingMachine(RuleBasedStateMachine):
             assert self.triggers <= set(self.proposed)
             self.pending.move(Phase.TRIGGERED)
         if self.pending.is_acknowledged:
-            self.pending.move(Phase.STORING)
+            self.pending.move(Phase.COPYING if self.pending.kind.is_savepoint else Phase.STORING)
 
     @rule(task=TASK, round=st.integers(-1, 5))
     def source_proposes(self, task: TaskId, round: int) -> None:
@@ -77,7 +79,7 @@ class PendingMachine(RuleBasedStateMachine):
     @rule(task=TASK, consumers=st.sets(st.sampled_from(TASKS)))
     def task_finishes_and_leaves_consumers_without_upstream(self, task: TaskId, consumers: set[TaskId]) -> None:
         repaired = self.pending.is_open and task in self.wait_for - self.acked - self.finished
-        assert self.pending.drop_finished(answer(task, finished=True)) == repaired
+        assert self.pending.drop_finished(task) == repaired
         if not repaired:
             return
         self.finished.add(task)
@@ -91,6 +93,12 @@ class PendingMachine(RuleBasedStateMachine):
     @rule()
     def checkpoint_is_given_up(self) -> None:
         self.pending.move(Phase.ABORTED)
+
+    @precondition(lambda self: self.pending.phase is Phase.COPYING)
+    @rule(stands=st.booleans())
+    def savepoint_is_copied(self, stands: bool) -> None:
+        done = Phase.STORING if self.pending.kind.commits else Phase.COMPLETED
+        self.pending.move(done if stands else Phase.ABORTED)
 
     @precondition(lambda self: self.pending.phase is Phase.STORING)
     @rule(stands=st.booleans())
@@ -111,8 +119,11 @@ class PendingMachine(RuleBasedStateMachine):
         pending.validate()
         assert pending.waiting == self.wait_for - self.acked - self.finished
         assert set(pending.triggers) == self.triggers
-        assert [state.task for state in pending.task_states()] == sorted(self.acked | self.finished)
-        assert {state.task for state in pending.task_states() if state.finished} == self.finished
+        states = pending.task_states(lambda task: answer(task, finished=True))
+        assert [state.task for state in states] == sorted(self.acked | self.finished)
+        assert {state.task for state in states if state.finished} == self.finished
+        cut = self.pending.phase is not Phase.PROPOSING and self.triggers <= self.acked
+        assert pending.has_left_sources == cut
         assert {handle.location for handle in pending.handles()} == {str(task) for task in self.acked}
         assert set(pending.participants) == self.wait_for - self.finished
 

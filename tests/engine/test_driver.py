@@ -3,82 +3,14 @@
 import pyarrow as pa
 import pytest
 
-from penstock.engine.driver import Driver
-from penstock.engine.edges import AllProcessed, ChannelId, InputChannel, OutputChannel
-from penstock.engine.elements import (
-    FINAL_ROUND,
-    Barrier,
-    Batch,
-    CancelBarrier,
-    EndOfData,
-    EndOfPartition,
-    EndOfRound,
-    Tag,
-)
+from penstock.engine.edges import AllProcessed
+from penstock.engine.elements import FINAL_ROUND, Batch, CancelBarrier, EndOfData, EndOfPartition, EndOfRound, Tag
 from penstock.engine.errors import DataError, InternalError
-from penstock.engine.gate import Gate
-from penstock.engine.identity import Attempt, BarrierKind, CheckpointId, TaskId
-from penstock.engine.operator_instance import OperatorInstance
-from penstock.engine.operators.protocol import LANE, Emitter, Stateless
-from penstock.engine.scheduler.states import DriverState, WaitReason
-
-ATTEMPTS = (Attempt(1, 1), Attempt(1, 1))
-
-
-def rows(*values: int) -> pa.RecordBatch:
-    return pa.record_batch({"x": pa.array(values, pa.int64())})
-
-
-def batch(round: int, lane: int, *values: int) -> Batch:
-    return Batch(rows(*values), Tag(round, lane, 0))
-
-
-def barrier(number: int) -> Barrier:
-    return Barrier(CheckpointId(1, number), BarrierKind.CHECKPOINT, 0.0)
-
-
-class Double(Stateless):
-    """Emits every batch twice; keeps a list of the calls it got."""
-
-    def __init__(self) -> None:
-        self.calls: list = []
-        self._emitter = Emitter()
-
-    def process(self, port, batch, out):
-        self.calls.append(("process", port, batch.tag.round))
-        for _ in range(2):
-            self._emitter.emit(batch.records, batch.tag.round, batch.tag.lane, out)
-
-    def end_round(self, port, round, out):
-        self.calls.append(("end_round", port, round))
-
-    def end_port(self, port, out):
-        self.calls.append(("end_port", port))
-
-    def close(self):
-        self.calls.append(("close",))
-
-
-class Sum(Stateless):
-    """Adds up each round, emits the sum when the round ends, and the sum of all in the end."""
-
-    def __init__(self) -> None:
-        self._round, self._total = 0, 0
-        self._emitter = Emitter()
-
-    def process(self, port, batch, out):
-        self._round += sum(batch.records.column(0).to_pylist())
-
-    def end_round(self, port, round, out):
-        if round != FINAL_ROUND:
-            self._emitter.emit(rows(self._round), round, 0, out)
-        self._total, self._round = self._total + self._round, 0
-
-    def finish(self, out):
-        self._emitter.emit(rows(self._total), FINAL_ROUND, 0, out)
-
-    def snapshot(self):
-        return pa.table({LANE: pa.array([0], pa.int32()), "total": [self._total]})
+from penstock.engine.identity import CheckpointId
+from penstock.engine.operators.protocol import Stateless
+from penstock.engine.scheduler.runnable import Blocked, Finished
+from penstock.engine.scheduler.states import WaitReason
+from support.driver_rig import Double, Endless, Rig, Sum, barrier, batch, tags
 
 
 class Broken(Stateless):
@@ -87,56 +19,6 @@ class Broken(Stateless):
 
     def process(self, port, batch, out):
         raise self._error
-
-
-class Host:
-    def __init__(self) -> None:
-        self.aligned_at: list = []
-        self.gave_up: list = []
-
-    def aligned(self, driver, barrier):
-        self.aligned_at.append((barrier.checkpoint.number, driver.snapshot()))
-
-    def abandoned(self, driver, checkpoint):
-        self.gave_up.append(checkpoint.number)
-
-
-class Rig:
-    """A driver between real channels: ``ports`` inputs of one channel each, one output."""
-
-    def __init__(self, *operators, ports=1, credit=1 << 20) -> None:
-        self.sources, inputs = [], []
-        self.upstream: list = []
-        for number in range(ports):
-            channel = ChannelId(f"in{number}", TaskId("up", number), TaskId("here", 0))
-            consumer = InputChannel(channel, ATTEMPTS, self.upstream.append)
-            self.sources.append(OutputChannel(channel, ATTEMPTS, consumer.receive, 1 << 30))
-            inputs.append(consumer)
-        channel = ChannelId("out", TaskId("here", 0), TaskId("down", 0))
-        self.sink = InputChannel(channel, ATTEMPTS, self._grant)
-        self.output = OutputChannel(channel, ATTEMPTS, self.sink.receive, credit)
-        self.host = Host()
-        instances = [OperatorInstance(f"op{number}", running) for number, running in enumerate(operators)]
-        self.driver = Driver("driver", [Gate([channel]) for channel in inputs], instances, [self.output], self.host)
-        self.driver.start()
-
-    def _grant(self, message):
-        self.output.deliver(message)
-
-    def send(self, *elements, port=0):
-        for element in elements:
-            self.sources[port].send(element)
-        self.driver.wake()
-        return self
-
-    def run(self) -> list:
-        while self.driver.state is DriverState.READY and self.driver.step():
-            pass
-        return [self.sink.pop() for _ in range(len(self.sink))]
-
-
-def tags(elements) -> list:
-    return [element.tag if isinstance(element, Batch) else element for element in elements]
 
 
 def test_end_of_round_leaves_after_all_that_the_round_produced():
@@ -208,7 +90,7 @@ def test_driver_without_credit_waits_for_output_and_takes_no_input():
     assert not rig.driver.step()
     assert rig.driver.wait.reason is WaitReason.OUTPUT
     assert len(rig.sink) == 1
-    assert rig.driver.state is DriverState.WAITING
+    assert rig.driver.run(Endless()) == Blocked((rig.driver.wait,))
 
 
 def test_driver_names_whom_it_waits_for():
@@ -220,17 +102,15 @@ def test_driver_names_whom_it_waits_for():
 def test_end_of_partition_leaves_only_when_the_task_closes():
     rig = Rig(Double()).send(EndOfData(), EndOfPartition())
     assert rig.run() == [EndOfRound(FINAL_ROUND), EndOfData()]
-    rig.driver.closing = True
-    rig.driver.wake()
+    rig.driver.post(rig.driver.close_partition)
+    assert rig.driver.run(Endless()) == Finished()
     assert rig.run() == [EndOfPartition()]
-    assert rig.driver.state is DriverState.FINISHING
 
 
 def test_injected_barrier_completes_a_driver_whose_inputs_have_all_finished():
     rig = Rig(Sum(), ports=2).send(EndOfData(), EndOfPartition()).send(EndOfData(), port=1)
     rig.run()
-    rig.driver.inject(barrier(3), [0, 1])
-    rig.driver.wake()
+    rig.driver.post(rig.driver.inject, barrier(3), [0, 1])
     assert rig.run() == [barrier(3)]
 
 
@@ -238,9 +118,20 @@ def test_operators_are_closed_once_upstream_first():
     first, second = Double(), Double()
     rig = Rig(first, second)
     rig.driver.close()
-    rig.driver.close()
     assert first.calls == second.calls == [("close",)]
-    assert rig.driver.state is DriverState.CLOSED
+    assert rig.host.errors == []
+
+
+def test_operator_that_raises_while_it_is_closed_keeps_no_other_from_being_closed():
+    class Jammed(Stateless):
+        def close(self):
+            raise OSError("jammed")
+
+    second = Double()
+    rig = Rig(Jammed(), second)
+    rig.driver.close()
+    assert second.calls == [("close",)]
+    assert [error.operator for error in rig.host.errors] == ["op0"]
 
 
 def test_kernel_error_becomes_a_data_error_that_names_operator_and_batch():

@@ -43,7 +43,7 @@ def test_large_vocabularies_are_found_by_search_and_small_ones_by_hash(probes: i
     rng = np.random.default_rng(7)
     wanted = rng.integers(0, 60_000, probes)
     keys = pa.array([f"name {number:06}" if number < 30_000 else f"nobody {number}" for number in wanted])
-    matches = found.lookup([keys]).matches
+    matches = found.lookup(pa.record_batch({"k": keys})).matches
     assert matches.rows is not None
     assert matches.counts.tolist() == [int(number < 30_000) for number in wanted]
     hits = wanted < 30_000
@@ -53,7 +53,7 @@ def test_large_vocabularies_are_found_by_search_and_small_ones_by_hash(probes: i
 def test_memory_index_takes_chunked_tables_and_record_batches() -> None:
     chunked = pa.concat_tables([TABLE, TABLE])
     for table, expected in ((chunked, 4), (TABLE.to_batches()[0], 2)):
-        matches = index.memory(table, "k").open().lookup([pa.array(["a", "z"])]).matches
+        matches = index.memory(table, "k").open().lookup(pa.record_batch({"k": ["a", "z"]})).matches
         assert matches.counts.tolist() == [expected, 0]
 
 
@@ -63,13 +63,48 @@ def test_memory_index_describes_its_key_and_columns_but_not_its_rows() -> None:
     assert "1" not in repr(config).replace(config.identity, "")
 
 
+def test_fingerprint_of_a_memory_index_is_of_its_rows_however_they_are_cut() -> None:
+    longer = pa.concat_tables([TABLE, TABLE])
+    cut = pa.concat_tables([longer.slice(0, 2), longer.slice(2)])
+    same = [index.memory(each, "k").fingerprint() for each in (longer, cut, cut.combine_chunks())]
+    assert len(set(same)) == 1
+    others = [
+        TABLE,
+        longer.take([1, 0, 2, 3, 4, 5]),
+        longer.set_column(1, "v", [[1, 2, 3, 1, 2, 9]]),
+        TABLE.slice(0, 0),
+    ]
+    assert len({same[0], *(index.memory(each, "k").fingerprint() for each in others)}) == 5
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        np.array([-(2**63), 2**63 - 1, 0, -1]),
+        np.arange(2**63 - 1000, 2**63 - 1),
+        np.arange(-(2**63), -(2**63) + 1000),
+        np.random.default_rng(3).permutation(200_000) * 1_000_003,
+        np.array([5, 5, 5, 9]),
+    ],
+    ids=["wide", "dense above", "dense below", "many sparse", "repeated"],
+)
+def test_numbers_are_found_by_table_or_by_search_up_to_the_ends_of_their_range(numbers: np.ndarray) -> None:
+    opened = index.memory(pa.table({"k": numbers}), "k").open()
+    probe = np.concatenate([numbers[:300], [0, -5, 2**63 - 1, -(2**63), 7]])
+    found = opened.lookup(pa.record_batch({"k": probe})).matches
+    assert found.counts.tolist() == [int((numbers == key).sum()) for key in probe]
+    assert found.rows is not None
+    hits = np.flatnonzero(found.counts)
+    assert (numbers[found.rows[found.first[hits]]] == probe[hits]).all()
+
+
 @pytest.mark.parametrize(
     ("table", "key", "message"),
     [
         (TABLE, "nope", "memory index: its table has no column 'nope'(.|\n)*k, v"),
         (TABLE, [], "no key is given"),
         (TABLE, ["k", "k"], "'k' is given twice"),
-        (pa.table({"k": [[1]]}), "k", "column 'k' of type list.* cannot be a key"),
+        (pa.table({"k": pa.nulls(1, pa.month_day_nano_interval())}), "k", "column 'k' of type month.* cannot be a key"),
         (pa.table([[1], [2]], names=["k", "k"]), "k", "stands 2 times"),
     ],
 )

@@ -3,7 +3,16 @@
 import pyarrow as pa
 import pytest
 
-from penstock.engine.elements import FINAL_ROUND, Barrier, Batch, EndOfData, EndOfPartition, EndOfRound, Tag
+from penstock.engine.elements import (
+    FINAL_ROUND,
+    Barrier,
+    Batch,
+    CancelBarrier,
+    EndOfData,
+    EndOfPartition,
+    EndOfRound,
+    Tag,
+)
 from penstock.engine.errors import DataError, InternalError
 from penstock.engine.identity import BarrierKind, CheckpointId
 from penstock.engine.rounds import CHUNK_ROWS, RowStream, lanes_of
@@ -127,12 +136,13 @@ def test_reader_with_rows_left_goes_on_to_the_end_of_its_data_if_another_has_end
     assert drain(reader)[-2:] == [EndOfData(), barrier()]
 
 
-def test_barrier_comes_before_the_end_of_the_data_if_the_rows_end_before_its_round():
-    """Those that have more rows place it between two rounds, so nothing of the final round may come before it."""
+def test_checkpoint_is_given_up_if_the_rows_end_before_its_round():
+    """Before the end of the data the barrier would move that end among the rounds of those that have more rows."""
     reader = make(splits(1))
     assert reader.propose(CheckpointId(1, 1)) == -1
     reader.trigger(barrier(), at_round=17)
-    assert drain(reader)[-3:] == [EndOfRound(0), barrier(), EndOfData()]
+    assert drain(reader)[-3:] == [EndOfRound(0), CancelBarrier(CheckpointId(1, 1)), EndOfData()]
+    assert reader.declined == CheckpointId(1, 1)
 
 
 def test_held_reader_does_not_end_its_data_before_the_round_is_chosen():
@@ -169,7 +179,7 @@ def test_restored_readers_go_on_exactly_where_the_cut_was(stop, quota, paralleli
     reader = make(found, lanes=4, quota=quota)
     reader.trigger(barrier(), at_round=stop)
     before = []
-    while (element := reader.pop()) != barrier():
+    while (element := reader.pop()) not in (barrier(), CancelBarrier(barrier().checkpoint)):
         before += [element] if isinstance(element, Batch) else []
     state = reader.snapshot()
     after = []

@@ -46,6 +46,9 @@ class Owner:
     def snapshot_taken(self, checkpoint, snapshot):
         self.snapshots[checkpoint.number] = snapshot
 
+    def declined(self, checkpoint):
+        self.said.append(f"declined {checkpoint.number}")
+
     def data_ended(self):
         self.said.append("data ended")
 
@@ -302,3 +305,33 @@ def test_channels_of_a_gather_are_named_after_their_tasks():
     inputs, outputs = owner.task.channel_ids()
     assert inputs == [ChannelId("gather-1", TaskId("numbers", n), TaskId("gather-1", 0)) for n in range(2)]
     assert outputs == []
+
+
+def test_operators_that_were_built_are_closed_when_another_one_cannot_be():
+    events = []
+
+    class Opened:
+        def __init__(self):
+            events.append("opened")
+
+        def __call__(self, batch):
+            return batch
+
+        def close(self):
+            events.append("closed")
+
+    class Unbuildable:
+        def __init__(self):
+            raise RuntimeError("no model")
+
+        def __call__(self, batch):
+            return batch
+
+    flow = Flow("half-built", lanes=2)
+    numbers = flow.from_tables(tables(2, 2), name="numbers")
+    opened = numbers.map_batches(Opened, numbers.schema, name="first")
+    opened.map_batches(Unbuildable, numbers.schema, name="second").collect("out")
+    plan = plan_job(flow, 1)
+    with pytest.raises(UserCodeError, match="no model"):
+        Owner(plan, TaskId("numbers", 0))
+    assert events == ["opened", "closed"]

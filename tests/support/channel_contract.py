@@ -173,6 +173,15 @@ def all_processed_reaches_the_producer(wired: Wired) -> None:
     assert wired.all_processed()
 
 
+def credit_comes_back_to_the_byte_whatever_the_wire_leaves_out(wired: Wired) -> None:
+    numbers = pa.array([None, 1, 2, 3, 4] * 100)
+    for number, records in enumerate([pa.record_batch({"n": numbers}).filter(numbers.is_valid()), *shapes()]):
+        sent = Batch(records, Tag(number, 0, 0))
+        wired.send(sent)
+        assert wired.take() == sent
+        assert wired.wait_in_flight(0), records.schema
+
+
 def batches_of_every_shape_arrive_exactly(wired: Wired) -> None:
     for number, records in enumerate(shapes()):
         sent = Batch(records, Tag(number, 3, 5))
@@ -214,6 +223,7 @@ CHECKS: tuple[Callable[[Wired], None], ...] = (
     messages_of_other_attempts_change_nothing_upstream,
     repeated_grants_count_once,
     all_processed_reaches_the_producer,
+    credit_comes_back_to_the_byte_whatever_the_wire_leaves_out,
     batches_of_every_shape_arrive_exactly,
 )
 

@@ -10,6 +10,7 @@ from penstock.coordinator.events import Event
 from penstock.coordinator.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
 from penstock.coordinator.machine import Coordinator
 from penstock.coordinator.manifest import LogEntry
+from penstock.coordinator.restoring import Snapshot
 from penstock.coordinator.settings import Settings
 from penstock.engine.identity import Attempt, BarrierKind, CheckpointId, Committable, StateHandle, TaskId
 
@@ -39,12 +40,13 @@ class CoordinatorDriver:
     settings: Settings = field(default_factory=Settings)
     log: list[LogEntry] = field(default_factory=list)
     owner: str = "me"
+    snapshot: Snapshot | None = None
     now: float = 0.0
     #: Costs as much as there are tasks, at every event.
     validate: bool = True
 
     def __post_init__(self) -> None:
-        self.core = Coordinator("job", "print", "a flow", self.graph, self.settings, self.owner)
+        self.core = Coordinator("job", "print", "a flow", self.graph, self.settings, self.owner, self.snapshot)
         self.started = self.core.start(self.now)
 
     def tell(self, event: Event) -> list[Command]:
@@ -69,7 +71,7 @@ class CoordinatorDriver:
         return self.read_log() if self.log[-1].number else orders
 
     def attempt(self, number: int = 1) -> Attempt:
-        return Attempt(self.core.status().generation, number)
+        return Attempt(self.core._context.generation, number)
 
     def run(self, number: int = 1) -> list[Command]:
         """Until every task runs; the last orders."""

@@ -24,11 +24,12 @@ from penstock.coordinator.events import Event
 from penstock.coordinator.machine import Coordinator
 from penstock.coordinator.settings import Settings
 from penstock.engine import rounds
-from penstock.engine import task as engine_task
 from penstock.engine.identity import TaskId
 from penstock.engine.plan import JobPlan
-from support.engine_simulation_flows import Disk, plan_of
+from penstock.engine.scheduler import serial
+from support.engine_simulation_flows import Disk
 from support.engine_simulation_processes import CoordinatorProcess, Process
+from support.engine_simulation_shapes import plan_of
 from support.engine_simulation_storage import Storage
 
 TICK = 0.002
@@ -117,7 +118,7 @@ class EngineSimulation:
     # --- running -------------------------------------------------------------------------------------------------
 
     def run(self) -> EngineSimulation:
-        before = rounds.CHUNK_ROWS, engine_task.STEPS_PER_TURN
+        before = rounds.CHUNK_ROWS, serial.CALLS_PER_TURN
         rounds.CHUNK_ROWS = self.sizes.chunk_rows
         try:
             self._start_job()
@@ -128,7 +129,7 @@ class EngineSimulation:
         except Exception as error:
             raise AssertionError(f"seed {self.seed}: {type(error).__name__}: {error}\n{self.why()}") from error
         finally:
-            rounds.CHUNK_ROWS, engine_task.STEPS_PER_TURN = before
+            rounds.CHUNK_ROWS, serial.CALLS_PER_TURN = before
         return self
 
     def _step(self) -> None:
@@ -146,7 +147,7 @@ class EngineSimulation:
             for _ in range(1 + len(self._network) // 4):  # a network that is never overloaded for good
                 self._deliver()
         elif awake:
-            engine_task.STEPS_PER_TURN = self.random.choice((1, 1, 2, 16))
+            serial.CALLS_PER_TURN = self.random.choice((1, 1, 2, 16))
             if self.random.choice(awake).turn(self.now):
                 self._progress_at = self.now
         else:
@@ -221,7 +222,7 @@ class EngineSimulation:
         """Tasks fail for the faults that the simulation made, and for nothing else."""
         if isinstance(event, events.TaskFinished) and self.fault("kill_finished"):
             self._kill(event.task)
-        if isinstance(event, events.TaskFailed | events.TaskDeclined):
+        if isinstance(event, events.TaskFailed) or (isinstance(event, events.TaskDeclined) and not event.closing):
             failure = event.failure
             assert "simulated" in failure.message, f"{event.task} failed: {failure.message}\n{failure.detail}"
 

@@ -7,7 +7,7 @@ rounds of two rows. The sink keeps rows in the order in which they arrived, so t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,8 +16,6 @@ from penstock.engine.elements import Batch
 from penstock.engine.flow import Flow
 from penstock.engine.identity import CheckpointId, CommitPermit, Committable
 from penstock.engine.operators.protocol import OperatorContext, Output, Stateless
-from penstock.engine.pipelines import plan_job
-from penstock.engine.plan import JobPlan
 from penstock.engine.sinks.lane_counts import LaneCounts
 
 JOB = "simulated"
@@ -196,14 +194,4 @@ def separate(disk: Disk, flow: Flow) -> None:
     flow.attach(DiskSink("all", disk), flow.from_tables(numbers(), name="numbers").gather(), name="all")
 
 
-SHAPES = (gathered, aggregated, joined, forked, chained, two_inputs, separate)
-WIDEST = 4
-
-
-def plan_of(shape: int, parallelism: int, disk: Disk) -> JobPlan:
-    """The plan of a shape, with rounds of a few rows."""
-    flow = Flow(JOB, lanes=LANES)
-    SHAPES[shape % len(SHAPES)](disk, flow)
-    plan = plan_job(flow, parallelism)
-    sources = {id: replace(each, quota=each.quota and QUOTA) for id, each in plan.sources.items()}
-    return replace(plan, sources=sources)
+PLAIN = (gathered, aggregated, joined, forked, chained, two_inputs, separate)

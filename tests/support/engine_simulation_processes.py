@@ -30,7 +30,6 @@ from penstock.actors.supervisor import Supervisor
 from penstock.actors.task_files import TaskFiles
 from penstock.actors.task_host import TaskHost
 from penstock.actors.translate import execution_graph, neighbours_of
-from penstock.actors.transport.links import Link
 from penstock.actors.transport.protocol import BrokenLink
 from penstock.coordinator.commands import Command, DeployTask
 from penstock.coordinator.events import DeadlinePassed, Event
@@ -41,6 +40,7 @@ from penstock.engine.identity import Attempt, TaskId
 from penstock.engine.plan import JobPlan
 from penstock.engine.task import Task
 from support.engine_simulation_storage import SimulatedSnapshots
+from support.packet_links import PacketLink
 
 if TYPE_CHECKING:
     from support.engine_simulation import EngineSimulation
@@ -67,13 +67,13 @@ class Wires:
     def __init__(self, world: EngineSimulation, owner: Process, broken: Callable[[BrokenLink], None]) -> None:
         self._world, self._owner, self._broken = world, owner, broken
         self._processes = world.processes
-        self.links: dict[TaskId, Link] = {}
+        self.links: dict[TaskId, PacketLink] = {}
         #: links on which a packet was lost: nothing more arrives on them
-        self._severed: set[Link] = set()
+        self._severed: set[PacketLink] = set()
 
     def connect(self, peers: Mapping[TaskId, tuple[Attempt, object]]) -> None:
         self.close()
-        self.links = {task: Link(task, attempt, address) for task, (attempt, address) in peers.items()}
+        self.links = {task: PacketLink(task, attempt, address) for task, (attempt, address) in peers.items()}
 
     def send(self, frame: Frame) -> None:
         link = self.links.get(frame.channel.consumer)
@@ -89,10 +89,10 @@ class Wires:
         for link in self.links.values():
             link.close()
 
-    def sendable(self) -> list[Link]:
+    def sendable(self) -> list[PacketLink]:
         return [link for link in self.links.values() if link.sendable]
 
-    def carry(self, link: Link) -> None:
+    def carry(self, link: PacketLink) -> None:
         """Send the link's next packet. It may not arrive, or arrive and look as if it had not."""
         packet = Arrived(*(tuple(part) for part in link.take()))
         target, lost = self._processes[link.task], self._world.fault("packet")
@@ -131,7 +131,7 @@ class Host(TaskHost):
             self._handle(message)
             if self._task is not None and self._task is not before:
                 for driver in self._task.drivers:
-                    for channel in driver.outputs:
+                    for channel in (channel for outlet in driver.outlets for channel in outlet.channels):
                         channel._credit = self.credit
             self.awake = True
 

@@ -13,7 +13,8 @@ from functools import cache
 from penstock.actors.audit import make_audit
 from penstock.coordinator.machine import Coordinator
 from support.engine_simulation import FAULTS, NO_FAULTS, SETTINGS, EngineSimulation, Faults, Sizes
-from support.engine_simulation_flows import SHAPES, WIDEST, Row
+from support.engine_simulation_flows import Row
+from support.engine_simulation_shapes import SHAPES, WIDEST
 from support.engine_simulation_storage import SimulatedSnapshots, last_tables
 
 Rows = dict[str, list[Row]]

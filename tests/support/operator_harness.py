@@ -8,6 +8,7 @@ Rules:
    strictly increasing, the promised schema, nothing emitted by ``close``.
 3. With ``restore`` every round ends with a snapshot, from which the next round's operators are built, at the next of
    the ``parallelisms``. State passes through Arrow IPC, as in a checkpoint.
+4. With ``memory`` the operators have accounts there; each one holds nothing and has no file once it is closed.
 """
 
 from __future__ import annotations
@@ -22,8 +23,16 @@ import pyarrow as pa
 
 from penstock.engine.elements import FINAL_ROUND, Batch, EndOfRound, Tag
 from penstock.engine.identity import Attempt, TaskId
-from penstock.engine.operators.protocol import LANE, OUTPUT_ROWS, OperatorConfig, OperatorContext, RunningOperator
+from penstock.engine.operators.protocol import (
+    LANE,
+    OUTPUT_ROWS,
+    OperatorConfig,
+    OperatorContext,
+    RunningOperator,
+    exhaust,
+)
 from penstock.engine.rounds import lanes_of
+from penstock.engine.state.memory import TaskMemory
 
 Units = Mapping[tuple[int, int], pa.Table]
 
@@ -92,6 +101,7 @@ def run(
     parallelisms: Sequence[int] = (1,),
     lanes: int = LANES,
     output_rows: int = OUTPUT_ROWS,
+    memory: TaskMemory | None = None,
 ) -> Outcome:
     """Run ``config`` over ``ports``; each maps (round, lane) to rows."""
     config = pickle.loads(pickle.dumps(config))
@@ -107,6 +117,7 @@ def run(
         last, old, states = part[-1] == rounds - 1, states, []
         for subtask in range(parallelism):
             where = replace(context(subtask, parallelism, lanes), output_rows=output_rows)
+            where = where if memory is None else replace(where, memory=memory.account("operator-1"))
             running = config.build(where, inputs, _handed_over(old, where.lanes))
             output = Collected(schema)
             streams = [list(_events(port, where.lanes, part, size)) for port in ports]
@@ -118,6 +129,7 @@ def run(
                 states.append(_through_storage(state))
             output.closed = True
             running.close()
+            assert memory is None or (memory.statistics().held, memory.statistics().files) == (0, 0)
             outcome.batches += output.batches
     assert not states, "an operator that has finished still holds state"
     outcome.states = len(states)
@@ -156,14 +168,14 @@ def _feed(
         if isinstance(event, Batch):
             running.process(port, event, output)
         else:
-            running.end_round(port, event.round, output)
+            exhaust(running.end_round(port, event.round, output))
 
 
 def _finish(running: RunningOperator, ports: int, output: Collected) -> None:
     for port in range(ports):
-        running.end_round(port, FINAL_ROUND, output)
-        running.end_port(port, output)
-    running.finish(output)
+        exhaust(running.end_round(port, FINAL_ROUND, output))
+        exhaust(running.end_port(port, output))
+    exhaust(running.finish(output))
 
 
 def _handed_over(states: Sequence[pa.Table], lanes: range) -> pa.Table | None:

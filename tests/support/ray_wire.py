@@ -1,158 +1,91 @@
-"""A channel between two actors over the Ray transport, as the channel contract sees it."""
+"""A channel between two Ray actors over streams, as the channel contract sees it. Control goes over Ray."""
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import ray
 
-from penstock.actors.transport.packets import Packet, pack, unpack
-from penstock.actors.transport.protocol import BrokenLink
-from penstock.actors.transport.ray_calls import RayCallTransport
-from penstock.engine.edges import Frame, InputChannel, OutputChannel, Upstream
-from penstock.engine.elements import Element
+from penstock.actors.transport.batches import BatchReader, BatchWriter
+from penstock.actors.transport.endpoint import Endpoint
+from penstock.engine.edges import Frame
+from penstock.engine.elements import Batch, Element
 from support.channel_contract import ATTEMPTS, CHANNEL
+from support.stream_wire import FENCE, FencedWire, StreamEnd
 
-PATIENCE = 3.0
-"""Seconds after which nothing more is expected to come; what does come ends the wait at once."""
+
+def asked(actor: Any, resolved: Callable[[Any, Any], None]) -> None:
+    """Resolves the address of an actor by asking it, as the driver actors do."""
+    future = actor.endpoint.remote().future()
+    future.add_done_callback(lambda done: resolved(None if done.exception() else done.result(), done.exception()))
 
 
 class End:
-    """An actor with one end of the channel and a transport of its own."""
+    """An actor with one end of the channel."""
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._dropped = 0
-        self._gap = ""
-        self._broken: list[BrokenLink] = []
-        self._transport = RayCallTransport(self._breaks)
+    def __init__(self, side: str) -> None:
+        self._end = StreamEnd(getattr(CHANNEL, side), resolve=asked)
 
-    def connect(self, peer: Any, side: str, credit: int) -> None:
-        task, attempt = (CHANNEL.consumer, ATTEMPTS[1]) if side == "producer" else (CHANNEL.producer, ATTEMPTS[0])
-        self._transport.connect({task: (attempt, peer)})
-        self.output = OutputChannel(CHANNEL, ATTEMPTS, self._transport.send, credit)
-        self.input = InputChannel(CHANNEL, ATTEMPTS, self._transport.reply)
+    def endpoint(self) -> Endpoint:
+        return self._end.endpoint
 
-    @ray.method(concurrency_group="data")
-    def receive(self, packet: Packet) -> None:
-        with self._changed:
-            for frame in unpack(packet):
-                self._receive(frame)
-            for message in packet.upstream:
-                self.output.deliver(message)
-            self._changed.notify_all()
+    def connect(self, peer: Any, credit: int) -> None:
+        named = dict.fromkeys((CHANNEL, FENCE), ATTEMPTS)
+        own, other = ATTEMPTS if self._end.task == CHANNEL.producer else ATTEMPTS[::-1]
+        task = CHANNEL.consumer if self._end.task == CHANNEL.producer else CHANNEL.producer
+        self._end.connect(own, {task: (other, peer)}, named, credit)
 
-    def _receive(self, frame: Frame) -> None:
-        try:
-            self._dropped += not self.input.receive(frame)
-        except Exception as error:
-            self._gap = str(error)
-
-    def send(self, element: Packet) -> None:
-        with self._changed:
-            self.output.send(_opened(element))
-
-    def put_frame(self, frame: Frame) -> None:
-        self._transport.send(frame)
-
-    def put_upstream(self, message: Upstream) -> None:
-        self._transport.reply(message)
-
-    def take(self) -> Packet | None:
-        with self._changed:
-            self._changed.wait_for(lambda: len(self.input) > 0, PATIENCE)
-            return _wrapped(self.input.pop()) if len(self.input) else None
-
-    def wait_ready(self) -> bool:
-        with self._changed:
-            return self._changed.wait_for(lambda: self.output.ready, PATIENCE)
-
-    def wait_in_flight(self, bytes: int) -> bool:
-        with self._changed:
-            return self._changed.wait_for(lambda: self.output.in_flight == bytes, PATIENCE)
-
-    def all_processed(self) -> bool:
-        with self._changed:
-            return self._changed.wait_for(lambda: self.output.all_processed, PATIENCE)
-
-    def say_all_processed(self) -> None:
-        self.input.say_all_processed()
-
-    def seen(self) -> tuple[int, str]:
-        return self._dropped, self._gap
-
-    def broken(self) -> list[BrokenLink]:
-        with self._changed:
-            self._changed.wait_for(lambda: bool(self._broken), 20)
-            return self._broken
-
-    def _breaks(self, link: BrokenLink) -> None:
-        with self._changed:
-            self._broken.append(link)
-            self._changed.notify_all()
+    def do(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the end; batches are packed on the way, since pickling loses the length of empty ones."""
+        return packed(getattr(self._end, method)(*(unpacked(each) for each in arguments)))
 
 
-class RayWire:
-    """Both ends; ``make`` reuses two actors for all channels of a test."""
-
-    def __init__(self, producer: Any, consumer: Any, credit: int) -> None:
-        self._producer, self._consumer = producer, consumer
-        ray.get([producer.connect.remote(consumer, "producer", credit), consumer.connect.remote(producer, "", credit)])
-
-    def _do(self, method: Any, *arguments: object) -> Any:
-        return ray.get(method.remote(*arguments))
-
-    def send(self, element: Element) -> None:
-        self._do(self._producer.send, _wrapped(element))
-
-    def put_frame(self, frame: Frame) -> None:
-        self._do(self._producer.put_frame, frame)
-
-    def put_upstream(self, message: Upstream) -> None:
-        self._do(self._consumer.put_upstream, message)
-
-    def take(self) -> Element | None:
-        taken = self._do(self._consumer.take)
-        return None if taken is None else _opened(taken)
-
-    def dropped(self) -> int:
-        return int(self._do(self._consumer.seen)[0])
-
-    def gap(self) -> str:
-        return str(self._do(self._consumer.seen)[1])
-
-    def wait_ready(self) -> bool:
-        return bool(self._do(self._producer.wait_ready))
-
-    def wait_in_flight(self, bytes: int) -> bool:
-        return bool(self._do(self._producer.wait_in_flight, bytes))
-
-    def say_all_processed(self) -> None:
-        self._do(self._consumer.say_all_processed)
-
-    def all_processed(self) -> bool:
-        return bool(self._do(self._producer.all_processed))
-
-    def close(self) -> None:
-        for actor in (self._producer, self._consumer):
-            ray.kill(actor)
+def packed(value: Any) -> Any:
+    """A batch as bytes, anything else as it is."""
+    if not isinstance(value, Batch):
+        return value
+    piece, _ = BatchWriter().write(value.records)
+    return ("batch", b"".join(bytes(part) for part in piece), value.tag)
 
 
-def _wrapped(element: Element) -> Packet:
-    """The element for the way between test and actor: pickling loses the length of a batch without columns."""
-    return pack([Frame(CHANNEL, ATTEMPTS, 0, element)], [])
+def unpacked(value: Any) -> Any:
+    """What :func:`packed` made, back."""
+    match value:
+        case ("batch", data, tag):
+            return Batch(BatchReader().read(pa.py_buffer(data), fresh=True), tag)
+    return value
 
 
-def _opened(packet: Packet) -> Element:
-    return unpack(packet)[0].element
+def make_end(side: str) -> Any:
+    """An actor with one end, of the ``producer`` or the ``consumer``."""
+    return ray.remote(num_cpus=0, max_concurrency=2)(End).remote(side)
 
 
-def make_end() -> Any:
-    """An actor with one end."""
-    return ray.remote(num_cpus=0, concurrency_groups={"data": 1})(End).remote()
+def connected_ends(credit: int) -> tuple[Any, Any]:
+    """Two actors with a channel between them."""
+    producer, consumer = make_end("producer"), make_end("consumer")
+    ray.get([producer.connect.remote(consumer, credit), consumer.connect.remote(producer, credit)])
+    return producer, consumer
 
 
-def ray_wire(credit: int) -> RayWire:
-    """A channel between two new actors."""
-    return RayWire(make_end(), make_end(), credit)
+def ray_wire(credit: int) -> FencedWire:
+    """A channel between two new actors, which end with it."""
+    producer, consumer = connected_ends(credit)
+
+    def caller(actor: Any) -> Callable[..., Any]:
+        def call(method: str, *arguments: object) -> Any:
+            done = unpacked(ray.get(actor.do.remote(method, *(packed(each) for each in arguments))))
+            if method == "close":
+                ray.kill(actor)
+            return done
+
+        return call
+
+    return FencedWire(caller(producer), caller(consumer))
+
+
+def put_frame(actor: Any, number: int, element: Element) -> None:
+    """Put a frame on the wire of a producer's actor."""
+    ray.get(actor.do.remote("put_frame", Frame(CHANNEL, ATTEMPTS, number, element)))

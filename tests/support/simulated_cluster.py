@@ -1,8 +1,10 @@
 """A whole cluster from one seed: real coordinators, simulated tasks, a network and a store that misbehave.
 
 What may happen, at any step: messages to and from tasks are delayed, overtake each other, double or get lost; tasks
-and coordinators die; a second coordinator starts while the first lives on; a snapshot or a commit fails; the user
-cancels and resumes; a write to the log fails, or succeeds though it is said to have failed, at once or much later.
+and coordinators die; a process builds an attempt that another had built; a second coordinator starts while the first
+lives on; a snapshot, a savepoint or a commit fails; the user cancels and resumes, asks for savepoints, pins checkpoints
+and stops the job, which then goes on from its savepoint as another job at another parallelism; a write to the log
+fails, or succeeds though it is said to have failed, at once or much later.
 What may not: a store command without its one answer, and a death that is never told (both are the shells' promises).
 
 After ``patience`` faults the world behaves, so that every run ends: either with the right rows, or with an error that
@@ -17,17 +19,24 @@ from dataclasses import dataclass, field, replace
 
 from penstock.coordinator import commands, events
 from penstock.coordinator.commands import Command
-from penstock.coordinator.events import Event, Failure
+from penstock.coordinator.events import Event
+from penstock.coordinator.kinds import CheckpointKind, ClaimMode, StopMode
 from penstock.coordinator.machine import Coordinator
-from penstock.coordinator.manifest import Ended
+from penstock.coordinator.manifest import Ended, Manifest
+from penstock.coordinator.restoring import Snapshot
 from penstock.coordinator.settings import Settings
 from penstock.engine.identity import Attempt, TaskId
 from support.simulated_model import Channels, Flow
 from support.simulated_shell import TaskShell
 from support.simulated_storage import SimulatedStorage
+from support.simulated_task import SimulatedTask
+from support.simulated_wishes import Users
+from support.simulated_work import ShellWork
 
 TICK = 0.002
 STEPS = 6_000
+BAD_MOMENT = 0.02
+"""The share of steps at which something may go wrong by itself, or somebody may wish for something."""
 SETTINGS = Settings(
     interval=0.05,
     timeout=0.6,
@@ -39,12 +48,12 @@ SETTINGS = Settings(
     retry_pause=0.005,
     ending_timeout=0.5,
 )
-MakeCoordinator = Callable[[Flow, Settings, str], Coordinator]
+MakeCoordinator = Callable[[Flow, Settings, str, Snapshot | None], Coordinator]
 
 
-def make_coordinator(flow: Flow, settings: Settings, owner: str) -> Coordinator:
+def make_coordinator(flow: Flow, settings: Settings, owner: str, snapshot: Snapshot | None) -> Coordinator:
     """The real one."""
-    return Coordinator("job", "fingerprint", "a flow", flow.graph, settings, owner)
+    return Coordinator("job", "fingerprint", "a flow", flow.graph, settings, owner, snapshot)
 
 
 @dataclass(eq=False)
@@ -55,6 +64,8 @@ class Incarnation:
     flow: Flow
     newest_attempts: dict[TaskId, Attempt] = field(default_factory=dict)
     alive: bool = True
+    #: When the core wants to be asked.
+    deadline: float | None = None
 
     def wants(self, order: commands.DeployTask) -> bool:
         """Whether the order is the newest that it gave for the task."""
@@ -63,18 +74,23 @@ class Incarnation:
 
 @dataclass(frozen=True)
 class Faults:
-    """Chances per message or step; ``patience`` faults at most."""
+    """Chances per message, or per ``BAD_MOMENT``; ``patience`` faults at most."""
 
     patience: int = 12
     drop: float = 0.03
     double: float = 0.03
-    kill_task: float = 0.002
-    kill_coordinator: float = 0.001
-    second_coordinator: float = 0.0005
-    cancel: float = 0.0003
+    kill_task: float = 0.1
+    kill_coordinator: float = 0.05
+    second_coordinator: float = 0.025
+    cancel: float = 0.015
     snapshot: float = 0.01
     commit: float = 0.01
     store: float = 0.06
+    savepoint: float = 0.1
+    ask_checkpoint: float = 0.05
+    ask_savepoint: float = 0.1
+    ask_stop: float = 0.035
+    ask_pin: float = 0.05
 
 
 NO_FAULTS = Faults(patience=0)
@@ -92,8 +108,17 @@ class SimulatedCluster:
         make: MakeCoordinator = make_coordinator,
         fenced: bool = True,
         steps: int = STEPS,
+        task_type: type[SimulatedTask] = SimulatedTask,
     ) -> None:
         """``flows``: the same flow at several parallelisms; every new coordinator draws one."""
+        self.task_type = task_type
+        self.users = Users(self)
+        self._names = 0
+        self._work = ShellWork(self)
+        #: Whether the job was stopped for good: nobody goes on from its savepoint.
+        self.drained = False
+        #: What the job was started from, if it goes on from a savepoint.
+        self.snapshot: Snapshot | None = None
         self.random = random.Random(seed)
         self.seed, self._flows, self.faults, self._settings, self._make = seed, flows, faults, settings, make
         self.now = 0.0
@@ -125,31 +150,37 @@ class SimulatedCluster:
     def _step(self) -> None:
         self.now += TICK
         self._disturb()
-        for incarnation in [one for one in self._incarnations if one.alive]:
-            deadline = incarnation.core.next_deadline()
-            if deadline is not None and deadline <= self.now:
-                self._handle(incarnation, events.DeadlinePassed(self.now))
-        runnable = [shell for shell in self.tasks.values() if shell.task.is_runnable()]
-        if self._network and (not runnable or self.random.random() < 0.5):
+        for incarnation in self._living():
+            if incarnation.deadline is not None and incarnation.deadline <= self.now:
+                self.handle(incarnation, events.DeadlinePassed(self.now))
+        shell = None if self._network and self.random.random() < 0.5 else self._runnable()
+        if shell is not None:
+            shell.step(self.random.randrange(8))
+        elif self._network:
             for _ in range(1 + len(self._network) // 8):  # a network that is never overloaded for good
                 self._network.pop(self.random.randrange(len(self._network)))()
-        elif runnable:
-            self.random.choice(runnable).step(self.random.randrange(8))
         elif not self.finished:
             self._wait()
 
+    def _living(self) -> list[Incarnation]:
+        return [one for one in self._incarnations if one.alive]
+
+    def _runnable(self) -> TaskShell | None:
+        """Some task that can work."""
+        shells = list(self.tasks.values())
+        first = self.random.randrange(len(shells)) if shells else 0
+        return next((shell for shell in (*shells[first:], *shells[:first]) if shell.task.is_runnable()), None)
+
     def _wait(self) -> None:
         """Nothing is under way and nobody can work: only time can help."""
-        deadlines = [one.core.next_deadline() for one in self._incarnations if one.alive]
-        times = [deadline for deadline in deadlines if deadline is not None]
+        times = [one.deadline for one in self._living() if one.deadline is not None]
         assert times, "nothing will ever happen again"
         self.now = max(self.now, min(times))
 
     def why(self) -> str:
         lines = [f"at step {self.steps}, time {self.now:.3f}"]
-        for one in self._incarnations:
-            if one.alive:
-                lines += [str(one.core.status()), one.core.story()]
+        for one in self._living():
+            lines += [str(one.core.status()), one.core.story()]
         return "\n".join([*lines, *(str(shell) for shell in self.tasks.values())])
 
     # --- faults --------------------------------------------------------------------------------------------------
@@ -163,6 +194,8 @@ class SimulatedCluster:
         return True
 
     def _disturb(self) -> None:
+        if self._faults_left == 0 or self.random.random() >= BAD_MOMENT:
+            return
         if self.tasks and self.fault("kill_task"):
             self.kill(self.random.choice(sorted(self.tasks)))
         if self.fault("kill_coordinator"):
@@ -172,19 +205,29 @@ class SimulatedCluster:
         if self.fault("second_coordinator"):
             self._new_coordinator()
         if self.fault("cancel"):
-            self._handle(self._incarnations[-1], events.CancelRequested(self.now))
+            self.handle(self._incarnations[-1], events.CancelRequested(self.now))
+        self.users.wish(self._incarnations[-1])
+
+    def new_name(self) -> str:
+        """Of a process."""
+        self._names += 1
+        return f"process {self._names}"
 
     def kill(self, task: TaskId) -> None:
         """The process dies; whoever deployed it is told, some time."""
         shell = self.tasks.pop(task)
         attempt = shell.task.attempt if self.random.random() < 0.5 else None
-        self.post(lambda: self._handle(shell.home, events.TaskLost(task, attempt, "killed", self.now)))
+        self.post(lambda: self.handle(shell.home, events.TaskLost(task, attempt, "killed", self.now)))
 
     # --- messages ------------------------------------------------------------------------------------------------
 
     def post(self, action: Callable[[], None]) -> None:
         """A message that arrives, some time."""
         self._network.append(action)
+
+    def post_later(self, action: Callable[[], None]) -> None:
+        """A message that takes its time."""
+        self.post(lambda: self.post(lambda: self.post(action)))
 
     def post_unreliably(self, action: Callable[[], None]) -> None:
         """A message that may be lost or doubled."""
@@ -196,58 +239,103 @@ class SimulatedCluster:
 
     def report(self, home: Incarnation, event: Event) -> None:
         """A task tells its coordinator something."""
-        self.post_unreliably(lambda: self._handle(home, event))
+        self.post_unreliably(lambda: self.handle(home, event))
 
     def fail(self, home: Incarnation, event: events.TaskFailed) -> None:
         """A task tells that it has failed; that is not lost, only late."""
-        self.post(lambda: self._handle(home, event))
+        self.post(lambda: self.handle(home, event))
 
     # --- coordinators --------------------------------------------------------------------------------------------
 
     def _new_coordinator(self) -> None:
         flow = self.random.choice(self._flows)
-        core = self._make(flow, self._settings, f"owner {len(self._incarnations)}")
+        core = self._make(flow, self._settings, f"owner {len(self._incarnations)}", self.snapshot)
         incarnation = Incarnation(core, flow)
         self._incarnations.append(incarnation)
         self._perform(incarnation, core.start(self.now))
+        incarnation.deadline = core.next_deadline()
 
-    def _handle(self, incarnation: Incarnation, event: Event) -> None:
+    def handle(self, incarnation: Incarnation, event: Event) -> None:
         if incarnation.alive:
             orders = incarnation.core.handle(replace(event, now=self.now))
             incarnation.core.validate()
+            incarnation.deadline = incarnation.core.next_deadline()
             self._perform(incarnation, orders)
 
     def _perform(self, incarnation: Incarnation, orders: list[Command]) -> None:
         for order in orders:
             match order:
                 case commands.ReadLog():
-                    self.post(lambda: self._read_log(incarnation))
+                    self.post(lambda: self._work.read_log(incarnation))
                 case commands.StoreEntry():
-                    self.post(lambda order=order: self._store(incarnation, order))  # type: ignore[misc]
+                    self.post(lambda order=order: self._work.store(incarnation, order))  # type: ignore[misc]
                 case commands.DiscardState(handles):
                     self.post_unreliably(lambda handles=handles: self.storage.discard(handles))  # type: ignore[misc]
                 case commands.DiscardEntries(numbers):
                     self.post_unreliably(lambda n=numbers: self.storage.delete_entries(n))  # type: ignore[misc]
+                case commands.StoreSavepoint():
+                    self.post(lambda order=order: self._work.store_savepoint(incarnation, order))  # type: ignore[misc]
+                case commands.DiscardSnapshot(location):
+                    self.post(lambda place=location: self.storage.discard_snapshot(place))  # type: ignore[misc]
                 case commands.CommitOrphans():
-                    self.post_unreliably(lambda order=order: self._commit_orphans(incarnation, order))  # type: ignore[misc]
+                    self.post_unreliably(lambda order=order: self._work.commit_orphans(incarnation, order))  # type: ignore[misc]
                 case commands.DeployTask():
                     self._check_restore(incarnation, order)
                     incarnation.newest_attempts[order.task] = order.attempt
-                    self.post_unreliably(lambda order=order: self._deploy(incarnation, order))  # type: ignore[misc]
+                    self.post_unreliably(lambda order=order: self._work.deploy(incarnation, order))  # type: ignore[misc]
                 case commands.EndJob():
                     self._end(incarnation, order)
                 case _:
-                    self.post_unreliably(lambda order=order: self._to_task(order))  # type: ignore[misc]
+                    self.post_unreliably(lambda order=order: self._work.to_task(order))  # type: ignore[misc]
 
     def _end(self, incarnation: Incarnation, order: commands.EndJob) -> None:
         incarnation.alive = False
-        if order.status in ("finished", "superseded"):
+        if order.status in ("finished", "superseded", "stopped"):
             self.seen.add(order.status)
-        closed = any(isinstance(entry, Ended) for entry in self.storage.entries())
-        if order.status == "finished" or closed:
+        self.users.look(incarnation.core.status())
+        ended = next((entry for entry in self.storage.entries() if isinstance(entry, Ended)), None)
+        status = order.status if ended is None else ended.status
+        if status == "stopped":
+            self._stopped()
+        elif status == "finished":
             self.finished = True
         elif incarnation is self._incarnations[-1] or not any(other.alive for other in self._incarnations):
             self._new_coordinator()
+
+    def _stopped(self) -> None:
+        """Go on from the savepoint as another job, unless the data were drained. Of this one nothing is left."""
+        newest = self.storage.newest()
+        assert newest is not None
+        assert newest.kind == CheckpointKind.STOP_WITH_SAVEPOINT.value
+        if self.users.modes.get(newest.request) is StopMode.DRAIN:
+            self.drained = self.finished = True
+        else:
+            self.start_over(newest.savepoint)
+
+    def start_over(self, location: str) -> Manifest:
+        """Another job begins with the savepoint."""
+        for incarnation in self._incarnations:
+            incarnation.alive = False
+        self._network.clear()
+        self.tasks.clear()
+        self.channels = Channels()
+        manifest, root = self.storage.start_over_from(location)
+        mode = self.random.choice(list(ClaimMode))
+        self.snapshot = Snapshot(manifest, root, mode)
+        self.finished = False
+        if self.steps:
+            self._new_coordinator()
+        return manifest
+
+    def fork(self, location: str) -> SimulatedCluster:
+        """The run of another job that begins with a savepoint of this one, and with what was visible then."""
+        other = SimulatedCluster(
+            self.seed, self._flows, NO_FAULTS, self._settings, self._make, task_type=self.task_type
+        )
+        other.storage, other.random = self.storage, self.random
+        manifest = other.start_over(location)
+        other.storage.forget_rows_after(manifest.checkpoint)
+        return other.run()
 
     def _check_restore(self, incarnation: Incarnation, order: commands.DeployTask) -> None:
         """A coordinator that holds the last claim goes on from the newest manifest that stands in the store."""
@@ -257,56 +345,3 @@ class SimulatedCluster:
             assert order.restored_from == expected, (
                 f"{order.task} restarts from {order.restored_from}, but the store's newest is {expected}"
             )
-
-    # --- the shell's work ----------------------------------------------------------------------------------------
-
-    def _read_log(self, incarnation: Incarnation) -> None:
-        entries = tuple(self.storage.entries())
-        answer: Event = events.LogRead(entries, self.now)
-        if self.fault("store"):
-            answer = events.LogFailed(Failure("reading failed", retry=True), self.now)
-        self.post(lambda: self._handle(incarnation, answer))
-
-    def _store(self, incarnation: Incarnation, order: commands.StoreEntry) -> None:
-        entry = order.entry
-        failed = events.EntryFailed(entry.number, Failure("the disk is full", retry=True), self.now)
-        answer: Event = failed
-        if not self.fault("store"):
-            stands = self.storage.create(entry)
-            answer = (events.EntryStored if stands else events.EntryRefused)(entry.number, self.now)
-        elif self.random.random() < 0.4:
-            self.storage.create(entry)
-        elif self.random.random() < 0.6:
-            self.post(lambda: self.post(lambda: self.post(lambda: self._late_write(order))))
-        self.post(lambda: self._handle(incarnation, answer))
-
-    def _late_write(self, order: commands.StoreEntry) -> None:
-        """A write that was said to have failed lands after all, unless somebody has the number by now."""
-        before = self.storage.newest()
-        self.storage.create(order.entry)
-        if self.storage.newest() != before:
-            self.seen.add("late_write")
-
-    def _commit_orphans(self, incarnation: Incarnation, order: commands.CommitOrphans) -> None:
-        if self.fault("commit"):
-            failure = Failure("no commit today", retry=True)
-            self.fail(incarnation, events.TaskFailed(order.task, order.attempt, failure, self.now))
-            return
-        self.storage.commit(order.permit)
-        committed = events.TaskCommitted(order.task, order.attempt, order.permit.checkpoint, self.now)
-        self.report(incarnation, committed)
-
-    def _deploy(self, incarnation: Incarnation, order: commands.DeployTask) -> None:
-        """A process takes the newest attempt; an older one is answered by nobody."""
-        current = self.tasks.get(order.task)
-        if current is None or current.task.attempt < order.attempt:
-            if not self.storage.has(order.state) and not incarnation.wants(order):
-                return  # an old order: its files have gone meanwhile, and nobody waits for an answer
-            self.tasks[order.task] = current = TaskShell(self, incarnation, order)
-        if current.task.attempt == order.attempt:
-            current.deployed_again()
-
-    def _to_task(self, order: Command) -> None:
-        shell = self.tasks.get(order.task)  # type: ignore[union-attr]
-        if shell is not None and shell.task.attempt == order.attempt:  # type: ignore[union-attr]
-            shell.perform(order)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.coordinator.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
-from support.simulated_model import Flow
+from support.simulated_model import LANES, Flow
 
 WIDE, NARROW = Pattern.ALL_TO_ALL, Pattern.POINTWISE
 EVEN = (5, 6, 4, 5, 6, 5, 4, 5)
@@ -17,8 +17,8 @@ Edge = tuple[str, str, Pattern]
 def _flow(
     name: str, parallelism: dict[str, int], edges: tuple[Edge, ...], rows: dict[str, tuple[int, ...]], ordered: bool
 ) -> Flow:
-    vertices = tuple(Vertex(vertex, number) for vertex, number in parallelism.items())
-    graph = ExecutionGraph(vertices, tuple(JobEdge(*edge) for edge in edges), deterministic=ordered)
+    vertices = tuple(Vertex(vertex, number, (vertex,)) for vertex, number in parallelism.items())
+    graph = ExecutionGraph(vertices, tuple(JobEdge(*edge) for edge in edges), deterministic=ordered, lanes=LANES)
     return Flow(name, graph, rows)
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.coordinator.execution_graph import ExecutionGraph
+from penstock.coordinator.execution_graph import ExecutionGraph, owned_lanes
 from penstock.engine.identity import Attempt, CheckpointId, TaskId
 
 LANES = 8
@@ -54,7 +54,7 @@ class TaskState:
         self.round = max(self.round, other.round)
 
 
-@dataclass
+@dataclass(eq=False)
 class Channel:
     """One producer to one consumer, within one attempt of their region."""
 
@@ -65,13 +65,14 @@ class Channel:
     rekey: bool = False
     round: int = -1
     data_ended: bool = False
+    drained: bool = True
     closed: bool = False
     barrier: CheckpointId | None = None
 
 
 def lanes_of(subtask: int, parallelism: int) -> range:
     """The lanes that a subtask owns."""
-    return range(-(-subtask * LANES // parallelism), -(-(subtask + 1) * LANES // parallelism))
+    return owned_lanes(subtask, parallelism, LANES)
 
 
 def digest(value: str) -> int:

@@ -1,15 +1,25 @@
 """One simulated run and its verdict.
 
 A run is right if the visible rows are, sink by sink and lane by lane, those of a run without failures: in order in a
-deterministic flow, as a multiset in any other.
+deterministic flow, as a multiset in any other. Of a job that was stopped for good they are a part of those, each once,
+and what the sinks' last rows count. A savepoint that was taken on the way is right if another job that begins with it,
+and with the rows that were visible then, ends with the right rows too.
 """
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+from dataclasses import replace
 from functools import cache
 
-from support.simulated_cluster import NO_FAULTS, SimulatedCluster
+from support.simulated_cluster import NO_FAULTS, SETTINGS, SimulatedCluster
 from support.simulated_flows import SHAPES, flows_for
+from support.simulated_task import SimulatedTask
+from support.simulated_unaligned import UnalignedTask
+
+FORK_EVERY = 4
+"""One in so many savepoints is tried."""
 
 
 @cache
@@ -21,6 +31,9 @@ def expected_rows(shape: int) -> dict[str, list[str]]:
 def check(cluster: SimulatedCluster, seed: int) -> None:
     """Compare the rows that are visible with those of a run without failures."""
     expected, found = expected_rows(seed % (2 * len(SHAPES))), cluster.storage.visible_rows()
+    if cluster.drained:
+        check_drained(seed, expected, found)
+        return
     if not flows_for(seed)[0].graph.deterministic:
         expected = {key: sorted(rows) for key, rows in expected.items()}
         found = {key: sorted(rows) for key, rows in found.items()}
@@ -31,8 +44,44 @@ def check(cluster: SimulatedCluster, seed: int) -> None:
         assert mine == theirs, f"{said}\n{mine}\n{theirs}"
 
 
+def check_drained(seed: int, expected: dict[str, list[str]], found: dict[str, list[str]]) -> None:
+    """No row is repeated, none is invented, and every sink's last row counts those before it."""
+    for key, rows in found.items():
+        sums = [row for row in rows if " counts " in row]
+        plain = Counter(row for row in rows if row not in sums)
+        assert not plain - Counter(expected.get(key, [])), f"seed {seed}: {key} has rows that no other run has: {rows}"
+        own = [row for row in sums if row.startswith(f"{key.split(' lane')[0]} counts ")]
+        for row in own:
+            said = int(row.split(" counts ")[1].split()[0])
+            assert said == len(rows) - len(own), f"seed {seed}: {key} counts {said} of {len(rows) - len(own)} rows"
+
+
+def check_fork(cluster: SimulatedCluster, seed: int) -> None:
+    """Begin another job with one of the savepoints."""
+    savepoints = sorted(cluster.users.savepoints.values())
+    chance = random.Random(seed)
+    standing = [place for place in savepoints if place in cluster.storage.savepoints]
+    if not standing or chance.random() * FORK_EVERY > 1 or cluster.drained:
+        return
+    fork = cluster.fork(chance.choice(standing))
+    cluster.seen.add("fork")
+    check(fork, seed)
+
+
+def cluster_for(seed: int) -> SimulatedCluster:
+    """Some seeds have several checkpoints in flight, some unaligned barriers, and they keep more or fewer."""
+    chance, flows = random.Random(seed), flows_for(seed)
+    unaligned = not flows[0].graph.deterministic and chance.random() < 0.5
+    settings = replace(
+        SETTINGS, max_concurrent=chance.choice((1, 1, 2, 3)), retained=chance.choice((1, 2, 3)), unaligned=unaligned
+    )
+    task_type = UnalignedTask if unaligned else SimulatedTask
+    return SimulatedCluster(seed, flows, settings=settings, task_type=task_type)
+
+
 def simulate(seed: int) -> SimulatedCluster:
     """One run, checked."""
-    cluster = SimulatedCluster(seed, flows_for(seed)).run()
+    cluster = cluster_for(seed).run()
     check(cluster, seed)
+    check_fork(cluster, seed)
     return cluster

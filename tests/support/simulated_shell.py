@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.coordinator import commands, events
 from penstock.coordinator.commands import Command, DeployTask
 from penstock.coordinator.events import Failure
 from penstock.engine.identity import CheckpointId, Committable, StateHandle
-from support.simulated_model import TaskState
-from support.simulated_task import SimulatedTask
+from support.simulated_model import Row, TaskState
 
 if TYPE_CHECKING:
     from support.simulated_cluster import Incarnation, SimulatedCluster
@@ -21,7 +21,11 @@ class TaskShell:
     def __init__(self, cluster: SimulatedCluster, home: Incarnation, order: DeployTask) -> None:
         self._cluster = cluster
         self.home = home
-        self.task = SimulatedTask(home.flow, order, cluster.channels, cluster.storage.restore(order.state))
+        #: The process; another one that builds the attempt once more has another name.
+        self.incarnation = cluster.new_name()
+        restored = cluster.storage.restore(order.state, order.root)
+        is_over = order.finished and cluster.random.random() < 0.5
+        self.task = cluster.task_type(home.flow, order, cluster.channels, restored, is_over)
         self._told_data_ended = False
         self._told_finished = False
         #: Prepared and not told to be committed, oldest first: every acknowledgement lists them all.
@@ -38,7 +42,8 @@ class TaskShell:
 
     def deployed_again(self) -> None:
         task = self.task
-        self._cluster.report(self.home, events.TaskDeployed(task.id, task.attempt, self._cluster.now))
+        deployed = events.TaskDeployed(task.id, task.attempt, self._cluster.now, self.incarnation)
+        self._cluster.report(self.home, deployed)
 
     def step(self, choice: int) -> None:
         """Let the task do one thing, and report what came of it."""
@@ -49,7 +54,9 @@ class TaskShell:
         """Carry out an order to this attempt."""
         task, cluster = self.task, self._cluster
         match order:
-            case commands.StartTask():
+            case commands.StartTask(incarnation=incarnation):
+                if incarnation != self.incarnation:
+                    return  # another process holds the attempt; this one is a second copy
                 task.started = True
                 self._told_data_ended = self._told_finished = False
             case commands.StopTask():
@@ -86,10 +93,9 @@ class TaskShell:
         task, cluster = self.task, self._cluster
         if cluster.tasks.get(task.id) is not self:
             return
-        if task.snapshot is not None:
-            checkpoint, state, data_ended = task.snapshot
-            task.snapshot = None
-            self._acknowledge(checkpoint, state, data_ended)
+        snapshots, task.snapshots = task.snapshots, []
+        for snapshot in snapshots:
+            self._acknowledge(*snapshot)
         if task.data_ended and task.started and not self._told_data_ended:
             self._told_data_ended = True
             cluster.report(self.home, events.DataEnded(task.id, task.attempt, cluster.now))
@@ -97,24 +103,23 @@ class TaskShell:
             self._told_finished = True
             cluster.report(self.home, events.TaskFinished(task.id, task.attempt, cluster.now))
 
-    def _acknowledge(self, checkpoint: CheckpointId, state: TaskState, data_ended: bool) -> None:
+    def _acknowledge(self, checkpoint: CheckpointId, state: TaskState, data_ended: bool, rows: list[Row]) -> None:
         task, cluster = self.task, self._cluster
-        self._prepare(checkpoint)
+        self._prepare(checkpoint, rows)
         if cluster.fault("snapshot"):
             failure = Failure("the snapshot could not be written", retry=True)
             cluster.report(self.home, events.TaskDeclined(task.id, task.attempt, checkpoint, failure, cluster.now))
             return
-        handles = (self._write(checkpoint, state),)
-        committables = tuple(self._prepared)
-        acked = events.TaskAcked(task.id, task.attempt, checkpoint, handles, committables, data_ended, cluster.now)
-        cluster.report(self.home, acked)
+        handles = () if task.is_over else (self._write(checkpoint, state),)
+        made, now = tuple(self._prepared), cluster.now
+        acked = events.TaskAcked(task.id, task.attempt, checkpoint, handles, made, data_ended, now)
+        cluster.report(self.home, replace(acked, finished_on_restore=task.is_over))
 
-    def _prepare(self, checkpoint: CheckpointId) -> None:
-        rows, self.task.written = self.task.written, []
+    def _prepare(self, checkpoint: CheckpointId, rows: list[Row]) -> None:
         if rows:
-            location = f"rows/{self.task.id}/{self.task.attempt}/{checkpoint}"
-            self._cluster.storage.prepared[location] = (checkpoint, self.task.id.vertex, rows)
-            self._prepared.append(Committable(self.task.id.vertex, len(rows), {"location": location}))
+            vertex, name = self.task.id.vertex, f"rows/{self.task.id}/{self.task.attempt}/{checkpoint}"
+            place = self._cluster.storage.prepare(name, checkpoint, vertex, rows)
+            self._prepared.append(Committable(vertex, len(rows), {"location": place}))
 
     def _write(self, checkpoint: CheckpointId, state: TaskState) -> StateHandle:
         """A new file, or the last one again if nothing has changed since and a checkpoint is known to hold it."""

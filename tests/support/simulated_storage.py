@@ -1,25 +1,37 @@
-"""What outlives every process of a simulated cluster: the log, the state files, the sinks' rows; and the oracles.
+"""What outlives every process of a simulated cluster: the log, files, savepoints, the sinks' rows; and the oracles.
 
 The oracles look at what *stands in the store*, not at what a coordinator believes:
 
 1. A manifest lands only while all its state files exist, and the files of the newest manifests are never deleted.
-2. Claims are never deleted, nor the newest manifests.
+2. Claims are never deleted, nor the newest manifests, nor pinned ones.
 3. What is committed was prepared; what is visible in the end is what a run without failures shows.
+4. A savepoint is restored after everything else of its job is gone, and from another place than it was made at.
 """
 
 from __future__ import annotations
 
-from penstock.coordinator.manifest import Claim, LogEntry, Manifest, decode, encode
+from dataclasses import dataclass
+
+from penstock.coordinator.commands import StoreSavepoint
+from penstock.coordinator.manifest import Claim, LogEntry, Manifest, Pinned, Unpinned, decode, encode
 from penstock.coordinator.memory_store import MemoryStore
 from penstock.engine.identity import CheckpointId, CommitPermit, StateHandle
 from support.simulated_model import Row, TaskState
 
-Written = tuple[CheckpointId, str, list[Row]]
-"""A file of a sink: for which checkpoint, by which vertex, with which rows."""
+Written = tuple[tuple[int, CheckpointId], str, list[Row]]
+"""A file of a sink: of which job and for which checkpoint, by which vertex, with which rows."""
 
 
 def key_of(number: int) -> str:
     return f"log/{number:012d}"
+
+
+@dataclass
+class Savepoint:
+    """A savepoint's folder."""
+
+    manifest: bytes
+    files: dict[str, TaskState]
 
 
 class SimulatedStorage:
@@ -27,61 +39,147 @@ class SimulatedStorage:
 
     def __init__(self, retained: int, fenced: bool = True) -> None:
         self._log = MemoryStore()
+        #: The log's entries, read; None after a change.
+        self._entries: list[LogEntry] | None = None
         self._retained = retained
         self._fenced = fenced
         self.files: dict[str, TaskState] = {}
+        #: By place.
+        self.savepoints: dict[str, Savepoint] = {}
         #: What sinks have prepared, and what of it was committed, by location.
         self.prepared: dict[str, Written] = {}
         self.visible: dict[str, Written] = {}
+        #: Jobs before this one.
+        self.epoch = 0
+
+    # --- the log -------------------------------------------------------------------------------------------------
 
     def entries(self) -> list[LogEntry]:
-        found = (self._log.read(key) for key in self._log.list("log/"))
-        return [decode(data) for data in found if data is not None]
+        if self._entries is None:
+            found = (self._log.read(key) for key in self._log.list("log/"))
+            self._entries = [decode(data) for data in found if data is not None]
+        return list(self._entries)
+
+    def manifests(self) -> list[Manifest]:
+        return [entry for entry in self.entries() if isinstance(entry, Manifest)]
 
     def newest(self) -> Manifest | None:
-        manifests = [entry for entry in self.entries() if isinstance(entry, Manifest)]
-        return manifests[-1] if manifests else None
+        return next(reversed(self.manifests()), None)
 
     def last_claim(self) -> Claim | None:
         claims = [entry for entry in self.entries() if isinstance(entry, Claim)]
         return claims[-1] if claims else None
 
+    def pinned(self) -> dict[str, CheckpointId]:
+        """Who depends on what, as the log says."""
+        pins: dict[str, CheckpointId] = {}
+        for entry in self.entries():
+            if isinstance(entry, Pinned):
+                pins[entry.name] = entry.checkpoint
+            elif isinstance(entry, Unpinned):
+                pins.pop(entry.name, None)
+        return pins
+
     def create(self, entry: LogEntry) -> bool:
         """Whether the entry stands, as the shell's rule has it: the same content counts as created."""
-        if isinstance(entry, Manifest) and self._log.read(key_of(entry.number)) is None:
+        key = key_of(entry.number)
+        if isinstance(entry, Manifest) and not entry.root and self._log.read(key) is None:
             missing = [h.location for task in entry.tasks for h in task.state if h.location not in self.files]
             assert not missing, f"manifest {entry.checkpoint} lands without its files {missing}"
-        if self._log.create(key_of(entry.number), encode(entry)):
+        self._entries = None
+        if self._log.create(key, encode(entry)):
             return True
         if not self._fenced and isinstance(entry, Manifest):
-            self._log.delete(key_of(entry.number))
-            return self._log.create(key_of(entry.number), encode(entry))
-        return self._log.read(key_of(entry.number)) == encode(entry)
+            self._log.delete(key)
+            return self._log.create(key, encode(entry))
+        return self._log.read(key) == encode(entry)
+
+    def _needed(self) -> list[Manifest]:
+        """The newest manifests, and those that somebody depends on."""
+        manifests, pinned = self.manifests(), set(self.pinned().values())
+        return [one for one in manifests if one in manifests[-self._retained :] or one.checkpoint in pinned]
 
     def delete_entries(self, numbers: tuple[int, ...]) -> None:
-        manifests = [entry for entry in self.entries() if isinstance(entry, Manifest)]
-        kept = {manifest.number for manifest in manifests[-self._retained :]}
-        known = {manifest.number for manifest in manifests}
+        entries = {entry.number: entry for entry in self.entries()}
+        kept, pins = {manifest.number for manifest in self._needed()}, self.pinned()
         for number in numbers:
-            exists = self._log.read(key_of(number)) is not None
-            assert not exists or (number in known and number not in kept), f"entry {number} is deleted, but needed"
+            entry = entries.get(number)
+            assert not isinstance(entry, Claim), f"claim {number} is deleted"
+            assert number not in kept, f"entry {number} is deleted, but needed"
+            assert entry is None or number != max(entries), f"the last entry, {number}, is deleted"
             self._log.delete(key_of(number))
+        self._entries = None
+        assert self.pinned() == pins, f"what stood of pins has changed from {pins} to {self.pinned()}"
+
+    # --- files ---------------------------------------------------------------------------------------------------
 
     def discard(self, handles: tuple[StateHandle, ...]) -> None:
-        manifests = [entry for entry in self.entries() if isinstance(entry, Manifest)][-self._retained :]
-        needed = {h.location for m in manifests for task in m.tasks for h in task.state}
+        needed = {h.location for m in self._needed() if not m.root for task in m.tasks for h in task.state}
         lost = [handle.location for handle in handles if handle.location in needed]
         assert not lost, f"state of a kept manifest is deleted: {lost}"
         for handle in handles:
             self.files.pop(handle.location, None)
 
-    def has(self, handles: tuple[StateHandle, ...]) -> bool:
-        return all(handle.location in self.files for handle in handles)
+    def _folder(self, root: str) -> dict[str, TaskState]:
+        if not root:
+            return self.files
+        assert root in self.savepoints, f"the savepoint {root} is gone"
+        return self.savepoints[root].files
 
-    def restore(self, handles: tuple[StateHandle, ...]) -> list[TaskState]:
-        missing = [handle.location for handle in handles if handle.location not in self.files]
+    def has(self, handles: tuple[StateHandle, ...], root: str) -> bool:
+        if root and root not in self.savepoints:
+            return False
+        return all(handle.location in self._folder(root) for handle in handles)
+
+    def restore(self, handles: tuple[StateHandle, ...], root: str) -> list[TaskState]:
+        files = self._folder(root)
+        missing = [handle.location for handle in handles if handle.location not in files]
         assert not missing, f"a task is restored from files that are gone: {missing}"
-        return [self.files[handle.location] for handle in handles]
+        return [files[handle.location] for handle in handles]
+
+    # --- savepoints ----------------------------------------------------------------------------------------------
+
+    def missing_for(self, order: StoreSavepoint) -> list[str]:
+        """Files that a savepoint needs and that are gone."""
+        return [source for source, _ in order.copies if source not in self.files]
+
+    def store_savepoint(self, order: StoreSavepoint) -> str:
+        files = {target: self.files[source] for source, target in order.copies}
+        named = {handle.location for task in order.manifest.tasks for handle in task.state}
+        assert named == set(files), "the savepoint does not contain what it names"
+        location = f"savepoint {self.epoch} {order.checkpoint}"
+        self.savepoints[location] = Savepoint(encode(order.manifest), files)
+        return location
+
+    def discard_snapshot(self, location: str) -> None:
+        newest = self.newest()
+        assert newest is None or newest.root != location, f"{location} is deleted, and the job starts from it"
+        self.savepoints.pop(location, None)
+
+    def start_over_from(self, location: str) -> tuple[Manifest, str]:
+        """Another job: nothing is left of this one but the savepoint, which somebody has moved, and the sinks' rows."""
+        saved = self.savepoints.pop(location)
+        self.epoch += 1
+        self._log, self._entries, self.files = MemoryStore(), None, {}
+        place = f"moved {location}"
+        self.savepoints = {place: saved}
+        manifest = decode(saved.manifest)
+        assert isinstance(manifest, Manifest)
+        return manifest, place
+
+    def forget_rows_after(self, checkpoint: CheckpointId) -> None:
+        """What was visible when the savepoint was taken is all that the next job finds."""
+        last = (self.epoch - 1, checkpoint)
+        self.visible = {place: written for place, written in self.visible.items() if written[0] <= last}
+
+    # --- rows ----------------------------------------------------------------------------------------------------
+
+    def prepare(self, location: str, checkpoint: CheckpointId, vertex: str, rows: list[Row]) -> str:
+        """The name under which the rows can be committed."""
+        place = f"{self.epoch}/{location}"
+        assert place not in self.prepared, f"rows are prepared twice under {place}"
+        self.prepared[place] = ((self.epoch, checkpoint), vertex, rows)
+        return place
 
     def commit(self, permit: CommitPermit) -> None:
         for committable in permit.committables:

@@ -3,9 +3,10 @@
 The model of a flow:
 
 1. A row is (key, value); the key is its lane at the vertex that has it. Sources read lanes, a few rows per round. An
-   ALL_TO_ALL edge gives a row a new key; subtask ``key * parallelism // LANES`` owns it. A POINTWISE edge keeps keys.
+   ALL_TO_ALL edge gives a row a new key; the subtask that owns this lane gets it. A POINTWISE edge keeps keys.
 2. Every vertex but a source passes rows on and counts and sums them per lane; when its data end it emits one row per
-   lane with both. So a row lost, repeated, or missed by the state shows in what the sinks write.
+   lane with both. So a row lost, repeated, or missed by the state shows in what the sinks write. Data that end only
+   for now (a suspended job's) leave the sums where they are.
 3. In a deterministic flow a task takes a round's rows from all its channels before it goes on, in the order of lanes.
 4. Channels are bounded and belong to one attempt of the region. A barrier blocks its channel until all have it.
 """
@@ -13,8 +14,9 @@ The model of a flow:
 from __future__ import annotations
 
 from penstock.coordinator.commands import DeployTask, TriggerCheckpoint
-from penstock.coordinator.execution_graph import Pattern, pointwise_upstreams
-from penstock.engine.identity import CheckpointId, TaskId
+from penstock.coordinator.execution_graph import Pattern, lane_owner, pointwise_upstreams
+from penstock.coordinator.kinds import StopMode
+from penstock.engine.identity import BarrierKind, CheckpointId, TaskId
 from support.simulated_model import (
     CAPACITY,
     LANES,
@@ -30,16 +32,23 @@ from support.simulated_model import (
     lanes_of,
 )
 
+Snapshot = tuple[CheckpointId, TaskState, bool, list[Row]]
+"""A cut: its checkpoint, the state, whether the data had ended, and what the sink had written since the last one."""
+
 
 class SimulatedTask:
     """One attempt. ``step`` does one thing; reports go to the cluster that made it."""
 
-    def __init__(self, flow: Flow, command: DeployTask, channels: Channels, restored: list[TaskState]) -> None:
+    def __init__(
+        self, flow: Flow, command: DeployTask, channels: Channels, restored: list[TaskState], is_over: bool
+    ) -> None:
         self.flow, self.id, self.attempt = flow, command.task, command.attempt
         graph = flow.graph
         self.lanes = lanes_of(self.id.subtask, graph.parallelism[self.id.vertex])
         self.state = TaskState()
-        for state in restored:
+        #: Deployed as finished: nothing is restored, nothing is done but to pass the end on.
+        self.is_over = is_over
+        for state in restored if not is_over else []:
             self.state.take(state, self.lanes)
         self.is_source = self.id.vertex in graph.sources
         self.is_sink = not graph.outputs[self.id.vertex]
@@ -54,14 +63,14 @@ class SimulatedTask:
         self.started = self.data_ended = self.finished = False
         #: A checkpoint that the source holds for.
         self.holds_for: CheckpointId | None = None
-        #: The barrier that the source still has to inject.
-        self.trigger: TriggerCheckpoint | None = None
+        #: Barriers that the source still has to inject, oldest first.
+        self.triggers: list[TriggerCheckpoint] = []
         #: Orders for checkpoints up to this one are old.
         self.newest: CheckpointId | None = None
         #: Barriers up to this one are of no interest any more: cut already, or given up.
         self.passed: CheckpointId | None = None
-        #: A snapshot to be reported: the cluster takes it from here.
-        self.snapshot: tuple[CheckpointId, TaskState, bool] | None = None
+        #: Snapshots to be reported: the cluster takes them from here.
+        self.snapshots: list[Snapshot] = []
         self.final: CheckpointId | None = None
         self.final_committed = False
         self.written: list[Row] = []
@@ -88,9 +97,10 @@ class SimulatedTask:
         """The round at whose end the sources hold; None for an old order."""
         if self._is_old(checkpoint):
             return None
-        if not self.is_source or self.data_ended:
+        if not self.is_source:
             return -1
-        self.holds_for = checkpoint
+        if not self.data_ended:
+            self.holds_for = checkpoint
         return self.state.round
 
     def order_barrier(self, command: TriggerCheckpoint) -> None:
@@ -99,22 +109,24 @@ class SimulatedTask:
         self.newest = command.checkpoint
         self.holds_for = None
         if self.is_source and not self.data_ended:
-            self.trigger = command
+            self.triggers.append(command)
         elif self.is_source:
-            self._cut(command.checkpoint)
+            self._cut(command.checkpoint, command.kind)
         else:
             for channel in self.inputs:
                 rows = [element for element in channel.elements if element[0] == "row"]
                 assert not rows, f"{self.id} is triggered though {channel.producer} still feeds it: {rows}"
                 channel.barrier = None if channel.closed else command.checkpoint
-            self._align(command.checkpoint)
+            self._fed_by_nobody(command)
+
+    def _fed_by_nobody(self, command: TriggerCheckpoint) -> None:
+        self._align(command.checkpoint)
 
     def abort(self, checkpoint: CheckpointId) -> None:
         self.newest = checkpoint if self.newest is None else max(self.newest, checkpoint)
         if self.holds_for is not None and self.holds_for <= checkpoint:
             self.holds_for = None
-        if self.trigger is not None and self.trigger.checkpoint <= checkpoint:
-            self.trigger = None
+        self.triggers = [trigger for trigger in self.triggers if trigger.checkpoint > checkpoint]
         self._pass(checkpoint)
 
     def committed(self, checkpoint: CheckpointId) -> None:
@@ -128,7 +140,7 @@ class SimulatedTask:
 
     def is_runnable(self) -> bool:
         """Whether ``step`` would do something."""
-        if not self.started or self.finished or self.snapshot is not None:
+        if not self.started or self.finished or self.snapshots:
             return False
         if self._may_finish():
             return True
@@ -156,14 +168,14 @@ class SimulatedTask:
         return self.data_ended and self.final_committed and consumed and all(c.closed for c in self.inputs)
 
     def _left(self, lane: int) -> int:
-        return self.flow.rows[self.id.vertex][lane] - self.state.cursors[lane]
+        return 0 if self.is_over else self.flow.rows[self.id.vertex][lane] - self.state.cursors[lane]
 
     def _rows_left_in_round(self) -> list[int]:
         limit = (self.state.round + 1) * ROWS_PER_ROUND
         return [lane for lane in self.lanes if self._left(lane) and self.state.cursors[lane] < limit]
 
     def _read(self) -> None:
-        free = self.trigger is not None and self.trigger.at_round is None
+        free = bool(self.triggers) and self.triggers[0].at_round is None
         lanes = self._rows_left_in_round()
         if free:
             self._inject()
@@ -174,17 +186,20 @@ class SimulatedTask:
         elif any(map(self._left, self.lanes)):
             self._send(("round", self.state.round))
             self.state.round += 1
-            at = self.trigger.at_round if self.trigger is not None else None
+            at = self.triggers[0].at_round if self.triggers else None
             if at is not None and self.state.round > at:
                 self._inject()
         else:
             self._send(("round", self.state.round))
-            self._end_data()
+            self._end_data(drain=True)
+            self._inject()
 
     def _inject(self) -> None:
-        if self.trigger is not None:
-            checkpoint, self.trigger = self.trigger.checkpoint, None
-            self._cut(checkpoint)
+        while self.triggers:
+            trigger = self.triggers.pop(0)
+            if trigger.stop is not None and not self.data_ended:
+                self._end_data(drain=trigger.stop is StopMode.DRAIN)
+            self._cut(trigger.checkpoint, trigger.kind)
 
     def _welcome(self, channel: Channel) -> bool:
         if not channel.elements or channel.closed:
@@ -206,11 +221,12 @@ class SimulatedTask:
                     channel.barrier = content  # type: ignore[assignment]
             case "data ended":
                 channel.data_ended = channel.all_processed = True
+                channel.drained = bool(content)
             case "closed":
                 channel.closed = True
         self._end_rounds()
         if all(c.data_ended for c in self.inputs) and not self.data_ended:
-            self._end_data()
+            self._end_data(all(c.drained for c in self.inputs))
         barriers = [c.barrier for c in self.inputs if c.barrier is not None]
         if barriers:
             self._align(max(barriers))
@@ -222,8 +238,11 @@ class SimulatedTask:
             self._process(tag, row)
 
     def _end_rounds(self) -> None:
-        """Deterministic flows: go on to the next round once every open channel has ended this one."""
-        open_channels = [channel for channel in self.inputs if not channel.data_ended]
+        """Deterministic flows: go on to the next round once every channel that has more to come has ended this one.
+
+        A producer that was only suspended has more to come: whoever restores the savepoint reads on there.
+        """
+        open_channels = [channel for channel in self.inputs if not (channel.data_ended and channel.drained)]
         if not self.flow.graph.deterministic or not open_channels:
             return
         if all(channel.round > self.state.round for channel in open_channels):
@@ -249,11 +268,17 @@ class SimulatedTask:
         for number, edge in enumerate(graph.edges):
             if edge.source == self.id.vertex:
                 key = digest(row[1]) % LANES if edge.pattern is Pattern.ALL_TO_ALL else row[0]
-                consumer = TaskId(edge.target, key * graph.parallelism[edge.target] // LANES)
+                consumer = TaskId(edge.target, lane_owner(key, graph.parallelism[edge.target], LANES))
                 channel = next(c for n, to, c in self.outputs if n == number and to == consumer)
                 channel.elements.append(("row", (tag, row)))
 
-    def _end_data(self) -> None:
+    def _end_data(self, drain: bool) -> None:
+        if drain and not self.is_over:
+            self._flush()
+        self.data_ended = True
+        self._send(("data ended", drain))
+
+    def _flush(self) -> None:
         self._process_held(LAST_ROUND)
         if not self.is_source:
             for lane in self.lanes:
@@ -262,9 +287,6 @@ class SimulatedTask:
                     self.state.flushed.add(lane)
                     tag = (LAST_ROUND, lane, digest(self.id.vertex))
                     self._emit(tag, (lane, f"{self.id.vertex} counts {count} sums {total} in {lane}"))
-        self.data_ended = True
-        self._send(("data ended", None))
-        self._inject()
 
     def _send(self, element: tuple[str, object]) -> None:
         for _, _, channel in self.outputs:
@@ -280,15 +302,25 @@ class SimulatedTask:
         if all(channel.closed or channel.barrier == checkpoint for channel in self.inputs):
             self._cut(checkpoint)
 
+    def _barrier_word(self, kind: BarrierKind) -> str:
+        """How a barrier of the kind travels."""
+        return "barrier"
+
     def _pass(self, checkpoint: CheckpointId) -> None:
         self.passed = checkpoint if self.passed is None else max(self.passed, checkpoint)
         for channel in self.inputs:
             if channel.barrier is not None and channel.barrier <= checkpoint:
                 channel.barrier = None
 
-    def _cut(self, checkpoint: CheckpointId) -> None:
+    def _cut(self, checkpoint: CheckpointId, kind: BarrierKind = BarrierKind.SAVEPOINT) -> None:
+        """``kind``: of the barrier, where it begins; one that was aligned for is passed on as such."""
         self._pass(checkpoint)
-        self._send(("barrier", checkpoint))
+        self._send((self._barrier_word(kind), checkpoint))
         if self.data_ended and self.final is None:
             self.final = checkpoint
-        self.snapshot = (checkpoint, self.state.copy(), self.data_ended)
+        self.snapshots.append((checkpoint, self.state.copy(), self.data_ended, self._take_written()))
+
+    def _take_written(self) -> list[Row]:
+        """What the sink has written since the last cut."""
+        written, self.written = self.written, []
+        return written

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,10 +94,14 @@ class Squares:
 
     key: tuple[str, ...] = ("n",)
     asked: tuple[list[Any], ...] = ([],)
+    blocks: bool = False
 
     @property
     def schema(self) -> pa.Schema:
         return pa.schema([("n", pa.int64()), ("square", pa.int64())])
+
+    def fingerprint(self) -> str:
+        return ""
 
     def describe(self) -> str:
         return "squares"
@@ -106,8 +109,8 @@ class Squares:
     def open(self) -> Squares:
         return self
 
-    def lookup(self, keys: Sequence[pa.Array]) -> Found:
-        numbers = np.array(keys[0].to_pylist(), dtype=np.int64)
+    def lookup(self, keys: pa.RecordBatch) -> Found:
+        numbers = np.array(keys.column("n").to_pylist(), dtype=np.int64)
         self.asked[0].extend(numbers.tolist())
         known = (numbers >= 0) & (numbers < 10)
         records = pa.record_batch({"n": numbers, "square": numbers * numbers}, schema=self.schema)

@@ -266,9 +266,9 @@ def test_merge_join_refuses_what_it_cannot_join(config: MergeJoin, message: str)
         *SCHEMAS[0],
         pa.field("z", pa.int64()),
         pa.field("t", pa.timestamp("us")),
-        pa.field("l", pa.list_(pa.int8())),
+        pa.field("l", pa.list_(pa.month_day_nano_interval())),
     ]
-    right = [*SCHEMAS[1], pa.field("t", pa.timestamp("ms")), pa.field("l", pa.list_(pa.int8()))]
+    right = [*SCHEMAS[1], pa.field("t", pa.timestamp("ms")), pa.field("l", pa.list_(pa.month_day_nano_interval()))]
     if "string_view" in message:
         left.append(pa.field("o", pa.string_view()))
     with pytest.raises(FlowError, match=message):

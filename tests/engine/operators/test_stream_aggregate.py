@@ -297,6 +297,6 @@ def test_the_state_is_one_row_per_lane_with_an_open_group() -> None:
     ],
 )
 def test_stream_aggregate_refuses_what_it_cannot_compute(config: StreamAggregate, message: str) -> None:
-    schema = pa.schema([("k", pa.string()), ("v", pa.int64()), ("w", pa.list_(pa.int64()))])
+    schema = pa.schema([("k", pa.string()), ("v", pa.int64()), ("w", pa.list_(pa.month_day_nano_interval()))])
     with pytest.raises(FlowError, match=message):
         config.output_schema([schema])

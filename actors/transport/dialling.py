@@ -1,0 +1,121 @@
+"""From the address of a process to a greeted connection with it.
+
+Rules:
+
+1. An address (an actor's handle) outlives processes. So the process is asked for its endpoint first (``resolve``,
+   which waits while the process is being replaced), and asked again whenever the endpoint does not lead to it.
+2. A process that answers but cannot be reached is given up after ``TRIES``; of one that is being replaced nobody knows
+   how long it takes, so that waiting ends only with ``stop``.
+3. Neighbours in one network namespace use the unix socket, all others TCP.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from ..messages import Address
+from .endpoint import Endpoint
+from .greeting import SECONDS, Caller, GreetingError, greet
+from .sockets import shut, tune
+
+TRIES = 3
+PAUSE = 0.2
+"""Seconds before the first repetition; each further one waits twice as long."""
+
+Resolved = Callable[[Endpoint | None, BaseException | None], None]
+Resolve = Callable[[Address, Resolved], None]
+"""Asks a process for its endpoint and tells it, or why there will never be one; from any thread, and once."""
+
+
+class UnreachableError(Exception):
+    """The process cannot be reached, and trying again would not help. The text says why, and what to do."""
+
+
+class Stop:
+    """Ends a dialler's waiting, from another thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._event = threading.Event()
+        self._connection: socket.socket | None = None
+        self._answers: SimpleQueue[tuple[Endpoint | None, BaseException | None]] = SimpleQueue()
+
+    @property
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """Wake the dialler, whatever it waits for."""
+        with self._lock:
+            self._event.set()
+            if self._connection is not None:
+                shut(self._connection)
+        self._answers.put((None, None))
+
+    def pause(self, seconds: float) -> None:
+        """Wait so long, or until stopped."""
+        self._event.wait(seconds)
+
+    def watch(self, connection: socket.socket | None) -> None:
+        """Shut the connection when stopped (none any more with None)."""
+        with self._lock:
+            self._connection = connection
+            if connection is not None and self._event.is_set():
+                shut(connection)
+
+    def ask(self, resolve: Resolve, address: Address) -> Endpoint | None:
+        """The endpoint; None when stopped. Raises UnreachableError if there will never be one."""
+        resolve(address, lambda endpoint, error: self._answers.put((endpoint, error)))
+        endpoint, error = self._answers.get()
+        if error is not None and not self.is_set:
+            raise UnreachableError(str(error))
+        return None if self.is_set else endpoint
+
+
+def dial(address: Address, caller: Caller, token: bytes, resolve: Resolve, stop: Stop) -> socket.socket | None:
+    """A greeted connection; None when stopped. Raises UnreachableError."""
+    tries, last = 0, ""
+    while (endpoint := stop.ask(resolve, address)) is not None:
+        tries = tries + 1 if endpoint.incarnation == last else 1
+        last = endpoint.incarnation
+        try:
+            return connect(endpoint, caller, token, stop)
+        except GreetingError as error:
+            if not error.retry:
+                raise UnreachableError(f"the process at {endpoint} is not the one sought: {error}") from error
+            problem: Exception = error
+        except OSError as error:
+            problem = error
+        if tries >= TRIES and not stop.is_set:
+            raise UnreachableError(_advice(endpoint, problem)) from problem
+        stop.pause(PAUSE * 2 ** (tries - 1))
+    return None
+
+
+def connect(endpoint: Endpoint, caller: Caller, token: bytes, stop: Stop) -> socket.socket:
+    """A greeted connection to the process at ``endpoint``. Raises GreetingError or OSError."""
+    if endpoint.is_near:
+        connection = socket.socket(socket.AF_UNIX)
+    else:
+        connection = socket.socket(socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET)
+    try:
+        stop.watch(connection)
+        tune(connection)
+        connection.settimeout(SECONDS)
+        connection.connect(f"\0{endpoint.name}" if endpoint.is_near else (endpoint.host, endpoint.port))
+        greet(connection, token, caller, endpoint.incarnation)
+    except BaseException:
+        stop.watch(None)
+        connection.close()
+        raise
+    stop.watch(None)
+    return connection
+
+
+def _advice(endpoint: Endpoint, problem: Exception) -> str:
+    said = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
+    remedy = "" if endpoint.is_near else "; the machines of a cluster must reach each other on all ports"
+    return f"no connection to {endpoint} in {TRIES} tries, though the process answers: {said}{remedy}"

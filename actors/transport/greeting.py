@@ -1,0 +1,177 @@
+"""How two processes of a job make sure of each other, before anything else travels on a connection.
+
+Both send ``MAGIC`` and their version. The dialler says who it is and whom it expects (``Hello``), the listener answers
+with a proof that it knows the job's token (``Challenge``), the dialler proves the same, and is welcomed. Rules:
+
+1. The token never travels. A proof is an HMAC over what was said before it, random bytes of both sides included, and
+   proofs are compared in constant time.
+2. Nothing that an unknown process says is trusted, or read beyond ``LIMIT`` bytes, or waited for longer than
+   ``SECONDS``. A process that does not begin with ``MAGIC`` gets no answer.
+3. Who is refused is told why, with the remedy. ``retry``: another process has taken the place of the one expected.
+4. What follows the greeting is neither encrypted nor signed: the network between the machines is trusted with data.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+import struct
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+from ...engine.identity import Attempt, TaskId
+
+MAGIC = b"PENSTOCK"
+VERSION = 1
+LIMIT = 4096
+SECONDS = 10.0
+
+_PRELUDE = struct.Struct("<8sI")
+_LENGTH = struct.Struct("<I")
+
+_TOKEN_REMEDY = "it belongs to another job; if it does not, report a bug"
+_VERSION_REMEDY = "install the same version of penstock on all machines"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who dials, and for which attempt it wants the connection."""
+
+    task: TaskId
+    attempt: Attempt
+    peer: TaskId
+    peer_attempt: Attempt
+
+
+class Hello(msgspec.Struct, tag=True, frozen=True):
+    """The dialler's first words."""
+
+    caller: Caller
+    incarnation: str
+    """Of the process that is expected to listen."""
+    nonce: bytes
+
+
+class Challenge(msgspec.Struct, tag=True, frozen=True):
+    """The listener's answer."""
+
+    nonce: bytes
+    proof: bytes
+
+
+class Answer(msgspec.Struct, tag=True, frozen=True):
+    """The last word of either side: the dialler's proof, or the listener's refusal (none: welcome)."""
+
+    proof: bytes = b""
+    refusal: str = ""
+    retry: bool = False
+
+
+Words: TypeAlias = Hello | Challenge | Answer
+
+_WORDS: msgspec.msgpack.Decoder[Words] = msgspec.msgpack.Decoder(Words)
+
+
+class GreetingError(Exception):
+    """The other side is not the one expected, or refuses. ``retry``: whoever is there now should be asked for."""
+
+    def __init__(self, reason: str, retry: bool = False) -> None:
+        super().__init__(reason, retry)
+        self.reason = reason
+        self.retry = retry
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def greet(connection: socket.socket, token: bytes, caller: Caller, incarnation: str) -> None:
+    """The dialler's part. Raises GreetingError, or OSError if the connection fails."""
+    connection.settimeout(SECONDS)
+    connection.sendall(_PRELUDE.pack(MAGIC, VERSION))
+    hello = _say(connection, Hello(caller, incarnation, secrets.token_bytes(32)))
+    _check_version(_exactly(connection, _PRELUDE.size))
+    answer, heard = _hear(connection)
+    if not isinstance(answer, Challenge):
+        raise _refusal(answer)
+    if not hmac.compare_digest(answer.proof, _proof(token, b"listener", hello, answer.nonce)):
+        raise GreetingError(f"it does not know the token of this job; {_TOKEN_REMEDY}")
+    _say(connection, Answer(_proof(token, b"dialler", hello, heard)))
+    last, _ = _hear(connection)
+    if not isinstance(last, Answer) or last.refusal:
+        raise _refusal(last)
+
+
+def receive_greeting(connection: socket.socket, token: bytes, incarnation: str) -> Caller:
+    """The listener's part: who dials. Raises GreetingError after it has told the dialler why, OSError otherwise."""
+    connection.settimeout(SECONDS)
+    prelude = _exactly(connection, _PRELUDE.size)
+    if _PRELUDE.unpack(prelude)[0] == MAGIC:
+        connection.sendall(_PRELUDE.pack(MAGIC, VERSION))
+    _check_version(prelude)
+    hello, heard = _hear(connection)
+    if not isinstance(hello, Hello):
+        raise _refusal(hello)
+    if hello.incarnation != incarnation:
+        raise _refused(connection, "another process has taken the place of the one that is sought", retry=True)
+    nonce = secrets.token_bytes(32)
+    said = _say(connection, Challenge(nonce, _proof(token, b"listener", heard, nonce)))
+    answer, _ = _hear(connection)
+    if not isinstance(answer, Answer) or not hmac.compare_digest(answer.proof, _proof(token, b"dialler", heard, said)):
+        raise _refused(connection, f"you do not know the token of this job; {_TOKEN_REMEDY}")
+    _say(connection, Answer())
+    return hello.caller
+
+
+def _refused(connection: socket.socket, refusal: str, retry: bool = False) -> GreetingError:
+    _say(connection, Answer(refusal=refusal, retry=retry))
+    return GreetingError(refusal, retry)
+
+
+def _refusal(words: Words) -> GreetingError:
+    """What was said in place of the words that were expected."""
+    if isinstance(words, Answer) and words.refusal:
+        return GreetingError(f"it refuses: {words.refusal}", words.retry)
+    return GreetingError(f"it says {type(words).__name__} where something else was expected")
+
+
+def _proof(token: bytes, role: bytes, first: bytes, second: bytes) -> bytes:
+    lengths = struct.pack("<QQ", len(first), len(second))
+    return hmac.digest(token, role + lengths + first + second, "sha256")
+
+
+def _check_version(prelude: bytes) -> None:
+    magic, version = _PRELUDE.unpack(prelude)
+    if magic != MAGIC:
+        raise GreetingError("what is there is no process of Penstock; another program may have taken the port")
+    if version != VERSION:
+        raise GreetingError(f"it speaks version {version} of the protocol, we speak {VERSION}; {_VERSION_REMEDY}")
+
+
+def _say(connection: socket.socket, words: msgspec.Struct) -> bytes:
+    data = msgspec.msgpack.encode(words)
+    connection.sendall(_LENGTH.pack(len(data)) + data)
+    return data
+
+
+def _hear(connection: socket.socket) -> tuple[Words, bytes]:
+    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+    if length > LIMIT:
+        raise GreetingError(f"it says {length} bytes where a few hundred were expected")
+    data = _exactly(connection, length)
+    try:
+        return _WORDS.decode(data), data
+    except (msgspec.DecodeError, ValueError) as error:
+        raise GreetingError(f"it says what no version of Penstock does ({error})") from error
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise ConnectionResetError("it hung up during the greeting")
+        data += part
+    return bytes(data)

@@ -1,0 +1,272 @@
+"""One connection to the process of a task: a queue and a thread that write, and a thread that reads.
+
+Rules:
+
+1. Nothing that is put in blocks: the queue is bounded by the credit of the channels. It may be filled before there is
+   a connection.
+2. The reader always drains the wire. What it gets is handed to ``arrived`` before it waits for more; what has come
+   meanwhile is handed over together, since each time another thread is woken.
+3. A link ends once, in one of three ways: closed by us (the peer is told), ended by the peer (it said so), or broken
+   (``broken`` is called). After that nothing is taken and nothing is delivered.
+4. Grants wait up to ``GRANT_SECONDS`` for company, unless they are worth ``GRANT_BYTES``: every batch would otherwise
+   cost a message back, which wakes two threads. Anything else leaves as soon as the wire takes it.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum
+
+from ...engine.edges import Frame, Upstream
+from ...engine.identity import Attempt, TaskId
+from ..mailbox import Mailbox
+from .batches import Codec
+from .dialling import Stop, UnreachableError
+from .encoding import MessageDecoder, MessageEncoder
+from .protocol import BrokenLink
+from .sockets import ClosedByPeerError, MessageReceiver, let_calls_return, send_parts, shut
+from .wire import Bye, GarbageError, message
+
+GRANT_SECONDS = 0.002
+GRANT_BYTES = 2 * 1024 * 1024
+"""An eighth of a channel's credit."""
+SEND_BYTES = 256 * 1024
+"""As soon as so much is encoded it is sent, before more is encoded."""
+DELIVER_MESSAGES = 256
+DELIVER_BYTES = 2 * 1024 * 1024
+"""No more is handed on at once than so many messages, or the one with which their bodies reach so many bytes."""
+CLOSE_SECONDS = 2.0
+
+Arrived = Callable[[tuple[Frame, ...], tuple[Upstream, ...]], None]
+
+
+class _End(Enum):
+    """How a link ended."""
+
+    CLOSED = "closed"
+    BY_PEER = "ended by the peer"
+    BROKEN = "broken"
+
+
+class Link:
+    """See the module's rules. ``codecs``: compression by edge, used between machines only."""
+
+    def __init__(
+        self,
+        task: TaskId,
+        attempt: Attempt,
+        arrived: Arrived,
+        broken: Callable[[BrokenLink], None],
+        codecs: dict[str, Codec],
+    ) -> None:
+        self.task = task
+        self.attempt = attempt
+        self._arrived = arrived
+        self._broken = broken
+        self._codecs = codecs
+        self._outbox: Mailbox[Frame | Upstream | None] = Mailbox()
+        #: ends the waiting of a thread that dials
+        self._stop = Stop()
+        #: guards what follows
+        self._lock = threading.Lock()
+        self._end: _End | None = None
+        self._connection: socket.socket | None = None
+        #: threads that still use the connection; the last one closes it
+        self._users = 0
+        self._threads: list[threading.Thread] = []
+        #: why nothing more could be written; the reader finds out whether that was announced
+        self._unwritable = ""
+
+    # ------------------------------------------------------------------ from any thread
+
+    def put(self, put_in: Frame | Upstream) -> None:
+        """Queue a message."""
+        if self._end is None:
+            self._outbox.post(put_in)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether all threads have ended."""
+        with self._lock:
+            return not any(thread.is_alive() for thread in self._threads)
+
+    def dial(self, dialled: Callable[[Stop], socket.socket | None]) -> None:
+        """Get the connection, on a thread of its own. ``dialled`` raises UnreachableError if there is none to get."""
+        self._start(self._dial, dialled)
+
+    def attach(self, connection: socket.socket) -> None:
+        """Use a connection that the peer has dialled. The calling thread reads from it until the link ends."""
+        with self._lock:
+            self._threads.append(threading.current_thread())
+        if self._connected(connection):
+            self._start(self._write, connection)
+            self._read(connection)
+
+    def close(self) -> None:
+        """Drop what is queued, tell the peer, and end; does not wait for it."""
+        self._ended(_End.CLOSED)
+
+    def join(self) -> None:
+        """Wait, for ``CLOSE_SECONDS`` at most, until all threads have ended."""
+        until = time.monotonic() + CLOSE_SECONDS
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until - time.monotonic()))
+
+    # ------------------------------------------------------------------ beginning and end
+
+    def _start(self, target: Callable[..., None], argument: object) -> None:
+        thread = threading.Thread(target=target, args=(argument,), name=f"penstock-link-{self.task}", daemon=True)
+        with self._lock:
+            self._threads.append(thread)
+        thread.start()
+
+    def _connected(self, connection: socket.socket) -> bool:
+        """Take the connection for two threads. False: it is too late, or there is one already."""
+        with self._lock:
+            usable = self._end is None and self._connection is None
+            if usable:
+                let_calls_return(connection)
+                self._connection = connection
+                self._users = 2
+        if not usable:
+            connection.close()
+        return usable
+
+    def _release(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._users -= 1
+            last = self._users == 0
+        if last:
+            connection.close()
+
+    def _ended(self, end: _End, reason: str = "") -> None:
+        with self._lock:
+            if self._end is not None:
+                return
+            self._end = end
+            # the writer shuts the connection of a closed link, after its last word
+            if self._connection is not None and end is not _End.CLOSED:
+                shut(self._connection)
+        self._stop.set()
+        self._outbox.post(None)
+        if end is _End.BROKEN:
+            self._broken(BrokenLink(self.task, self.attempt, reason))
+
+    # ------------------------------------------------------------------ the thread that dials and writes
+
+    def _dial(self, dialled: Callable[[Stop], socket.socket | None]) -> None:
+        try:
+            connection = dialled(self._stop)
+        except UnreachableError as error:
+            self._ended(_End.BROKEN, str(error))
+            return
+        except Exception as error:  # whatever it is, there will be no connection
+            self._ended(_End.BROKEN, f"it could not be dialled: {type(error).__name__}: {error}")
+            return
+        if connection is not None and self._connected(connection):
+            self._start(self._read, connection)
+            self._write(connection)
+
+    def _write(self, connection: socket.socket) -> None:
+        try:
+            if self._write_all(connection) and self._end is _End.CLOSED:
+                send_parts(connection, [message(Bye())], lambda: True)
+        except OSError as error:
+            self._unwritable = _reason(error)
+        except Exception as error:
+            self._ended(_End.BROKEN, f"a message could not be written: {type(error).__name__}: {error}")
+        finally:
+            shut(connection)
+            self._release(connection)
+
+    def _write_all(self, connection: socket.socket) -> bool:
+        """Write until the link has ended. False: the last message could not be completed."""
+        encoder = MessageEncoder(self._codecs if connection.family != socket.AF_UNIX else {})
+        grants_due: float | None = None
+        while self._end is None:
+            patience = None if grants_due is None else max(0.0, grants_due - time.monotonic())
+            for each in self._outbox.take(patience):
+                if each is None:
+                    return True
+                encoder.put(each)
+                if encoder.bytes >= SEND_BYTES and not self._send(connection, encoder.take(grants=False)):
+                    return False
+            grants = encoder.bytes > 0 or encoder.granted >= GRANT_BYTES
+            grants = grants or (grants_due is not None and time.monotonic() >= grants_due)
+            if (parts := encoder.take(grants)) and not self._send(connection, parts):
+                return False
+            if encoder.granted == 0:
+                grants_due = None
+            elif grants_due is None:
+                grants_due = time.monotonic() + GRANT_SECONDS
+        return True
+
+    def _send(self, connection: socket.socket, parts: list[object]) -> bool:
+        return send_parts(connection, parts, lambda: self._end is not None)
+
+    # ------------------------------------------------------------------ the thread that reads
+
+    def _read(self, connection: socket.socket) -> None:
+        try:
+            self._read_all(connection)
+        except ClosedByPeerError:
+            said = f" ({self._unwritable})" if self._unwritable else ""
+            self._ended(_End.BROKEN, f"it hung up without a word{said}; its process has probably died")
+        except OSError as error:
+            self._ended(_End.BROKEN, _reason(error))
+        except GarbageError as error:
+            self._ended(_End.BROKEN, f"what comes in is garbage: {error}")
+        except Exception as error:  # whatever it is, elements are lost
+            self._ended(_End.BROKEN, f"what comes in cannot be taken: {type(error).__name__}: {error}")
+        finally:
+            self._release(connection)
+
+    def _read_all(self, connection: socket.socket) -> None:
+        gathered = _Gathered(self._deliver)
+        receiver, decoder = MessageReceiver(connection, gathered.give), MessageDecoder()
+        while True:
+            note, body = receiver.next()
+            gathered.add(decoder.decode(note, body), 0 if body is None else body.size)
+            if isinstance(note, Bye):
+                gathered.give()
+                self._ended(_End.BY_PEER)
+                return
+
+    def _deliver(self, frames: tuple[Frame, ...], upstream: tuple[Upstream, ...]) -> None:
+        if self._end is None:
+            self._arrived(frames, upstream)
+
+
+class _Gathered:
+    """Messages that have been received and not been handed on yet."""
+
+    def __init__(self, arrived: Arrived) -> None:
+        self._arrived = arrived
+        self._frames: list[Frame] = []
+        self._upstream: list[Upstream] = []
+        self._bytes = 0
+
+    def add(self, message: Frame | Upstream | None, size: int) -> None:
+        """Keep a message whose body has ``size`` bytes, and hand all on when there are enough."""
+        if isinstance(message, Frame):
+            self._frames.append(message)
+        elif message is not None:
+            self._upstream.append(message)
+        self._bytes += size
+        if self._bytes >= DELIVER_BYTES or len(self._frames) + len(self._upstream) >= DELIVER_MESSAGES:
+            self.give()
+
+    def give(self) -> None:
+        """Hand on what is there."""
+        if self._frames or self._upstream:
+            frames, upstream = tuple(self._frames), tuple(self._upstream)
+            self._frames, self._upstream, self._bytes = [], [], 0
+            self._arrived(frames, upstream)
+
+
+def _reason(error: OSError) -> str:
+    return f"the connection failed: {error.strerror or error}"

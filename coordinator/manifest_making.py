@@ -1,0 +1,178 @@
+"""From a checkpoint that everybody has answered to its manifest, and to that of a savepoint.
+
+Rules:
+
+1. What the manifest says of operators that have finished, and whether it may say so, is ``content.py``'s to decide: a
+   checkpoint that it rejects is given up quietly.
+2. The state of a task that has finished, or that was deployed as finished, is carried on from the newest checkpoint;
+   its committables are visible, or open in the ledger.
+3. A savepoint refers to copies of its own, named relative to its folder, and to nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from ..engine.identity import CheckpointId, Committable, StateHandle, TaskId
+from .completed import CompletedCheckpoints
+from .content import (
+    Acknowledged,
+    FullyFinished,
+    OperatorContent,
+    OperatorReport,
+    Rejected,
+    SubtaskSnapshot,
+    complete_content,
+)
+from .context import Context
+from .execution_graph import ExecutionGraph, JobEdge, Pattern, pointwise_upstreams
+from .manifest import Manifest, OperatorEntry, TaskState
+from .pending import PendingCheckpoint
+from .plan_calculator import ended_plan
+from .redistribution import StateMode
+from .restore_check import FinishedState
+from .task_set import TaskSet
+
+_USES_UNION = SubtaskSnapshot({"": StateMode.UNION})
+"""Stands for all subtasks of an operator with UNION state: which of them reported it makes no difference."""
+
+
+def make_manifest(
+    context: Context,
+    pending: PendingCheckpoint,
+    completed: CompletedCheckpoints,
+    uncommitted: tuple[tuple[TaskId, Committable], ...],
+) -> Manifest | Rejected:
+    """The manifest, at the log's next number."""
+    operators = describe_operators(context.graph, pending)
+    if isinstance(operators, Rejected):
+        return operators
+    return Manifest(
+        number=context.log.next_number,
+        checkpoint=pending.id,
+        fingerprint=context.fingerprint,
+        parallelism=dict(context.graph.parallelism),
+        tasks=_task_states(pending, completed),
+        uncommitted=uncommitted,
+        kind=pending.kind.value,
+        operators=operators,
+        lanes=context.graph.lanes,
+        savepoint=pending.location,
+        request=pending.request.name,
+    )
+
+
+def describe_operators(graph: ExecutionGraph, pending: PendingCheckpoint) -> tuple[OperatorEntry, ...] | Rejected:
+    """How far every operator has finished; or why the checkpoint cannot say so."""
+    operators = graph.operators
+    names: Mapping[str, tuple[str, ...]] = {vertex: each or (vertex,) for vertex, each in operators.items()}
+    union = {name for found in pending.union.values() for name in found}
+    ended = {task for task, state in pending.acked.items() if state.data_ended} if union else frozenset()
+    reports = {
+        name if name in operators[vertex] else names[vertex][0]: OperatorReport({0: _USES_UNION})
+        for vertex, found in pending.union.items()
+        for name in found
+    }
+    said = Acknowledged(graph, names, reports, frozenset(ended), frozenset(pending.finished_on_restore))
+    content = complete_content(said, ended_plan(pending.finished, graph.parallelism))
+    if isinstance(content, Rejected):
+        return content
+    over = _surely_finished(graph, pending).by_vertex()
+    return tuple(
+        OperatorEntry(
+            operator=name,
+            vertex=vertex,
+            parallelism=graph.parallelism[vertex],
+            finished=_finished_state(over.get(vertex, 0), graph.parallelism[vertex], content.get(name)).value,
+            union=name in union and not isinstance(content.get(name), FullyFinished),
+        )
+        for vertex, each in operators.items()
+        for name in each
+    )
+
+
+def _finished_state(over: int, parallelism: int, content: FullyFinished | OperatorContent | None) -> FinishedState:
+    if over == parallelism or isinstance(content, FullyFinished):
+        return FinishedState.FULLY_FINISHED
+    return FinishedState.PARTIALLY_FINISHED if over else FinishedState.ALL_RUNNING
+
+
+def _surely_finished(graph: ExecutionGraph, pending: PendingCheckpoint) -> TaskSet:
+    """The finished tasks, and those whose report must be on its way: a task finishes after all that feed it have.
+
+    Without these a checkpoint might say that a consumer has finished and its producer has not: no restore accepts that.
+    """
+    over = TaskSet.of(pending.finished)
+    for vertex in reversed(graph.order):
+        mine = [task.subtask for task in over if task.vertex == vertex]
+        for edge in graph.inputs[vertex] if mine else ():
+            for feeder in _feeders(graph, edge, mine):
+                state = pending.acked.get(feeder)
+                if state is not None and state.data_ended:
+                    over.add(feeder)
+    return over
+
+
+def _feeders(graph: ExecutionGraph, edge: JobEdge, consumers: Sequence[int]) -> Iterator[TaskId]:
+    up, down = graph.parallelism[edge.source], graph.parallelism[edge.target]
+    if edge.pattern is Pattern.ALL_TO_ALL:
+        yield from (TaskId(edge.source, subtask) for subtask in range(up))
+        return
+    for consumer in consumers:
+        yield from (TaskId(edge.source, feeder) for feeder in pointwise_upstreams(up, down, consumer))
+
+
+def _task_states(pending: PendingCheckpoint, completed: CompletedCheckpoints) -> tuple[TaskState, ...]:
+    states = pending.task_states(lambda task: carried(completed, task))
+    if not pending.finished_on_restore:
+        return states
+    over = pending.finished_on_restore
+    return tuple(
+        replace(state, state=carried(completed, state.task).state) if state.task in over else state for state in states
+    )
+
+
+def carried(completed: CompletedCheckpoints, task: TaskId) -> TaskState:
+    """A finished task's last state. Its committables are visible, or open in the ledger."""
+    state = completed.state_of(task)
+    if state is None:
+        raise AssertionError(f"{task} has finished, but no completed checkpoint holds it")
+    return state if state.finished and not state.committables else replace(state, committables=(), finished=True)
+
+
+def make_savepoint(manifest: Manifest) -> tuple[Manifest, tuple[tuple[str, str], ...]]:
+    """The manifest as it stands in the savepoint's folder, and which file is copied to where below it."""
+    places: dict[str, str] = {}
+    for state in manifest.tasks:
+        for handle in state.state:
+            name = handle.location.rpartition("/")[2]
+            folder = f"state/{len(places):06d}"
+            places.setdefault(handle.location, f"{folder}-{name}")
+    tasks = tuple(
+        replace(state, state=tuple(_moved(handle, places[handle.location]) for handle in state.state))
+        for state in manifest.tasks
+    )
+    return replace(manifest, number=0, tasks=tasks), tuple(places.items())
+
+
+def _moved(handle: StateHandle, location: str) -> StateHandle:
+    return StateHandle(handle.operator, location, handle.bytes, handle.rows)
+
+
+def imported(
+    manifest: Manifest, checkpoint: CheckpointId, number: int, fingerprint: str, root: str, claimed: bool
+) -> Manifest:
+    """A snapshot as the first checkpoint of another job's log. It never ends that job, whatever it ended before."""
+    return replace(
+        manifest,
+        number=number,
+        checkpoint=checkpoint,
+        fingerprint=fingerprint,
+        root=root,
+        claimed=claimed,
+        kind="savepoint",
+        savepoint="",
+        request="",
+    )

@@ -1,0 +1,189 @@
+"""The operators of one driver: batches are pushed through them, control elements walk past them one after the other.
+
+Rules:
+
+1. A batch goes as far down the chain as it can within one call; what leaves the last operator goes to ``put``.
+2. A control element (the end of a round, of a port, of the data, a task barrier) reaches an operator only after
+   everything that the operators before it emitted on its account. It is a generator: each step lets one operator emit a
+   little, so that the driver can stop between two steps until its output has been sent.
+3. Only the first operator has several ports, and only the first one may have work under way elsewhere
+   (``AsynchronousOperator``); the planner cuts pipelines accordingly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from .elements import FINAL_ROUND, Batch
+from .errors import PenstockError
+from .operator_instance import OperatorInstance, blame
+from .operators.protocol import AsynchronousOperator, SatisfiableOperator, Stateless, Steps
+from .windows import OperatorWindow
+
+
+class _Link:
+    """The output of one operator: the next one in the chain, or what is behind the chain."""
+
+    __slots__ = ("_chain", "_position", "_source")
+
+    def __init__(self, chain: OperatorChain, position: int) -> None:
+        self._chain = chain
+        self._position = position
+        self._source = chain.operators[position]
+
+    def emit(self, batch: Batch) -> None:
+        self._source.rows_out += batch.records.num_rows
+        self._source.batches_out += 1
+        self._source.bytes_out += batch.records.nbytes
+        self._chain.push(self._position + 1, 0, batch)
+
+
+class OperatorChain:
+    """See the module's rules. ``put`` takes what leaves the last operator."""
+
+    def __init__(self, operators: Sequence[OperatorInstance], put: Callable[[Batch], None]) -> None:
+        self.operators = operators
+        self._put = put
+        self._links = [_Link(self, position) for position in range(len(operators))]
+        first: object = operators[0].running if operators else None
+        self._asynchronous = first if isinstance(first, AsynchronousOperator) else None
+        #: operators behind the first one that may refuse a batch
+        self._choosy = [
+            operator.running
+            for operator in operators[1:]
+            if getattr(type(operator.running), "accepts", None) is not Stateless.accepts
+        ]
+        running: list[object] = [operator.running for operator in operators]
+        self._satisfiable = [
+            (position, each) for position, each in enumerate(running) if isinstance(each, SatisfiableOperator)
+        ]
+
+    # ------------------------------------------------------------------ batches
+
+    def push(self, position: int, port: int, batch: Batch) -> None:
+        """Give a batch to the operator at ``position``; past the last one it leaves the chain."""
+        if position == len(self.operators):
+            self._put(batch)
+            return
+        operator = self.operators[position]
+        operator.rows_in += batch.records.num_rows
+        operator.at = batch.tag
+        with blame(operator):
+            operator.running.process(port, batch, self._links[position])
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the operators behind the first one take what it emits."""
+        return all(each.accepts(0) for each in self._choosy)
+
+    def accepts(self, port: int, is_last: bool = False) -> bool:
+        """Whether a batch on this port is welcome now; if no other port can say more in this window, the first operator
+        must take it."""
+        if not self.operators:
+            return True
+        return (is_last or self.operators[0].running.accepts(port)) and self.has_room
+
+    def satisfied(self, port: int) -> bool:
+        """Whether no further row on this port can matter to what leaves the chain."""
+        return any(found.satisfied(0 if position else port) for position, found in self._satisfiable)
+
+    def satisfied_for_good(self, port: int) -> bool:
+        """The same, also behind the next task barrier."""
+        lasting = [(position, found) for position, found in self._satisfiable if getattr(found, "for_good", False)]
+        return any(found.satisfied(0 if position else port) for position, found in lasting)
+
+    @property
+    def may_be_satisfied(self) -> bool:
+        """Whether ``satisfied`` can ever be true."""
+        return bool(self._satisfiable)
+
+    # ------------------------------------------------------------------ work under way elsewhere
+
+    @property
+    def under_way(self) -> str:
+        """What the first operator has under way elsewhere, in words; "" if nothing."""
+        return "" if self._asynchronous is None else self._asynchronous.waits_for
+
+    def poll(self) -> bool:
+        """Take over what has come back. Whether anything has."""
+        if self._asynchronous is None:
+            return False
+        with blame(self.operators[0]):
+            return self._asynchronous.poll(self._links[0])
+
+    # ------------------------------------------------------------------ control elements
+
+    def end_round_first(self, port: int, round: int) -> Iterator[None]:
+        """A round has ended on one port of the first operator."""
+        for first in self.operators[:1]:
+            yield from _take(first, first.running.end_round, port, round, self._links[0])
+
+    def end_port_first(self, port: int) -> Iterator[None]:
+        """A port of the first operator has ended."""
+        for first in self.operators[:1]:
+            yield from _take(first, first.running.end_port, port, self._links[0])
+
+    def end_round_rest(self, round: int) -> Iterator[None]:
+        """A round has ended on all ports: tell the operators behind the first one."""
+        for position in range(1, len(self.operators)):
+            yield from self._end_round(position, round)
+
+    def finish(self) -> Iterator[None]:
+        """All ports have ended: the operators emit what they hold, upstream first."""
+        for position, operator in enumerate(self.operators):
+            if position:
+                yield from self._end_round(position, FINAL_ROUND)
+                yield from _take(operator, operator.running.end_port, 0, self._links[position])
+            yield from _take(operator, operator.running.finish, self._links[position])
+
+    def drain(self, clock: Callable[[], float], window: list[OperatorWindow]) -> Iterator[None]:
+        """A task barrier: the operators emit what they hold and forget it, upstream first, unless they are to hold.
+        What happened in each of them since the last one is added to ``window``."""
+        for position, operator in enumerate(self.operators):
+            began = clock()
+            if not operator.hold:
+                yield from _take(operator, operator.running.drain, self._links[position])
+            window.append(operator.end_window(clock() - began))
+
+    def _end_round(self, position: int, round: int) -> Iterator[None]:
+        operator = self.operators[position]
+        yield from _take(operator, operator.running.end_round, 0, round, self._links[position])
+
+    # ------------------------------------------------------------------ state and the end
+
+    def snapshot(self) -> dict[str, pa.Table]:
+        """The state of the operators, by id, leaving out those that hold nothing."""
+        tables: dict[str, pa.Table] = {}
+        for operator in self.operators:
+            with blame(operator):
+                table = operator.running.snapshot()
+            if table is not None:
+                tables[operator.id] = table
+        return tables
+
+    def close(self) -> list[PenstockError]:
+        """Close all operators, upstream first, whatever some of them raise; what was raised comes back."""
+        raised: list[PenstockError] = []
+        for operator in self.operators:
+            try:
+                with blame(operator):
+                    operator.running.close()
+            except PenstockError as error:
+                raised.append(error)
+        return raised
+
+
+def _take(operator: OperatorInstance, method: Callable[..., Steps], *arguments: Any) -> Iterator[None]:
+    """Call a method of the operator and take the steps that it answers, blaming it for whatever is raised."""
+    with blame(operator):
+        steps = method(*arguments)
+    while steps is not None:
+        with blame(operator):
+            try:
+                next(steps)
+            except StopIteration:
+                return
+        yield

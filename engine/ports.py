@@ -1,0 +1,93 @@
+"""The ports of a driver and how far each has come. Rule: they go through the rounds in step (``Ports.readable``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from .elements import FINAL_ROUND
+from .gate import Feed, Gate
+
+NO_FEEDS: set[int] = set()
+
+
+@dataclass(slots=True)
+class Port:
+    """A gate and how far it has come."""
+
+    gate: Gate
+    number: int
+    #: number of the gate's first feed among all feeds of the driver
+    base: int
+    #: the last round that has ended here, ``FINAL_ROUND`` left aside: nobody runs ahead before the data have ended, too
+    round: int = -1
+    ended: bool = False
+    #: no further row before the next task barrier matters, or ever
+    dropping: bool = False
+    dropping_for_good: bool = False
+
+    def stands(self, behind: set[int]) -> bool:
+        """Whether all of the gate's feeds are among ``behind``."""
+        return bool(behind) and all(self.base + feed in behind for feed in range(len(self.gate.feeds)))
+
+    def blocked(self, feeds: set[int]) -> set[int]:
+        """Which feeds of the gate are among ``feeds``, which are numbered over the whole driver."""
+        return {feed - self.base for feed in feeds if feed >= self.base} if feeds else NO_FEEDS
+
+
+class Ports:
+    """All ports of a driver, numbered as the first operator knows them."""
+
+    def __init__(self, gates: Sequence[Gate]) -> None:
+        self.all: list[Port] = []
+        self.feeds: list[Feed] = []
+        for number, gate in enumerate(gates):
+            self.all.append(Port(gate, number, len(self.feeds)))
+            self.feeds += gate.feeds
+
+    def readable(self, behind: set[int]) -> Sequence[Port]:
+        """The ports that may be read: a port that has ended a round which another one has not waits for that one, so
+        that operators see the rounds one after the other, whichever port is faster. Nobody waits for ports of which
+        all feeds stand ``behind`` a task barrier: what they say next belongs to the next window."""
+        if len(self.all) == 1:
+            return self.all
+        slowest = min((port.round for port in self.all if not (port.ended or port.stands(behind))), default=FINAL_ROUND)
+        return [port for port in self.all if port.ended or port.round <= slowest]
+
+    def is_last(self, port: Port, behind: set[int]) -> bool:
+        """Whether another port stands behind a task barrier: what an operator refuses this one for cannot come."""
+        return any(other is not port and other.stands(behind) for other in self.all)
+
+    @property
+    def reached(self) -> int:
+        """The last round that every live port has ended, or, if none is left, that any has."""
+        live = [port.round for port in self.all if not port.ended]
+        return min(live) if live else max(port.round for port in self.all)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the data of all ports have ended."""
+        return all(port.ended for port in self.all)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the partitions of all feeds have ended."""
+        return all(feed.closed for feed in self.feeds)
+
+    def drop(self, behind: set[int], needless: Callable[[int], bool], for_good: Callable[[int], bool]) -> None:
+        """Tell the feeds of the ports of which ``needless`` holds that no more rows of this window are needed, or none
+        ever, if ``for_good`` holds. Not those ``behind`` a task barrier: they are in the next window."""
+        for port in self.all:
+            if port.ended or port.dropping_for_good or not needless(port.number):
+                continue
+            port.dropping_for_good = for_good(port.number)
+            if not port.dropping or port.dropping_for_good:
+                port.dropping = True
+                for number, feed in enumerate(port.gate.feeds):
+                    if port.base + number not in behind:
+                        feed.drop_input(port.dropping_for_good)
+
+    def begin_window(self) -> None:
+        """A task barrier has passed: rows matter again."""
+        for port in self.all:
+            port.dropping = port.dropping_for_good

@@ -1,0 +1,33 @@
+"""Threads for work that must wait: disk, network, lookups. They are started when needed and end with the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+
+BACKGROUND_THREADS = 16
+"""They wait, they do not compute: more of them than cores are right."""
+
+
+class BackgroundPool:
+    """A pool that exists as long as somebody needs it."""
+
+    def __init__(self, threads: int = BACKGROUND_THREADS) -> None:
+        self._threads = threads
+        self._lock = Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Run it on one of the threads; it must not raise."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="penstock-background")
+            self._pool.submit(work)
+
+    def release(self, *, wait: bool) -> None:
+        """Let the threads end when they have done what was submitted; another ``submit`` starts new ones."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=wait)

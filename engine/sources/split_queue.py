@@ -1,0 +1,161 @@
+"""The splits that a reader has, and the chunks of the ones that its lanes are in.
+
+Rules:
+
+1. Lane ``l`` of ``L`` reads the splits ``l, l + L, l + 2L, …``, each from where its cursor stands; splits of other
+   lanes are counted, and left to other readers.
+2. A round of a lane is the rest of its split, or ``quota`` rows of it. One that ends before its quota ends the split.
+3. A split that has another schema or another number of rows than planned has changed: what was read and what is counted
+   would not agree, so that is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from ..errors import DataError
+from ..operators.protocol import Background
+from ..rounds import LaneCursor, RowStream, split_of
+from .protocol import Split
+from .read_ahead import PendingChunk, ReadAhead, ReadInPlace
+
+RECENT_SPLITS = 1024
+"""Splits remembered for error messages: more than can be in flight behind a reader."""
+
+
+class SplitQueue:
+    """See the module's rules. ``background`` runs what may wait for a disk or a network; None: nothing does."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        splits: Sequence[Split],
+        cursors: Sequence[LaneCursor],
+        lane_count: int,
+        quota: int | None,
+        background: Background | None,
+    ) -> None:
+        self._schema = schema
+        self._cursors = cursors
+        self._lane_count = lane_count
+        self._quota = quota
+        self._background = background
+        #: splits known so far, those of other lanes included
+        self.count = 0
+        #: those that have not been read to their end, by position
+        self._splits: dict[int, Split] = {}
+        #: the open split of each lane that stands within one
+        self._streams: dict[int, RowStream] = {}
+        #: the rest of the round of the lane that is being read; None before it begins
+        self._chunks: ReadInPlace | ReadAhead | None = None
+        #: rows of that round so far
+        self._taken = 0
+        #: split id by (round, lane) of the chunks taken last
+        self._recent: dict[tuple[int, int], str] = {}
+        for split in splits:
+            self.add(split)
+
+    def add(self, split: Split) -> None:
+        """One more split, behind all others."""
+        if any(cursor.lane == self.count % self._lane_count for cursor in self._cursors):
+            self._splits[self.count] = split
+        self.count += 1
+
+    def __len__(self) -> int:
+        return len(self._splits)
+
+    def ended(self, cursor: LaneCursor) -> bool:
+        """Whether the lane has no split left."""
+        return split_of(cursor.lane, cursor.ordinal, self._lane_count) >= self.count
+
+    @property
+    def last_round(self) -> int:
+        """The round in which the lanes come to the end of the splits known so far, if each is read in one round."""
+        return max(-((cursor.lane - self.count) // self._lane_count) for cursor in self._cursors) - 1
+
+    @property
+    def current(self) -> str:
+        """The id of the split that was begun last; "none" before the first."""
+        return next(reversed(self._recent.values()), "none")
+
+    def at(self, round: int, lane: int) -> str:
+        """The id of the split that a recent chunk of (``round``, ``lane``) came from; "" if that is long ago."""
+        return self._recent.get((round, lane), "")
+
+    # ------------------------------------------------------------------ reading
+
+    def take(self, cursor: LaneCursor, round: int, *, dropping: bool) -> pa.RecordBatch | PendingChunk | None:
+        """The next chunk of the lane's round; None at its end; PENDING while it is read.
+
+        ``dropping``: nobody needs the rows, so a split that is not begun yet is passed over.
+        """
+        if self._chunks is None:
+            if self.ended(cursor):
+                return None
+            if dropping:
+                self._pass(cursor)
+                return None
+            self._begin(cursor, round)
+        assert self._chunks is not None
+        chunk = self._chunks.take()
+        if isinstance(chunk, PendingChunk):
+            return chunk
+        if chunk is None:
+            self._end_round(cursor)
+            return None
+        if not chunk.schema.equals(self._schema):
+            message = f"split {self.current} has the schema {chunk.schema}, the source promised {self._schema}"
+            raise DataError(message, "read all inputs with one schema")
+        cursor.row += chunk.num_rows
+        cursor.rows += chunk.num_rows
+        self._taken += chunk.num_rows
+        return chunk
+
+    def _begin(self, cursor: LaneCursor, round: int) -> None:
+        split = self._split(cursor)
+        self._recent[round, cursor.lane] = split.id
+        if len(self._recent) > RECENT_SPLITS:
+            del self._recent[next(iter(self._recent))]
+        if cursor.lane not in self._streams:
+            self._streams[cursor.lane] = RowStream(_rows_of(split, cursor.row))
+        chunks = self._streams[cursor.lane].chunks(self._quota)
+        blocking = self._background is not None and getattr(split, "blocking", False)
+        self._chunks = ReadAhead(chunks, self._background) if blocking and self._background else ReadInPlace(chunks)
+        self._taken = 0
+
+    def _end_round(self, cursor: LaneCursor) -> None:
+        self._chunks = None
+        if self._quota is None or self._taken < self._quota:
+            split = self._split(cursor)
+            if split.rows is not None and split.rows != cursor.row:
+                message = f"split {split.id} had {split.rows} rows when the job was planned and gave {cursor.row}"
+                raise DataError(message, "keep the inputs unchanged while a job runs, or start a new job")
+            self._pass(cursor)
+
+    # ------------------------------------------------------------------ passing over
+
+    def stop_round(self) -> None:
+        """Read no more of the round that a lane is in."""
+        self._chunks = None
+
+    def pass_all(self) -> None:
+        """Nobody needs another row: all lanes are at their ends."""
+        for cursor in self._cursors:
+            while not self.ended(cursor):
+                self._pass(cursor)
+
+    def _pass(self, cursor: LaneCursor) -> None:
+        """Go on to the lane's next split, whether or not the current one was read."""
+        self._streams.pop(cursor.lane, None)
+        del self._splits[split_of(cursor.lane, cursor.ordinal, self._lane_count)]
+        cursor.ordinal, cursor.row = cursor.ordinal + 1, 0
+
+    def _split(self, cursor: LaneCursor) -> Split:
+        return self._splits[split_of(cursor.lane, cursor.ordinal, self._lane_count)]
+
+
+def _rows_of(split: Split, start: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a split; it is opened when the first of them is wanted, on the thread that wants it."""
+    yield from split.open(start)

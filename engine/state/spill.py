@@ -1,0 +1,105 @@
+"""Batches on disk: what an operator holds beyond its budget.
+
+Rules:
+
+1. A file is one Arrow IPC stream, written once, from the first batch to the last. It is not compressed: so its batches
+   come back memory-mapped, one by one, at no cost but that of the pages that are looked at. (50 MB of integers, floats
+   and short strings: written in 0.05 s and read in 0.004 s; with lz4 in 0.07 s and 0.11 s, into the heap.)
+2. Batches that have been read stay valid after ``delete`` and after the end of the task: the system keeps the pages of
+   a file as long as somebody maps them.
+3. A stream, not a file with a footer: dictionaries may differ from batch to batch.
+4. Whatever the disk refuses becomes a StorageError that names the operator, the folder and the remedy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import InternalError, StorageError
+
+REMEDY = "free space there, choose another spill folder, or give the job a larger memory budget"
+
+
+class ArrowSpillFile:
+    """See the module's rules. ``wrote`` is told the bytes of each batch."""
+
+    def __init__(self, path: str, schema: pa.Schema, operator: str, wrote: Callable[[int], None]) -> None:
+        self.path = path
+        self._schema = schema
+        self._operator = operator
+        self._wrote = wrote
+        self._rows = 0
+        #: None before the first batch and after the last one
+        self._writer: Any = None
+        self._sink: Any = None
+        self._complete = False
+
+    @property
+    def rows(self) -> int:
+        """How many have been written."""
+        return self._rows
+
+    def write(self, records: pa.RecordBatch) -> None:
+        """Add a batch, unless it is empty."""
+        if self._complete:
+            raise InternalError(f"{self.path} is complete: it has been read, or removed", operator=self._operator)
+        if not records.num_rows:
+            return
+        with blaming_disk("spill to", os.path.dirname(self.path), self._operator):
+            if self._writer is None:
+                self._sink = pa.OSFile(self.path, "wb")
+                self._writer = pa.ipc.new_stream(self._sink, self._schema)
+            self._writer.write_batch(records)
+        self._rows += records.num_rows
+        self._wrote(records.nbytes)
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The batches; may be called again. Of an open reader one file handle is held."""
+        self._end()
+        return self._read() if self._rows else iter(())
+
+    def delete(self) -> None:
+        """Remove the file. May be called at any time, and again."""
+        with suppress(StorageError):  # a disk that is full, too, lets go of a file
+            self._end()
+        self._rows = 0
+        with blaming_disk("remove", self.path, self._operator), suppress(FileNotFoundError):
+            os.unlink(self.path)
+
+    def _end(self) -> None:
+        self._complete = True
+        writer, sink, self._writer, self._sink = self._writer, self._sink, None, None
+        if sink is not None:
+            with blaming_disk("spill to", os.path.dirname(self.path), self._operator):
+                try:
+                    writer.close()
+                finally:
+                    sink.close()
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        with blaming_disk("read what was spilled to", self.path, self._operator):
+            source = pa.memory_map(self.path)
+        with source:
+            batches = pa.ipc.open_stream(source)
+            while True:
+                with blaming_disk("read what was spilled to", self.path, self._operator):
+                    try:
+                        records = batches.read_next_batch()
+                    except StopIteration:
+                        return
+                yield records
+
+
+@contextmanager
+def blaming_disk(doing: str, folder: str, operator: str) -> Iterator[None]:
+    """Turn what the system raises into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise StorageError(f"cannot {doing} {folder}: {reason}", REMEDY, operator) from error

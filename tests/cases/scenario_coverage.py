@@ -1,0 +1,150 @@
+"""Where each scenario of ``scenarios.json`` is tested, and which ones end otherwise here than in their source.
+
+``NAMED``: for each file of ``tests/engine/scenarios`` the scenarios that it has, and their tests (the first one, where
+several carry a scenario): the test's docstring begins with the id, or its cases are named by ids. ``OTHERWISE``: what
+differs on purpose, with the reason; the tests ask for our outcome.
+"""
+
+from __future__ import annotations
+
+_UNION = "test_union_gives_each_window_the_rows_of_its_splits"
+
+NAMED = {
+    "test_joins.py": {
+        "mj.fullOuterJoinNoFilter.fourKeys": "test_full_merge_join_of_unsorted_rows_is_refused",
+        "mj.failureOnRightSide": "test_failure_of_one_side_ends_the_join_and_frees_everything",
+    },
+    "test_aggregates.py": {
+        "sa.closeUninitialized": "test_operators_that_never_ran_are_closed",
+        "sa.preferredOutputBatchBytes": "test_groups_come_out_with_the_round_in_which_they_end",
+        "sa.noRowLossWithBackpressuringDownstream": "test_no_group_is_lost_before_a_consumer_that_refuses",
+        "sa.ignoreNullKeys": "test_null_keys_are_left_out_by_a_filter_before_streaming_aggregation",
+        "ha.barrier.global": "test_sum_of_everything_is_one_row_per_window_and_none_for_the_empty_end",
+        "ha.barrier.globalDistinct": "test_distinct_count_of_everything_forgets_the_values_at_a_barrier",
+        "ha.barrier.globalSorted": "test_list_of_everything_is_sorted_within_its_window",
+        "ha.barrier.abandonedPartial": "test_partial_aggregation_groups_every_window",
+        "ha.barrier.spilled": "test_spilled_aggregation_drains",
+    },
+    "test_unnest_batches.py": {
+        "un.outputBatches.identity": "test_one_list_is_cut_at_the_wanted_number_of_rows",
+        "un.outputBatches.padding": "test_shorter_lists_are_padded_and_cut_alike",
+        "un.arrayWithNull": "test_null_list_is_an_empty_one_beside_a_longer_list",
+        "un.batchSize": "test_number_of_batches_is_that_of_the_rows",
+        "un.splitOutput": "test_each_input_batch_is_cut_by_itself",
+        "un.unsupportedType": "test_column_that_is_no_list_is_refused_when_the_flow_is_built",
+    },
+    "test_windows.py": {
+        "un.barrier": "test_unnest_gives_the_same_batches_with_barriers_and_without",
+        "tb.filterProject": "test_filter_and_project_give_one_batch_per_split",
+        "tb.localPartitionGather": "test_gathered_scans_give_every_row_in_the_window_of_its_split",
+        "tb.assignUniqueId": "test_numbers_that_a_warm_object_gives_are_unique_over_all_windows",
+        "tb.projectTwoSplits": "test_projection_of_two_splits_gives_them_one_after_the_other",
+        "tb.limit": "test_limit_counts_over_the_whole_task",
+        "tb.derived.finishedDriver": "test_branch_that_has_reached_its_limit_does_not_hold_a_barrier_up",
+        "tb.derived.closedConsumer": "test_consumer_that_is_done_while_its_producers_run_makes_no_error",
+        "limit.overLocalExchange": "test_task_ends_at_its_limit_without_the_end_of_its_input",
+    },
+    "test_lookups.py": {
+        "il.outputBatches.inner": "test_inner_lookups_give_the_wanted_batches",
+        "il.outputBatches.left": "test_left_lookups_give_the_wanted_batches",
+        "il.prefetch": "test_as_many_lookups_are_under_way_as_were_asked_for",
+        "il.barrier": "test_barrier_comes_behind_the_lookups_of_its_window",
+    },
+    "test_barrier_requests.py": {
+        "tb.invalidPlanNode": "test_no_plan_refuses_a_barrier_and_rows_built_into_the_flow_are_not_read",
+        "tb.afterNoMoreSplits": "test_barrier_after_the_last_split_is_refused_and_the_task_goes_on",
+        "tb.addSplitAfterBarrier.serial": "test_split_added_under_a_barrier_belongs_to_the_next_window",
+        "tb.addSplitAfterBarrier.parallel": "test_barrier_is_reached_without_a_reader_once_the_task_has_begun",
+        "tb.terminateDuringBarrier.serial": "test_cancel_in_the_middle_of_a_window_ends_the_task_at_once",
+        "tb.terminateDuringBarrier.parallel": "test_cancel_while_threads_are_at_work_settles_the_barrier",
+        "tb.clearedOnTerminate": "test_barrier_is_cleared_when_its_task_is_cancelled",
+        "tb.testProtocolUnevenSplits": "test_uneven_windows_of_a_union_lose_nothing",
+        "tb.derived.coalescedRequests": "test_each_request_is_a_barrier_of_its_own",
+        "tb.derived.notRunning": "test_barrier_of_a_task_that_is_over_is_settled_at_once",
+        "tb.derived.barrierWithoutSplits": "test_barrier_without_splits_is_reached_and_the_next_one_too",
+        "tb.derived.dataBeforeBarrier": "test_all_splits_before_the_barrier_come_out_before_it",
+        "tb.derived.unevenSources": "test_source_without_a_split_in_a_window_contributes_nothing",
+    },
+    "test_barrier_outcomes.py": {
+        "tb.operatorErrorDuringBarrier": "test_error_while_draining_comes_behind_the_batches_before_it",
+        "tb.dropOutputDuringBarrier": "test_operator_that_needs_no_input_while_it_drains_keeps_what_it_holds",
+        "tb.terminateDuringBarrierWithUnion": "test_cancel_ends_a_window_of_several_pipelines",
+        "tb.expressionStatsInBetweenBarriers": "test_statistics_of_windows_and_of_the_whole_are_both_there",
+        "tb.derived.errorWins": "test_first_of_several_errors_wins",
+        "tb.derived.explicitOutcome": "test_every_outcome_of_next_can_be_told_from_the_others",
+    },
+    "test_unions.py": {
+        "tb.mixedUnion.barrierExecution": _UNION,
+        "tb.mixedUnion.barrierWithMultipleSplits": _UNION,
+        "tb.mixedUnion.barrierWithProject": "test_projection_behind_a_union_sees_every_row",
+        "tb.mixedUnion.barrierWithFilter": "test_filter_behind_a_union_sees_every_row",
+        "tb.mixedUnion.barrierWithThreeSources": _UNION,
+        "tb.mixedUnion.barrierTaskStats": "test_statistics_of_a_union_tell_the_barrier_and_the_rows_of_both_sources",
+        "tb.mixedUnion.barrierWithEmptySource": _UNION,
+        "tb.mixedUnion.barrierWithUnequalSourceSizes": _UNION,
+        "tb.mixedUnion.barrierMultipleBarrierCycles": _UNION,
+        "tb.mixedUnion.barrierWithSourceFinishedBeforeDrain": _UNION,
+        "tb.mixedUnion.barrierWithAllEmptySources": _UNION,
+        "tb.mixedUnion.barrierWithThreeSourcesOneEmpty": _UNION,
+        "tb.mixedUnion.drainOneSideFinishedOtherProducing": _UNION,
+        "tb.mixedUnion.drainWithPendingDataOnOneSide": _UNION,
+        "tb.mixedUnion.multipleBarrierCyclesAlternatingCompletion": _UNION,
+        "tb.mixedUnion.drainThreeSourcesMixedStates": _UNION,
+        "tb.mixedUnion.rapidBarrierCyclesMinimalData": _UNION,
+    },
+    "test_exchanges.py": {
+        "tb.derived.hashExchangeManyPartitions": "test_rows_of_a_cycle_pass_a_hash_exchange_before_its_barrier",
+        "lp.gatherPreservesOrderSerial": "test_gather_keeps_the_order_of_its_sources",
+        "lp.maxBufferSizeGather": "test_gather_through_channels_that_hold_one_batch_loses_nothing",
+        "lp.maxBufferSizePartition": "test_hash_exchange_through_channels_that_hold_one_batch_loses_nothing",
+        "lp.partitionBuffering": "test_parts_of_a_round_come_as_one_batch_each",
+        "merge.offByOne": "test_merge_of_sorted_sources_is_a_sort_of_their_union",
+        "merge.outputSize": "test_merged_rows_come_in_batches_of_the_wanted_size",
+    },
+    "test_orders.py": {
+        "md.withNulls": "test_marks_stand_at_the_first_row_of_a_key_in_which_the_mask_is_true",
+        "md.nullMasks": "test_marks_stand_at_the_first_row_of_a_key_in_which_the_mask_is_true",
+        "md.allMasksFalse": "test_marks_stand_at_the_first_row_of_a_key_in_which_the_mask_is_true",
+        "md.encodedMasks": "test_marks_stand_at_the_first_row_of_a_key_in_which_the_mask_is_true",
+        "md.aggregation": "test_marked_rows_aggregate_as_distinct_values",
+        "orderby.outputBatchRows": "test_sorted_rows_come_in_batches_of_the_wanted_size",
+        "limit.basic": "test_limit_passes_what_lies_between_offset_and_end",
+        "window.peerAcrossBatches": "test_rank_of_peers_does_not_depend_on_batches",
+        "window.kRangeSearch": "test_frames_with_bounds_are_refused_by_name",
+        "window.nanFrameBound": "test_frames_with_bounds_are_refused_by_name",
+        "window.nanFrameBoundAcrossOutputBatches": "test_frames_with_bounds_are_refused_by_name",
+        "topn.validation": "test_top_n_without_sense_is_refused_when_the_flow_is_built",
+        "window.validation": "test_keys_of_a_window_must_differ",
+    },
+}
+
+TESTED = {id: (file, name) for file, named in NAMED.items() for id, name in named.items()}
+"""Scenario to file and test."""
+
+OTHERWISE = {
+    "mj.fullOuterJoinNoFilter.fourKeys": "a merge join of unsorted input is an error, not rows that happen to be right",
+    "sa.closeUninitialized": "an unknown function fails when the flow is built, before there is anything to close",
+    "sa.preferredOutputBatchBytes": "batches are bounded by rows and rounds, not by an estimate of bytes",
+    "sa.ignoreNullKeys": "no option either, but a filter before it does it; hash aggregation has the option",
+    "ha.barrier.global": "no row for the empty stretch between the last barrier and the end",
+    "ha.barrier.globalDistinct": "no row for the empty stretch between the last barrier and the end",
+    "ha.barrier.globalSorted": "no row for the empty stretch between the last barrier and the end",
+    "ha.barrier.abandonedPartial": "partial aggregation is never given up; groups that are too large go to disk",
+    "ha.barrier.spilled": "a spilled aggregation drains",
+    "un.splitOutput": "output is always cut: a batch of unbounded size helps nobody",
+    "tb.invalidPlanNode": "every plan takes barriers; a task gets its rows from add_split alone",
+    "tb.addSplitAfterBarrier.serial": "a split added under a barrier belongs to the next window",
+    "tb.assignUniqueId": "no operator; a user's object numbers rows, as it lives over barriers",
+    "tb.expressionStatsInBetweenBarriers": "rows are counted per operator and window, not per expression",
+    "tb.testProtocolUnevenSplits": "sources may have different numbers of splits in a window",
+    "tb.limit": "barriers are reached behind the limit, too, without reading their splits",
+    "tb.derived.coalescedRequests": "each request is a barrier of its own, so that windows can be counted",
+    "tb.derived.notRunning": "the future is ready at once, with the error that says why",
+    "lp.partitionBuffering": "parts are put together by round, not by buffers of so many bytes",
+    "merge.offByOne": "streams are merged by order tags; a merge by key is a sort",
+    "merge.outputSize": "batches are bounded by rows, not by bytes",
+    "orderby.outputBatchRows": "batches are bounded by rows, not by bytes",
+    "window.kRangeSearch": "frames between bounds are not offered, and refused by name",
+    "window.nanFrameBound": "frames between bounds are not offered, and refused by name",
+    "window.nanFrameBoundAcrossOutputBatches": "frames between bounds are not offered, and refused by name",
+}

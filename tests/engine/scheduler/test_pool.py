@@ -1,0 +1,334 @@
+"""The pool with real threads: everything arrives, nothing runs twice, and no thread is left."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from penstock.engine.errors import ConfigurationError, InternalError
+from penstock.engine.scheduler.dependency import Dependency
+from penstock.engine.scheduler.pool import PoolScheduler, default_degree
+from penstock.engine.scheduler.protocol import QueryTimeoutError
+from penstock.engine.scheduler.runnable import Blocked
+from penstock.engine.scheduler.serial import SerialScheduler
+from penstock.engine.scheduler.simulated import SimulatedScheduler
+from penstock.engine.scheduler.worker import WorkerHooks
+from support.scheduling import BLOCKED, FINISHED, INPUT, PROGRESS, Endless, Probe, Script, add_chain
+
+LONG = 60.0
+"""Seconds: none of these tests waits for time to pass, so this only says when a hang is one."""
+
+
+@pytest.fixture(params=[1, 2, 4, 8])
+def pool(request):
+    before = set(threading.enumerate())
+    with PoolScheduler(request.param) as scheduler:
+        yield scheduler
+    assert set(threading.enumerate()) == before
+
+
+def check_ends(probes: list[Probe]) -> None:
+    assert [probe.broken for probe in probes] == [[]] * len(probes)
+    assert [probe.closed for probe in probes] == [1] * len(probes)
+
+
+def test_chains_deliver_everything_at_every_degree(pool) -> None:
+    queries, consumers, all_probes = [], [], []
+    for n in range(6):
+        query = pool.open(f"chain {n}")
+        probes, consumer = add_chain(query, range(500), length=n % 3)
+        queries.append(query), consumers.append(consumer), all_probes.extend(probes)
+        query.start()
+    for query in queries:
+        query.closed.result(LONG)
+    assert [consumer.got for consumer in consumers] == [list(range(500))] * 6
+    check_ends(all_probes)
+
+
+def test_failure_reaches_the_owner_and_leaves_nothing_running(pool) -> None:
+    told = []
+    query = pool.open("bad", on_failure=lambda handle, error: told.append((handle.name, error)))
+    probes = [*(Endless(f"endless {n}") for n in range(4)), Script("bad", PROGRESS, ValueError("broken"))]
+    for probe in probes:
+        query.add(probe)
+    query.start()
+    query.closed.result(LONG)
+    assert str(query.error) == "broken"
+    assert told == [("bad", query.error)]
+    check_ends(probes)
+
+
+def test_cancel_ends_endless_runnables(pool) -> None:
+    query = pool.open("endless")
+    ran = threading.Event()
+    probes = [Endless("a"), Script("b", lambda: ran.set() or PROGRESS, *[BLOCKED] * 100), Endless("c")]
+    for probe in probes:
+        query.add(probe)
+    query.start()
+    assert ran.wait(LONG)
+    query.cancel().result(LONG)
+    check_ends(probes)
+    assert query.error is None
+
+
+def test_pause_means_that_no_thread_is_inside(pool) -> None:
+    query = pool.open("endless")
+    probes = [Endless(f"r{n}") for n in range(5)]
+    for probe in probes:
+        query.add(probe)
+    query.start()
+    for _ in range(20):
+        query.pause().result(LONG)
+        assert [probe.inside for probe in probes] == [None] * 5
+        turns = [probe.turns for probe in probes]
+        pool.open("other").cancel().result(LONG)
+        assert [probe.turns for probe in probes] == turns
+        query.resume()
+    query.cancel().result(LONG)
+    check_ends(probes)
+
+
+def test_timer_wakes_a_parked_pool(pool) -> None:
+    query = pool.open("sleeper")
+    query.add(Script("r", lambda: Blocked(INPUT, wake_at=time.monotonic() + 0.01)))
+    query.start()
+    query.closed.result(LONG)
+
+
+def test_earlier_timer_replaces_the_one_that_is_waited_for(pool) -> None:
+    late = pool.open("late")
+    late.add(Script("late", lambda: Blocked(INPUT, wake_at=time.monotonic() + 10 * LONG)))
+    late.start()
+    soon = pool.open("soon")
+    soon.add(Script("soon", lambda: Blocked(INPUT, wake_at=time.monotonic() + 0.01)))
+    soon.start()
+    soon.closed.result(LONG)
+    late.cancel().result(LONG)
+
+
+def test_time_limit_ends_a_query_that_nobody_wakes(pool) -> None:
+    query = pool.open("stuck", timeout=0.02)
+    probe = Script("r", *[BLOCKED] * 100)
+    query.add(probe)
+    query.start()
+    query.closed.result(LONG)
+    assert isinstance(query.error, QueryTimeoutError)
+    check_ends([probe])
+
+
+def test_capped_group_goes_on_when_its_time_comes(pool) -> None:
+    pool.set_group("capped", cap=0.5)
+
+    def work():
+        until = time.thread_time() + 0.03
+        while time.thread_time() < until:
+            pass
+        return PROGRESS
+
+    query = pool.open("capped", group="capped")
+    query.add(Script("r", work, work, work))
+    started = time.monotonic()
+    query.start()
+    query.closed.result(LONG)
+    # 0.09 s of work: two thirds must have been paid for before the last turn, less what the bucket held
+    assert time.monotonic() - started > (0.06 - 0.05) / 0.5
+
+
+def test_background_work_wakes_its_runnable(pool) -> None:
+    query = pool.open("lookup")
+    answers: list = []
+
+    class Asking(Probe):
+        def turn(self, quantum):
+            if answers:
+                return FINISHED
+            if self.turns == 1:
+                query.background(lambda: "found", answers.append, handle)
+            return BLOCKED
+
+    probe = Asking("r")
+    handle = query.add(probe)
+    query.start()
+    query.closed.result(LONG)
+    assert answers == ["found"]
+    check_ends([probe])
+
+
+def test_blocking_background_work_does_not_hold_a_worker(pool) -> None:
+    gate = threading.Event()
+    asking = pool.open("asking")
+    handle = asking.add(Script("r", lambda: asking.background(gate.wait, lambda answer: None, handle) or BLOCKED))
+    asking.start()
+    for n in range(10):
+        other = pool.open(f"other {n}")
+        add_chain(other, range(10))
+        other.start()
+        other.closed.result(LONG)
+    assert not asking.closed.done()
+    gate.set()
+    asking.closed.result(LONG)
+
+
+def test_dependency_starts_its_waiters_from_any_thread(pool) -> None:
+    built = Dependency("build")
+    query = pool.open("join")
+    probes = [Script(f"probe {n}") for n in range(5)]
+    for probe in probes:
+        query.add(probe, after=(built,))
+    query.start()
+    assert query.why() == [f"probe {n} has not begun: waits for dependency: build" for n in range(5)]
+    built.set_ready()
+    query.closed.result(LONG)
+    check_ends(probes)
+
+
+def test_workers_run_at_the_same_time() -> None:
+    """Both must be inside at once, or the barrier breaks."""
+    barrier = threading.Barrier(2, timeout=LONG)
+    with PoolScheduler(2) as pool:
+        query = pool.open("rendezvous")
+        for name in "ab":
+            query.add(Script(name, lambda: barrier.wait() >= 0 and PROGRESS))
+        query.start()
+        query.closed.result(LONG)
+        assert query.error is None
+
+
+def test_parallelism_of_a_query_is_bounded() -> None:
+    inside, most, lock = [0], [0], threading.Lock()
+
+    class Counting(Endless):
+        def turn(self, quantum):
+            with lock:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+            while not quantum.expired():
+                pass
+            with lock:
+                inside[0] -= 1
+            return FINISHED if self.turns == 5 else PROGRESS
+
+    with PoolScheduler(4, slice_seconds=0.001) as pool:
+        query = pool.open("bounded", parallelism=2)
+        for n in range(6):
+            query.add(Counting(f"r{n}"))
+        query.start()
+        query.closed.result(LONG)
+    assert most[0] == 2
+
+
+def test_slice_ends_by_the_threads_cpu_time() -> None:
+    class Working(Probe):
+        def turn(self, quantum):
+            begun = time.thread_time()
+            while not quantum.expired():
+                pass
+            self.spent = time.thread_time() - begun
+            return FINISHED
+
+    with PoolScheduler(1, slice_seconds=0.005) as pool:
+        query = pool.open("q")
+        probe = Working("r")
+        query.add(probe)
+        query.start()
+        query.closed.result(LONG)
+        assert probe.spent > 0.004
+        assert query.statistics().handles[0].cpu >= probe.spent
+
+
+def test_hooks_run_first_and_last_on_each_workers_thread() -> None:
+    events: list[tuple[str, int, int]] = []
+    hooks = WorkerHooks(
+        start=lambda number: events.append(("start", number, threading.get_ident())),
+        stop=lambda number: events.append(("stop", number, threading.get_ident())),
+    )
+    with PoolScheduler(3, hooks=hooks) as pool:
+        assert sorted(number for _, number, _ in events) == [0, 1, 2]
+        query = pool.open("q")
+        probe = Script("r", PROGRESS)
+        query.add(probe)
+        query.start()
+        query.closed.result(LONG)
+        assert probe.threads <= {thread for _, _, thread in events}
+    by_thread = {
+        (number, thread): [w for w, n, t in events if (n, t) == (number, thread)] for _, number, thread in events
+    }
+    assert list(by_thread.values()) == [["start", "stop"]] * 3
+
+
+def test_pool_whose_start_hook_fails_is_not_made_and_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+
+    def fail(number: int) -> None:
+        if number == 1:
+            raise OSError("no device")
+
+    with pytest.raises(OSError, match="no device"):
+        PoolScheduler(3, hooks=WorkerHooks(start=fail))
+    assert set(threading.enumerate()) == before
+
+
+def test_degree_is_the_cores_that_the_process_may_use_unless_set() -> None:
+    with PoolScheduler() as pool:
+        assert pool.degree == len(os.sched_getaffinity(0)) == default_degree()
+
+
+def test_pool_of_no_threads_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ConfigurationError, match="SerialScheduler"):
+        PoolScheduler(0)
+
+
+def test_pool_cannot_be_shut_down_by_its_own_thread() -> None:
+    with PoolScheduler(1) as pool:
+        query = pool.open("q")
+        query.add(Script("r", lambda: pool.shutdown() or PROGRESS))
+        query.start()
+        query.closed.result(LONG)
+        assert isinstance(query.error, InternalError)
+
+
+def test_shutdown_of_a_busy_pool_with_a_paused_query_ends_all() -> None:
+    before = set(threading.enumerate())
+    pool = PoolScheduler(2)
+    probes = [Endless(f"r{n}") for n in range(6)]
+    queries = [pool.open(f"q{n}") for n in range(3)]
+    for n, probe in enumerate(probes):
+        queries[n % 3].add(probe)
+    for query in queries:
+        query.start()
+    queries[0].pause().result(LONG)
+    pool.shutdown()
+    check_ends(probes)
+    assert set(threading.enumerate()) == before
+
+
+def test_bug_inside_the_scheduler_resolves_all_futures() -> None:
+    pool = PoolScheduler(2)
+    query = pool.open("q")
+    query.add(Script("r", BLOCKED))
+    pool._core.complete = lambda *call: 1 // 0
+    query.start()
+    query.closed.result(LONG)
+    assert isinstance(query.error, ZeroDivisionError)
+    pool.shutdown()
+
+
+@pytest.mark.parametrize("kind", ["serial", "pool", "simulated"])
+def test_three_schedulers_tell_the_same_story_of_a_query(kind: str) -> None:
+    scheduler = {"serial": SerialScheduler, "pool": PoolScheduler, "simulated": lambda: SimulatedScheduler(5)}[kind]()
+    query = scheduler.open("chain", weight=2.0)
+    _, consumer = add_chain(query, range(50))
+    query.start()
+    if isinstance(scheduler, SerialScheduler):
+        scheduler.turn()
+    elif isinstance(scheduler, SimulatedScheduler):
+        scheduler.run()
+    query.closed.result(LONG)
+    statistics = query.statistics()
+    assert consumer.got == list(range(50))
+    assert [handle.state for handle in statistics.handles] == ["released"] * 3
+    assert (statistics.name, statistics.group, query.why()) == ("chain", "default", [])
+    scheduler.shutdown()

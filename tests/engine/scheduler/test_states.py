@@ -1,0 +1,68 @@
+"""Every pair of states: which moves are legal, by the table and by the core that uses it."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from penstock.engine.errors import InternalError
+from penstock.engine.scheduler.moves import Moves
+from penstock.engine.scheduler.states import LEGAL, DriverState, Wait, WaitReason, check_move, draw_states
+from support.scheduling import CoreDriver
+
+MOVES = """
+created → ready finishing closed
+ready → running waiting paused finishing
+running → ready waiting paused finishing
+waiting → ready paused finishing
+paused → ready waiting finishing
+finishing → closed
+closed → released
+released →
+"""
+EXPECTED = {(line.split(" →")[0], to) for line in MOVES.strip().splitlines() for to in line.partition("→")[2].split()}
+PAIRS = list(itertools.product(DriverState, DriverState))
+
+
+@pytest.mark.parametrize(("start", "to"), PAIRS, ids=lambda state: state.value)
+def test_move_is_legal_exactly_if_the_table_of_the_test_says_so(start: DriverState, to: DriverState) -> None:
+    assert (to in LEGAL[start]) == ((start.value, to.value) in EXPECTED)
+
+
+@pytest.mark.parametrize(("start", "to"), PAIRS, ids=lambda state: state.value)
+def test_scheduler_makes_a_move_exactly_if_it_is_legal(start: DriverState, to: DriverState) -> None:
+    driver = CoreDriver()
+    entry = driver.add(driver.open(), "r")
+    entry.state = start
+    if (start.value, to.value) in EXPECTED:
+        Moves(1, None, (0.0,)).move(entry, to, 1.0)
+        assert (entry.state, entry.since) == (to, 1.0)
+    else:
+        with pytest.raises(InternalError, match=f"illegal move of driver r: {start.value} → {to.value}"):
+            Moves(1, None, (0.0,)).move(entry, to, 1.0)
+        assert entry.state is start
+
+
+def test_final_state_is_never_left_and_every_other_one_can_be() -> None:
+    assert [state for state in DriverState if not LEGAL[state]] == [DriverState.RELEASED]
+
+
+def test_every_state_but_the_first_can_be_reached_from_the_first() -> None:
+    reached = {DriverState.CREATED}
+    for _ in DriverState:
+        reached |= {to for state in reached for to in LEGAL[state]}
+    assert reached == set(DriverState)
+
+
+def test_design_page_shows_exactly_the_diagram_of_the_table() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "design" / "scheduler.md").read_text(encoding="utf-8")
+    assert f"```mermaid\n{draw_states()}\n```" in page
+
+
+def test_check_of_a_move_names_the_driver() -> None:
+    with pytest.raises(InternalError, match="scan 3"):
+        check_move("scan 3", DriverState.CLOSED, DriverState.READY)
+
+
+def test_wait_reads_as_a_sentence() -> None:
+    assert str(Wait(WaitReason.OUTPUT, "sink 1")) == "waits for output: sink 1"

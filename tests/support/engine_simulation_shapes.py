@@ -1,0 +1,24 @@
+"""All flows for simulated jobs, and their plans with rounds of a few rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.engine.flow import Flow
+from penstock.engine.pipelines import plan_job
+from penstock.engine.plan import JobPlan
+from support.engine_simulation_flows import JOB, LANES, PLAIN, QUOTA, Disk
+from support.exchange_flows import EXCHANGES
+
+SHAPES = (*PLAIN, *EXCHANGES)
+WIDEST = 4
+PARTS = 6
+
+
+def plan_of(shape: int, parallelism: int, disk: Disk) -> JobPlan:
+    """The plan of a shape, with rounds of a few rows."""
+    flow = Flow(JOB, lanes=LANES, parts=PARTS)
+    SHAPES[shape % len(SHAPES)](disk, flow)
+    plan = plan_job(flow, parallelism)
+    sources = {id: replace(each, quota=each.quota and QUOTA) for id, each in plan.sources.items()}
+    return replace(plan, sources=sources)

@@ -1,0 +1,48 @@
+"""Draws a machine's table of legal moves as the picture that stands in ``docs/design/checkpoints.md``.
+
+``python tests/support/protocol_pictures.py`` puts the pictures of all tables into the page; a test compares them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from penstock.coordinator.job_states import LEGAL_JOB_MOVES, LEGAL_TASK_MOVES
+from penstock.coordinator.pending import LEGAL_PHASE_MOVES
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "design" / "checkpoints.md"
+TABLES: Mapping[str, Mapping[Any, frozenset[Any]]] = {
+    "checkpoint": LEGAL_PHASE_MOVES,
+    "task": LEGAL_TASK_MOVES,
+    "job": LEGAL_JOB_MOVES,
+}
+
+
+def picture(legal: Mapping[Enum, frozenset[Enum]]) -> str:
+    """The moves in the order of the states."""
+    states = list(legal)
+    moves = [(before, after) for before in states for after in states if after in legal[before]]
+    return "\n".join(["stateDiagram-v2", *(f"    {before.name} --> {after.name}" for before, after in moves)])
+
+
+def drawn(page: str, title: str) -> str:
+    """The picture in the page."""
+    found = re.search(rf"<!-- moves of a {title} -->\n```mermaid\n(.*?)\n```", page, re.DOTALL)
+    return found[1] if found is not None else ""
+
+
+def redraw(page: str) -> str:
+    """The page with the pictures as they must be."""
+    for title, legal in TABLES.items():
+        page = page.replace(f"mermaid\n{drawn(page, title)}\n```", f"mermaid\n{picture(legal)}\n```")
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(redraw(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    sys.exit(0)

@@ -1,0 +1,62 @@
+"""What users of a simulated job want of it: checkpoints, savepoints, pins, and that it stops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.coordinator import events
+from penstock.coordinator.kinds import StopMode
+from penstock.coordinator.statistics import JobStatus
+
+if TYPE_CHECKING:
+    from support.simulated_cluster import Incarnation, SimulatedCluster
+
+
+class Users:
+    """They ask, by chance, and check that they get what they were promised."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        self._count = 0
+        #: How the job is to be stopped, by the name of the wish.
+        self.modes: dict[str, StopMode] = {}
+        #: Names whose savepoint was seen in the status, with its place.
+        self.savepoints: dict[str, str] = {}
+        #: Names whose pin was seen in the status, and not given up since.
+        self.pins: set[str] = set()
+
+    def wish(self, home: Incarnation) -> None:
+        """Perhaps ask the coordinator for something."""
+        cluster, now = self._cluster, self._cluster.now
+        if cluster.fault("ask_checkpoint"):
+            cluster.handle(home, events.CheckpointRequested(now))
+        if cluster.fault("ask_savepoint"):
+            cluster.handle(home, events.SavepointRequested(self._name(), "", now))
+        if cluster.fault("ask_stop"):
+            mode = StopMode.DRAIN if cluster.random.random() < 0.25 else StopMode.SUSPEND
+            name = self._name()
+            self.modes[name] = mode
+            cluster.handle(home, events.StopRequested(name, "", mode, now))
+        if cluster.fault("ask_pin"):
+            self.look(home.core.status())
+            latest = home.core.status().latest_completed
+            if latest is not None:
+                cluster.handle(home, events.PinRequested(latest, self._name(), now))
+        if self.pins and cluster.fault("ask_pin"):
+            name = min(self.pins)
+            self.pins.discard(name)
+            cluster.handle(home, events.UnpinRequested(name, now))
+
+    def _name(self) -> str:
+        self._count += 1
+        return f"wish {self._count}"
+
+    def look(self, status: JobStatus) -> None:
+        """What the status promises."""
+        for result in status.savepoints:
+            if result.location is not None and result.kind == "savepoint":
+                self.savepoints[result.request] = result.location
+        self.pins |= set(status.pins)
+        standing = self._cluster.storage.pinned()
+        for name, checkpoint in status.pins.items():
+            assert standing.get(name) == checkpoint, f"the status shows the pin {name}, but the log has {standing}"
