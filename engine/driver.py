@@ -183,7 +183,7 @@ class Driver:
         starved: list[int] = []
         refused, busy = False, self.chain.under_way
         blocked, behind = self.aligner.blocked, self._behind()
-        for port in self.ports.readable(behind):
+        for port in self.ports.readable(behind, self.chain.wants):
             accepts = port.dropping or self.chain.accepts(port.number, self.ports.is_last(port, behind))
             found = port.gate.poll(port.blocked(blocked), accepts, not busy)
             if isinstance(found, Delivered):

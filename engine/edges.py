@@ -8,8 +8,9 @@ Rules:
 
 1. Elements are numbered per channel, from 0, without gaps. A repeated number is dropped, a gap is an error: a wire
    that loses an element must fail, not go on.
-2. Credit is bytes, granted by the consumer as it consumes. A producer with credit may send one batch, however large.
-   Control elements need no credit and are never held back.
+2. Credit is bytes, granted by the consumer as it consumes: a producer stops when the credit is used up (the high mark)
+   and goes on when half of it has come back, or all that was sent has been consumed (the low mark). With credit it may
+   send one batch, however large. Control elements need no credit and are never held back.
 3. ``AllProcessed`` travels upstream once: everything before ``EndOfData`` has been processed.
 4. ``DropInput`` travels upstream when the consumer needs no more rows of its window (the part between two task
    barriers): from then on the producer's end throws batches away, up to its next task barrier. Control elements go on.
@@ -184,14 +185,22 @@ class InputChannel:
     """The consumer's end: a queue that always takes what the wire brings. ``reply`` takes messages upstream."""
 
     def __init__(
-        self, channel: ChannelId, attempts: tuple[Attempt, Attempt], reply: Callable[[Upstream], None]
+        self,
+        channel: ChannelId,
+        attempts: tuple[Attempt, Attempt],
+        reply: Callable[[Upstream], None],
+        credit: int = DEFAULT_CREDIT,
     ) -> None:
         self.channel = channel
         self.attempts = attempts
         self._reply = reply
         self._queue: deque[tuple[Element, int]] = deque()
         self._expected = 0
+        #: bytes of batches taken out of the queue, and how many of them the producer has been granted again
         self._consumed = 0
+        self._granted = 0
+        #: so many bytes are owed before a grant, as long as batches are queued
+        self._mark = credit // 2
         #: bytes of the batches in the queue
         self.queued_bytes = 0
         #: EndOfData has been taken out of the queue
@@ -221,12 +230,15 @@ class InputChannel:
         return self._queue[0][0] if self._queue else None
 
     def pop(self) -> Element:
-        """Take the next element out; its bytes are granted to the producer again."""
+        """Take the next element out. Its bytes are granted to the producer again, when half of the credit is owed or no
+        batch is left: a producer that was stopped by a full queue is not woken for each batch."""
         element, size = self._queue.popleft()
         if isinstance(element, Batch):
             self.queued_bytes -= size
             self._consumed += size
-            self._reply(Grant(self.channel, self.attempts, self._consumed))
+            if not self.queued_bytes or self._consumed - self._granted >= self._mark:
+                self._granted = self._consumed
+                self._reply(Grant(self.channel, self.attempts, self._granted))
         elif isinstance(element, EndOfData):
             self.data_ended = True
         elif isinstance(element, EndOfPartition):

@@ -79,12 +79,14 @@ class OperatorChain:
         """Whether the operators behind the first one take what it emits."""
         return all(each.accepts(0) for each in self._choosy)
 
+    def wants(self, port: int) -> bool:
+        """Whether the first operator takes a batch on this port now."""
+        return not self.operators or self.operators[0].running.accepts(port)
+
     def accepts(self, port: int, is_last: bool = False) -> bool:
         """Whether a batch on this port is welcome now; if no other port can say more in this window, the first operator
         must take it."""
-        if not self.operators:
-            return True
-        return (is_last or self.operators[0].running.accepts(port)) and self.has_room
+        return (is_last or self.wants(port)) and self.has_room
 
     def satisfied(self, port: int) -> bool:
         """Whether no further row on this port can matter to what leaves the chain."""

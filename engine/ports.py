@@ -45,13 +45,15 @@ class Ports:
             self.all.append(Port(gate, number, len(self.feeds)))
             self.feeds += gate.feeds
 
-    def readable(self, behind: set[int]) -> Sequence[Port]:
+    def readable(self, behind: set[int], wanted: Callable[[int], bool]) -> Sequence[Port]:
         """The ports that may be read: a port that has ended a round which another one has not waits for that one, so
-        that operators see the rounds one after the other, whichever port is faster. Nobody waits for ports of which
-        all feeds stand ``behind`` a task barrier: what they say next belongs to the next window."""
+        that operators see the rounds one after the other, whichever port is faster. Nobody waits for ports of which all
+        feeds stand ``behind`` a task barrier (what they say next belongs to the next window), nor for those that are
+        not ``wanted``: there the operator itself waits for the others (a union that holds final rows, say)."""
         if len(self.all) == 1:
             return self.all
-        slowest = min((port.round for port in self.all if not (port.ended or port.stands(behind))), default=FINAL_ROUND)
+        waited = [port for port in self.all if not (port.ended or port.stands(behind)) and wanted(port.number)]
+        slowest = min((port.round for port in waited), default=FINAL_ROUND)
         return [port for port in self.all if port.ended or port.round <= slowest]
 
     def is_last(self, port: Port, behind: set[int]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .identity import Attempt, TaskId
+from .scheduler.protocol import HandleStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +38,5 @@ class TaskStatistics:
     operators: tuple[OperatorStatistics, ...]
     sources: tuple[SourceStatistics, ...]
     why: tuple[str, ...]
+    drivers: tuple[HandleStatistics, ...] = ()
+    """What became of the drivers' time: running, queued, waiting by reason; wake-ups, steals, yields."""

@@ -271,6 +271,14 @@ class Task:
 
     # ------------------------------------------------------------------ ends and queries
 
+    def pause(self) -> Future[None]:
+        """Keep the drivers from running; the future: no thread is inside any of them. Messages are kept."""
+        return self._query.pause()
+
+    def resume(self) -> None:
+        """Let them run again."""
+        self._query.resume()
+
     def cancel(self) -> Future[None]:
         """Stop and release everything; nothing is told to the listener. The future: every driver is closed."""
         with self._lock:
@@ -332,7 +340,8 @@ class Task:
             SourceStatistics(reader.operator, reader.rows, reader.batches, reader.current_split)
             for reader in self.readers
         )
-        return TaskStatistics(self.id, self.attempt, self.state, operators, sources, tuple(self.why()))
+        drivers = self._query.statistics().handles
+        return TaskStatistics(self.id, self.attempt, self.state, operators, sources, tuple(self.why()), drivers)
 
     def channel_ids(self) -> tuple[list[ChannelId], list[ChannelId]]:
         """The channels to other tasks: (inputs, outputs)."""

@@ -86,6 +86,18 @@ def test_stopped_job_goes_on_from_its_checkpoint_at_another_parallelism(tmp_path
     assert resumed.audit().clean
 
 
+@pytest.mark.parametrize("threads", [0, 2])
+def test_union_goes_on_when_one_side_has_only_final_rows_left(threads, monkeypatch):
+    """The final rows come in several batches, of which the union takes one before the other side has ended."""
+    monkeypatch.setattr("penstock.engine.pipelines.ROUND_QUOTA", 20_000)
+    flow = ps.Flow("ends-early", lanes=2)
+    groups = flow.from_tables([pa.table({"k": pa.array(range(140_000))})], name="short").aggregate(["k"], n="count")
+    rows = flow.from_tables([pa.table({"k": pa.array(range(300_000)), "n": pa.array(range(300_000))})] * 2, name="long")
+    groups.union(rows.gather()).collect("out")
+    job = ps.run_local(flow, threads=threads)
+    assert job.wait(120).result("out").num_rows == 740_000
+
+
 def test_cancelled_job_can_be_resumed(tmp_path):
     checkpoints = ps.Checkpoints(tmp_path / "state", every="50ms")
     job = ps.run_local(sums(tmp_path, rate=500.0), checkpoints=checkpoints)

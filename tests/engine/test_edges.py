@@ -96,3 +96,24 @@ def test_nothing_may_be_sent_after_the_end_of_the_partition():
     producer.send(EndOfPartition())
     with pytest.raises(InternalError):
         producer.send(EndOfRound(0))
+
+
+def test_producer_is_granted_credit_when_half_of_it_is_owed_or_nothing_is_left():
+    granted: list[int] = []
+    consumer = InputChannel(CHANNEL, ATTEMPTS, lambda message: granted.append(message.total), credit=8 * 16)
+    producer = OutputChannel(CHANNEL, ATTEMPTS, consumer.receive, credit=8 * 16)
+    rows = pa.record_batch({"x": pa.array([1, 2], pa.int64())})
+    for number in range(8):
+        producer.send(Batch(rows, Tag(0, 0, number)))
+    assert not producer.ready
+    consumer.pop()
+    assert granted == []
+    for _ in range(3):
+        consumer.pop()
+    assert granted == [4 * 16], "half of it"
+    for _ in range(4):
+        consumer.pop()
+    assert granted == [4 * 16, 8 * 16], "all of it"
+    producer.send(Batch(rows, Tag(1, 0, 0)))
+    consumer.pop()
+    assert granted[-1] == 9 * 16, "nothing is left in the queue"

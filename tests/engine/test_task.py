@@ -1,93 +1,16 @@
 """A task on its own: checkpoints, the end of its life, errors. The owner is played by the test."""
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
-from penstock.engine.edges import AllProcessed, ChannelId, Frame, Grant
+from penstock.engine.edges import AllProcessed, ChannelId, Grant
 from penstock.engine.elements import FINAL_ROUND, Barrier, Batch, EndOfData, EndOfPartition, EndOfRound
 from penstock.engine.errors import UserCodeError
 from penstock.engine.flow import Flow
-from penstock.engine.identity import Attempt, BarrierKind, CheckpointId, CommitPermit, TaskId
+from penstock.engine.identity import CommitPermit, TaskId
 from penstock.engine.pipelines import plan_job
 from penstock.engine.sinks.collect import COLLECTED
-from penstock.engine.task import Task
-
-ATTEMPT = Attempt(1, 1)
-
-
-def cp(number: int) -> CheckpointId:
-    return CheckpointId(1, number)
-
-
-class Owner:
-    """Hosts one task of a plan, records what it says, and can play its neighbours."""
-
-    def __init__(self, plan, task, restored=None) -> None:
-        self.frames: list[Frame] = []
-        self.upstream: list = []
-        self.proposed: list = []
-        self.snapshots: dict = {}
-        self.said: list = []
-        self.error = None
-        attempts = dict.fromkeys(plan.tasks(), ATTEMPT)
-        self.task = Task(plan, task, ATTEMPT, attempts, restored or {}, self, self)
-        self.task.start()
-
-    def send(self, frame):
-        self.frames.append(frame)
-
-    def reply(self, message):
-        self.upstream.append(message)
-
-    def round_proposed(self, checkpoint, round):
-        self.proposed.append((checkpoint.number, round))
-
-    def snapshot_taken(self, checkpoint, snapshot):
-        self.snapshots[checkpoint.number] = snapshot
-
-    def declined(self, checkpoint):
-        self.said.append(f"declined {checkpoint.number}")
-
-    def data_ended(self):
-        self.said.append("data ended")
-
-    def finished(self):
-        self.said.append("finished")
-
-    def failed(self, error):
-        self.error = error
-
-    def run(self, now=0.0):
-        while self.task.step(now).progressed:
-            pass
-        return self
-
-    def trigger(self, number, at_round=None):
-        self.task.trigger(cp(number), BarrierKind.CHECKPOINT, at_round, 0.0)
-        return self
-
-    def elements(self) -> list:
-        return [frame.element for frame in self.frames]
-
-
-def tables(*sizes: int) -> list[pa.Table]:
-    return [pa.table({"x": pa.array([number * 10 + row for row in range(size)])}) for number, size in enumerate(sizes)]
-
-
-def gathered(parallelism=1, sizes=(2, 2, 2, 2), lanes=2):
-    flow = Flow("gathered", lanes=lanes)
-    flow.from_tables(tables(*sizes), name="numbers").filter(pc.field("x") >= 0).gather().collect("out")
-    return plan_job(flow, parallelism)
-
-
-def source_owner(**options) -> Owner:
-    return Owner(gathered(**options), TaskId("numbers", 0))
-
-
-def end_checkpoint(owner, number=1):
-    owner.run().trigger(number).run()
-    owner.task.notify_committed(cp(number))
+from support.task_owner import ATTEMPT, Owner, cp, end_checkpoint, gathered, source_owner, tables
 
 
 def test_source_task_sends_its_rows_and_says_that_the_data_have_ended():
@@ -305,33 +228,3 @@ def test_channels_of_a_gather_are_named_after_their_tasks():
     inputs, outputs = owner.task.channel_ids()
     assert inputs == [ChannelId("gather-1", TaskId("numbers", n), TaskId("gather-1", 0)) for n in range(2)]
     assert outputs == []
-
-
-def test_operators_that_were_built_are_closed_when_another_one_cannot_be():
-    events = []
-
-    class Opened:
-        def __init__(self):
-            events.append("opened")
-
-        def __call__(self, batch):
-            return batch
-
-        def close(self):
-            events.append("closed")
-
-    class Unbuildable:
-        def __init__(self):
-            raise RuntimeError("no model")
-
-        def __call__(self, batch):
-            return batch
-
-    flow = Flow("half-built", lanes=2)
-    numbers = flow.from_tables(tables(2, 2), name="numbers")
-    opened = numbers.map_batches(Opened, numbers.schema, name="first")
-    opened.map_batches(Unbuildable, numbers.schema, name="second").collect("out")
-    plan = plan_job(flow, 1)
-    with pytest.raises(UserCodeError, match="no model"):
-        Owner(plan, TaskId("numbers", 0))
-    assert events == ["opened", "closed"]
