@@ -84,7 +84,7 @@ class DriverActor:
             return StreamTransport(options.task, listener, options.token, _endpoint_of, self._arrived, broken)
 
         self._scheduler = PoolScheduler(plan.threads) if plan.threads else None
-        self._host = TaskHost(plan, options.task, self._files, self._report, streams, self._scheduler)
+        self._host = TaskHost(plan, options.task, self._files, self._report, streams, self._scheduler, incarnation)
         self._host.start()
         if ray.get_runtime_context().was_current_actor_reconstructed:
             self._announce(plan.name)

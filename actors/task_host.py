@@ -5,7 +5,8 @@ Rules:
 1. Nobody but the thread gives the task orders. Calls from outside post a message and return.
 2. With a scheduler the task runs on its threads, and orders wait for nothing. Without one it runs on this thread, and
    the mailbox is emptied between two steps, so an order never waits behind more than one turn of work.
-3. An attempt is built in place of an older one, which is stopped first; orders and frames of others are dropped.
+3. An attempt is built in place of an older one, which is stopped first; orders and frames of others are dropped, and
+   orders to build or start one that name another incarnation of the process: they were repeated on the way.
    Frames that come before ``StartTask`` are kept: a producer may have been started earlier.
 4. Files are read, written and committed on a few other threads. What comes of it is told to the coordinator by those
    threads, whatever has become of the attempt: a stale attempt's files must be discarded by somebody who knows of them.
@@ -78,9 +79,11 @@ class TaskHost:
         report: Callable[[Event], None],
         transport: Callable[[Callable[[BrokenLink], None]], Transport],
         scheduler: Scheduler | None = None,
+        incarnation: str = "",
     ) -> None:
         self._plan = plan
         self._scheduler = scheduler
+        self._incarnation = incarnation
         self._id = task
         self._files = files
         self._report = report
@@ -177,9 +180,11 @@ class TaskHost:
     # ------------------------------------------------------------------ orders
 
     def _deploy(self, deployment: Deployment, command: DeployTask) -> None:
+        if command.incarnation not in ("", self._incarnation):
+            return
         if self._deployment is not None and command.attempt <= self._deployment.attempt:
             if self._task is not None and command.attempt == self._task.attempt:
-                self._report(TaskDeployed(self._id, command.attempt, UNKNOWN_TIME))
+                self._report(TaskDeployed(self._id, command.attempt, UNKNOWN_TIME, self._incarnation))
             return
         self._release()
         self._deployment = command
@@ -208,10 +213,12 @@ class TaskHost:
                 scheduler=self._scheduler,
                 notify=lambda: self.post(Woken()),
             )
-            self._report(TaskDeployed(self._id, attempt, UNKNOWN_TIME))
+            self._report(TaskDeployed(self._id, attempt, UNKNOWN_TIME, self._incarnation))
 
     def _order(self, command: Order) -> None:
         if not self._is_current(command.attempt):
+            return
+        if isinstance(command, commands.StartTask) and command.incarnation not in ("", self._incarnation):
             return
         if isinstance(command, commands.CommitCheckpoint):
             self._files.commit(command, self.post)

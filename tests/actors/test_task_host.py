@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def host(recorder: Recorder, tmp_path: Path) -> Iterator[TaskHost]:
     """A host of the sink's task, whose checkpoint folder is ``state``."""
     plan = plan_job(gather_flow(tmp_path / "out"), 2)
     files = TaskFiles(plan, SnapshotFiles(str(tmp_path / "state"), plan.name), recorder.events.put)
-    made = TaskHost(plan, SINK, files, recorder.events.put, lambda broken: recorder)
+    made = TaskHost(plan, SINK, files, recorder.events.put, lambda broken: recorder, incarnation="this one")
     made.start()
     yield made
     made.close()
@@ -103,6 +104,20 @@ def test_frames_and_orders_of_an_older_attempt_are_dropped(host: TaskHost, recor
     end_data(host, FIRST)
     end_data(host, SECOND)
     assert recorder.next_of(DataEnded).attempt == SECOND
+
+
+def test_order_to_build_or_start_that_names_another_process_is_dropped(host: TaskHost, recorder: Recorder) -> None:
+    """It was carried out by a process that has died since, and repeated on the way."""
+    meant = deployment(FIRST)
+    host.post(replace(meant, command=replace(meant.command, incarnation="the one before")))
+    assert host.ask(lambda task: task, 20) is None
+    host.post(replace(meant, command=replace(meant.command, incarnation="this one")))
+    assert recorder.next_of(TaskDeployed).incarnation == "this one"
+    end_data(host, FIRST)
+    host.post(Ordered(StartTask(SINK, FIRST, "the one before")))
+    assert host.ask(lambda task: task.state, 20) == "created"
+    host.post(Ordered(StartTask(SINK, FIRST, "this one")))
+    assert recorder.next_of(DataEnded).attempt == FIRST
 
 
 def test_repeated_deployment_is_confirmed_again_and_an_older_one_is_not(host: TaskHost, recorder: Recorder) -> None:
