@@ -2,7 +2,7 @@
 #
 #   make demo         the flights job on real data, with a kill in the middle, checked against Spark SQL
 #   make test         all tests
-#   make test-fast    the tests of the pure parts, with ray and pyspark refused: seconds
+#   make test-fast    the tests of the pure parts but for long sweeps, with ray and pyspark refused
 #   make check        ruff, mypy --strict on the built wheel, the architecture test
 #   make bench        every script in benchmarks/, results in benchmarks/results/
 #   make chaos        the tests that kill processes
@@ -56,9 +56,13 @@ test: $(STAMP)
 	@$(PYTEST) $(ARGS)
 
 # --pure refuses to import ray, pyspark and raydp (tests/conftest.py): these parts must not need them.
-FAST := $(wildcard tests/engine tests/coordinator tests/cases tests/scenarios/test_engine_simulation.py tests/test_*.py)
+# Left to `make test`: sweeps over seeds and generated data.
+FAST := $(wildcard tests/engine tests/coordinator tests/cases tests/test_*.py)
+SWEEPS := tests/engine/oracle tests/engine/test_plan_simulation.py tests/engine/test_exchange_runs.py \
+    tests/coordinator/test_simulation.py $(wildcard tests/engine/operators/test_*_spill.py) \
+    $(wildcard tests/engine/indexes/test_*oracle.py tests/engine/scheduler/test_*simulat*.py)
 test-fast: $(STAMP)
-	@$(PYTEST) --pure -m "not ray and not spark and not slow and not chaos" $(FAST) $(ARGS)
+	@$(PYTEST) --pure -m "not ray and not spark and not slow and not chaos" $(FAST) $(SWEEPS:%=--ignore=%) $(ARGS)
 
 check: lint types architecture
 

@@ -39,13 +39,15 @@ class SplitAudit:
 
 @dataclass(frozen=True, slots=True)
 class SourceAudit:
-    """One source. ``rows`` counts what its lanes have read, in all."""
+    """One source. ``rows`` counts what its lanes have read, in all; ``needless``: rows that nobody needed any more,
+    because a limit had been reached, say."""
 
     id: str
     splits: tuple[SplitAudit, ...]
     rows: int
     gaps: int
     repeats: int
+    needless: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +102,9 @@ class Audit:
     def __str__(self) -> str:
         lines = [f"audit of job {self.job} ({self.status})"]
         for source in self.sources:
+            left = f", {source.needless:,} more not needed" if source.needless else ""
             lines.append(
-                f"  read     {source.id}: {source.rows:,} rows in {len(source.splits)} splits; rows per split:"
+                f"  read     {source.id}: {source.rows:,} rows in {len(source.splits)} splits{left}; rows per split:"
             )
             lines += _table([split.read for split in source.splits])
         for sink in self.sinks:
@@ -145,11 +148,14 @@ def make_audit(plan: JobPlan, state: Mapping[str, pa.Table], status: JobStatus) 
 def _audit_source(plan: JobPlan, source: SourcePlan, cursors: pa.Table | None, finished: bool) -> SourceAudit:
     """A finished job must have read every split to its end; the counters must agree with the cursors at any time."""
     read: list[int | None] = [0] * len(source.splits)
-    gaps = repeats = 0
+    gaps = repeats = needless = 0
+    lanes_left: set[int] = set()
     for cursor in [] if cursors is None else cursors.to_pylist():
         lane = [split_of(cursor[LANE], ordinal, plan.lanes) for ordinal in range(cursor["ordinal"] + 1)]
         for at in lane[:-1]:
             read[at] = source.splits[at].rows
+        if cursor.get("needless"):
+            lanes_left.add(cursor[LANE])
         if lane[-1] < len(read):
             read[lane[-1]] = cursor["row"]
         covered = [read[at] for at in lane if at < len(read)]
@@ -158,8 +164,13 @@ def _audit_source(plan: JobPlan, source: SourcePlan, cursors: pa.Table | None, f
             gaps, repeats = gaps + max(0, difference), repeats + max(0, -difference)
     splits = tuple(SplitAudit(split.id, split.rows, rows) for split, rows in zip(source.splits, read, strict=True))
     if finished:
-        gaps += sum(max(0, split.planned - (split.read or 0)) for split in splits if split.planned is not None)
-    return SourceAudit(source.id, splits, _sum(cursors), gaps, repeats)
+        for at, split in enumerate(splits):
+            missing = 0 if split.planned is None else max(0, split.planned - (split.read or 0))
+            if at % plan.lanes in lanes_left:
+                needless += missing
+            else:
+                gaps += missing
+    return SourceAudit(source.id, splits, _sum(cursors), gaps, repeats, needless)
 
 
 def _sum(table: pa.Table | None) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,10 +24,17 @@ CHUNK_ROWS = 64 * 1024
 """Rows of a canonical chunk: large enough for vectorised kernels, small enough to stay in a core's cache."""
 
 CURSOR_SCHEMA = pa.schema(
-    [(LANE, pa.int32()), ("round", pa.int64()), ("ordinal", pa.int64()), ("row", pa.int64()), ("rows", pa.int64())]
+    [
+        (LANE, pa.int32()),
+        ("round", pa.int64()),
+        ("ordinal", pa.int64()),
+        ("row", pa.int64()),
+        ("rows", pa.int64()),
+        ("needless", pa.bool_()),
+    ]
 )
 """A source's state: for each lane the next round, the split (``ordinal``-th of the lane), the next row in it, and the
-number of rows read since the beginning."""
+number of rows read since the beginning; ``needless``: nobody needs the rest, so the lane has ended where it stands."""
 
 
 def lanes_of(subtask: int, parallelism: int, lanes: int) -> range:
@@ -50,24 +58,28 @@ class LaneCursor:
     row: int = 0
     #: rows read in all
     rows: int = 0
+    #: nobody needs what is left: the lane has ended
+    needless: bool = False
 
 
 def write_cursors(round: int, cursors: list[LaneCursor]) -> pa.Table:
     """The cursors of one subtask as a state table. ``round``: the next round."""
-    rows = [{LANE: c.lane, "round": round, "ordinal": c.ordinal, "row": c.row, "rows": c.rows} for c in cursors]
+    rows = [
+        {LANE: c.lane, "round": round, "ordinal": c.ordinal, "row": c.row, "rows": c.rows, "needless": c.needless}
+        for c in cursors
+    ]
     return pa.Table.from_pylist(rows, schema=CURSOR_SCHEMA)
 
 
 def read_cursors(table: pa.Table | None, lanes: range) -> tuple[int, list[LaneCursor]]:
     """The next round and the cursors of ``lanes``; lanes without state stand at their beginning."""
     found = {} if table is None else {int(row[LANE]): row for row in table.to_pylist()}
-    cursors = [
-        LaneCursor(lane, *(found[lane][name] for name in ("ordinal", "row", "rows")))
-        if lane in found
-        else LaneCursor(lane)
-        for lane in lanes
-    ]
+    cursors = [_read_cursor(lane, found[lane]) if lane in found else LaneCursor(lane) for lane in lanes]
     return max((found[lane]["round"] for lane in lanes if lane in found), default=0), cursors
+
+
+def _read_cursor(lane: int, row: dict[str, Any]) -> LaneCursor:
+    return LaneCursor(lane, row["ordinal"], row["row"], row["rows"], bool(row.get("needless")))
 
 
 class RowStream:

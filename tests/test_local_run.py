@@ -98,6 +98,20 @@ def test_union_goes_on_when_one_side_has_only_final_rows_left(threads, monkeypat
     assert job.wait(120).result("out").num_rows == 740_000
 
 
+def test_rows_that_a_limit_left_unread_are_no_gap(tmp_path, monkeypatch):
+    monkeypatch.setattr("penstock.engine.pipelines.ROUND_QUOTA", 100)
+    flow = ps.Flow("few", lanes=2)
+    flow.from_tables([pa.table({"k": pa.array(range(100_000))})] * 4, name="rows", rate=50_000).limit(10).collect("out")
+    job = ps.run_local(flow, parallelism=2, checkpoints=tmp_path).wait(60)
+    audit = job.audit()
+    assert audit.clean
+    [source] = audit.sources
+    assert source.needless > 0
+    assert source.rows + source.needless == 400_000
+    assert "more not needed" in str(audit)
+    assert job.result("out").num_rows == 10
+
+
 def test_cancelled_job_can_be_resumed(tmp_path):
     checkpoints = ps.Checkpoints(tmp_path / "state", every="50ms")
     job = ps.run_local(sums(tmp_path, rate=500.0), checkpoints=checkpoints)

@@ -59,7 +59,7 @@ class SplitQueue:
 
     def add(self, split: Split) -> None:
         """One more split, behind all others."""
-        if any(cursor.lane == self.count % self._lane_count for cursor in self._cursors):
+        if any(not cursor.needless and cursor.lane == self.count % self._lane_count for cursor in self._cursors):
             self._splits[self.count] = split
         self.count += 1
 
@@ -68,7 +68,7 @@ class SplitQueue:
 
     def ended(self, cursor: LaneCursor) -> bool:
         """Whether the lane has no split left."""
-        return split_of(cursor.lane, cursor.ordinal, self._lane_count) >= self.count
+        return cursor.needless or split_of(cursor.lane, cursor.ordinal, self._lane_count) >= self.count
 
     @property
     def last_round(self) -> int:
@@ -141,10 +141,11 @@ class SplitQueue:
         self._chunks = None
 
     def pass_all(self) -> None:
-        """Nobody needs another row: all lanes are at their ends."""
+        """Nobody needs another row: all lanes end where they stand."""
         for cursor in self._cursors:
-            while not self.ended(cursor):
-                self._pass(cursor)
+            cursor.needless = cursor.needless or not self.ended(cursor)
+        self._streams.clear()
+        self._splits.clear()
 
     def _pass(self, cursor: LaneCursor) -> None:
         """Go on to the lane's next split, whether or not the current one was read."""

@@ -145,6 +145,17 @@ def test_checkpoint_is_given_up_if_the_rows_end_before_its_round():
     assert reader.declined == CheckpointId(1, 1)
 
 
+def test_reader_of_which_nobody_needs_more_ends_where_it_stands_also_after_a_restore():
+    reader = make(splits(5, 5, 5, 5), lanes=2, quota=2)
+    reader.pop()
+    reader.drop_input(True)
+    assert drain(reader) == [EndOfRound(0), EndOfData()]
+    state = reader.snapshot()
+    assert reader.rows == sum(state.column("rows").to_pylist()) == 2
+    assert state.column("needless").to_pylist() == [True, True]
+    assert drain(make(splits(5, 5, 5, 5), lanes=2, quota=2, restored=state)) == [EndOfData()]
+
+
 def test_held_reader_does_not_end_its_data_before_the_round_is_chosen():
     reader = make(splits(1))
     reader.pop()
