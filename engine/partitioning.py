@@ -144,7 +144,7 @@ class RangePartitioning:
         """Raises FlowError if rows of ``schema`` cannot be divided like this."""
         _check_rows(self.kind, schema, self.keys, self.parts)
         field = schema.field(self.column)
-        check_key_types(self.kind, [field], ordered=True)
+        check_key_types(self.kind, [field])
         bounds = self._array(field.type)
         if not self.bounds:
             raise FlowError("partition by range: no bound is given", "give one bound less than you want parts")

@@ -5,7 +5,6 @@ Everything here is immutable data that travels to the tasks; ``pipelines.plan_jo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -172,7 +171,3 @@ class JobPlan:
                 message = f"writes to {place}, and so does {places[place]}"
                 raise ConfigurationError(message, "give each sink a folder of its own", id)
             places[place] = id
-
-    def exchanges_from(self, stage: str) -> Sequence[Exchange]:
-        """The exchanges that leave a stage."""
-        return [exchange for exchange in self.exchanges if exchange.source == stage]

@@ -310,10 +310,9 @@ class PlanTask:
         before it has come back from here."""
         with self._lock:
             reached = self._windows.drained(barrier, window, time.perf_counter())
-            future = None if reached is None else self._windows.seen(reached)
-        if reached is not None and future is not None:
-            resolve(future, reached)
-            self._output.put(reached)
+        if reached is not None:
+            resolve(*reached)
+            self._output.put(reached[1])
 
     def failed(self, error: PenstockError) -> None:
         """A task has failed: so has the plan."""

@@ -63,8 +63,6 @@ class Windows:
         self._drivers = drivers
         self._count = 0
         self._waiting: deque[_Requested] = deque()
-        #: reached, but not yet seen by the caller
-        self._reached: deque[_Requested] = deque()
 
     def request(self, now: float) -> tuple[CheckpointId, Future[WindowStatistics]]:
         """A new barrier, behind all others."""
@@ -75,11 +73,13 @@ class Windows:
 
     @property
     def outstanding(self) -> bool:
-        """Whether a barrier was requested that the caller has not seen yet."""
-        return bool(self._waiting or self._reached)
+        """Whether a barrier was requested that has not been reached."""
+        return bool(self._waiting)
 
-    def drained(self, barrier: CheckpointId, window: Sequence[OperatorWindow], now: float) -> WindowStatistics | None:
-        """A driver has drained; the statistics, if it was the last one."""
+    def drained(
+        self, barrier: CheckpointId, window: Sequence[OperatorWindow], now: float
+    ) -> tuple[Future[WindowStatistics], WindowStatistics] | None:
+        """A driver has drained; what the barrier's future is to be fulfilled with, if it was the last one."""
         requested = next((each for each in self._waiting if each.barrier == barrier), None)
         if requested is None:
             return None
@@ -89,16 +89,11 @@ class Windows:
             return None
         if requested is not self._waiting[0]:
             raise InternalError(f"barrier {barrier} was reached before {self._waiting[0].barrier}")
-        self._reached.append(self._waiting.popleft())
-        return WindowStatistics(barrier.number, tuple(requested.operators), now - requested.since)
-
-    def seen(self, reached: WindowStatistics) -> Future[WindowStatistics]:
-        """The caller has taken everything before the barrier: the future that is to be fulfilled."""
-        return self._reached.popleft().future
+        self._waiting.popleft()
+        return requested.future, WindowStatistics(barrier.number, tuple(requested.operators), now - requested.since)
 
     def give_up(self) -> list[Future[WindowStatistics]]:
         """The plan has ended: the futures of all barriers that will not be reached."""
-        left = [each.future for each in (*self._reached, *self._waiting)]
-        self._reached.clear()
+        left = [each.future for each in self._waiting]
         self._waiting.clear()
         return left

@@ -19,5 +19,5 @@ def check_key(kind: str, schema: pa.Schema, key: str | Sequence[str], side: str)
     check_distinct(kind, "key", names)
     check_columns(kind, schema, (*names, *schema.names), side)
     check_movable(kind, schema, side=side)
-    check_key_types(kind, [schema.field(name) for name in names], ordered=True)
+    check_key_types(kind, [schema.field(name) for name in names])
     return names

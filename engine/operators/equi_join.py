@@ -63,7 +63,7 @@ class EquiJoin:
             check_distinct(self.kind, "key", keys)
             check_columns(self.kind, schema, keys, f"{name} input")
             check_movable(self.kind, schema, side=f"{name} input")
-            check_key_types(self.kind, [schema.field(key) for key in keys], ordered=True)
+            check_key_types(self.kind, [schema.field(key) for key in keys])
         pairs = list(zip(*self.keys, strict=True))
         fields = [(inputs[LEFT].field(mine), inputs[RIGHT].field(theirs)) for mine, theirs in pairs]
         check_same_types(self.kind, fields, "left", "right")

@@ -36,7 +36,7 @@ def check_group_types(kind: str, fields: Iterable[pa.Field]) -> None:
             children = [type.field(number) for number in range(type.num_fields)]
             check_group_types(kind, [pa.field(field.name, child.type) for child in children])
         else:
-            check_key_types(kind, [field], ordered=False)
+            check_key_types(kind, [field])
 
 
 def group_ids(columns: Sequence[pa.Array], rows: int) -> tuple[Positions, int]:

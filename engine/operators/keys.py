@@ -33,7 +33,7 @@ _CODE_LIMIT = 2**62
 """Codes stay below this, so that their sums and products fit into int64."""
 
 
-def check_key_types(kind: str, fields: Iterable[pa.Field], *, ordered: bool = True) -> None:
+def check_key_types(kind: str, fields: Iterable[pa.Field]) -> None:
     """The columns can be keys, of any operator: whatever has an order can be sorted by, grouped by and joined on."""
     for field in fields:
         if not _is_key(value_type(field.type)):

@@ -20,8 +20,23 @@ from .pieces import Positions
 from .sorting import SortKey, sorted_order
 
 
+class _Lists:
+    """What all of them share: one list column, to which further values are appended."""
+
+    def lift(self, values: pa.Array | None, rows: int) -> State:
+        assert values is not None
+        return (_lists(values, np.arange(len(values) + 1)),)
+
+    def blank(self, column: pa.DataType | None, rows: int) -> State:
+        return (_lists(pa.nulls(0, column), np.zeros(rows + 1, dtype=np.int64)),)
+
+    def merge(self, state: State, segments: Segments) -> State:
+        values, offsets = _opened(state[0])
+        return (_lists(values, offsets[np.append(segments.starts, segments.rows)]),)
+
+
 @dataclass(frozen=True)
-class CollectList:
+class CollectList(_Lists):
     """The values in the order of their rows, nulls included; null for a group without any row."""
 
     name: str = "collect_list"
@@ -32,16 +47,6 @@ class CollectList:
 
     def result_type(self, column: pa.DataType | None) -> pa.DataType:
         return pa.list_(_value_type(self.name, column))
-
-    def lift(self, values: pa.Array | None, rows: int) -> State:
-        return _lifted(values)
-
-    def blank(self, column: pa.DataType | None, rows: int) -> State:
-        return _empty_lists(column, rows)
-
-    def merge(self, state: State, segments: Segments) -> State:
-        values, offsets = _opened(state[0])
-        return (_lists(values, offsets[np.append(segments.starts, segments.rows)]),)
 
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
         values, offsets = _opened(state[0])
@@ -54,7 +59,7 @@ class CollectList:
 
 
 @dataclass(frozen=True)
-class DistinctValues:
+class DistinctValues(_Lists):
     """Another function of the distinct values, each where it appears first."""
 
     inner: AggregateFunction
@@ -80,12 +85,6 @@ class DistinctValues:
         self.state_types(column)
         return self.inner.result_type(column)
 
-    def lift(self, values: pa.Array | None, rows: int) -> State:
-        return _lifted(values)
-
-    def blank(self, column: pa.DataType | None, rows: int) -> State:
-        return _empty_lists(column, rows)
-
     def merge(self, state: State, segments: Segments) -> State:
         values, offsets = _opened(state[0])
         bounds = offsets[np.append(segments.starts, segments.rows)]
@@ -100,7 +99,7 @@ class DistinctValues:
 
 
 @dataclass(frozen=True)
-class OrderedValues:
+class OrderedValues(_Lists):
     """Another function of the values in the order of further columns.
 
     Its argument is a struct: the value, then the columns to sort by, as ``keys`` says in their order.
@@ -125,16 +124,6 @@ class OrderedValues:
     def result_type(self, column: pa.DataType | None) -> pa.DataType:
         assert column is not None
         return self.inner.result_type(column.field(0).type)
-
-    def lift(self, values: pa.Array | None, rows: int) -> State:
-        return _lifted(values)
-
-    def blank(self, column: pa.DataType | None, rows: int) -> State:
-        return _empty_lists(column, rows)
-
-    def merge(self, state: State, segments: Segments) -> State:
-        values, offsets = _opened(state[0])
-        return (_lists(values, offsets[np.append(segments.starts, segments.rows)]),)
 
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
         assert column is not None
@@ -161,15 +150,6 @@ def _reduced(function: AggregateFunction, values: pa.Array, offsets: Positions, 
         merged = function.merge(function.lift(values, len(values)), segments)
         state = tuple(pa.concat_arrays(pair) for pair in zip(merged, state, strict=True))
     return function.final(tuple(part.take(pa.array(places)) for part in state), column)
-
-
-def _lifted(values: pa.Array | None) -> State:
-    assert values is not None
-    return (_lists(values, np.arange(len(values) + 1)),)
-
-
-def _empty_lists(column: pa.DataType | None, rows: int) -> State:
-    return (_lists(pa.nulls(0, column), np.zeros(rows + 1, dtype=np.int64)),)
 
 
 def _lists(values: pa.Array, offsets: Positions) -> pa.Array:

@@ -94,7 +94,7 @@ class LookupJoin:
                 "name one column of the stream for each column of the index's key",
             )
         fields = [inputs[0].field(name) for name in self.on]
-        check_key_types(self.kind, fields, ordered=True)
+        check_key_types(self.kind, fields)
         theirs = [self.index.schema.field(name) for name in self.index.key]
         check_same_types(self.kind, zip(fields, theirs, strict=True), "stream", "index")
         for condition in self.conditions:

@@ -51,7 +51,7 @@ def check_sort_keys(kind: str, keys: Sequence[SortKey], schema: pa.Schema) -> No
     names = [key.column for key in keys]
     check_distinct(kind, "key", names)
     check_columns(kind, schema, names)
-    check_key_types(kind, [schema.field(name) for name in names], ordered=True)
+    check_key_types(kind, [schema.field(name) for name in names])
 
 
 def sorted_order(columns: Sequence[pa.Array], keys: Sequence[SortKey], first: Sequence[Numbers] = ()) -> Positions:

@@ -59,7 +59,7 @@ class StreamAggregate:
         check_movable(self.kind, inputs[0], self.by)
         check_aggregates(self.kind, self.aggregates, inputs[0], self.step)
         keys = [inputs[0].field(name) for name in self.by]
-        check_key_types(self.kind, keys, ordered=False)
+        check_key_types(self.kind, keys)
         fields = [pa.field(key.name, value_type(key.type), key.nullable) for key in keys]
         fields += self.columns(inputs[0]).output_fields()
         return unique_schema(self.kind, fields, "give the aggregate another name")

@@ -45,7 +45,7 @@ class Window:
         (schema,) = inputs
         check_distinct(self.kind, "partition key", self.by)
         check_columns(self.kind, schema, self.by)
-        check_key_types(self.kind, [schema.field(name) for name in self.by], ordered=False)
+        check_key_types(self.kind, [schema.field(name) for name in self.by])
         if self.order_by:
             check_sort_keys(self.kind, self.order_by, schema)
         both = [key.column for key in self.order_by if key.column in self.by]

@@ -61,7 +61,7 @@ class WindowFunction:
             if pa.types.is_decimal(column):
                 raise FlowError(f"window: {self.name!r} cannot sum {column}", "cast it to float64 before")
             return Sum().result_type(column)
-        check_key_types(f"window: {self.name!r}", [pa.field(str(self.column), column)], ordered=True)
+        check_key_types(f"window: {self.name!r}", [pa.field(str(self.column), column)])
         return FUNCTIONS[self.function].result_type(column)
 
     def describe(self) -> str:

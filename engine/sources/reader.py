@@ -181,11 +181,6 @@ class SplitReader:
         """The round in which the lanes come to the end of the splits known so far, if each is read in one round."""
         return self._splits.last_round
 
-    @property
-    def held_splits(self) -> int:
-        """Splits that the reader still refers to."""
-        return len(self._splits)
-
     def close(self) -> None:
         """Send the end of the partition, once the data have ended."""
         self._closing = True

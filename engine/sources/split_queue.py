@@ -63,9 +63,6 @@ class SplitQueue:
             self._splits[self.count] = split
         self.count += 1
 
-    def __len__(self) -> int:
-        return len(self._splits)
-
     def ended(self, cursor: LaneCursor) -> bool:
         """Whether the lane has no split left."""
         return cursor.needless or split_of(cursor.lane, cursor.ordinal, self._lane_count) >= self.count
@@ -121,8 +118,8 @@ class SplitQueue:
         if cursor.lane not in self._streams:
             self._streams[cursor.lane] = RowStream(_rows_of(split, cursor.row))
         chunks = self._streams[cursor.lane].chunks(self._quota)
-        blocking = self._background is not None and getattr(split, "blocking", False)
-        self._chunks = ReadAhead(chunks, self._background) if blocking and self._background else ReadInPlace(chunks)
+        background = self._background if getattr(split, "blocking", False) else None
+        self._chunks = ReadInPlace(chunks) if background is None else ReadAhead(chunks, background)
         self._taken = 0
 
     def _end_round(self, cursor: LaneCursor) -> None:
