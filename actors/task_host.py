@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from typing import Any
 
 import pyarrow as pa
@@ -273,7 +273,7 @@ class TaskHost:
         task, self._task = self._task, None
         self._started, self._early = False, []
         if task is not None:
-            wait([task.cancel()], CLOSE_SECONDS)
+            task.stop(CLOSE_SECONDS)
 
     def _link_broke(self, link: BrokenLink) -> None:
         self._report(TaskLost(link.task, link.attempt, f"{self._id} lost its connection: {link.reason}", UNKNOWN_TIME))

@@ -19,12 +19,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
 from .agenda import Agenda
 from .alignment import Alignment, BarrierAligner
+from .driver_host import Cut, DriverHost
 from .edges import Grant, Outlet, OutputChannel, Upstream
 from .elements import FINAL_ROUND, Barrier, Batch, CancelBarrier, Element, EndOfData, EndOfPartition, EndOfRound
 from .errors import PenstockError
@@ -37,29 +39,11 @@ from .scheduler.protocol import Handle
 from .scheduler.runnable import Blocked, Failed, Finished, Outcome, Progress, Quantum
 from .scheduler.states import Wait
 from .sources.reader import SplitReader
-from .waiting import FOR_CONSUMER, WaitWords
+from .waiting import FOR_CONSUMER, FOR_DISK, WaitWords
 from .windows import OperatorWindow
+from .write_behind import WriteBehind
 
 PROGRESS, FINISHED = Progress(), Finished()
-
-
-class DriverHost(Protocol):
-    """What a driver tells its task, on the thread that runs the driver."""
-
-    def aligned(self, driver: Driver, barrier: Barrier) -> None:
-        """All barriers of the checkpoint have come; the driver's operators stand exactly at the cut."""
-
-    def drained(self, driver: Driver, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
-        """The same for a task barrier, when the driver's operators have drained."""
-
-    def abandoned(self, driver: Driver, checkpoint: CheckpointId) -> None:
-        """The driver gave the checkpoint up, because a newer one began or a cancel marker came."""
-
-    def advanced(self, driver: Driver) -> None:
-        """The driver has come further towards its end: its data, an input or the records of a consumer have ended."""
-
-    def closed(self, driver: Driver, errors: Sequence[PenstockError]) -> None:
-        """The driver's operators are closed; ``errors``: what they raised."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +61,9 @@ class Driver:
     readers: Sequence[SplitReader] = ()
     #: measures how long operators take to drain, in seconds
     clock: Callable[[], float] = float
+    #: what sinks write, and what operators spill: of that nothing may be under way when they go on
+    writing: WriteBehind = field(default_factory=WriteBehind)
+    spilling: WriteBehind = field(default_factory=WriteBehind)
     #: how the scheduler knows the driver; None before it does
     handle: Handle | None = None
     wait: Wait | None = None
@@ -169,6 +156,9 @@ class Driver:
 
     def _work(self) -> bool:
         """Go on with what is under way, or take the next element."""
+        if not (self.writing.has_room() and self.spilling.has_room()):
+            self.wait = FOR_DISK
+            return False
         if not self._agenda:
             return self.chain.poll() or self._take()
         if not self.chain.has_room:
@@ -292,13 +282,18 @@ class Driver:
         barrier = Barrier(outcome.aligned, kind, timestamp)
         if kind is not BarrierKind.DRAIN:
             self.pending.append(barrier)
-            self.host.aligned(self, barrier)
+            cut = Cut(barrier, self.snapshot(), self.data_ended)
+            self.chain.flush(barrier.checkpoint)
+            self.writing.then(partial(self._prepared, cut))
             return
         window: list[OperatorWindow] = []
         yield from self.chain.drain(self.clock, window)
         self.pending.append(barrier)
         self.host.drained(self, outcome.aligned, window)
         self.ports.begin_window()
+
+    def _prepared(self, cut: Cut) -> None:
+        self.host.prepared(self, cut, self.chain.prepare(cut.barrier.checkpoint))
 
     def snapshot(self) -> dict[str, pa.Table]:
         """The state of operators and sources, by id, leaving out those that hold nothing."""
@@ -342,6 +337,8 @@ class Driver:
 
     def close(self) -> None:
         """Close the operators, upstream first. Only when no thread is in ``run``."""
+        self.writing.end()
+        self.spilling.end()
         errors = self.chain.close()
         self._inbox.clear()
         self._agenda.clear()

@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from .elements import FINAL_ROUND, Batch
 from .errors import PenstockError
+from .identity import CheckpointId, Committable
 from .operator_instance import OperatorInstance, blame
-from .operators.protocol import AsynchronousOperator, SatisfiableOperator, Stateless, Steps
+from .operators.protocol import AsynchronousOperator, RunningSink, SatisfiableOperator, Stateless, Steps
 from .windows import OperatorWindow
 
 
@@ -56,6 +57,7 @@ class OperatorChain:
             for operator in operators[1:]
             if getattr(type(operator.running), "accepts", None) is not Stateless.accepts
         ]
+        self._sinks = [(each, each.running) for each in operators if isinstance(each.running, RunningSink)]
         running: list[object] = [operator.running for operator in operators]
         self._satisfiable = [
             (position, each) for position, each in enumerate(running) if isinstance(each, SatisfiableOperator)
@@ -165,6 +167,20 @@ class OperatorChain:
             if table is not None:
                 tables[operator.id] = table
         return tables
+
+    def flush(self, checkpoint: CheckpointId) -> None:
+        """A checkpoint's barrier has come: let the sinks write out what they have."""
+        for operator, sink in self._sinks:
+            with blame(operator):
+                sink.flush(checkpoint)
+
+    def prepare(self, checkpoint: CheckpointId) -> list[Committable]:
+        """What the sinks flushed, once it is written."""
+        found: list[Committable] = []
+        for operator, sink in self._sinks:
+            with blame(operator):
+                found += sink.prepare(checkpoint)
+        return found
 
     def close(self) -> list[PenstockError]:
         """Close all operators, upstream first, whatever some of them raise; what was raised comes back."""

@@ -7,15 +7,16 @@ fault (DataError); any other foreign exception is a bug of ours (InternalError).
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from .elements import Tag
-from .errors import DataError, InternalError, PenstockError
+from .errors import DataError, InternalError, PenstockError, UserCodeError
 from .operators.protocol import RunningOperator
+from .sources.reader import SplitReader
 from .windows import OperatorWindow
 
 
@@ -72,6 +73,17 @@ def blame_build(operator: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise _named(error, operator, " (while it was built)") from error
+
+
+def blame_split(error: PenstockError, readers: Sequence[SplitReader]) -> PenstockError:
+    """A user's error, with the split whose rows it was given."""
+    found = error.batch
+    if found is None or not isinstance(error, UserCodeError):
+        return error
+    splits = [f"{reader.operator} {split}" for reader in readers if (split := reader.split_at(*found))]
+    if not splits:
+        return error
+    return type(error)(f"{error.message} (split {', '.join(splits)})", error.remedy, error.operator, error.detail)
 
 
 def _named(error: Exception, operator: str, where: str) -> PenstockError:

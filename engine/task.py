@@ -18,16 +18,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 import pyarrow as pa
 
 from . import orders
 from .driver import Driver
+from .driver_host import Cut, Teller
 from .edges import ChannelId, Frame, Upstream
 from .elements import Barrier
-from .errors import InternalError, PenstockError, UserCodeError
-from .identity import Attempt, BarrierKind, CheckpointId, TaskId
+from .errors import InternalError, PenstockError
+from .identity import Attempt, BarrierKind, CheckpointId, Committable, TaskId
+from .operator_instance import blame_split
 from .plan import JobPlan
 from .scheduler.protocol import Handle, Scheduler
 from .scheduler.serial import SerialScheduler
@@ -80,7 +82,7 @@ class Task:
         except BaseException:
             self._query.cancel()
             raise
-        self._checkpoints = TaskCheckpoints(len(self.drivers), self._parts.sinks)
+        self._checkpoints = TaskCheckpoints(len(self.drivers))
         #: the round that each source stands at the end of, by the checkpoint that was proposed last
         self._proposals: tuple[CheckpointId | None, list[int]] = (None, [])
         self._told_data_ended = False
@@ -121,7 +123,7 @@ class Task:
         turn = self._serial_scheduler.turn(now, len(self.drivers))
         return Step(turn.progressed, turn.wake_at) if self.state == "running" else Step(False)
 
-    def advanced(self, driver: Driver) -> None:
+    def advanced(self, driver: Teller) -> None:
         """A driver has come further towards its end (called by the driver)."""
         self._advance_end()
 
@@ -245,23 +247,21 @@ class Task:
             self._checkpoints.committed(checkpoint)
         self._advance_end()
 
-    def aligned(self, driver: Driver, barrier: Barrier) -> None:
-        """A driver stands at the cut (called by the driver)."""
-        checkpoint = barrier.checkpoint
-        committables = self._checkpoints.prepare(driver.operators, checkpoint)
-        tables = driver.snapshot()
+    def prepared(self, driver: Teller, cut: Cut, committables: list[Committable]) -> None:
+        """A driver has everything of its cut (called by the driver)."""
+        checkpoint = cut.barrier.checkpoint
         with self._lock:
-            snapshot = self._checkpoints.add(checkpoint, driver.name, tables, committables, driver.data_ended)
+            snapshot = self._checkpoints.add(checkpoint, driver.name, cut.tables, committables, cut.data_ended)
             if snapshot is not None:
                 self._news.add(lambda listener: listener.snapshot_taken(checkpoint, snapshot))
         self._news.tell()
 
-    def drained(self, driver: Driver, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
+    def drained(self, driver: Teller, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
         """A driver has drained for a task barrier (called by the driver). Told at once: what the driver does next
         belongs to the next window."""
         self._news.listener.drained(barrier, window)
 
-    def abandoned(self, driver: Driver, checkpoint: CheckpointId) -> None:
+    def abandoned(self, driver: Teller, checkpoint: CheckpointId) -> None:
         """A driver gave a checkpoint up (called by the driver)."""
         with self._lock:
             self._checkpoints.forget(checkpoint)
@@ -286,7 +286,14 @@ class Task:
                 self.state = "cancelled"
         return self._query.cancel()
 
-    def closed(self, driver: Driver, errors: Sequence[PenstockError]) -> None:
+    def stop(self, timeout: float) -> bool:
+        """Cancel, and wait until every driver is closed; False if that takes more than ``timeout`` seconds."""
+        closed = self.cancel()
+        if self._serial is not None:
+            return self._serial.finish(closed, timeout)
+        return closed in wait([closed], timeout).done
+
+    def closed(self, driver: Teller, errors: Sequence[PenstockError]) -> None:
         """A driver's operators are closed (called by the driver)."""
         if self.error is not None:
             for later in errors:
@@ -296,23 +303,13 @@ class Task:
         """The first error of a driver (called by the scheduler, before it closes the others)."""
         if not isinstance(error, PenstockError):
             error = InternalError(f"{type(error).__name__}: {error}", operator="" if handle is None else handle.name)
-        failure = self._with_split(error)
+        failure = blame_split(error, self.readers)
         with self._lock:
             if self.state != "running":
                 return
             self.error, self.state = failure, "failed"
             self._news.add(lambda listener: listener.failed(failure))
         self._news.tell()
-
-    def _with_split(self, error: PenstockError) -> PenstockError:
-        """A user's error, with the split whose rows it was given."""
-        found = error.batch
-        if found is None or not isinstance(error, UserCodeError):
-            return error
-        splits = [f"{reader.operator} {split}" for reader in self.readers if (split := reader.split_at(*found))]
-        if not splits:
-            return error
-        return type(error)(f"{error.message} (split {', '.join(splits)})", error.remedy, error.operator, error.detail)
 
     @property
     def memory_held(self) -> int:

@@ -9,15 +9,11 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 import pyarrow as pa
 
 from .identity import CheckpointId, Committable
-from .operator_instance import OperatorInstance, blame
-from .operators.protocol import RunningSink
 from .task_listener import TaskSnapshot
 
 
@@ -32,11 +28,10 @@ class _Pending:
 
 
 class TaskCheckpoints:
-    """See the module's rules. ``drivers``: how many there are; ``sinks``: ids of the operators that prepare."""
+    """See the module's rules. ``drivers``: how many there are."""
 
-    def __init__(self, drivers: int, sinks: set[str]) -> None:
+    def __init__(self, drivers: int) -> None:
         self._drivers = drivers
-        self._sinks = sinks
         self._pending: dict[CheckpointId, _Pending] = {}
         #: what sinks prepared, by checkpoint, and no commit has covered yet
         self._prepared: dict[CheckpointId, list[Committable]] = {}
@@ -52,15 +47,6 @@ class TaskCheckpoints:
         if self._given_up is not None and checkpoint <= self._given_up:
             return True
         return self.newest is not None and checkpoint <= self.newest
-
-    def prepare(self, operators: Sequence[OperatorInstance], checkpoint: CheckpointId) -> list[Committable]:
-        """Let the sinks among ``operators`` prepare."""
-        found: list[Committable] = []
-        for operator in operators:
-            if operator.id in self._sinks:
-                with blame(operator):
-                    found += cast(RunningSink, operator.running).prepare(checkpoint)
-        return found
 
     def add(
         self,

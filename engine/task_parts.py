@@ -9,13 +9,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from .arrival_gate import ArrivalGate
-from .driver import Driver, DriverHost
+from .driver import Driver
+from .driver_host import DriverHost
 from .edges import ChannelId, Frame, InputChannel, Outlet, OutputChannel, Upstream
 from .errors import InternalError, PenstockError
 from .gate import Feed, Gate
@@ -30,6 +32,7 @@ from .scheduler.protocol import Query
 from .sources.reader import SplitReader
 from .spooling import SpoolingGate
 from .state.memory import TaskMemory
+from .write_behind import WriteBehind
 
 
 class Wiring(Protocol):
@@ -53,7 +56,6 @@ class TaskParts:
     outputs: dict[ChannelId, tuple[OutputChannel, Driver]] = field(default_factory=dict)
     #: drivers that read from other tasks, with the numbers of those feeds among all their feeds
     entries: dict[Driver, list[int]] = field(default_factory=dict)
-    sinks: set[str] = field(default_factory=set)
     memory: TaskMemory = field(default_factory=TaskMemory)
 
     def reader(self, source: str) -> tuple[SplitReader, Driver]:
@@ -75,11 +77,17 @@ class TaskParts:
 
 
 class _Background:
-    """Runs the waiting work of one driver's operators (``operators.protocol.Background``)."""
+    """Runs the waiting work of one driver's operators (``operators.protocol.Background``), and writes for them."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
         self.driver: Driver | None = None
+        self.writing = WriteBehind(self, self._post)
+        self.spilling = WriteBehind(self, self._post, limit=0)
+
+    def _post(self, action: Callable[[], object]) -> None:
+        if self.driver is not None:
+            self.driver.post(action)
 
     def __call__(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         if self.driver is None or self.driver.handle is None:
@@ -173,9 +181,10 @@ class _Builder:
         operators = [self._operator(operator, background) for operator in pipeline.operators]
         outlets = [self._outlet(output.kind, output.id) for output in pipeline.outputs]
         readers = [feed for found in feeds for feed in found if isinstance(feed, SplitReader)]
-        gates = [self._gate(port, found) for port, found in zip(pipeline.ports, feeds, strict=True)]
+        gates = [self._gate(port, found, background) for port, found in zip(pipeline.ports, feeds, strict=True)]
         driver = Driver(pipeline.name, gates, operators, outlets, self._host, readers)
         driver.clock = time.perf_counter
+        driver.writing, driver.spilling = background.writing, background.spilling
         background.driver = driver
         self._register(driver, pipeline, feeds, [channel for outlet in outlets for channel in outlet.channels])
         return driver
@@ -227,12 +236,13 @@ class _Builder:
         channel = ChannelId(exchange.id, producer, self._task)
         return InputChannel(channel, self._pair(producer, self._task), self._wiring.reply)
 
-    def _gate(self, port: PortPlan, feeds: Sequence[Feed]) -> Gate:
+    def _gate(self, port: PortPlan, feeds: Sequence[Feed], background: _Background) -> Gate:
         partitioned = port.kind == "exchange" and self._exchange(port.id).is_partitioned
         if partitioned:
             return RoundGate(feeds)
         gate = Gate(feeds) if self._plan.deterministic or len(feeds) == 1 else ArrivalGate(feeds)
-        return SpoolingGate(gate, self._parts.memory.account(port.id)) if port.spooled else gate
+        disk = background.spilling
+        return SpoolingGate(gate, self._parts.memory.account(port.id, disk)) if port.spooled else gate
 
     def _outlet(self, kind: str, id: str) -> Outlet:
         if kind == "local":
@@ -259,11 +269,10 @@ class _Builder:
             parallelism=self._stage.parallelism,
             lanes=self._lanes,
             job=self._plan.name,
-            memory=self._parts.memory.account(operator.id),
+            memory=self._parts.memory.account(operator.id, background.spilling),
             background=background,
+            write=partial(background.writing.write, operator.id),
         )
-        if operator.is_sink:
-            self._parts.sinks.add(operator.id)
         with blame_build(operator.id):
             running = operator.config.build(context, operator.inputs, self._state(operator.id))
         built = OperatorInstance(operator.id, running, operator.hold)

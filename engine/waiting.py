@@ -9,6 +9,7 @@ from .gate import Feed
 from .scheduler.states import Wait, WaitReason
 
 FOR_COMMIT = Wait(WaitReason.COMMIT, "the final checkpoint")
+FOR_DISK = Wait(WaitReason.DEPENDENCY, "what it writes to disk")
 FOR_CONSUMER = Wait(WaitReason.CONSUMER, "the reader of its output")
 
 

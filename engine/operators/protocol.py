@@ -96,6 +96,16 @@ def run_at_once(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
     done(answer)
 
 
+Write = Callable[[Callable[[], None], int], None]
+"""Has work that writes so many bytes done on another thread, behind what was given before. What it raises ends the
+driver, as if the operator had raised it. While much is unwritten the driver gives the operator nothing."""
+
+
+def write_at_once(work: Callable[[], None], size: int = 0) -> None:
+    """The ``write`` of a context that has no other thread."""
+    work()
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
     """Where a running operator stands. ``lanes`` are the order lanes that its subtask owns; ``output_rows`` is the
@@ -110,6 +120,7 @@ class OperatorContext:
     output_rows: int = OUTPUT_ROWS
     memory: Memory = field(default_factory=Unlimited)
     background: Background = run_at_once
+    write: Write = write_at_once
 
 
 class Output(Protocol):
@@ -216,11 +227,16 @@ class SatisfiableOperator(Protocol):
         """
 
 
+@runtime_checkable
 class RunningSink(RunningOperator, Protocol):
     """An operator at the end of a pipeline that makes its rows visible in two phases."""
 
+    def flush(self, checkpoint: CheckpointId) -> None:
+        """The barrier of ``checkpoint`` has come: begin to write out everything received before it."""
+
     def prepare(self, checkpoint: CheckpointId) -> list[Committable]:
-        """Write out everything received before the barrier of ``checkpoint``; what it returns is not yet visible."""
+        """What was flushed for ``checkpoint``, not yet visible. Called once everything that the operator gave to
+        ``OperatorContext.write`` up to then is written; further batches may have come since."""
 
 
 class Committer(Protocol):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from threading import Event, Lock, get_ident
 from typing import NamedTuple, TypeVar
 
@@ -188,6 +189,15 @@ class SerialScheduler(Shell):
         if not self._woken and not self._over:
             self._arrived.wait(None if deadline is None else max(0.0, deadline - self._clock()))
         return True
+
+    def finish(self, future: Future[None], timeout: float) -> bool:
+        """Take turns on this thread until ``future`` is resolved; False if it is not within ``timeout`` seconds."""
+        until = self._clock() + timeout
+        while not future.done() and (left := until - self._clock()) > 0:
+            self._arrived.clear()
+            if not self.turn().progressed and not future.done() and not self._woken and not self._over:
+                self._arrived.wait(left)
+        return future.done()
 
     def shutdown(self) -> None:
         """Cancel every query, and wait for their background work."""

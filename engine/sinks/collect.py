@@ -145,13 +145,17 @@ class RunningCollectSink(Stateless):
         self._counts = LaneCounts(restored)
         #: all and only the batches since the last checkpoint
         self._batches: list[Batch] = []
+        self._flushed: dict[CheckpointId, list[Batch]] = {}
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         self._counts.add(batch.tag.lane, batch.records.num_rows)
         self._batches.append(batch)
 
+    def flush(self, checkpoint: CheckpointId) -> None:
+        self._flushed[checkpoint], self._batches = self._batches, []
+
     def prepare(self, checkpoint: CheckpointId) -> list[Committable]:
-        batches, self._batches = self._batches, []
+        batches = self._flushed.pop(checkpoint)
         if not batches:
             return []
         context = self._context

@@ -69,5 +69,7 @@ class RunningOutputSink(Stateless):
     def process(self, port: int, batch: Batch, out: Output) -> None:
         self._take(batch.records)
 
+    def flush(self, checkpoint: CheckpointId) -> None: ...
+
     def prepare(self, checkpoint: CheckpointId) -> list[Committable]:
         return []

@@ -3,7 +3,8 @@
 Rules:
 
 1. A staged file's name carries the attempt, so no attempt ever writes into a file of another.
-2. ``prepare`` returns after the files are closed and safe from a power cut. It gives no committable if there were no
+2. Encoding, writing and closing happen on another thread (``OperatorContext.write``), in the order of the rows.
+   ``prepare`` comes after the files are closed and safe from a power cut. It gives no committable if there were no
    rows, except at the end of a flow without any (rule 4 of the sink).
 3. After an error the sink is broken: rows that did not reach a file are lost with it, so every later call fails the
    same way, and the attempt must be replaced. What it had not prepared is removed.
@@ -12,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -111,20 +113,25 @@ class RunningParquetSink(Stateless):
         self._compression = compression
         self._suffix = suffix
         self._counts = LaneCounts(restored)
-        #: the file that takes the next rows, or None
-        self._open: StagedFile | None = None
-        #: all and only the closed files that no checkpoint has prepared yet, as payload entries without "final"
-        self._closed: list[dict[str, Any]] = []
-        #: files opened by this attempt, to number them
-        self._opened = 0
         #: the flow has ended and rows are complete
         self._finished = False
+        # what follows belongs to whoever writes, one at a time
+        #: the file that takes the next rows, or None
+        self._open: StagedFile | None = None
+        #: all and only the closed files that no checkpoint was flushed for, as payload entries without "final"
+        self._closed: list[dict[str, Any]] = []
+        #: those of checkpoints that have not been prepared yet
+        self._flushed: dict[CheckpointId, list[dict[str, Any]]] = {}
+        #: files opened by this attempt, to number them
+        self._opened = 0
         #: the error that broke this sink, or None
         self._broken: StorageError | None = None
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
-        records = batch.records
-        self._counts.add(batch.tag.lane, records.num_rows)
+        self._counts.add(batch.tag.lane, batch.records.num_rows)
+        self._context.write(partial(self._write, batch.records), batch.records.nbytes)
+
+    def _write(self, records: pa.RecordBatch) -> None:
         try:
             self._check()
             while records.num_rows:
@@ -140,17 +147,26 @@ class RunningParquetSink(Stateless):
     def finish(self, out: Output) -> None:
         self._finished = True
 
-    def prepare(self, checkpoint: CheckpointId) -> list[Committable]:
+    def flush(self, checkpoint: CheckpointId) -> None:
         """Close the files of the rows before the barrier."""
+        mark = self._finished and not self._counts.total and self._context.task.subtask == 0
+        self._context.write(partial(self._close_files, checkpoint, mark), 0)
+
+    def _close_files(self, checkpoint: CheckpointId, mark: bool) -> None:
+        """Close what is open, or, to ``mark`` the end of a flow without rows, a file without rows."""
         try:
             self._check()
-            if self._finished and not self._counts.total and self._context.task.subtask == 0:
+            if mark:
                 self._open = self._open or self._new_file()
             if self._open is not None:
                 self._roll()
         except OSError as error:
             raise self._break(error) from error
-        files, self._closed = self._closed, []
+        self._flushed[checkpoint], self._closed = self._closed, []
+
+    def prepare(self, checkpoint: CheckpointId) -> list[Committable]:
+        """The files of the rows before the barrier."""
+        files = self._flushed.pop(checkpoint)
         if not files:
             return []
         for number, file in enumerate(files):
@@ -163,9 +179,9 @@ class RunningParquetSink(Stateless):
     def close(self) -> None:
         if self._open is not None:
             self._open.abandon()
-        for file in self._closed:
+        for file in (*self._closed, *(file for files in self._flushed.values() for file in files)):
             remove(self._filesystem, f"{self._folder}/{file['staged']}")
-        self._open, self._closed = None, []
+        self._open, self._closed, self._flushed = None, [], {}
 
     def _check(self) -> None:
         if self._broken is not None:

@@ -30,6 +30,7 @@ from weakref import finalize
 import pyarrow as pa
 
 from ..errors import InternalError, StorageError
+from ..write_behind import WriteBehind
 from .spill import ArrowSpillFile, blaming_disk
 
 DEFAULT_BUDGET = 512 * 1024 * 1024
@@ -50,8 +51,9 @@ class MemoryStatistics:
 class OperatorMemory:
     """The account of one operator (``engine.operators.protocol.Memory``)."""
 
-    def __init__(self, task: TaskMemory, operator: str, number: int) -> None:
+    def __init__(self, task: TaskMemory, operator: str, number: int, disk: WriteBehind) -> None:
         self.operator = operator
+        self.disk = disk
         self._task = task
         self._name = f"{number:03}-{re.sub(r'[^A-Za-z0-9._-]+', '-', operator)}"
         #: bytes as told last, and the most that was told
@@ -78,7 +80,7 @@ class OperatorMemory:
         """Hold nothing, and remove all files."""
         self.hold(0)
         for file in list(self._files):
-            file.delete()
+            file.remove()
 
     def statistics(self) -> MemoryStatistics:
         """Figures of this operator."""
@@ -98,11 +100,11 @@ class _CountedFile(ArrowSpillFile):
     """A file that its account knows."""
 
     def __init__(self, account: OperatorMemory, path: str, schema: pa.Schema) -> None:
-        super().__init__(path, schema, account.operator, account.wrote)
+        super().__init__(path, schema, account.operator, account.wrote, account.disk)
         self._account = account
 
-    def delete(self) -> None:
-        super().delete()
+    def remove(self) -> None:
+        super().remove()
         self._account.forget(self)
 
 
@@ -125,10 +127,10 @@ class TaskMemory:
         self._peak = 0
         self._holders = 0
 
-    def account(self, operator: str) -> OperatorMemory:
-        """A new account; an operator gets one when it is built."""
+    def account(self, operator: str, disk: WriteBehind | None = None) -> OperatorMemory:
+        """A new account; an operator gets one when it is built. ``disk``: what writes to its files."""
         with self._lock:
-            account = OperatorMemory(self, operator, len(self._accounts))
+            account = OperatorMemory(self, operator, len(self._accounts), disk or WriteBehind())
             self._accounts.append(account)
             return account
 

@@ -8,7 +8,9 @@ Rules:
 2. Batches that have been read stay valid after ``delete`` and after the end of the task: the system keeps the pages of
    a file as long as somebody maps them.
 3. A stream, not a file with a footer: dictionaries may differ from batch to batch.
-4. Whatever the disk refuses becomes a StorageError that names the operator, the folder and the remedy.
+4. Batches are written on another thread (``write_behind``), and a file is removed there, too. Who reads before that is
+   done has it done in place.
+5. Whatever the disk refuses becomes a StorageError that names the operator, the folder and the remedy.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from ..errors import InternalError, StorageError
+from ..write_behind import WriteBehind
 
 REMEDY = "free space there, choose another spill folder, or give the job a larger memory budget"
 
@@ -28,16 +32,20 @@ REMEDY = "free space there, choose another spill folder, or give the job a large
 class ArrowSpillFile:
     """See the module's rules. ``wrote`` is told the bytes of each batch."""
 
-    def __init__(self, path: str, schema: pa.Schema, operator: str, wrote: Callable[[int], None]) -> None:
+    def __init__(
+        self, path: str, schema: pa.Schema, operator: str, wrote: Callable[[int], None], disk: WriteBehind
+    ) -> None:
         self.path = path
         self._schema = schema
         self._operator = operator
         self._wrote = wrote
+        self._disk = disk
         self._rows = 0
+        self._complete = False
+        # what follows belongs to whoever writes
         #: None before the first batch and after the last one
         self._writer: Any = None
         self._sink: Any = None
-        self._complete = False
 
     @property
     def rows(self) -> int:
@@ -50,29 +58,38 @@ class ArrowSpillFile:
             raise InternalError(f"{self.path} is complete: it has been read, or removed", operator=self._operator)
         if not records.num_rows:
             return
+        self._rows += records.num_rows
+        self._wrote(records.nbytes)
+        self._disk.write(self._operator, partial(self._write, records), records.nbytes)
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The batches; may be called again. Of an open reader one file handle is held."""
+        if not self._complete:
+            self._complete = True
+            self._disk.write(self._operator, self._end)
+        return self._read() if self._rows else iter(())
+
+    def delete(self) -> None:
+        """Remove the file. May be called at any time, and again."""
+        self._complete, self._rows = True, 0
+        self._disk.remove(self._operator, self.remove)
+
+    def remove(self) -> None:
+        """Remove the file at once. Nothing of it may be under way."""
+        self._complete, self._rows = True, 0
+        with suppress(StorageError):  # a disk that is full, too, lets go of a file
+            self._end()
+        with blaming_disk("remove", self.path, self._operator), suppress(FileNotFoundError):
+            os.unlink(self.path)
+
+    def _write(self, records: pa.RecordBatch) -> None:
         with blaming_disk("spill to", os.path.dirname(self.path), self._operator):
             if self._writer is None:
                 self._sink = pa.OSFile(self.path, "wb")
                 self._writer = pa.ipc.new_stream(self._sink, self._schema)
             self._writer.write_batch(records)
-        self._rows += records.num_rows
-        self._wrote(records.nbytes)
-
-    def read(self) -> Iterator[pa.RecordBatch]:
-        """The batches; may be called again. Of an open reader one file handle is held."""
-        self._end()
-        return self._read() if self._rows else iter(())
-
-    def delete(self) -> None:
-        """Remove the file. May be called at any time, and again."""
-        with suppress(StorageError):  # a disk that is full, too, lets go of a file
-            self._end()
-        self._rows = 0
-        with blaming_disk("remove", self.path, self._operator), suppress(FileNotFoundError):
-            os.unlink(self.path)
 
     def _end(self) -> None:
-        self._complete = True
         writer, sink, self._writer, self._sink = self._writer, self._sink, None, None
         if sink is not None:
             with blaming_disk("spill to", os.path.dirname(self.path), self._operator):
@@ -82,6 +99,7 @@ class ArrowSpillFile:
                     sink.close()
 
     def _read(self) -> Iterator[pa.RecordBatch]:
+        self._disk.settle()
         with blaming_disk("read what was spilled to", self.path, self._operator):
             source = pa.memory_map(self.path)
         with source:

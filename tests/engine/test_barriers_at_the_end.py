@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
@@ -41,6 +42,7 @@ class Job:
             task: Task(self.plan, task, ATTEMPT, attempts, {}, self, Listener(self, task)) for task in attempts
         }
         for task in self.tasks.values():
+            task._serial_scheduler._pool = InPlace()  # type: ignore[assignment]
             task.start()
 
     def send(self, frame: Frame) -> None:
@@ -73,6 +75,15 @@ class Job:
         """The rows that the checkpoint makes visible, in the order in which they reached the sink."""
         self.plan.committer("out").commit(CommitPermit(CheckpointId(1, number), self.snapshots[SINK].committables))
         return [row[0] for _, row in self.disk.written("out")]
+
+
+class InPlace:
+    """What the sink writes is written at once."""
+
+    def submit(self, work: Callable[[], None]) -> None:
+        work()
+
+    def release(self, *, wait: bool) -> None: ...
 
 
 class Listener:

@@ -101,8 +101,8 @@ class Host:
     def closed(self, driver, errors):
         self.errors += errors
 
-    def aligned(self, driver, barrier):
-        self.aligned_at.append((barrier.checkpoint.number, driver.snapshot()))
+    def prepared(self, driver, cut, committables):
+        self.aligned_at.append((cut.barrier.checkpoint.number, cut.tables))
 
     def abandoned(self, driver, checkpoint):
         self.gave_up.append(checkpoint.number)

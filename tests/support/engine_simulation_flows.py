@@ -94,13 +94,20 @@ class RunningDisk(Stateless):
         self._disk, self._context = disk, context
         self._counts = LaneCounts(restored)
         self._batches: list[Batch] = []
+        self._flushed: dict[CheckpointId, list[Batch]] = {}
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         self._counts.add(batch.tag.lane, batch.records.num_rows)
-        self._batches.append(batch)
+        self._context.write(lambda: self._batches.append(batch), batch.records.nbytes)
+
+    def flush(self, checkpoint: CheckpointId) -> None:
+        self._context.write(lambda: self._close(checkpoint), 0)
+
+    def _close(self, checkpoint: CheckpointId) -> None:
+        self._flushed[checkpoint], self._batches = self._batches, []
 
     def prepare(self, checkpoint: CheckpointId) -> list[Committable]:
-        batches, self._batches = self._batches, []
+        batches = self._flushed.pop(checkpoint)
         if not batches:
             return []
         context = self._context

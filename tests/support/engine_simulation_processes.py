@@ -111,6 +111,28 @@ class Wires:
         self._world.post(arrive, link)
 
 
+class Background:
+    """The threads on which a task reads and writes: each piece of work is done at some later step."""
+
+    def __init__(self, world: EngineSimulation) -> None:
+        self._world = world
+        self._waiting: list[Callable[[], None]] = []
+
+    def submit(self, work: Callable[[], None]) -> None:
+        self._waiting.append(work)
+        self._world.post(lambda: self._do(work))
+
+    def release(self, *, wait: bool) -> None:
+        """The end of the task: nothing may be left under way."""
+        while self._waiting:
+            self._do(self._waiting[0])
+
+    def _do(self, work: Callable[[], None]) -> None:
+        if work in self._waiting:
+            self._waiting.remove(work)
+            work()
+
+
 class Host(TaskHost):
     """A host whose messages are handled when they arrive and whose task is stepped by the simulation."""
 
@@ -119,6 +141,7 @@ class Host(TaskHost):
     wake_at: float | None = None
     credit = 1
     alive = True
+    background: Background
 
     @property
     def task(self) -> Task | None:
@@ -130,10 +153,17 @@ class Host(TaskHost):
             before = self._task
             self._handle(message)
             if self._task is not None and self._task is not before:
+                self._task._serial_scheduler._pool = self.background  # type: ignore[assignment]
                 for driver in self._task.drivers:
                     for channel in (channel for outlet in driver.outlets for channel in outlet.channels):
                         channel._credit = self.credit
             self.awake = True
+
+    def _release(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self.background.release(wait=True)
+        super()._release()
 
     def turn(self, now: float) -> bool:
         """One step of the task; whether it got anywhere."""
@@ -168,6 +198,7 @@ class Process:
 
         self.host = Host(plan, task, self._files, self._report, wires)
         self.host.credit = world.sizes.credit
+        self.host.background = Background(world)
 
     def deploy(self, deployment: Deployment) -> None:
         self._is_known = True

@@ -10,6 +10,7 @@ from penstock.engine.errors import ConfigurationError
 from penstock.engine.identity import Attempt, CheckpointId, CommitPermit, TaskId
 from penstock.engine.operators.protocol import OperatorContext
 from penstock.engine.sinks.collect import COLLECTED, CollectSink, RunningCollectSink
+from support.sinks import prepared_by
 
 SCHEMA = pa.schema([("x", pa.int64())])
 JOB = "collecting"
@@ -36,7 +37,7 @@ def put(sink: RunningCollectSink, value: int, tag: Tag) -> None:
 
 def commit(sink: RunningCollectSink, number: int) -> None:
     checkpoint = CheckpointId(1, number)
-    CollectSink("result").committer(JOB).commit(CommitPermit(checkpoint, tuple(sink.prepare(checkpoint))))
+    CollectSink("result").committer(JOB).commit(CommitPermit(checkpoint, tuple(prepared_by(sink, checkpoint))))
 
 
 def test_rows_come_back_in_the_order_of_their_tags_whoever_collected_them() -> None:

@@ -19,6 +19,7 @@ from penstock.engine.operators.protocol import OperatorContext
 from penstock.engine.sinks.parquet import ParquetSink
 from penstock.engine.sinks.parquet_committer import ParquetCommitter
 from penstock.engine.sinks.parquet_writer import RunningParquetSink
+from support.sinks import prepared_by
 from support.small_disk import KINDS, small_disk
 
 JOB = "delays"
@@ -65,7 +66,7 @@ def write_once(config: ParquetSink, values: list[int], job: str = JOB) -> None:
     sink = open_sink(config, job=job)
     put(sink, values)
     sink.finish(Nowhere())
-    commit(config, FIRST, sink.prepare(FIRST), job)
+    commit(config, FIRST, prepared_by(sink, FIRST), job)
     sink.close()
     config.committer(job).clean([])
 
@@ -76,7 +77,7 @@ def test_files_are_named_after_operator_subtask_checkpoint_and_number(tmp_path: 
     put(sink, range(6))
     staged = [name for name in names(tmp_path) if name.startswith("_staging")]
     assert staged == [f"_staging/delays/write-00001-1.1-{number:05d}.parquet" for number in (0, 1)]
-    commit(config, SECOND, sink.prepare(SECOND))
+    commit(config, SECOND, prepared_by(sink, SECOND))
     config.committer(JOB).clean([])
     parts = [f"part-write-00001-0001.000002-{number:05d}.parquet" for number in (0, 1)]
     assert names(tmp_path) == ["_penstock.json", *parts]
@@ -89,7 +90,7 @@ def test_small_batches_become_large_row_groups(tmp_path: Path) -> None:
     sink = open_sink(config)
     for begin in range(0, 2500, 10):
         put(sink, range(begin, begin + 10))
-    commit(config, FIRST, sink.prepare(FIRST))
+    commit(config, FIRST, prepared_by(sink, FIRST))
     (part,) = tmp_path.glob("part-*")
     metadata = parquet.read_metadata(part)
     assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [1000, 1000, 500]
@@ -99,10 +100,10 @@ def test_small_batches_become_large_row_groups(tmp_path: Path) -> None:
 def test_empty_result_can_be_read_with_its_schema(tmp_path: Path) -> None:
     config = ParquetSink(tmp_path)
     sinks = [open_sink(config, subtask) for subtask in range(2)]
-    assert [sink.prepare(FIRST) for sink in sinks] == [[], []]  # not the end yet
+    assert [prepared_by(sink, FIRST) for sink in sinks] == [[], []]  # not the end yet
     for sink in sinks:
         sink.finish(Nowhere())
-    prepared = [each for sink in sinks for each in sink.prepare(SECOND)]
+    prepared = [each for sink in sinks for each in prepared_by(sink, SECOND)]
     commit(config, SECOND, prepared)
     assert [each.rows for each in prepared] == [0]
     assert dataset.dataset(str(tmp_path)).to_table() == SCHEMA.empty_table()
@@ -114,7 +115,7 @@ def test_close_removes_what_was_not_prepared(tmp_path: Path) -> None:
     config = ParquetSink(tmp_path, rows_per_file=2)
     sink = open_sink(config)
     put(sink, [1, 2, 3])
-    prepared = sink.prepare(FIRST)
+    prepared = prepared_by(sink, FIRST)
     put(sink, [4, 5, 6])
     sink.close()
     commit(config, FIRST, prepared)
@@ -143,6 +144,7 @@ KILLED = """
     sink = config.build(OperatorContext("write", TaskId("stage", 0), Attempt(1, 1), 1, range(8), "delays"),
                         [pa.schema([("x", pa.int64())])], None)
     sink.process(0, Batch(pa.record_batch([pa.array(range(5))], names=["x"]), Tag(0, 0, 0)), None)
+    sink.flush(CheckpointId(1, 1))
     prepared = sink.prepare(CheckpointId(1, 1))
     print(msgspec.json.encode(prepared).decode(), flush=True)
     sink.process(0, Batch(pa.record_batch([pa.array(range(5, 9))], names=["x"]), Tag(1, 0, 0)), None)
@@ -269,7 +271,7 @@ def test_prepared_file_that_was_removed_is_named(tmp_path: Path) -> None:
     config = ParquetSink(tmp_path)
     sink = open_sink(config)
     put(sink, [1])
-    (prepared,) = sink.prepare(FIRST)
+    (prepared,) = prepared_by(sink, FIRST)
     (file,) = prepared.payload["files"]
     (tmp_path / file["staged"]).unlink()
     with pytest.raises(StorageError) as caught:
@@ -282,7 +284,7 @@ def test_foreign_file_under_the_final_name_is_not_overwritten(tmp_path: Path) ->
     config = ParquetSink(tmp_path)
     sink = open_sink(config)
     put(sink, [1])
-    (prepared,) = sink.prepare(FIRST)
+    (prepared,) = prepared_by(sink, FIRST)
     foreign = tmp_path / prepared.payload["files"][0]["final"]
     foreign.write_bytes(b"precious")
     with pytest.raises(StorageError, match="is not the file that"):
@@ -304,7 +306,7 @@ def test_without_atomic_rename_files_are_copied_and_a_broken_copy_is_repaired(tm
     config = ParquetSink(tmp_path)
     sink = open_sink(config)
     put(sink, range(100))
-    prepared = sink.prepare(FIRST)
+    prepared = prepared_by(sink, FIRST)
     (file,) = prepared[0].payload["files"]
     (tmp_path / file["final"]).write_bytes((tmp_path / file["staged"]).read_bytes()[:50])
     committer = ParquetCommitter(fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), "", JOB)
@@ -322,7 +324,7 @@ def test_full_disk_stops_the_sink_and_leaves_nothing_half_written(tmp_path: Path
         config = ParquetSink(disk / "out", rows_per_file=5000, row_group_rows=1000, compression="none")
         sink = open_sink(config)
         put(sink, range(4000))
-        prepared = sink.prepare(FIRST)
+        prepared = prepared_by(sink, FIRST)
         # one file alone must not fit, so that the limit on sizes is met as well
         wide = ParquetSink(disk / "out", row_group_rows=1000, compression="none")
         broken = open_sink(wide, subtask=1)
@@ -331,7 +333,7 @@ def test_full_disk_stops_the_sink_and_leaves_nothing_half_written(tmp_path: Path
         assert str(disk / "out") in caught.value.message
         assert "free space there" in caught.value.remedy
         with pytest.raises(StorageError):
-            broken.prepare(FIRST)
+            prepared_by(broken, FIRST)
         broken.close()
         commit(config, FIRST, prepared)
         config.committer(JOB).clean([])

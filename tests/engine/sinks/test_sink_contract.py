@@ -19,6 +19,7 @@ from penstock.engine.identity import Attempt, CheckpointId, CommitPermit, Commit
 from penstock.engine.operators.protocol import LANE, OperatorContext, RunningSink, SinkConfig
 from penstock.engine.sinks.collect import COLLECTED, CollectSink
 from penstock.engine.sinks.parquet import ParquetSink
+from support.sinks import prepared_by
 
 JOB = "daily delays"
 SCHEMA = pa.schema([("x", pa.int64())])
@@ -85,7 +86,7 @@ def test_rows_are_invisible_until_their_checkpoint_is_committed(place: Place) ->
     sink = place.open()
     put(sink, 1, 2, 3, 4, 5, 6, 7)
     assert place.read() == []
-    prepared = sink.prepare(FIRST)
+    prepared = prepared_by(sink, FIRST)
     put(sink, 8)
     assert place.read() == []
     place.commit(FIRST, prepared)
@@ -96,9 +97,9 @@ def test_rows_are_invisible_until_their_checkpoint_is_committed(place: Place) ->
 def test_committing_again_changes_nothing(place: Place) -> None:
     sink = place.open()
     put(sink, 1, 2)
-    first = sink.prepare(FIRST)
+    first = prepared_by(sink, FIRST)
     put(sink, 3, 4, 5, 6)
-    second = sink.prepare(SECOND)
+    second = prepared_by(sink, SECOND)
     for checkpoint, prepared in [(FIRST, first), (FIRST, first), (SECOND, second), (FIRST, first), (SECOND, second)]:
         place.commit(checkpoint, prepared)
     assert place.read() == [1, 2, 3, 4, 5, 6]
@@ -107,9 +108,9 @@ def test_committing_again_changes_nothing(place: Place) -> None:
 def test_committables_of_several_checkpoints_can_be_committed_at_once(place: Place) -> None:
     sink = place.open()
     put(sink, 1)
-    prepared = sink.prepare(FIRST)
+    prepared = prepared_by(sink, FIRST)
     put(sink, 2)
-    prepared += sink.prepare(SECOND)  # the first one was given up
+    prepared += prepared_by(sink, SECOND)  # the first one was given up
     place.commit(SECOND, prepared)
     assert place.read() == [1, 2]
 
@@ -117,7 +118,7 @@ def test_committables_of_several_checkpoints_can_be_committed_at_once(place: Pla
 def test_rows_prepared_by_an_attempt_that_died_are_committed_by_anyone(place: Place) -> None:
     sink = place.open()
     put(sink, 1, 2)
-    prepared = sink.prepare(FIRST)
+    prepared = prepared_by(sink, FIRST)
     put(sink, 3)
     del sink  # no close: the process is gone
     place.clean(*prepared)
@@ -128,7 +129,7 @@ def test_rows_prepared_by_an_attempt_that_died_are_committed_by_anyone(place: Pl
 def test_committables_survive_being_stored_as_json(place: Place) -> None:
     sink = place.open()
     put(sink, 1, 2)
-    stored = msgspec.json.encode(sink.prepare(FIRST))
+    stored = msgspec.json.encode(prepared_by(sink, FIRST))
     place.commit(FIRST, msgspec.json.decode(stored, type=list[Committable]))
     assert place.read() == [1, 2]
 
@@ -136,15 +137,15 @@ def test_committables_survive_being_stored_as_json(place: Place) -> None:
 def test_next_attempt_writes_the_rows_after_the_cut_once(place: Place) -> None:
     first = place.open(attempt=1)
     put(first, 1, 2)
-    prepared, state = first.prepare(FIRST), first.snapshot()
+    prepared, state = prepared_by(first, FIRST), first.snapshot()
     put(first, 3, 4)
-    lost = first.prepare(SECOND)  # acknowledged to nobody
+    lost = prepared_by(first, SECOND)  # acknowledged to nobody
     put(first, 5)
     place.clean(*prepared)
     second = place.open(attempt=2, restored=state)
     place.commit(FIRST, prepared)
     put(second, 3, 4, 5)
-    place.commit(THIRD, second.prepare(THIRD))
+    place.commit(THIRD, prepared_by(second, THIRD))
     assert place.read() == [1, 2, 3, 4, 5]
     with pytest.raises(StorageError):
         place.commit(SECOND, lost)
@@ -153,9 +154,9 @@ def test_next_attempt_writes_the_rows_after_the_cut_once(place: Place) -> None:
 def test_clean_keeps_what_is_referred_to(place: Place) -> None:
     sink = place.open()
     put(sink, 1)
-    first = sink.prepare(FIRST)
+    first = prepared_by(sink, FIRST)
     put(sink, 2)
-    second = sink.prepare(SECOND)
+    second = prepared_by(sink, SECOND)
     place.clean(*second)
     place.clean(*second)
     place.commit(SECOND, second)
@@ -167,24 +168,24 @@ def test_clean_keeps_what_is_referred_to(place: Place) -> None:
 def test_clean_leaves_visible_rows_alone(place: Place) -> None:
     sink = place.open()
     put(sink, 1)
-    place.commit(FIRST, sink.prepare(FIRST))
+    place.commit(FIRST, prepared_by(sink, FIRST))
     place.clean()
     assert place.read() == [1]
 
 
 def test_nothing_is_prepared_without_rows(place: Place) -> None:
     sink = place.open()
-    assert sink.prepare(FIRST) == []
+    assert prepared_by(sink, FIRST) == []
     put(sink, 1)
-    assert len(sink.prepare(SECOND)) == 1
-    assert sink.prepare(THIRD) == []
+    assert len(prepared_by(sink, SECOND)) == 1
+    assert prepared_by(sink, THIRD) == []
 
 
 def test_subtasks_do_not_disturb_each_other(place: Place) -> None:
     sinks = [place.open(subtask=subtask) for subtask in range(2)]
     for subtask, sink in enumerate(sinks):
         put(sink, subtask, lane=subtask)
-    place.commit(FIRST, [each for sink in sinks for each in sink.prepare(FIRST)])
+    place.commit(FIRST, [each for sink in sinks for each in prepared_by(sink, FIRST)])
     assert place.read() == [0, 1]
 
 
@@ -215,7 +216,7 @@ def test_counts_of_lanes_from_two_subtasks_are_joined(place: Place) -> None:
 def test_visible_rows_are_those_committed(place: Place) -> None:
     sink = place.open()
     put(sink, 1, 2, 3, 4)
-    prepared = sink.prepare(FIRST)
+    prepared = prepared_by(sink, FIRST)
     assert place.config.visible_rows(JOB) == 0
     place.commit(FIRST, prepared)
     assert place.config.visible_rows(JOB) == 4

@@ -1,0 +1,53 @@
+"""What a driver tells its task, and in which form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from .elements import Barrier
+from .errors import PenstockError
+from .identity import CheckpointId, Committable
+from .sources.reader import SplitReader
+from .windows import OperatorWindow
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a driver was when all barriers of a checkpoint had come. ``tables``: operator id to state."""
+
+    barrier: Barrier
+    tables: dict[str, pa.Table]
+    data_ended: bool
+
+
+class Teller(Protocol):
+    """A driver, as its host sees it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def readers(self) -> Sequence[SplitReader]: ...
+
+
+class DriverHost(Protocol):
+    """What a driver tells its task, on the thread that runs the driver."""
+
+    def prepared(self, driver: Teller, cut: Cut, committables: list[Committable]) -> None:
+        """All barriers of a checkpoint had come, and everything from before them is written."""
+
+    def drained(self, driver: Teller, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
+        """The same for a task barrier, when the driver's operators have drained."""
+
+    def abandoned(self, driver: Teller, checkpoint: CheckpointId) -> None:
+        """The driver gave the checkpoint up, because a newer one began or a cancel marker came."""
+
+    def advanced(self, driver: Teller) -> None:
+        """The driver has come further towards its end: its data, an input or the records of a consumer have ended."""
+
+    def closed(self, driver: Teller, errors: Sequence[PenstockError]) -> None:
+        """The driver's operators are closed; ``errors``: what they raised."""
