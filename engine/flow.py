@@ -107,6 +107,8 @@ class Flow(Graph):
         barrier: "flush" emits what it holds and forgets it, "hold" goes on with it."""
         if at_barrier not in ("flush", "hold"):
             raise FlowError(f"{config.kind}: at_barrier is {at_barrier!r}", "choose 'flush' or 'hold'")
+        if at_barrier == "hold" and getattr(config, "always_drains", False):
+            raise FlowError(f"{config.kind}: it has nothing of its own to hold", "leave out at_barrier")
         for stream in inputs:
             if stream.flow is not self:
                 raise FlowError(f"{config.kind} mixes streams of two flows", f"build all streams with {self.name!r}")

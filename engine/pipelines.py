@@ -2,9 +2,9 @@
 
 Rules:
 
-1. A pipeline begins at a node with several inputs, at an exchange, wherever a stream has several consumers, and at an
-   operator that may have work under way elsewhere; a source is a port of the pipeline of its only consumer. It ends at
-   a sink, an exchange, or where another one begins.
+1. A pipeline begins at a node with several inputs, at an exchange, wherever a stream has several consumers, behind an
+   operator that blocks (a sort, an aggregation), and at one that may have work under way elsewhere; a source is a port
+   of the pipeline of its only consumer. It ends at a sink, an exchange, or where another one begins.
 2. Behind a partitioned exchange a pipeline begins with ``Regroup``, under the exchange's id.
 3. Sources that feed a merge join are read in whole splits, and must have equally many: round ``r`` of lane ``l`` is the
    same split set on both sides. Not so if all rows of both sides come at the end (``rounds_kept``).

@@ -89,6 +89,8 @@ class LiveGraph:
         upstream = self.nodes[node.inputs[0]]
         if len(self.consumers[upstream.id]) > 1 or not upstream.inputs:
             return True
+        if getattr(upstream.config, "blocking", False):
+            return True
         # work under way elsewhere: only the first operator of a pipeline may have any
         waits = bool(getattr(node.config, "asynchronous", False))
         return waits and not isinstance(upstream.config, Gather | Broadcast)

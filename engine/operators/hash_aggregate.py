@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -54,6 +55,7 @@ class HashAggregate:
     arguments: Arguments | None = None
     ignore_null_keys: bool = False
     kind: str = "hash aggregate"
+    blocking: ClassVar[bool] = True
 
     def final(self, schema: pa.Schema) -> HashAggregate:
         """The final step over what this partial step gives for rows of ``schema``."""

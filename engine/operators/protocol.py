@@ -254,7 +254,8 @@ class OperatorConfig(Protocol):
     """The immutable half of an operator. Configs are frozen dataclasses; equal configs behave equally.
 
     One whose running operator is an :class:`AsynchronousOperator` says so with an attribute ``asynchronous`` that is
-    true: the planner then begins a pipeline with it.
+    true: the planner then begins a pipeline with it. One that emits nothing before its input has ended, or its window,
+    says so with an attribute ``blocking``: a pipeline then begins behind it.
     """
 
     @property

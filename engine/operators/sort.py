@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -33,6 +34,7 @@ class Sort:
 
     keys: tuple[SortKey, ...]
     kind: str = "sort"
+    blocking: ClassVar[bool] = True
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The input's."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +39,7 @@ class TopN:
     count: int
     per_lane: bool = False
     kind: str = "top n"
+    blocking: ClassVar[bool] = True
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The input's."""

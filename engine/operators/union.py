@@ -7,13 +7,15 @@ Rules:
 2. Each port holds at most one batch: the smallest by (round, lane, port) is passed on as soon as every other port holds
    one too or has ended its round. A port that holds one accepts no other.
 3. What the operators before it emit at a barrier comes after the end of the round. It is held until ``drain``, and
-   then passed on in the same order.
+   then passed on in the same order: so a union drains at every barrier. Rows that a stream which has ended gave at its
+   end come out with it, too, in the last round of the others: these go on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,6 +33,7 @@ class Union:
 
     ports: int
     kind: str = "union"
+    always_drains: ClassVar[bool] = True
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The columns of the first stream; those of the others have the same names and types, in the same order."""
@@ -97,9 +100,14 @@ class RunningUnion(Stateless):
     def drain(self, out: Output) -> None:
         """Pass on what the operators before have drained, and whatever else is held."""
         ports = range(len(self._held))
-        batches = [(port, batch) for port in ports for batch in (*self._held[port], *self._late[port])]
-        for _, batch in sorted(batches, key=lambda each: (each[1].tag.round, each[1].tag.lane, each[0])):
-            self._emit(batch, out)
+        last = max((round for round in self._ended if round < FINAL_ROUND), default=FINAL_ROUND)
+        batches = [
+            (min(batch.tag.round, last), batch.tag.lane, port, batch)
+            for port in ports
+            for batch in (*self._held[port], *self._late[port])
+        ]
+        for round, _, _, batch in sorted(batches, key=lambda each: each[:3]):
+            self._emit(batch, out, round)
         self._held, self._late = [[] for _ in ports], [[] for _ in ports]
 
     def snapshot(self) -> pa.Table | None:
@@ -134,10 +142,10 @@ class RunningUnion(Stateless):
             waiting = [self._ended[other] < round for other, held in enumerate(self._held) if not held]
             if any(waiting):
                 return
-            self._emit(self._held[port].pop(0), out)
+            self._emit(self._held[port].pop(0), out, round)
 
-    def _emit(self, batch: Batch, out: Output) -> None:
-        self._emitter.emit(self._conformed(batch.records), batch.tag.round, batch.tag.lane, out)
+    def _emit(self, batch: Batch, out: Output, round: int) -> None:
+        self._emitter.emit(self._conformed(batch.records), round, batch.tag.lane, out)
 
     def _conformed(self, records: pa.RecordBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(records.columns, schema=self._schema)

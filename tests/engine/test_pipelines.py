@@ -49,6 +49,19 @@ def test_pipelines_are_cut_at_joins_exchanges_and_forks():
     }
 
 
+def test_pipelines_are_cut_behind_operators_that_block():
+    flow = Flow("blocking")
+    rows = flow.from_tables([ROWS], name="rows").gather(name="all")
+    sorted_rows = rows.sort("v", name="sort").filter(pc.field("k") > 0, name="filter")
+    sorted_rows.top_n(3, "k", name="top").collect("out")
+    shapes = stage_shapes(plan_job(flow, 1))["all"]
+    assert [operators for _, operators, _ in shapes] == [["sort"], ["filter", "top"], ["out"]]
+    grouped = Flow("groups")
+    grouped.from_tables([ROWS], name="rows").gather(name="all").aggregate(by=["k"], n="count", name="n").collect("out")
+    shapes = stage_shapes(plan_job(grouped, 1))["all"]
+    assert [operators for _, operators, _ in shapes] == [["n"], ["out"]]
+
+
 def test_stage_behind_a_gather_has_one_subtask():
     assert plan_job(two_sided(), 2).parallelism == {"weather": 2, "all": 1}
 

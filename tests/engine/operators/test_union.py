@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.engine.elements import FINAL_ROUND, Batch, Tag
 from penstock.engine.errors import FlowError
+from penstock.engine.flow import Flow
 from penstock.engine.operators import Union
 from support.operator_harness import SIZES, Collected, context, rows_of, run
 
@@ -114,3 +115,24 @@ def test_union_refuses_streams_of_other_columns(other: pa.Schema, message: str) 
 def test_union_needs_two_streams() -> None:
     with pytest.raises(FlowError, match="two streams or more"):
         Union(1).output_schema([SCHEMA])
+
+
+def test_rows_of_a_stream_that_has_ended_come_out_in_the_last_round_of_those_that_go_on() -> None:
+    """One side has ended, with rows in the final round; the other one has a barrier and goes on behind it."""
+    running = Union(2).build(context(), [SCHEMA, SCHEMA], None)
+    output = Collected(SCHEMA)
+    running.process(0, batch(0, Tag(FINAL_ROUND, 0, 0)), output)
+    running.end_port(0, output)
+    running.process(1, batch(1, Tag(4, 0, 0)), output)
+    running.end_round(1, 4, output)
+    running.drain(output)
+    running.process(1, batch(1, Tag(5, 0, 0)), output)
+    running.end_round(1, 5, output)
+    assert [(each.tag.round, rows_of(each.records)[0][0]) for each in output.batches] == [(4, 1), (4, 0), (5, 1)]
+
+
+def test_union_cannot_hold_at_a_barrier() -> None:
+    flow = Flow("both")
+    one, other = (flow.from_tables([table_of(0, 0, 1)]) for _ in range(2))
+    with pytest.raises(FlowError, match="union: it has nothing of its own to hold"):
+        flow.apply(Union(2), [one, other], at_barrier="hold")
