@@ -14,13 +14,16 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import FlowError
+from .accumulators import Accumulator, Counting, FloatSums, Together
 from .aggregate_protocol import AggregateFunction, Segments, State, unfit
+from .edge_values import EdgeValues
 from .extreme import Extreme
 from .keys import numbers, validity
 from .list_aggregates import CollectList, DistinctValues
 from .pieces import Flags, Positions
-from .reductions import all_null, grouped, is_whole, none_valid, scattered_sum
+from .reductions import all_null, grouped, is_whole
 from .variance import Variance
+from .whole_sums import DecimalSums, WholeSums
 
 _LOW_BITS = np.int64(2**32 - 1)
 
@@ -48,8 +51,8 @@ class Count:
     def merge(self, state: State, segments: Segments) -> State:
         return (pa.array(np.add.reduceat(state[0].to_numpy(), segments.starts)),)
 
-    def scatter(self, state: State, ids: Positions, groups: int) -> State:
-        return (pa.array(scattered_sum(state[0].to_numpy(), ids, groups)),)
+    def accumulator(self, column: pa.DataType | None) -> Accumulator:
+        return Counting()
 
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
         return state[0]
@@ -104,13 +107,11 @@ class Sum:
             return (pa.array(total, mask=missing),)
         return _carried([np.add.reduceat(numbers(part), segments.starts) for part in state], missing)
 
-    def scatter(self, state: State, ids: Positions, groups: int) -> State:
-        if pa.types.is_decimal(state[0].type):
-            return (grouped(state[0], ids, "sum"),)
-        missing = none_valid(state[0], ids, groups)
-        if pa.types.is_floating(state[0].type):
-            return (pa.array(np.bincount(ids, weights=numbers(state[0]), minlength=groups), mask=missing),)
-        return _carried([scattered_sum(numbers(part), ids, groups) for part in state], missing)
+    def accumulator(self, column: pa.DataType | None) -> Accumulator:
+        result = self.result_type(column)
+        if pa.types.is_decimal(result):
+            return DecimalSums(self.state_types(column)[0])
+        return FloatSums() if pa.types.is_floating(result) else WholeSums()
 
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
         result = self.result_type(column)
@@ -158,8 +159,9 @@ class Mean:
     def merge(self, state: State, segments: Segments) -> State:
         return (*self._sum.merge(state[:-1], segments), *self._count.merge(state[-1:], segments))
 
-    def scatter(self, state: State, ids: Positions, groups: int) -> State:
-        return (*self._sum.scatter(state[:-1], ids, groups), *self._count.scatter(state[-1:], ids, groups))
+    def accumulator(self, column: pa.DataType | None) -> Accumulator:
+        parts = (self._sum.accumulator(column), self._count.accumulator(column))
+        return Together(parts, (len(self._sum.state_types(column)), 1))
 
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
         if is_whole(column):
@@ -202,6 +204,9 @@ class Edge:
             found = (np.minimum if first else np.maximum).reduceat(place, segments.starts)
             rows = np.where((found >= 0) & (found < segments.rows), found, rows)
         return tuple(part.take(pa.array(rows)) for part in state)
+
+    def accumulator(self, column: pa.DataType | None) -> Accumulator:
+        return EdgeValues(self, column)
 
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
         return state[0]

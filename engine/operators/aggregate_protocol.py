@@ -77,17 +77,6 @@ class AggregateFunction(Protocol):
         """The values. Raises OverflowError if one does not fit its type."""
 
 
-@runtime_checkable
-class ScatteringFunction(AggregateFunction, Protocol):
-    """A function that can also merge rows which stand anywhere: hash aggregation then need not sort them by group."""
-
-    def scatter(self, state: State, ids: Positions, groups: int) -> State:
-        """One state per group; ``ids`` numbers the group of each row, and every group has a row.
-
-        The same as sorting the rows by group, without changing their order within one, and merging.
-        """
-
-
 def unfit(name: str, column: pa.DataType | None, takes: str) -> FlowError:
     """The error of a function that does not take this type."""
     given = "no column" if column is None else f"a column of type {column}"

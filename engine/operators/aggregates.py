@@ -19,12 +19,12 @@ import pyarrow as pa
 
 from ..errors import DataError, FlowError
 from ..schemas import check_columns, check_movable, value_type
+from .accumulators import Accumulator, GroupRows, accumulator_of
 from .aggregate_functions import FUNCTIONS
-from .aggregate_protocol import AggregateFunction, ScatteringFunction, Segments, State
-from .groups import stable_order
+from .aggregate_protocol import AggregateFunction, Segments, State
 from .keys import decoded
 from .list_aggregates import DistinctValues, OrderedValues
-from .pieces import Positions
+from .pieces import Flags
 from .sorting import SortKey, as_sort_keys, check_sort_keys
 
 Step: TypeAlias = Literal["single", "partial", "final"]
@@ -149,18 +149,22 @@ class AggregateColumns:
         """The states of each segment as one."""
         return [function.merge(state, segments) for function, state in zip(self._functions, states, strict=True)]
 
-    def merge_groups(self, states: Sequence[State], ids: Positions, groups: int) -> list[State]:
-        """The states of each group as one; rows of a group may stand anywhere. Sorts them for those that need it."""
-        in_order: tuple[pa.Array, Segments] | None = None
-        merged = []
-        for function, state in zip(self._functions, states, strict=True):
-            if isinstance(function, ScatteringFunction):
-                merged.append(function.scatter(state, ids, groups))
+    def accumulators(self) -> list[Accumulator]:
+        """The states of no group."""
+        return [accumulator_of(*each) for each in zip(self._functions, self._arguments, strict=True)]
+
+    def add(self, accumulators: Sequence[Accumulator], records: pa.RecordBatch, rows: GroupRows) -> None:
+        """Merge rows into the states of their groups; they may stand anywhere."""
+        for each, accumulator in zip(self._aggregates, accumulators, strict=True):
+            if self._step == "final":
+                accumulator.merge(tuple(records.column(each.name).flatten()), rows)
                 continue
-            in_order = in_order or _by_group(ids, groups)
-            order, segments = in_order
-            merged.append(function.merge(tuple(part.take(order) for part in state), segments))
-        return merged
+            values, counted = _argument(each, records), rows
+            if each.where is not None:
+                counts = _flags(records.column(each.where))
+                counted = rows.only(counts)
+                values = None if values is None else values.filter(pa.array(counts))
+            accumulator.add(values, counted)
 
     def columns(self, states: Sequence[State]) -> list[pa.Array]:
         """The output columns."""
@@ -188,7 +192,7 @@ class AggregateColumns:
         state = function.lift(_argument(each, records), rows)
         if each.where is None:
             return state
-        counts = records.column(each.where).fill_null(False).to_numpy(zero_copy_only=False)
+        counts = _flags(records.column(each.where))
         if counts.all():
             return state
         rows_or_blank = pa.array(np.where(counts, np.arange(rows), rows))
@@ -217,9 +221,9 @@ class AggregateColumns:
             raise FlowError(f"{where}: {error.message}", error.remedy) from None
 
 
-def _by_group(ids: Positions, groups: int) -> tuple[pa.Array, Segments]:
-    order = stable_order(ids, groups)
-    return pa.array(order), Segments(np.append(0, np.flatnonzero(np.diff(ids[order])) + 1), len(order))
+def _flags(mask: pa.Array) -> Flags:
+    flags: Flags = mask.fill_null(False).to_numpy(zero_copy_only=False)
+    return flags
 
 
 def _argument_type(each: Aggregate, schema: pa.Schema) -> pa.DataType | None:
@@ -234,9 +238,9 @@ def _argument(each: Aggregate, records: pa.RecordBatch) -> pa.Array | None:
     if each.column is None:
         return None
     values = decoded(records.column(each.column))
-    keys = [decoded(records.column(key.column)) for key in as_sort_keys(each.order_by)]
-    if not keys:
+    if not each.order_by:
         return values
+    keys = [decoded(records.column(key.column)) for key in as_sort_keys(each.order_by)]
     columns = [values, *keys]
     return pa.StructArray.from_arrays(columns, fields=_numbered([column.type for column in columns]))
 

@@ -5,6 +5,7 @@ Rules:
 1. Keys are equal as in grouping: null is a key, NaN equals NaN. The first row in the order of tags stays, whole.
 2. Rows that stay keep their tags; they are emitted when their round ends. Keys are remembered until a barrier
    (``drain``), behind which every key is new, or the end.
+   Both keys and rows that wait are counted as held; neither is written to disk.
 3. ``per_lane``: the first row of every key in every lane. It is the step before the lanes are gathered.
 4. A subtask knows the keys that it has received: for rows that are distinct in all the stream must be gathered into
    one subtask (``Stream.distinct`` does). A key goes with the lane of its first row; a subtask that is handed the same
@@ -21,10 +22,11 @@ import pyarrow as pa
 
 from ..elements import FINAL_ROUND, Batch
 from ..schemas import check_columns, check_distinct, check_inputs, check_movable
-from .groups import SeenKeys, check_group_types
+from .groups import check_group_types
 from .held_rows import HeldRows
 from .pieces import cut
 from .protocol import Emitter, OperatorContext, Output, Stateless
+from .seen_keys import SeenKeys
 from .seen_state import restore_seen, seen_state
 
 
@@ -53,7 +55,7 @@ class Distinct:
         self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
     ) -> RunningDistinct:
         """A running operator that knows the keys of ``restored``."""
-        return RunningDistinct(self, inputs[0], restored, context.output_rows)
+        return RunningDistinct(self, context, inputs[0], restored)
 
     def describe(self) -> str:
         """The keys."""
@@ -63,19 +65,24 @@ class Distinct:
 class RunningDistinct(Stateless):
     """See the module's rules."""
 
-    def __init__(self, config: Distinct, schema: pa.Schema, restored: pa.Table | None, output_rows: int) -> None:
+    def __init__(
+        self, config: Distinct, context: OperatorContext, schema: pa.Schema, restored: pa.Table | None
+    ) -> None:
         self._by = config.keys(schema)
-        self._output_rows = output_rows
+        self._output_rows = context.output_rows
+        self._memory = context.memory
         self._seen = SeenKeys(pa.schema([schema.field(name) for name in self._by]), per_lane=config.per_lane)
         #: rows of rounds that have not ended
         self._held = HeldRows(schema)
         self._emitter = Emitter()
         if restored is not None:
             restore_seen(restored, [self._seen], self._held)
+        self._account()
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         """Hold the rows until the round ends."""
         self._held.add(batch)
+        self._account()
 
     def end_round(self, port: int, round: int, out: Output) -> None:
         """Emit the rows with keys that were not seen before."""
@@ -86,6 +93,7 @@ class RunningDistinct(Stateless):
         """Emit what came since the round ended, and forget all keys."""
         self._emit(out)
         self._seen.forget()
+        self._account()
 
     def finish(self, out: Output) -> None:
         """Emit what came in the final round."""
@@ -94,6 +102,15 @@ class RunningDistinct(Stateless):
     def snapshot(self) -> pa.Table | None:
         """One row for each key, and those held."""
         return seen_state([self._seen], self._held)
+
+    def close(self) -> None:
+        """Give everything up."""
+        self._held = HeldRows(self._held.schema)
+        self._seen.forget()
+        self._account()
+
+    def _account(self) -> None:
+        self._memory.hold(self._held.bytes + self._seen.bytes)
 
     def _emit(self, out: Output) -> None:
         if not self._held.rows:
@@ -104,3 +121,4 @@ class RunningDistinct(Stateless):
         for round, lane, start, rows in kept.units():
             for piece in cut(kept.records.slice(start, rows), self._output_rows):
                 self._emitter.emit(piece, round, lane, out)
+        self._account()

@@ -13,10 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .accumulators import Accumulator, Filled, GroupRows, Merging
 from .aggregate_protocol import Segments, State, unfit
+from .growing import Growing
 from .keys import is_point_in_time, numbers, validity
 from .pieces import Flags, Positions
-from .reductions import all_null, grouped, is_whole, none_valid
+from .reductions import all_null, grouped, is_whole
 
 
 @dataclass(frozen=True)
@@ -50,22 +52,16 @@ class Extreme:
             found = reduction.reduceat(plain, segments.starts)
         return (_typed(_one_zero(found), values.type, all_null(values, segments)),)
 
-    def scatter(self, state: State, ids: Positions, groups: int) -> State:
-        (values,) = state
-        if not _is_plain(values.type):
-            return (grouped(values, ids, self.name),)
-        plain, reduction = self._plain(values)
-        found = np.full(groups, self._neutral(plain.dtype), dtype=plain.dtype)
-        with np.errstate(invalid="ignore"):
-            reduction.at(found, ids, plain)
-        return (_typed(_one_zero(found), values.type, none_valid(values, ids, groups)),)
+    def accumulator(self, column: pa.DataType | None) -> Accumulator:
+        assert column is not None
+        return Extremes(self.name, column) if _is_plain(column) else _Regrouped(self, column)
 
     def _plain(self, values: pa.Array) -> tuple[Any, np.ufunc]:
         """The values as numbers, nulls as what changes nothing; and how to reduce them."""
         plain = numbers(values)
         floating = plain.dtype.kind == "f"
         if values.null_count:
-            plain = np.where(validity(values), plain, self._neutral(plain.dtype))
+            plain = np.where(validity(values), plain, _neutral(plain.dtype, self.name))
         if floating:
             plain = np.where(np.isnan(plain), plain.dtype.type("nan"), plain)  # fmin does not pass over signalling NaNs
         if self.name == "max":
@@ -75,13 +71,82 @@ class Extreme:
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
         return state[0]
 
-    def _neutral(self, dtype: np.dtype[Any]) -> Any:
-        if dtype.kind == "f":
-            return dtype.type("nan" if self.name == "min" else "-inf")
-        if dtype == np.bool_:
-            return np.bool_(self.name == "min")
-        bounds = np.iinfo(dtype)
-        return bounds.max if self.name == "min" else bounds.min
+
+class Extremes:
+    """The smallest or the largest value of each group, of a type that numpy reduces."""
+
+    in_place = True
+
+    def __init__(self, name: str, type: pa.DataType) -> None:
+        self._type = type
+        self._smallest = name == "min"
+        dtype = numbers(pa.nulls(0, type)).dtype
+        self._neutral = _neutral(dtype, name)
+        if dtype.kind == "f" and self._smallest:
+            self._neutral = dtype.type("inf")
+        self._found = Growing(dtype, self._neutral)
+        #: the groups with a value, and with one that is not NaN
+        self._filled, self._numbered = Filled(), Filled()
+
+    @property
+    def bytes(self) -> int:
+        return self._found.bytes + self._filled.bytes + self._numbered.bytes
+
+    def add(self, values: pa.Array | None, rows: GroupRows) -> None:
+        assert values is not None
+        self._filled.mark(rows, values)
+        plain = numbers(values)
+        if values.null_count:
+            plain = np.where(validity(values), plain, self._neutral)
+        if plain.dtype.kind == "f" and self._smallest:
+            plain, rows = self._without_nan(plain, rows, values)
+        elif plain.dtype.kind == "f" and np.isnan(plain.max(initial=-np.inf)):
+            plain = np.where(np.isnan(plain), plain.dtype.type("nan"), plain)
+        found = self._found.to(rows.groups)
+        reduction = np.minimum if self._smallest else np.maximum
+        with np.errstate(invalid="ignore"):
+            if len(found) == 1:
+                found[0] = reduction.reduce(plain, initial=found[0])
+            else:
+                reduction.at(found, rows.ids, plain)
+
+    def _without_nan(self, plain: Any, rows: GroupRows, values: pa.Array) -> tuple[Any, GroupRows]:
+        """NaN is the largest value: only a group of nothing else has it as its smallest."""
+        with np.errstate(invalid="ignore"):
+            clean = not np.isnan(plain.min(initial=np.inf))
+        if clean:
+            self._numbered.mark(rows, values)
+            return plain, rows
+        kept = ~np.isnan(plain)
+        rows = rows.only(kept)
+        self._numbered.mark(rows, values.filter(pa.array(kept)))
+        return plain[kept], rows
+
+    def merge(self, state: State, rows: GroupRows) -> None:
+        self.add(state[0], rows)
+
+    def state(self) -> State:
+        found, no_number = self._found.given(), self._numbered.missing()
+        if found.dtype.kind == "f" and no_number is not None:
+            found = np.where(no_number, found.dtype.type("nan"), found)
+        return (_typed(_one_zero(found), self._type, self._filled.missing()),)
+
+
+class _Regrouped(Merging):
+    """What Arrow's group-by reduces needs no sorting."""
+
+    def _merged(self, state: State, ids: Positions, groups: int) -> State:
+        return (grouped(state[0], ids, self._function.name),)
+
+
+def _neutral(dtype: np.dtype[Any], name: str) -> Any:
+    """What changes nothing."""
+    if dtype.kind == "f":
+        return dtype.type("nan" if name == "min" else "-inf")
+    if dtype == np.bool_:
+        return np.bool_(name == "min")
+    bounds = np.iinfo(dtype)
+    return dtype.type(bounds.max if name == "min" else bounds.min)
 
 
 def _one_zero(found: Any) -> Any:

@@ -2,7 +2,8 @@
 
 Rules:
 
-1. A row is a group of one, lifted to a state; merging rows and merging groups is the same (``aggregate_protocol``).
+1. A row may be merged as it is, or as a group of one, lifted to a state: the outcome is the same
+   (``aggregate_protocol``, ``accumulators``).
 2. Groups stand in the order of their first rows. ``positions`` number the rows that a subtask has taken, so that groups
    that were parted can be put into that order again.
 3. What comes later is merged behind what came earlier, always: so results do not depend on when rows were merged.
@@ -12,14 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
+from .accumulators import GroupRows, Sized
 from .aggregate_protocol import State
 from .aggregates import AggregateColumns
-from .groups import first_rows, group_ids
+from .growing import Growing
 from .held_rows import Lanes
+from .key_table import KEY_BYTES, KeyTable
+from .keys import decoded
 from .pieces import Positions
 
 
@@ -52,6 +57,23 @@ class Groups:
         return Groups([key.take(picked) for key in self.keys], states, self.lanes[rows], self.positions[rows])
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Rows as they came: with the columns of the key, and the lane of each, or of all."""
+
+    keys: list[pa.Array]
+    records: pa.RecordBatch
+    lane: Lanes | int
+
+    @property
+    def lanes(self) -> Lanes:
+        """The lane of each."""
+        return np.full(len(self), self.lane, dtype=np.int32) if isinstance(self.lane, int) else self.lane
+
+    def __len__(self) -> int:
+        return int(self.records.num_rows)
+
+
 def followed(parts: Sequence[Groups]) -> Groups:
     """The first ones, then the others."""
     if len(parts) == 1:
@@ -73,21 +95,16 @@ class Grouping:
     keys: tuple[pa.DataType, ...]
     per_lane: bool
 
+    @cached_property
+    def in_place(self) -> bool:
+        """Whether adding rows costs no more the more groups there are."""
+        return all(each.in_place for each in self.aggregates.accumulators())
+
     @property
     def row_bytes(self) -> int:
         """What a row takes as a group, besides what it takes as a row."""
         types = [field.type for field in self.aggregates.state_fields()]
-        return sum(type.bit_width // 8 if pa.types.is_primitive(type) else 8 for type in types) + 12
-
-    def merged(self, parts: Sequence[Groups]) -> Groups:
-        """The groups of all parts, of which the earlier ones come first, so that their groups keep their number."""
-        whole = followed(parts)
-        keys = [*whole.keys, pa.array(whole.lanes)] if self.per_lane else whole.keys
-        ids, count = group_ids(keys, len(whole))
-        states = self.aggregates.merge_groups(whole.states, ids, count)
-        firsts = np.flatnonzero(first_rows(ids))
-        picked = pa.array(firsts)
-        return Groups([key.take(picked) for key in whole.keys], states, whole.lanes[firsts], whole.positions[firsts])
+        return sum(type.bit_width // 8 if pa.types.is_primitive(type) else 8 for type in types) + 12 + KEY_BYTES
 
     @property
     def schema(self) -> pa.Schema:
@@ -107,3 +124,66 @@ class Grouping:
         width = len(self.keys)
         states = self.aggregates.split(columns[width:])
         return Groups(columns[:width], states, lanes.to_numpy(), positions.to_numpy())
+
+
+class GroupTable:
+    """Groups that rows are merged into, in place."""
+
+    def __init__(self, grouping: Grouping) -> None:
+        self._grouping = grouping
+        self._table = KeyTable()
+        self._accumulators = grouping.aggregates.accumulators()
+        #: the keys of the groups, in parts, and their size
+        self._keys: list[list[pa.Array]] = [[] for _ in grouping.keys]
+        self._key_bytes = 0
+        self._lanes, self._positions = Growing(np.int32), Growing(np.int64)
+
+    def __len__(self) -> int:
+        return self._table.count
+
+    @property
+    def bytes(self) -> int:
+        """The size of keys, states, and what finds them."""
+        parts: list[Sized] = [*self._accumulators, self._table, self._lanes, self._positions]
+        return sum(part.bytes for part in parts) + self._key_bytes
+
+    def add(self, given: Rows, position: int) -> None:
+        """Merge rows, of which the first one stands at ``position``."""
+        lanes = given.lanes if self._grouping.per_lane else None
+        ids, new = self._numbered(given.keys, len(given), lanes)
+        if len(new):
+            self._lanes.put(given.lanes[new])
+            self._positions.put(new + position)
+        self._grouping.aggregates.add(self._accumulators, given.records, GroupRows(ids, len(self)))
+
+    def merge(self, groups: Groups) -> None:
+        """Merge groups, or rows that have been lifted."""
+        ids, new = self._numbered(groups.keys, len(groups), groups.lanes if self._grouping.per_lane else None)
+        self._lanes.put(groups.lanes[new])
+        self._positions.put(groups.positions[new])
+        rows = GroupRows(ids, len(self))
+        for accumulator, state in zip(self._accumulators, groups.states, strict=True):
+            accumulator.merge(state, rows)
+
+    def groups(self) -> Groups:
+        """The groups; they do not change with the table."""
+        self._keys = [[_one(parts, type)] for parts, type in zip(self._keys, self._grouping.keys, strict=True)]
+        states = [accumulator.state() for accumulator in self._accumulators]
+        keys = [parts[0] for parts in self._keys]
+        return Groups(keys, states, self._lanes.given(), self._positions.given())
+
+    def _numbered(self, keys: Sequence[pa.Array], rows: int, lanes: Lanes | None) -> tuple[Positions, Positions]:
+        """The group of each row, and the first rows of new groups."""
+        by_lane = [] if lanes is None else [pa.array(lanes)]
+        ids, new = self._table.number([*keys, *by_lane], rows)
+        if len(new):
+            picked = pa.array(new)
+            for parts, key in zip(self._keys, keys, strict=True):
+                part = decoded(key.take(picked))
+                parts.append(part)
+                self._key_bytes += int(part.nbytes)
+        return ids, new
+
+
+def _one(parts: Sequence[pa.Array], type: pa.DataType) -> pa.Array:
+    return pa.concat_arrays(parts) if parts else pa.nulls(0, type)

@@ -9,9 +9,9 @@ Rules:
    final step makes of them does not depend on how lanes are spread over subtasks.
 3. Without keys there is exactly one row, even of no input: the first subtask gives it. It comes once for each barrier,
    and not again for the empty stretch between the last barrier and the end.
-4. Rows are held until they are as large as the groups, then merged into them: every merge costs as much as it takes
-   in. Rows of a group are merged in their order (see ``aggregate_protocol``, rule 1), so the result depends on
-   neither batches nor the time of merging.
+4. Rows are held until they are worth a merge (``spilled_groups``, rule 3), which costs as much as it takes in. Rows of
+   a group are merged in their order (see ``aggregate_protocol``, rule 1), so the result depends on neither batches nor
+   the time of merging.
 5. A single or final step merges what its own subtask receives: for one result per key, the input must be gathered into
    one subtask (``Stream.aggregate`` does). State goes with the lane of a group's first row; a subtask that is handed
    two states of one key merges them.
@@ -34,14 +34,15 @@ from ..schemas import check_columns, check_distinct, check_inputs, check_movable
 from .aggregates import Aggregate, AggregateColumns, Arguments, Step, arguments_of, check_aggregates, final_of
 from .grouped_states import Grouping, Groups
 from .groups import check_group_types
-from .held_rows import Held, HeldRows, Lanes
+from .held_rows import Lanes
 from .keys import decoded, valid_rows
 from .pieces import PIECE_ROWS, Positions, cut
 from .protocol import LANE, Emitter, OperatorContext, Output, Stateless, Steps
 from .sorted_runs import SortedRuns
 from .sorting import SortKey
-from .spilled_groups import MERGE_BYTES, BoundedGroups
+from .spilled_groups import BoundedGroups
 from .stored_rows import StoredRows, rebatched
+from .waiting_rows import WaitingRows
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,9 @@ class RunningHashAggregate(Stateless):
         self._lane = context.lanes.start
         self._partial = config.step == "partial"
         self._needed = config.needed
-        #: rows not merged into the groups, with their positions in place of rounds; none once groups have left
-        self._rows = HeldRows(pa.schema([source.field(name) for name in self._needed]))
+        self._takes_all = self._needed in ([], source.names)
+        #: rows not merged into the groups; none once groups have left
+        self._rows = WaitingRows(source, self._needed)
         keys = tuple(self._schema.field(place).type for place in range(len(config.by)))
         grouping = Grouping(self._aggregates, keys, self._partial)
         self._row_bytes = grouping.row_bytes
@@ -128,7 +130,7 @@ class RunningHashAggregate(Stateless):
         self._next = 0
         #: the last round that has ended
         self._round = 0
-        #: a barrier has come and no row since
+        #: a barrier or the end has come and no row since
         self._drained = False
         #: the emission of spilled groups, while it is under way or after it
         self._steps: Iterator[None] = iter(())
@@ -136,21 +138,21 @@ class RunningHashAggregate(Stateless):
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         """Hold the rows; merge them when they are as large as the groups."""
-        records = batch.records.select(self._needed) if self._needed else batch.records
+        records = batch.records if self._takes_all else batch.records.select(self._needed)
         if self._config.ignore_null_keys:
             valid = valid_rows([records.column(name) for name in self._config.by])
             records = records if valid is None else records.take(pa.array(valid))
         self._drained = False
-        rows = records.num_rows
-        positions = np.arange(self._next, self._next + rows)
-        self._next += rows
-        held = Held(records, positions, np.full(rows, batch.tag.lane, dtype=np.int32))
+        lane, position = batch.tag.lane, self._next
+        self._next += records.num_rows
         if self._groups.spilled:
-            self._groups.add(self._lifted(held))
-        elif self._needed:
-            self._hold(held)
+            self._groups.add(self._lifted(records, lane, position))
+            return
+        self._rows.put(records, lane)
+        if self._needed:
+            self._bound()
         else:
-            self._groups.absorb(self._lifted(held))
+            self._merge()
 
     def end_round(self, port: int, round: int, out: Output) -> None:
         """Remember the round, for a barrier."""
@@ -162,12 +164,12 @@ class RunningHashAggregate(Stateless):
         return self._emit(self._round, out)
 
     def finish(self, out: Output) -> Steps:
-        """Emit all groups."""
-        drained, self._drained = self._drained, False
+        """Emit all groups. Once: after a restore the end may come again."""
+        drained, self._drained = self._drained, True
         return None if drained else self._emit(FINAL_ROUND, out)
 
     def snapshot(self) -> pa.Table | None:
-        """One row per group; one without group (``drained``) if a barrier has come and no row since."""
+        """One row per group; one without group (``drained``) if a barrier or the end has come and no row since."""
         self._merge()
         parts = list(self._groups.stored())
         if not parts:
@@ -193,20 +195,20 @@ class RunningHashAggregate(Stateless):
         """Remove the files."""
         if isinstance(self._steps, Generator):
             self._steps.close()
-        self._rows.take_all()
+        self._rows.take_all(0)
         self._groups.clear()
         self._memory.hold(0)
 
     # ------------------------------------------------------------------ parts
 
-    def _hold(self, held: Held) -> None:
-        self._rows.put(held)
-        if self._rows.bytes >= max(MERGE_BYTES, self._groups.bytes):
+    def _bound(self) -> None:
+        """Merge the rows that wait if there are enough, or too many; let groups go if these are too many."""
+        if self._groups.enough(self._rows.bytes):
             self._merge()
         waiting = self._rows.bytes + self._rows.rows * self._row_bytes  # each may become a group
         if not self._memory.hold(waiting + self._groups.bytes):
             return
-        few = 2 * waiting < self._groups.bytes  # see ``spilled_groups``, rule 3
+        few = self._groups.few(waiting)
         if few and not self._groups.can_leave:
             return
         self._merge()
@@ -215,11 +217,14 @@ class RunningHashAggregate(Stateless):
 
     def _merge(self) -> None:
         if self._rows.rows:
-            self._groups.absorb(self._lifted(self._rows.take_all()))
+            position = self._next - self._rows.rows
+            self._groups.absorb(self._rows.take_all(len(self._config.by)), position)
 
-    def _lifted(self, held: Held) -> Groups:
-        keys = [decoded(held.records.column(name)) for name in self._config.by]
-        return Groups(keys, self._aggregates.lift(held.records), held.lanes, held.rounds)
+    def _lifted(self, records: pa.RecordBatch, lane: int, position: int) -> Groups:
+        keys = [decoded(records.column(name)) for name in self._config.by]
+        rows = records.num_rows
+        lanes = np.full(rows, lane, dtype=np.int32)
+        return Groups(keys, self._aggregates.lift(records), lanes, np.arange(position, position + rows))
 
     def _blank(self) -> Groups:
         return Groups([], self._aggregates.blank(), np.array([self._lane], dtype=np.int32), np.zeros(1, dtype=np.int64))

@@ -61,8 +61,10 @@ class HeldRows:
     def add(self, batch: Batch) -> None:
         """Hold the rows of a batch."""
         rows = batch.records.num_rows
-        rounds = np.full(rows, batch.tag.round, dtype=np.int64)
-        self.put(Held(batch.records, rounds, np.full(rows, batch.tag.lane, dtype=np.int32)))
+        # arrays of one number that take no memory: nothing is written to what is held
+        rounds: Positions = np.ndarray(rows, np.int64, np.array([batch.tag.round], dtype=np.int64), strides=(0,))
+        lanes: Lanes = np.ndarray(rows, np.int32, np.array([batch.tag.lane], dtype=np.int32), strides=(0,))
+        self.put(Held(batch.records, rounds, lanes))
 
     def put(self, held: Held) -> None:
         """Hold these rows as well."""
@@ -77,20 +79,31 @@ class HeldRows:
         self._parts, self.rows, self.bytes = [], 0, 0
         return whole
 
+    def take_records(self) -> pa.RecordBatch:
+        """All rows, which are held no longer, for one who does not ask where they came from."""
+        whole = self._records()
+        self._parts, self.rows, self.bytes = [], 0, 0
+        return whole
+
     def peek(self) -> Held:
         """All rows as one batch."""
         if not self._parts:
-            empty = pa.RecordBatch.from_pylist([], self.schema)
-            return Held(empty, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
+            return Held(self._records(), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
         if len(self._parts) > 1:
-            columns = [
-                pa.concat_arrays([part.records.column(place) for part in self._parts])
-                for place in range(len(self.schema))
-            ]
             rounds = np.concatenate([part.rounds for part in self._parts])
             lanes = np.concatenate([part.lanes for part in self._parts])
-            self._parts = [Held(pa.RecordBatch.from_arrays(columns, schema=self.schema), rounds, lanes)]
+            self._parts = [Held(self._records(), rounds, lanes)]
         return self._parts[0]
+
+    def _records(self) -> pa.RecordBatch:
+        if len(self._parts) == 1:
+            return self._parts[0].records
+        if not self._parts:
+            return pa.RecordBatch.from_pylist([], self.schema)
+        columns = [
+            pa.concat_arrays([part.records.column(place) for part in self._parts]) for place in range(len(self.schema))
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def snapshot(self) -> pa.Table | None:
         """The rows as a state table."""

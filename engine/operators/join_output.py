@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from .join_shape import LEFT_STAYS, ONE_SIDED, RIGHT_STAYS, JoinShape, Taken
-from .matching import PairFilter, Slots, Step, slots
+from .matching import PairFilter, Slots, Step, all_pairs, slots
 from .pieces import Flags, Positions, cut, pieces
 
 
@@ -33,7 +33,9 @@ class JoinOutput:
         if self._how in ONE_SIDED:
             made = self._right_semi(step) if self._how == "right semi" else self._left_rows(step)
         elif self._condition is None and self._how not in RIGHT_STAYS:
-            made = self._all_pairs(step)
+            for taken in all_pairs(step.matches, keep_left=self._how in LEFT_STAYS, limit=self._limit):
+                yield self._shape.batch(step.left, step.right, taken)
+            return
         else:
             made = self._pairs(step)
         for records in made:
@@ -41,19 +43,6 @@ class JoinOutput:
 
     def _slots(self, step: Step) -> Iterator[Slots]:
         return slots(step.left, step.right, step.matches, self._condition, self._limit)
-
-    def _all_pairs(self, step: Step) -> Iterator[pa.RecordBatch]:
-        """Inner and left without a filter: what matches is known before the pairs are."""
-        first, counts, rows = step.matches.first, step.matches.counts, step.matches.rows
-        is_missing = counts == 0 if self._how in LEFT_STAYS else None
-        for piece in pieces(counts if is_missing is None else np.maximum(counts, 1), self._limit):
-            where = first[piece.rows] + piece.positions
-            missing = None if is_missing is None else is_missing[piece.rows]
-            if missing is not None:
-                where[missing] = 0
-            if rows is not None and len(rows):
-                where = rows[where]
-            yield self._shape.batch(step.left, step.right, Taken(piece.rows, where, None, missing))
 
     def _pairs(self, step: Step) -> Iterator[pa.RecordBatch]:
         """Inner, left, right, full; with a filter, or with the right rows that match nothing."""

@@ -48,12 +48,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Output rows: the row of each side, or none where ``missing`` (None: nowhere)."""
+    """Output rows: the row of each side, or none where ``missing`` (None: nowhere). ``ascending``: it is known that
+    every left row stands behind the one before it in the input, so none occurs twice."""
 
     left: Positions
     right: Positions
     left_missing: Flags | None = None
     right_missing: Flags | None = None
+    ascending: bool = False
 
     @property
     def rows(self) -> int:
@@ -91,7 +93,10 @@ class JoinShape:
 
     def batch(self, left: pa.RecordBatch, right: pa.RecordBatch, taken: Taken) -> pa.RecordBatch:
         """The output rows."""
-        picks = (_Pick.of(taken.left, taken.left_missing), _Pick.of(taken.right, taken.right_missing))
+        picks = (
+            _Pick.of(taken.left, taken.left_missing, ascending=taken.ascending),
+            _Pick.of(taken.right, taken.right_missing),
+        )
         arrays = []
         for source in self.sources:
             column = (left, right)[source.side].column(source.position)
@@ -135,9 +140,9 @@ class _Pick:
     taken: pa.Array | None
 
     @classmethod
-    def of(cls, rows: Positions, missing: Flags | None) -> _Pick:
+    def of(cls, rows: Positions, missing: Flags | None, *, ascending: bool = False) -> _Pick:
         gapless = missing is None and len(rows) > 0 and rows[-1] - rows[0] + 1 == len(rows)
-        if gapless and bool((np.diff(rows) == 1).all()):
+        if gapless and (ascending or bool((np.diff(rows) == 1).all())):
             return cls(rows, None)
         return cls(rows, indices(rows, missing))
 

@@ -14,8 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import FlowError
+from .accumulators import Accumulator
 from .aggregate_protocol import AggregateFunction, Segments, State, unfit
 from .groups import check_group_types, first_rows, group_ids
+from .listed import Listed
 from .pieces import Positions
 from .sorting import SortKey, sorted_order
 
@@ -33,6 +35,9 @@ class _Lists:
     def merge(self, state: State, segments: Segments) -> State:
         values, offsets = _opened(state[0])
         return (_lists(values, offsets[np.append(segments.starts, segments.rows)]),)
+
+    def accumulator(self, column: pa.DataType | None) -> Accumulator:
+        return Listed(column)
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,9 @@ class DistinctValues(_Lists):
         keep = first_rows(ids)
         counts = np.bincount(groups[keep], minlength=len(segments.starts))
         return (_lists(values.filter(pa.array(keep)), np.append(0, np.cumsum(counts))),)
+
+    def accumulator(self, column: pa.DataType | None) -> Accumulator:
+        return Listed(column, distinct=True)
 
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
         return _reduced(self.inner, *_opened(state[0]), column)

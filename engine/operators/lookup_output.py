@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from .join_shape import JoinShape, Taken
-from .matching import Matches, PairFilter, slots
-from .pieces import Flags, Positions, pieces
+from .matching import Matches, PairFilter, all_pairs, slots
+from .pieces import Flags
 
 
 class LookupOutput:
@@ -35,35 +35,13 @@ class LookupOutput:
     def batches(self, left: pa.RecordBatch, right: pa.RecordBatch, matches: Matches) -> Iterator[pa.RecordBatch]:
         """The joined rows."""
         rows = self._rows if self._rows is not None else max(int(np.maximum(matches.counts, 1).sum()), 1)
-        parts = self._pairs(matches, rows) if self._condition is None else self._judged(left, right, matches, rows)
+        if self._condition is None:
+            parts = all_pairs(matches, keep_left=self._keep_left, limit=rows)
+        else:
+            parts = self._judged(left, right, matches, rows)
         for taken in parts:
             if taken.rows:
                 yield self._marked_batch(self._shape.batch(left, right, taken), taken.right_missing)
-
-    def _pairs(self, matches: Matches, limit: int) -> Iterator[Taken]:
-        """Rows and matches, where every pair counts."""
-        counts = matches.counts
-        if counts.max(initial=0) <= 1:
-            yield from self._single(matches, limit)
-            return
-        places = np.maximum(counts, 1) if self._keep_left else counts
-        for piece in pieces(places, limit):
-            missing = counts[piece.rows] == 0
-            where = np.where(missing, 0, matches.first[piece.rows] + piece.positions)
-            yield _taken(matches, piece.rows, where, missing)
-
-    def _single(self, matches: Matches, limit: int) -> Iterator[Taken]:
-        """As ``_pairs``, for rows with at most one match each."""
-        missing = matches.counts == 0
-        some_missing = bool(missing.any())
-        rows = np.arange(len(missing))
-        if some_missing and not self._keep_left:
-            rows, some_missing = np.flatnonzero(~missing), False
-        for low in range(0, len(rows), limit):
-            part = rows[low : low + limit]
-            gaps = missing[part] if some_missing else None
-            first = matches.first[part]
-            yield _taken(matches, part, first if gaps is None else np.where(gaps, 0, first), gaps)
 
     def _judged(self, left: pa.RecordBatch, right: pa.RecordBatch, matches: Matches, limit: int) -> Iterator[Taken]:
         """Rows and matches, where the condition decides which pairs count."""
@@ -77,9 +55,3 @@ class LookupOutput:
             return made
         marks = np.ones(made.num_rows, dtype=bool) if missing is None else ~missing
         return pa.RecordBatch.from_arrays([*made.columns, pa.array(marks)], schema=self._schema)
-
-
-def _taken(matches: Matches, rows: Positions, where: Positions, missing: Flags | None) -> Taken:
-    if matches.rows is not None and len(matches.rows):
-        where = matches.rows[where]
-    return Taken(rows, where, None, missing if missing is not None and missing.any() else None)

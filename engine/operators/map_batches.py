@@ -22,11 +22,11 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from ..elements import Batch
+from ..elements import Batch, Tag
 from ..errors import DataError, UserCodeError
 from ..expressions import single_array
 from ..schemas import check_distinct, check_inputs
-from .pieces import cut
+from .pieces import PIECE_ROWS, cut
 from .protocol import Emitter, OperatorContext, Output, Stateless
 
 
@@ -63,6 +63,17 @@ class MapBatches:
         return str(getattr(self.function, "__qualname__", None) or type(self.function).__qualname__)
 
 
+class _Numbering(Emitter):
+    """Gives a batch its own tag again while the numbers agree: a new one costs a tenth of a cheap function."""
+
+    def next(self, tag: Tag) -> Tag:
+        """The next tag for the round and lane of ``tag``."""
+        if tag.round != self._round or tag.sequence != self._next.get(tag.lane, 0):
+            return self.tag(tag.round, tag.lane)
+        self._next[tag.lane] = tag.sequence + 1
+        return tag
+
+
 class RunningMapBatches(Stateless):
     """Calls the function for each batch."""
 
@@ -75,7 +86,7 @@ class RunningMapBatches(Stateless):
         self._schema = schema
         #: then a record batch of this schema is right without a look at its columns
         self._all_nullable = all(field.nullable for field in schema)
-        self._emitter = Emitter()
+        self._emitter = _Numbering()
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         """Call the function and emit what it gives, in pieces of the batch's round and lane."""
@@ -83,7 +94,13 @@ class RunningMapBatches(Stateless):
             result = self._function(batch.records)
         except Exception as error:
             _blame_user(f"{self._name} raised {type(error).__name__}: {error} in {_rows(batch)}", error)
-        records = self._checked(result, batch)
+        if self._all_nullable and isinstance(result, pa.RecordBatch) and result.schema.equals(self._schema):
+            records = result
+        else:
+            records = self._fitting(result, batch)
+        if 0 < records.num_rows <= PIECE_ROWS:
+            out.emit(Batch(records, self._emitter.next(batch.tag)))
+            return
         for piece in cut(records):
             self._emitter.emit(piece, batch.tag.round, batch.tag.lane, out)
 
@@ -95,9 +112,8 @@ class RunningMapBatches(Stateless):
             except Exception as error:
                 _blame_user(f"{self._name} raised {type(error).__name__}: {error} while it was closed", error)
 
-    def _checked(self, result: object, batch: Batch) -> pa.RecordBatch:
-        if self._all_nullable and isinstance(result, pa.RecordBatch) and result.schema.equals(self._schema):
-            return result
+    def _fitting(self, result: object, batch: Batch) -> pa.RecordBatch:
+        """The result as a batch of the schema."""
         columns = _columns(result)
         if columns is None:
             raise DataError(

@@ -6,7 +6,8 @@ Rules:
 2. A mask is a boolean column; its marker is true in the first row of the key *in which the mask is true*. A null mask
    is false. The plain marker comes first, then one per mask.
 3. Rows keep their tags and are emitted when their round ends. Keys are remembered until a barrier (``drain``) or the
-   end. A subtask knows the keys that it has received (see ``distinct``, rule 4).
+   end. A subtask knows the keys that it has received (see ``distinct``, rule 4). Keys
+   and rows that wait are counted as held.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ import pyarrow as pa
 from ..elements import FINAL_ROUND, Batch
 from ..errors import FlowError
 from ..schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema
-from .groups import SeenKeys, check_group_types
+from .groups import check_group_types
 from .held_rows import Held, HeldRows
 from .pieces import Flags, cut
 from .protocol import Emitter, OperatorContext, Output, Stateless
+from .seen_keys import SeenKeys
 from .seen_state import restore_seen, seen_state
 
 
@@ -59,7 +61,7 @@ class MarkDistinct:
         self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
     ) -> RunningMarkDistinct:
         """A running operator that knows the keys of ``restored``."""
-        return RunningMarkDistinct(self, inputs[0], restored, context.output_rows)
+        return RunningMarkDistinct(self, context, inputs[0], restored)
 
     def describe(self) -> str:
         """The keys and masks."""
@@ -70,11 +72,14 @@ class MarkDistinct:
 class RunningMarkDistinct(Stateless):
     """See the module's rules."""
 
-    def __init__(self, config: MarkDistinct, source: pa.Schema, restored: pa.Table | None, output_rows: int) -> None:
+    def __init__(
+        self, config: MarkDistinct, context: OperatorContext, source: pa.Schema, restored: pa.Table | None
+    ) -> None:
+        self._memory = context.memory
         self._by = config.by
         self._masks = [mask for mask, _ in config.masks]
         self._schema = config.output_schema([source])
-        self._output_rows = output_rows
+        self._output_rows = context.output_rows
         keys = pa.schema([source.field(name) for name in config.by])
         #: the keys seen: in any row, then for each mask
         self._seen = [SeenKeys(keys) for _ in range(1 + len(self._masks))]
@@ -83,10 +88,12 @@ class RunningMarkDistinct(Stateless):
         self._emitter = Emitter()
         if restored is not None:
             restore_seen(restored, self._seen, self._held)
+        self._account()
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         """Hold the rows until the round ends."""
         self._held.add(batch)
+        self._account()
 
     def end_round(self, port: int, round: int, out: Output) -> None:
         """Emit the rows of the round."""
@@ -98,6 +105,7 @@ class RunningMarkDistinct(Stateless):
         self._emit(out)
         for seen in self._seen:
             seen.forget()
+        self._account()
 
     def finish(self, out: Output) -> None:
         """Emit what came in the final round."""
@@ -106,6 +114,16 @@ class RunningMarkDistinct(Stateless):
     def snapshot(self) -> pa.Table | None:
         """One row for each key, and those held."""
         return seen_state(self._seen, self._held)
+
+    def close(self) -> None:
+        """Give everything up."""
+        self._held = HeldRows(self._held.schema)
+        for seen in self._seen:
+            seen.forget()
+        self._account()
+
+    def _account(self) -> None:
+        self._memory.hold(self._held.bytes + sum(seen.bytes for seen in self._seen))
 
     def _emit(self, out: Output) -> None:
         if not self._held.rows:
@@ -119,6 +137,7 @@ class RunningMarkDistinct(Stateless):
         for round, lane, start, rows in held.units():
             for piece in cut(marked.slice(start, rows), self._output_rows):
                 self._emitter.emit(piece, round, lane, out)
+        self._account()
 
     def _marked(self, seen: SeenKeys, held: Held, mask: Flags) -> Flags:
         rows = np.flatnonzero(mask)

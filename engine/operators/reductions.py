@@ -10,21 +10,6 @@ from .keys import validity
 from .pieces import Flags, Positions
 
 
-def scattered_sum(numbers: Positions, ids: Positions, groups: int) -> Positions:
-    """The sums of integers by group."""
-    total = np.zeros(groups, dtype=np.int64)
-    np.add.at(total, ids, numbers)
-    return total
-
-
-def none_valid(values: pa.Array, ids: Positions, groups: int) -> Flags | None:
-    """Which groups hold nothing but nulls; None if the column has no null."""
-    if not values.null_count:
-        return None
-    flags: Flags = np.bincount(ids[validity(values)], minlength=groups) == 0
-    return flags
-
-
 def all_null(values: pa.Array, segments: Segments) -> Flags | None:
     """Which segments hold nothing but nulls; None if the column has no null."""
     if not values.null_count:
@@ -36,9 +21,12 @@ def all_null(values: pa.Array, segments: Segments) -> Flags | None:
 def grouped(values: pa.Array, ids: Positions, function: str) -> pa.Array:
     """Arrow's own reduction, for types that numpy does not know. Groups are numbered in the order of their first row,
     and come in it."""
+    type = values.type
+    if pa.types.is_decimal(type) and type.bit_width < 128:  # which it does not know either
+        values = values.cast(pa.decimal128(type.precision, type.scale))
     table = pa.table({"segment": ids, "value": values})
     made = table.group_by("segment", use_threads=False).aggregate([("value", function)])
-    return made.column(f"value_{function}").combine_chunks().cast(values.type)
+    return made.column(f"value_{function}").combine_chunks().cast(type)
 
 
 def is_whole(type: pa.DataType | None) -> bool:

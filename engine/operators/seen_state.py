@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..expressions import single_array
-from .groups import SeenKeys
 from .held_rows import HeldRows
 from .protocol import LANE
+from .seen_keys import SeenKeys
 
 
 def seen_state(collections: Sequence[SeenKeys], held: HeldRows) -> pa.Table | None:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from ..elements import FINAL_ROUND, Batch
 from ..schemas import check_inputs, check_movable
 from .held_rows import HeldRows, from_stored, restored_rows, state_table, stored, stored_schema
-from .pieces import cut
+from .pieces import cut, picked
 from .protocol import Emitter, OperatorContext, Output, Stateless, Steps
 from .sorted_runs import SortedRuns
 from .sorting import SortKey, check_sort_keys, sorted_order
@@ -116,9 +116,9 @@ class RunningSort(Stateless):
     def _emit(self, round: int, out: Output) -> Steps:
         if self._runs.rows:
             return self._merge(round, out)
-        records = self._held.take_all().records
+        records = self._held.take_records()
         order = sorted_order([records.column(key.column) for key in self._keys], self._keys)
-        for piece in cut(records.take(pa.array(order)), self._output_rows):
+        for piece in cut(picked(records, pa.array(order)), self._output_rows):
             self._emitter.emit(piece, round, self._lane, out)
         self._memory.hold(0)
         return None

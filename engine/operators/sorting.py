@@ -20,10 +20,14 @@ import pyarrow.compute as pc
 
 from ..errors import FlowError
 from ..schemas import check_columns, check_distinct
-from .keys import check_key_types, comparable, validity
-from .pieces import Positions
+from .keys import check_key_types, comparable, compared, validity
+from .pieces import Positions, picked
+from .radix_order import Part, radix_order
 
 Numbers: TypeAlias = npt.NDArray[Any]
+
+SAMPLE_ROWS = 500
+"""So many rows of a column of words are looked at to tell whether there are few distinct ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +60,18 @@ def check_sort_keys(kind: str, keys: Sequence[SortKey], schema: pa.Schema) -> No
 
 def sorted_order(columns: Sequence[pa.Array], keys: Sequence[SortKey], first: Sequence[Numbers] = ()) -> Positions:
     """The rows in their order by ``first`` (numbers), then by ``keys``."""
-    parts: list[Numbers] = [*first]
+    rows = len(columns[0]) if columns else len(first[0])
+    parts = [Part.of(numbers) for numbers in first]
     for column, key in zip(columns, keys, strict=True):
         codes = sort_codes(column)
         if column.null_count:
             valid = validity(column)
-            parts.append(valid if key.nulls_first else ~valid)
-            codes = np.where(valid, codes, 0)
-        parts.append(~codes if key.descending else codes)
-    if len(parts) == 1:
-        order: Positions = pc.array_sort_indices(pa.array(parts[0])).to_numpy().astype(np.int64)  # stable, too
-        return order
-    return np.lexsort(parts[::-1])
+            parts.append(Part.of(valid, descending=not key.nulls_first))
+            codes = np.where(valid, codes, codes[valid].min(initial=np.iinfo(np.int64).max))
+        parts.append(Part.of(codes, descending=key.descending))
+        if len(parts) == 1 and parts[0].ascends:
+            return np.arange(rows)
+    return radix_order(parts, rows)
 
 
 def sort_codes(column: pa.Array) -> Positions:
@@ -76,11 +80,23 @@ def sort_codes(column: pa.Array) -> Positions:
     if isinstance(codes, np.ndarray):
         found: Positions = codes
         return found
+    if _is_mostly_distinct(codes):
+        return _ranks(codes)
     encoded = codes.dictionary_encode()
-    if not len(encoded.dictionary):
-        return np.zeros(len(codes), dtype=np.int64)
-    order = pc.sort_indices(encoded.dictionary).to_numpy()
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    codes_of: Positions = rank[encoded.indices.fill_null(0).to_numpy()]
-    return codes_of
+    ranks = _ranks(encoded.dictionary)
+    return ranks[encoded.indices.fill_null(0).to_numpy()] if len(ranks) else np.zeros(len(codes), dtype=np.int64)
+
+
+def _is_mostly_distinct(column: pa.Array) -> bool:
+    """Whether to look at the distinct values first would be in vain, as far as a sample tells."""
+    sample = pa.array(np.linspace(0, len(column) - 1, SAMPLE_ROWS).astype(np.int64)) if len(column) else None
+    return sample is not None and 2 * len(picked(column, sample).unique()) > SAMPLE_ROWS
+
+
+def _ranks(column: pa.Array) -> Positions:
+    """Numbers in the order of the values, equal for equal ones; arbitrary in place of null."""
+    order = pc.array_sort_indices(column)
+    ordered = picked(column, order)
+    ranks = np.empty(len(column), dtype=np.int64)
+    ranks[order.to_numpy()] = np.cumsum(np.append(False, ~compared("equal", ordered[1:], ordered[:-1]))[: len(column)])
+    return ranks

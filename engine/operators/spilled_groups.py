@@ -7,18 +7,19 @@ Rules:
 2. At the end the partitions are taken one by one, each read from the first row to the last into groups of its own: so a
    group is merged in the order of its rows, whether it has left or not. A partition that is too large in its turn is
    parted by the next bits of the hash; when these are used up, it is held whatever it takes.
-3. Merging costs as much as the groups. It happens when the rows that wait are as large as these, or, if the memory does
-   not allow so many, at least half as large; with less, partitions leave.
+3. Some aggregates are merged at the cost of the groups (``Grouping.in_place``). They are merged when the rows that
+   wait are as large as the groups, or, if the memory does not allow so many, at least half as large; with less,
+   partitions leave. Other rows are merged whenever there are some, and before partitions leave.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from ..hashing import hashes
-from .grouped_states import Grouping, Groups, followed
+from .grouped_states import Grouping, Groups, GroupTable, Rows, followed
 from .pieces import PIECE_ROWS, Flags, Positions, cut
 from .protocol import Memory, SpillFile
 
@@ -28,7 +29,7 @@ LEVELS = 12
 """Times that groups may be parted: 16¹² is more than there can be."""
 
 MERGE_BYTES = 1024 * 1024
-"""Rows are merged into the groups when they are at least as large as these, and at least this large."""
+"""Rows that are merged are at least this large, if the memory allows it."""
 
 BUFFER_BYTES = 4 * 1024 * 1024
 """Rows that go to files are collected up to this size: so that what is written to each file at once is not tiny."""
@@ -44,13 +45,15 @@ class BoundedGroups:
         self._forget()
 
     def _forget(self) -> None:
-        #: groups in memory, their bytes, and rows not merged into them yet; none of a partition that has left
-        self.groups: Groups | None = None
-        self._bytes = 0
+        #: groups in memory, and rows not merged into them yet; none of a partition that has left
+        self._made: GroupTable | None = None
+        self.bytes = 0
         self._waiting: list[Groups] = []
         self._waiting_bytes = 0
         #: the partitions that have left
         self._left: Flags = np.zeros(PARTITIONS, dtype=bool)
+        #: whether any partition has left
+        self.spilled = False
         self._files: list[list[SpillFile]] = [[] for _ in range(PARTITIONS)]
         #: partitions whose last file has been read, and takes no more
         self._sealed: Flags = np.zeros(PARTITIONS, dtype=bool)
@@ -59,20 +62,32 @@ class BoundedGroups:
         self._buffer_bytes = 0
 
     @property
-    def spilled(self) -> bool:
-        """Whether any partition has left."""
-        return bool(self._left.any())
+    def groups(self) -> Groups | None:
+        """The groups in memory."""
+        return self._made.groups() if self._made is not None and len(self._made) else None
 
     @property
-    def bytes(self) -> int:
-        """Those of the groups in memory."""
-        return self._bytes
+    def _table(self) -> GroupTable:
+        if self._made is None:
+            self._made = GroupTable(self._grouping)
+        return self._made
 
     # ------------------------------------------------------------------ taking rows
 
-    def absorb(self, rows: Groups) -> None:
-        """Merge rows at once. Nothing may have left."""
-        self._set(self._grouping.merged([rows] if self.groups is None else [self.groups, rows]))
+    def absorb(self, rows: Iterable[Rows], position: int) -> None:
+        """Merge rows at once, of which the first one stands at ``position``. Nothing may have left."""
+        for each in rows:
+            self._table.add(each, position)
+            position += len(each)
+        self.bytes = self._table.bytes
+
+    def few(self, waiting: int) -> bool:
+        """Whether rows of so many bytes are too few to be merged (rule 3)."""
+        return not self._grouping.in_place and 2 * waiting < self.bytes
+
+    def enough(self, waiting: int) -> bool:
+        """Whether rows of so many bytes should be merged (rule 3)."""
+        return waiting >= (MERGE_BYTES if self._grouping.in_place else max(MERGE_BYTES, self.bytes))
 
     def add(self, rows: Groups) -> None:
         """Take rows, and spill if that is too much."""
@@ -81,16 +96,17 @@ class BoundedGroups:
         if len(rows):
             self._waiting.append(rows)
             self._waiting_bytes += rows.bytes
-        if self._waiting_bytes >= max(MERGE_BYTES, self._bytes):
+        if self.enough(self._waiting_bytes):
             self.merge()
-        if self._memory.hold(self._bytes + self._waiting_bytes + self._buffer_bytes):
+        if self._memory.hold(self.bytes + self._waiting_bytes + self._buffer_bytes):
             self._shrink()
 
     def merge(self) -> None:
         """Merge the rows that wait."""
         if self._waiting:
             rows, self._waiting, self._waiting_bytes = self._waiting, [], 0
-            self._set(self._grouping.merged(rows if self.groups is None else [self.groups, *rows]))
+            self._table.merge(followed(rows))
+            self.bytes = self._table.bytes
 
     def clear(self) -> None:
         """Forget everything and remove the files."""
@@ -99,51 +115,49 @@ class BoundedGroups:
                 file.delete()
         self._forget()
 
-    def _set(self, groups: Groups) -> None:
-        self.groups, self._bytes = groups, groups.bytes
-
     # ------------------------------------------------------------------ leaving
 
     @property
     def can_leave(self) -> bool:
         """Whether letting partitions go would leave less."""
-        return bool(self._grouping.keys) and len(self.groups or ()) > 1 and self._level < LEVELS
+        return bool(self._grouping.keys) and len(self._made or ()) > 1 and self._level < LEVELS
 
     def _shrink(self) -> None:
         self._write_buffer()
-        if not self._memory.hold(self._bytes + self._waiting_bytes):
+        if not self._memory.hold(self.bytes + self._waiting_bytes):
             return
-        few = 2 * self._waiting_bytes < self._bytes
+        few = self.few(self._waiting_bytes)
         if few and not self.can_leave:
             return
         self.merge()
-        if self._memory.hold(self._bytes) or few:
+        if self._memory.hold(self.bytes) or few:
             self.leave()
 
     def leave(self) -> None:
         """Let partitions go until half of the groups have, or all of them if that is not enough. No row may wait."""
-        if self.groups is None or not self.can_leave:
+        groups = self.groups
+        if groups is None or not self.can_leave:
             return
-        counts = np.bincount(self._partitions(self.groups), minlength=PARTITIONS)
+        self._made, self.bytes = None, 0
+        counts = np.bincount(self._partitions(groups), minlength=PARTITIONS)
         largest = np.argsort(-counts, kind="stable")
-        half = int(np.searchsorted(np.cumsum(counts[largest]), (len(self.groups) + 1) // 2)) + 1
-        self._let_go(largest[:half])
-        if self._memory.hold(self._bytes):
-            self._let_go(largest[half:])
-            self._memory.hold(self._bytes)
+        half = int(np.searchsorted(np.cumsum(counts[largest]), (len(groups) + 1) // 2)) + 1
+        groups = self._let_go(groups, largest[:half])
+        if self._memory.hold(groups.bytes):
+            groups = self._let_go(groups, largest[half:])
+        self._table.merge(groups)
+        self.bytes = self._table.bytes
+        self._memory.hold(self.bytes)
 
-    def _let_go(self, partitions: Positions) -> None:
-        if self.groups is None:
-            return
+    def _let_go(self, groups: Groups, partitions: Positions) -> Groups:
+        """Write the groups of these partitions; the others come back."""
         self._left[partitions] = True
-        places = self._partitions(self.groups)
+        self.spilled = True
+        places = self._partitions(groups)
         leaves = self._left[places]
-        self._write(self.groups.take(np.flatnonzero(leaves)), places[leaves])
-        stay = np.flatnonzero(~leaves)
-        if len(stay):
-            self._set(self.groups.take(stay))
-        else:
-            self.groups, self._bytes = None, 0
+        if leaves.any():
+            self._write(groups.take(np.flatnonzero(leaves)), places[leaves])
+        return groups.take(np.flatnonzero(~leaves))
 
     def _parted(self, rows: Groups) -> Groups:
         """Put rows of partitions that have left on their way; the others come back."""
@@ -187,8 +201,9 @@ class BoundedGroups:
         self.merge()
         self._write_buffer()
         self._sealed[:] = True
-        if self.groups is not None:
-            yield self.groups
+        groups = self.groups
+        if groups is not None:
+            yield groups
         for partition in range(PARTITIONS):
             yield from self._of(partition)
 
@@ -197,7 +212,8 @@ class BoundedGroups:
         self.merge()
         self._write_buffer()
         self._sealed[:] = True
-        groups, self.groups, self._bytes = self.groups, None, 0
+        groups = self.groups
+        self._made, self.bytes = None, 0
         if groups is not None:
             yield groups
         del groups

@@ -11,6 +11,7 @@ Rules:
 4. A barrier (``drain``) ends all groups: one whose rows lie on both sides of it comes out once for each.
 5. The state has one row per lane, for the open group (column ``open``), and one for each group that has ended in a
    round not yet over (column ``done``): none of the latter at the end of a round.
+6. What is held is told to the operator's account after each batch and each round; it is not spilled.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from ..schemas import check_columns, check_distinct, check_inputs, check_movable
 from .aggregate_protocol import Segments, State
 from .aggregates import Aggregate, AggregateColumns, Arguments, Step, arguments_of, check_aggregates, final_of
 from .keys import check_key_types, decoded, differences
-from .pieces import cut
+from .pieces import Positions, cut
 from .protocol import LANE, Emitter, OperatorContext, Output, Stateless
+
+_FIRST: Positions = np.zeros(1, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class StreamAggregate:
         self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
     ) -> RunningStreamAggregate:
         """A running aggregation with the groups of ``restored``."""
-        running = RunningStreamAggregate(self, inputs[0], context.output_rows)
+        running = RunningStreamAggregate(self, inputs[0], context)
         if restored is not None:
             running.restore(restored)
         return running
@@ -89,9 +92,10 @@ class StreamAggregate:
 class RunningStreamAggregate(Stateless):
     """See the module's rules."""
 
-    def __init__(self, config: StreamAggregate, source: pa.Schema, output_rows: int) -> None:
+    def __init__(self, config: StreamAggregate, source: pa.Schema, context: OperatorContext) -> None:
         self._by = config.by
-        self._output_rows = output_rows
+        self._output_rows = context.output_rows
+        self._memory = context.memory
         self._aggregates = config.columns(source)
         self._schema = config.output_schema([source])
         keys = [self._schema.field(name) for name in config.by]
@@ -102,6 +106,9 @@ class RunningStreamAggregate(Stateless):
         self._open: dict[int, pa.RecordBatch] = {}
         #: lane -> groups that have ended, as they are held, in order; they wait for the end of the round
         self._done: dict[int, list[pa.RecordBatch]] = {}
+        #: bytes of the group in progress of each lane, and of all groups that have ended
+        self._open_bytes: dict[int, int] = {}
+        self._done_bytes = 0
         self._emitter = Emitter()
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
@@ -109,8 +116,9 @@ class RunningStreamAggregate(Stateless):
         lane, records = batch.tag.lane, batch.records
         keys = [decoded(records.column(name)) for name in self._by]
         states = self._aggregates.lift(records)
-        starts = np.append(0, np.flatnonzero(differences(keys)) + 1)
-        keys = [column.take(pa.array(starts)) for column in keys]
+        starts = _starts(keys)
+        if len(starts) < records.num_rows:
+            keys = [column.take(pa.array(starts)) for column in keys]
         segments = Segments(starts, records.num_rows)
         held = self._open.pop(lane, None)
         if held is not None:
@@ -124,15 +132,22 @@ class RunningStreamAggregate(Stateless):
         merged = self._aggregates.merge(states, segments)
         columns = [*keys, *(column for state in merged for column in state)]
         groups = pa.RecordBatch.from_arrays(columns, schema=self._open_schema)
-        if groups.num_rows > 1:
-            self._complete(lane, groups.slice(0, groups.num_rows - 1))
-        self._open[lane] = groups.slice(groups.num_rows - 1)
+        last = groups.num_rows - 1
+        if last:
+            self._complete(lane, groups.slice(0, last))
+        self._keep_open(lane, groups.slice(last) if last else groups)
+        self._account()
 
     def end_round(self, port: int, round: int, out: Output) -> None:
         """Emit the groups that ended in this round."""
         if round < FINAL_ROUND:
             self._round = round
             self._emit_done(round, out)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._open, self._done, self._open_bytes, self._done_bytes = {}, {}, {}, 0
+        self._memory.hold(0)
 
     def finish(self, out: Output) -> None:
         """Emit all groups."""
@@ -157,30 +172,45 @@ class RunningStreamAggregate(Stateless):
             rows = table.filter(pc.equal(table.column(LANE), lane))
             opened, done = (self._groups_of(rows.column(name)) for name in ("open", "done"))
             if opened is not None:
-                self._open[lane] = opened
+                self._keep_open(lane, opened)
             if done is not None:
-                self._done[lane] = [done]
+                self._complete(lane, done)
+        self._account()
 
     # ------------------------------------------------------------------ parts
 
+    def _keep_open(self, lane: int, group: pa.RecordBatch) -> None:
+        self._open[lane] = group
+        self._open_bytes[lane] = group.nbytes
+
     def _complete_all(self) -> None:
         for lane in sorted(self._open):
-            self._complete(lane, self._open.pop(lane))
+            self._complete(lane, self._open[lane])
+        self._open, self._open_bytes = {}, {}
 
     def _complete(self, lane: int, groups: pa.RecordBatch) -> None:
         self._done.setdefault(lane, []).append(groups)
+        self._done_bytes += groups.nbytes
+
+    def _account(self) -> None:
+        self._memory.hold(self._done_bytes + sum(self._open_bytes.values()))
 
     def _emit_done(self, round: int, out: Output) -> None:
+        if not self._done:
+            return
         for lane in sorted(self._done):
-            keys, states = self._split(pa.concat_batches(self._done.pop(lane)))
+            batches = self._done.pop(lane)
+            keys, states = self._split(batches[0] if len(batches) == 1 else pa.concat_batches(batches))
             columns = [*keys, *self._aggregates.columns(states)]
             for piece in cut(pa.RecordBatch.from_arrays(columns, schema=self._schema), self._output_rows):
                 self._emitter.emit(piece, round, lane, out)
+        self._done_bytes = 0
+        self._account()
 
     def _split(self, groups: pa.RecordBatch) -> tuple[list[pa.Array], list[State]]:
         """The key columns and the state of each aggregate."""
-        keys = len(self._by)
-        return groups.columns[:keys], self._aggregates.split(groups.columns[keys:])
+        columns, keys = groups.columns, len(self._by)
+        return columns[:keys], self._aggregates.split(columns[keys:])
 
     def _same(self, held: Sequence[pa.Array], keys: Sequence[pa.Array]) -> bool:
         both = [pa.concat_arrays([one, column.slice(0, 1)]) for one, column in zip(held, keys, strict=True)]
@@ -198,6 +228,13 @@ class RunningStreamAggregate(Stateless):
     def _groups_of(self, structs: pa.ChunkedArray) -> pa.RecordBatch | None:
         groups = single_array(structs).drop_null()
         return pa.RecordBatch.from_arrays(groups.flatten(), schema=self._open_schema) if len(groups) else None
+
+
+def _starts(keys: Sequence[pa.Array]) -> Positions:
+    """The first row of each group."""
+    differ = differences(keys)
+    starts: Positions = np.concatenate((_FIRST, differ.nonzero()[0] + 1))
+    return starts
 
 
 def _replace_first(column: pa.Array, first: pa.Array) -> pa.Array:

@@ -103,29 +103,31 @@ class _Lists:
     starts: Positions
     lengths: Positions
     values: tuple[pa.Array, ...]
+    #: each list begins where the one before it ends
+    adjacent: bool = False
     #: the output is the elements as they stand, without gaps between lists and without padding
     gapless: bool = False
 
     @classmethod
     def of(cls, given: pa.Array) -> _Lists:
         column = given.dictionary_decode() if pa.types.is_dictionary(given.type) else given
-        rows = len(column)
+        rows, adjacent = len(column), True
         if pa.types.is_fixed_size_list(column.type):
             size = column.type.list_size
             starts = (np.arange(rows, dtype=np.int64) + column.offset) * size
             lengths = np.full(rows, size, dtype=np.int64)
         else:
-            offsets = column.offsets.to_numpy().astype(np.int64)
-            starts, lengths = offsets[:-1], offsets[1:] - offsets[:-1]
+            offsets = column.offsets.to_numpy().astype(np.int64, copy=False)
+            starts, lengths = offsets[:-1], np.diff(offsets)
         if column.null_count:
             lengths = np.where(column.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
+            adjacent = bool((starts[1:] == starts[:-1] + lengths[:-1]).all())
         values = (column.keys, column.items) if pa.types.is_map(column.type) else (column.values,)
-        return cls(starts, lengths, values)
+        return cls(starts, lengths, values, adjacent)
 
     def laid_out(self, counts: Positions) -> _Lists:
         """The same for an output of ``counts[n]`` rows for list ``n``."""
-        adjacent = bool((self.starts[1:] == self.starts[:-1] + self.lengths[:-1]).all())
-        return replace(self, gapless=adjacent and bool((counts == self.lengths).all()))
+        return replace(self, gapless=self.adjacent and (counts is self.lengths or np.array_equal(counts, self.lengths)))
 
     def elements(self, piece: Piece) -> list[pa.Array]:
         if self.gapless:

@@ -8,14 +8,15 @@ keeps the sums independent of where a group was cut (see ``aggregate_protocol``,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from .accumulators import Accumulator, Counting, Filled, GroupRows, add_at
 from .aggregate_protocol import Segments, State, unfit
+from .growing import Growing
 from .keys import numbers, validity
-from .pieces import Positions
-from .reductions import scattered_sum
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,7 @@ class Variance:
 
     def lift(self, values: pa.Array | None, rows: int) -> State:
         assert values is not None
-        plain = values.cast(pa.float64()) if pa.types.is_decimal(values.type) else values
-        with np.errstate(invalid="ignore"):
-            first = numbers(plain).astype(np.float64)
+        first = as_floats(values)
         zero = pa.array(np.zeros(rows))
         return pa.array(validity(values).astype(np.int64)), pa.array(first), zero, zero
 
@@ -48,19 +47,12 @@ class Variance:
         return pa.array(np.zeros(rows, dtype=np.int64)), zero, zero, zero
 
     def merge(self, state: State, segments: Segments) -> State:
-        return self.scatter(state, segments.ids, len(segments.starts))
+        merged = Spreads()
+        merged.merge(state, GroupRows(segments.ids, len(segments.starts)))
+        return merged.state()
 
-    def scatter(self, state: State, ids: Positions, groups: int) -> State:
-        count, first, total, squares = (part.to_numpy() for part in state)
-        used = count > 0
-        origin = np.zeros(groups)
-        origin[ids[used][::-1]] = first[used][::-1]  # of all values of a group the first one is written last
-        with np.errstate(invalid="ignore", over="ignore"):
-            shift = np.where(used, first - origin[ids], 0.0)
-            squares = squares + 2 * shift * total + count * shift * shift
-            total = total + count * shift
-        sums = (np.bincount(ids, weights=part, minlength=groups) for part in (total, squares))
-        return pa.array(scattered_sum(count, ids, groups)), pa.array(origin), *map(pa.array, sums)
+    def accumulator(self, column: pa.DataType | None) -> Accumulator:
+        return Spreads()
 
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
         count, _, total, squares = (part.to_numpy() for part in state)
@@ -68,3 +60,64 @@ class Variance:
             spread = np.maximum(squares - total * total / np.maximum(count, 1), 0.0) / np.maximum(count - 1, 1)
             found = np.sqrt(spread) if self.name == "stddev" else spread
         return pa.array(found, mask=count < 2)
+
+
+def as_floats(values: pa.Array) -> Any:
+    """Numbers and decimals as float64; 0 in place of null."""
+    plain = values.cast(pa.float64()) if pa.types.is_decimal(values.type) else values
+    with np.errstate(invalid="ignore"):
+        return numbers(plain).astype(np.float64, copy=False)
+
+
+class Spreads:
+    """The states of all groups."""
+
+    in_place = True
+
+    def __init__(self) -> None:
+        self._counts = Counting()
+        self._origins, self._totals, self._squares = (Growing(np.float64) for _ in range(3))
+        self._filled = Filled()
+
+    @property
+    def bytes(self) -> int:
+        parts = (self._counts, self._origins, self._totals, self._squares, self._filled)
+        return sum(part.bytes for part in parts)
+
+    def add(self, values: pa.Array | None, rows: GroupRows) -> None:
+        assert values is not None
+        if values.null_count:
+            valid = validity(values)
+            values, rows = values.filter(pa.array(valid)), rows.only(valid)
+        with np.errstate(invalid="ignore", over="ignore"):
+            plain = as_floats(values)
+            shift = plain - self._from(plain, rows).take(rows.ids)
+            self._counts.add(None, rows)
+            add_at(self._totals.to(rows.groups), rows, shift)
+            add_at(self._squares.to(rows.groups), rows, shift * shift)
+
+    def merge(self, state: State, rows: GroupRows) -> None:
+        count, first, total, squares = (part.to_numpy() for part in state)
+        if not count.all():
+            used = count > 0
+            rows = rows.only(used)
+            count, first, total, squares = (part[used] for part in (count, first, total, squares))
+        with np.errstate(invalid="ignore", over="ignore"):
+            shift = first - self._from(first, rows).take(rows.ids)
+            self._counts.merge((pa.array(count),), rows)
+            add_at(self._totals.to(rows.groups), rows, total + count * shift)
+            add_at(self._squares.to(rows.groups), rows, squares + 2 * shift * total + count * shift * shift)
+
+    def state(self) -> State:
+        parts = (self._origins, self._totals, self._squares)
+        return (*self._counts.state(), *(pa.array(part.given()) for part in parts))
+
+    def _from(self, values: Any, rows: GroupRows) -> Any:
+        """The first value of each group."""
+        origins = self._origins.to(rows.groups)
+        new = self._filled.unmarked(rows)
+        if new is not None:
+            ids = rows.ids[new]
+            origins[ids[::-1]] = values[new][::-1]  # of all values of a group the first one is written last
+        self._filled.mark(rows, None)
+        return origins

@@ -127,7 +127,7 @@ def computed(each: WindowFunction, column: pa.Array | None, parts: Partitions) -
 
 def _ranked(function: str, parts: Partitions) -> Positions:
     if function == "row_number":
-        return np.arange(parts.rows) - parts.first + 1
+        return np.arange(1, parts.rows + 1) - parts.first
     if function == "rank":
         return parts.peers[parts.peer_ids] - parts.first + 1
     return parts.peer_ids - parts.peer_ids[parts.first] + 1

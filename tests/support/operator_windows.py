@@ -34,6 +34,11 @@ def windows_of(
     exhaust(running.end_round(0, FINAL_ROUND, output))
     exhaust(running.end_port(0, output))
     exhaust(running.finish(output))
-    assert running.snapshot() is None
+    again = config.build(context(), [source], running.snapshot())
     running.close()
+    silent = Collected(schema)
+    exhaust(again.end_port(0, silent))
+    exhaust(again.finish(silent))
+    again.close()
+    assert not silent.batches, "it gives rows again that it gave before the checkpoint"
     return [*found, [row for batch in output.batches for row in rows_of(batch.records)]]

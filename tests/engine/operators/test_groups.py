@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.engine.errors import FlowError
-from penstock.engine.operators.groups import SeenKeys, check_group_types, first_rows, group_ids, stable_order
+from penstock.engine.operators.groups import check_group_types, first_rows, group_ids, stable_order
+from penstock.engine.operators.seen_keys import SeenKeys
 from support.key_types import KEY_TYPES, key_column
 
 scalars = st.none() | st.integers(0, 3)

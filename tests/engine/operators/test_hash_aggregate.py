@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.engine.elements import FINAL_ROUND, Batch, Tag
 from penstock.engine.errors import DataError, FlowError
-from penstock.engine.operators import Aggregate, HashAggregate, SortKey, hash_aggregate
+from penstock.engine.operators import Aggregate, HashAggregate, SortKey, spilled_groups
 from penstock.engine.operators.pieces import PIECE_ROWS
 from support.key_types import KEY_TYPES, key_column
 from support.operator_harness import SIZES, Collected, context, rows_of, run
@@ -45,9 +45,9 @@ def by_units(table: pa.Table, lanes: int = 4, rounds: int = 3) -> dict[tuple[int
     return {unit: table.slice(number * share, share) for number, unit in enumerate(units)}
 
 
-@pytest.fixture(params=[0, hash_aggregate.MERGE_BYTES], ids=["merging always", "merging at the end"])
+@pytest.fixture(params=[0, spilled_groups.MERGE_BYTES], ids=["merging always", "merging at the end"])
 def merge_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(hash_aggregate, "MERGE_BYTES", request.param)
+    monkeypatch.setattr(spilled_groups, "MERGE_BYTES", request.param)
     return int(request.param)
 
 
@@ -58,7 +58,7 @@ def test_hash_aggregate_equals_duckdb_in_the_order_of_first_appearance(
 ) -> None:
     table = made_of(given_rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hash_aggregate, "MERGE_BYTES", merge)
+        patch.setattr(spilled_groups, "MERGE_BYTES", merge)
         found = run(HashAggregate(("k",), ALL), by_units(table), schemas=[table.schema], size=size)
     sql = f"select k, {SQL} from t group by k order by min(p)"
     assert rounded(rows_of(found.table)) == rounded(query(sql, t=numbered(table)))
@@ -184,7 +184,7 @@ def test_float_sums_do_not_depend_on_batches_nor_on_when_rows_are_merged(monkeyp
     config = HashAggregate(("k",), (Aggregate("s", "v", "sum"), Aggregate("x", "v", "variance")))
     found = set()
     for merge in (0, 300, 2**20):
-        monkeypatch.setattr(hash_aggregate, "MERGE_BYTES", merge)
+        monkeypatch.setattr(spilled_groups, "MERGE_BYTES", merge)
         found |= {str(rows_of(run(config, {(0, 0): table}, size=size).table)) for size in (1, 7, 1024)}
     assert len(found) == 1
     total = 0.0

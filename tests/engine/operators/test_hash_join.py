@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -20,6 +19,7 @@ from penstock.jobs.local_run import run_local
 from support.join_units import SCHEMAS, sides
 from support.key_types import KEY_TYPES, comparable_values, key_column
 from support.operator_harness import SIZES, Collected, context, rows_of, run
+from support.oracle import connect
 
 Row = tuple[Any, ...]
 Tables = dict[tuple[int, int], pa.Table]
@@ -54,7 +54,7 @@ def matches(left: Row, right: Row, filtered: bool) -> bool:
 
 def by_duckdb(ports: list[Tables], how: str, *, filtered: bool) -> list[Row]:
     on = "l.a = r.a and l.b = r.b" + (" and (l.v + w) % 3 <> 1" if filtered else "")
-    with duckdb.connect() as connection:
+    with connect() as connection:
         for name, schema, port in zip(("l", "r"), SCHEMAS, ports, strict=True):
             connection.register(name, pa.concat_tables([schema.empty_table(), *port.values()]))
         if how in {"left semi", "right semi", "anti"}:
@@ -167,3 +167,13 @@ def test_hash_join_says_its_name_and_is_no_merge_join() -> None:
     assert HashJoin(("a",)) != MergeJoin(("a",))
     with pytest.raises(FlowError, match="hash join: 'outer' is no join type"):
         HashJoin(("a",), how="outer").output_schema(SCHEMAS)
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_left_columns_are_passed_on_uncopied_where_each_row_has_its_one_place(how: str) -> None:
+    left = pa.table({"k": [3, 1, 2], "v": [10, 11, 12]})
+    right = pa.table({"k": [1, 2, 3], "w": [1, 2, 3]})
+    outcome = run(HashJoin(("k",), how), {(0, 0): left}, {(0, 0): right})
+    (batch,) = outcome.batches
+    assert rows_of(outcome.table) == [(3, 10, 3), (1, 11, 1), (2, 12, 2)]
+    assert batch.records.column(1).buffers()[1].address == left.column("v").chunk(0).buffers()[1].address

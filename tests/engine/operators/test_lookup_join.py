@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -21,6 +20,7 @@ from penstock.engine.operators.matching import Matches
 from penstock.engine.operators.pieces import PIECE_ROWS
 from support.key_types import KEY_TYPES, comparable_values, key_column
 from support.operator_harness import SIZES, Collected, context, rows_of, run
+from support.oracle import connect
 
 PLANES = pa.table({"tailnum": ["N1", "N2", None, "N1"], "seats": [10, 20, 30, 40], "year": [1999, None, 2001, 2002]})
 FLIGHTS = pa.table({"flight": [1, 2, 3, 4, 5], "plane": ["N2", "N9", None, "N1", "N2"], "year": [2013] * 5})
@@ -54,7 +54,7 @@ def test_lookup_join_on_two_keys_equals_duckdb(probe: list[Any], stored: list[An
         for side in (probe, stored)
     )  # fmt: skip
     outcome = run(LookupJoin(index.memory(theirs, ["b", "a"]), ("b", "a"), how=how), {(0, 0): ours}, size=size)
-    with duckdb.connect() as connection:
+    with connect() as connection:
         connection.register("ours", ours)
         connection.register("theirs", theirs)
         expected = connection.execute(
@@ -163,7 +163,7 @@ def test_conditions_and_filter_equal_duckdb_and_a_marker_tells_matches(
     assert all(batch.records.num_rows <= rows for batch in outcome.batches)
     ours = PROBE.append_column("p", pa.array(range(6)))
     theirs = STORED.append_column("q", pa.array(range(6)))
-    with duckdb.connect() as connection:
+    with connect() as connection:
         connection.register("ours", ours)
         connection.register("theirs", theirs)
         expected = connection.execute(

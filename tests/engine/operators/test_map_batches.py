@@ -8,10 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from penstock.engine.elements import Batch, Tag
 from penstock.engine.errors import DataError, UserCodeError
 from penstock.engine.operators import MapBatches
 from penstock.engine.operators.pieces import PIECE_ROWS
-from support.operator_harness import SIZES, run
+from support.operator_harness import SIZES, Collected, context, run
 
 ROWS = pa.table({"a": [1, 2, 3, 4]})
 SCHEMA = pa.schema([("b", pa.int64())])
@@ -79,13 +80,27 @@ def test_map_batches_builds_a_class_once_and_keeps_it_warm() -> None:
     Counting.built = 0
     outcome = run(MapBatches(Counting, SCHEMA), {(0, 0): ROWS}, size=2)
     assert outcome.table.column("b").to_pylist() == [1, 1, 2, 2]
-    assert Counting.built == 1
+    assert Counting.built == 2, "for the run, and for the restored one that ends again"
 
 
 def test_map_batches_cuts_a_large_result_into_pieces_and_drops_an_empty_one() -> None:
     outcome = run(MapBatches(several_times, SCHEMA), {(0, 0): ROWS})
     assert [batch.records.num_rows for batch in outcome.batches] == [PIECE_ROWS, 5]
     assert run(MapBatches(nothing, SCHEMA), {(0, 0): ROWS}).batches == []
+
+
+def as_often_as_the_first_value_says(records: pa.RecordBatch) -> dict[str, Any]:
+    return {"b": [0] * (records.column("a")[0].as_py() * PIECE_ROWS)}
+
+
+def test_tags_count_the_pieces_of_each_round_and_lane_whatever_the_numbers_of_the_input() -> None:
+    config = MapBatches(as_often_as_the_first_value_says, SCHEMA)
+    running, output = config.build(context(), [ROWS.schema], None), Collected(SCHEMA)
+    given = [(0, 0, 0, 1), (0, 0, 1, 2), (0, 0, 2, 0), (0, 0, 3, 1), (0, 0, 9, 1), (0, 1, 0, 1), (1, 0, 4, 1)]
+    for round, lane, sequence, pieces in given:
+        running.process(0, Batch(pa.record_batch({"a": [pieces]}), Tag(round, lane, sequence)), output)
+    tags = [(batch.tag.round, batch.tag.lane, batch.tag.sequence) for batch in output.batches]
+    assert tags == [(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 0, 3), (0, 0, 4), (0, 1, 0), (1, 0, 0)]
 
 
 def test_map_batches_casts_a_column_only_if_no_value_changes() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -18,11 +17,12 @@ from penstock.engine.operators.pieces import PIECE_ROWS
 from support.join_units import SCHEMAS, UnitKeys, sides, steps_of, units
 from support.key_types import KEY_TYPES, comparable_values, key_column
 from support.operator_harness import SIZES, Collected, context, rows_of, run
+from support.oracle import connect
 
 
 def oracle(ports: list[dict[tuple[int, int], pa.Table]], how: str) -> list[tuple[Any, ...]]:
     """The join of all units by DuckDB, in the order of the left side, matches in the order of the right."""
-    with duckdb.connect() as connection:
+    with connect() as connection:
         for name, schema, units in zip(("ours", "theirs"), SCHEMAS, ports, strict=True):
             tables = [
                 table.append_column(

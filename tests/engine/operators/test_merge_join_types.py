@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -19,6 +18,7 @@ from penstock.engine.operators.join_shape import JOIN_TYPES
 from support.join_units import SCHEMAS, UnitKeys, sides, steps_of, units
 from support.key_types import KEY_TYPES, comparable_values, key_column
 from support.operator_harness import SIZES, Collected, context, rows_of, run
+from support.oracle import connect
 
 Row = tuple[Any, ...]
 Tables = dict[tuple[int, int], pa.Table]
@@ -81,7 +81,7 @@ def shown(pair: tuple[Row | None, Row | None], how: str) -> Row:
 
 
 def by_duckdb(ports: list[Tables], how: str, filter: str | None) -> list[Row]:
-    with duckdb.connect() as connection:
+    with connect() as connection:
         for name, schema, port in zip(("l", "r"), SCHEMAS, ports, strict=True):
             tables = [
                 table.append_column("u", pa.array([str(unit)] * table.num_rows, pa.string()))

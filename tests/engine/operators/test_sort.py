@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -57,6 +58,18 @@ def test_sort_equals_duckdb_and_keeps_the_order_of_equal_rows(
 ) -> None:
     table = made_of(given_rows)
     found = run(Sort(tuple(by)), by_units(table), schemas=[table.schema], size=size)
+    assert rows_of(found.table) == query(ordered(by), t=table)
+
+
+@pytest.mark.parametrize("distinct", [40, 3000])
+@pytest.mark.parametrize("nulls_first", [False, True])
+@pytest.mark.parametrize("descending", [False, True])
+def test_few_strings_and_many_are_sorted_alike(distinct: int, descending: bool, nulls_first: bool) -> None:
+    chance = np.random.default_rng(distinct)
+    words = pa.array(chance.integers(0, distinct, 4000).astype(str), mask=chance.random(4000) < 0.1)
+    table = numbered(pa.table({"a": np.zeros(4000, dtype=np.int64), "s": words, "f": chance.integers(0, 2, 4000)}))
+    by = [SortKey("s", descending, nulls_first), SortKey("f")]
+    found = run(Sort(tuple(by)), by_units(table), size=1024)
     assert rows_of(found.table) == query(ordered(by), t=table)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +18,7 @@ from penstock.engine.operators import Aggregate, StreamAggregate
 from penstock.engine.operators.pieces import PIECE_ROWS
 from support.key_types import KEY_TYPES, key_column
 from support.operator_harness import SIZES, Collected, Outcome, context, rows_of, run
+from support.oracle import connect
 
 ALL = tuple(Aggregate(name, "v", name) for name in ("count", "sum", "min", "max", "mean", "first", "last"))
 
@@ -32,7 +32,7 @@ def made_of(rows: list[tuple[int | None, int | None]], key_type: str = "int64") 
 def oracle(table: pa.Table, by: str) -> list[tuple[Any, ...]]:
     """The same by DuckDB: runs of equal keys are told apart by where the key changes."""
     numbered = table.append_column("p", pa.array(range(table.num_rows), pa.int64()))
-    with duckdb.connect() as connection:
+    with connect() as connection:
         connection.register("given_rows", numbered)
         return connection.execute(
             f"""

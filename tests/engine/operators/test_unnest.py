@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -14,6 +13,7 @@ from penstock.engine.errors import FlowError
 from penstock.engine.operators import Unnest
 from penstock.engine.operators.pieces import PIECE_ROWS
 from support.operator_harness import SIZES, rows_of, run
+from support.oracle import connect
 
 ROWS = pa.table(
     {"x": [1.5, 2.5, 3.5, 4.5, 5.5, None], "l": [[1, 2, None, 4], None, [5, 6], [], [None], [7, 8, 9]]},
@@ -98,7 +98,7 @@ def test_unnest_of_two_lists_equals_duckdb_for_every_batch_size(rows: list[Any],
 
 
 def _oracle(table: pa.Table) -> list[tuple[Any, ...]]:
-    with duckdb.connect() as connection:
+    with connect() as connection:
         connection.register("given_rows", table)
         found = connection.execute(
             """

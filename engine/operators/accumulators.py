@@ -1,0 +1,258 @@
+"""States of groups that are changed in place: what makes merging a row cost the same however many groups there are.
+
+Rules:
+
+1. A group is merged strictly from its first row to its last, floating-point sums included: ``add.at`` adds in the order
+   of the rows, to what stands there. So results do not depend on where the rows were cut.
+2. What ``state`` gives stays as it is when further rows come (``Growing.given``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from .aggregate_protocol import AggregateFunction, Segments, State
+from .groups import stable_order
+from .growing import Growing
+from .keys import numbers, validity
+from .pieces import Flags, Positions
+
+
+class GroupRows:
+    """Rows and their groups: ``ids`` are these, ``groups`` is the number of all groups that there are now."""
+
+    __slots__ = ("_counts", "groups", "ids", "masked")
+
+    def __init__(self, ids: Positions, groups: int, masked: bool = False) -> None:
+        self.ids = ids
+        self.groups = groups
+        #: rows have been left out, so a new group may have none here
+        self.masked = masked
+        self._counts: Positions | None = None
+
+    @property
+    def counts(self) -> Positions:
+        """The number of rows of each group."""
+        if self._counts is None:
+            one = self.groups == 1
+            self._counts = np.array([len(self.ids)]) if one else np.bincount(self.ids, minlength=self.groups)
+        return self._counts
+
+    def only(self, flags: Flags) -> GroupRows:
+        """Some of the rows."""
+        return GroupRows(self.ids.take(np.flatnonzero(flags)), self.groups, True)
+
+
+class Sized(Protocol):
+    """What takes memory."""
+
+    @property
+    def bytes(self) -> int:
+        """How much."""
+
+
+class Accumulator(Sized, Protocol):
+    """The states of all groups under one aggregate."""
+
+    @property
+    def in_place(self) -> bool:
+        """Whether adding rows costs no more the more there is."""
+
+    @property
+    def bytes(self) -> int:
+        """The size of the states."""
+
+    def add(self, values: pa.Array | None, rows: GroupRows) -> None:
+        """Merge rows; ``values`` as for ``AggregateFunction.lift``."""
+
+    def merge(self, state: State, rows: GroupRows) -> None:
+        """Merge rows that are states already."""
+
+    def state(self) -> State:
+        """The states."""
+
+
+class AccumulatingFunction(AggregateFunction, Protocol):
+    """A function whose states can be changed in place: hash aggregation then need not sort rows by group."""
+
+    def accumulator(self, column: pa.DataType | None) -> Accumulator:
+        """The states of no group."""
+
+
+def add_at(total: Any, rows: GroupRows, added: Any) -> None:
+    """Add the number of each row to the total of its group, in the order of the rows."""
+    if len(total) != 1:
+        np.add.at(total, rows.ids, added)
+    elif added.dtype.kind == "f":
+        total[0] = np.add.accumulate(np.concatenate([total, added]))[-1]
+    else:
+        total[0] += added.sum()
+
+
+class Filled:
+    """Which groups have had a value. Costs nothing as long as all have."""
+
+    def __init__(self) -> None:
+        self._flags = Growing(np.bool_, False)
+        self._all = True
+
+    @property
+    def bytes(self) -> int:
+        return self._flags.bytes
+
+    def mark(self, rows: GroupRows, column: pa.Array | None) -> None:
+        """Mark the groups of these rows, leaving out those in which the column is null."""
+        before = len(self._flags.values)
+        flags = self._flags.to(rows.groups)
+        plain = column is None or not column.null_count
+        if plain and not rows.masked:
+            flags[before:] = True
+        if self._all and (len(flags) == before or (plain and not rows.masked)):
+            return
+        flags[rows.ids if plain else rows.ids[validity(column)]] = True
+        self._all = bool(flags.all())
+
+    def unmarked(self, rows: GroupRows) -> Positions | None:
+        """The rows of groups that have had no value before; None if there is no such row."""
+        flags = self._flags.values
+        if self._all and len(flags) == rows.groups:
+            return None
+        had = np.zeros(rows.groups, dtype=bool)
+        had[: len(flags)] = flags
+        return np.flatnonzero(~had.take(rows.ids))
+
+    def missing(self) -> Flags | None:
+        """The groups that have had none; None if there is no such group."""
+        return None if self._all else ~self._flags.values
+
+
+class Counting:
+    """Counts of rows, or of values that are not null."""
+
+    in_place = True
+
+    def __init__(self) -> None:
+        self._counts = Growing(np.int64)
+
+    @property
+    def bytes(self) -> int:
+        return self._counts.bytes
+
+    def add(self, values: pa.Array | None, rows: GroupRows) -> None:
+        counts = self._counts.to(rows.groups)
+        if values is not None and values.null_count:
+            rows = rows.only(validity(values))
+        if rows.groups <= len(rows.ids):
+            counts += rows.counts
+        else:
+            np.add.at(counts, rows.ids, 1)
+
+    def merge(self, state: State, rows: GroupRows) -> None:
+        add_at(self._counts.to(rows.groups), rows, state[0].to_numpy())
+
+    def state(self) -> State:
+        return (pa.array(self._counts.given()),)
+
+    @property
+    def counts(self) -> Positions:
+        """The counts themselves."""
+        counts: Positions = self._counts.values
+        return counts
+
+
+class FloatSums:
+    """Sums of floating-point numbers."""
+
+    in_place = True
+
+    def __init__(self) -> None:
+        self._totals = Growing(np.float64)
+        self._filled = Filled()
+
+    @property
+    def bytes(self) -> int:
+        return self._totals.bytes + self._filled.bytes
+
+    def add(self, values: pa.Array | None, rows: GroupRows) -> None:
+        assert values is not None
+        self._filled.mark(rows, values)
+        with np.errstate(invalid="ignore", over="ignore"):
+            add_at(self._totals.to(rows.groups), rows, numbers(values).astype(np.float64, copy=False))
+
+    def merge(self, state: State, rows: GroupRows) -> None:
+        self.add(state[0], rows)
+
+    def state(self) -> State:
+        return (pa.array(self._totals.given(), mask=self._filled.missing()),)
+
+
+class Together:
+    """Accumulators of one argument, whose states stand side by side."""
+
+    def __init__(self, parts: Sequence[Accumulator], widths: Sequence[int]) -> None:
+        self._parts = parts
+        self._ends = np.cumsum(widths).tolist()
+
+    @property
+    def in_place(self) -> bool:
+        return all(part.in_place for part in self._parts)
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self._parts)
+
+    def add(self, values: pa.Array | None, rows: GroupRows) -> None:
+        for part in self._parts:
+            part.add(values, rows)
+
+    def merge(self, state: State, rows: GroupRows) -> None:
+        for part, start, end in zip(self._parts, [0, *self._ends], self._ends, strict=False):
+            part.merge(state[start:end], rows)
+
+    def state(self) -> State:
+        return tuple(column for part in self._parts for column in part.state())
+
+
+class Merging:
+    """States of a function that can only merge rows which follow each other: rows are sorted by group first."""
+
+    in_place = False
+
+    def __init__(self, function: AggregateFunction, column: pa.DataType | None) -> None:
+        self._function = function
+        self._column = column
+        self._state = function.blank(column, 0)
+        self._groups = 0
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.nbytes for part in self._state)
+
+    def add(self, values: pa.Array | None, rows: GroupRows) -> None:
+        self.merge(self._function.lift(values, len(rows.ids)), rows)
+
+    def merge(self, state: State, rows: GroupRows) -> None:
+        blank = self._function.blank(self._column, rows.groups - self._groups)
+        parts = zip(self._state, blank, state, strict=True)
+        ids = np.concatenate([np.arange(rows.groups), rows.ids])
+        self._state = self._merged(tuple(pa.concat_arrays(part) for part in parts), ids, rows.groups)
+        self._groups = rows.groups
+
+    def _merged(self, state: State, ids: Positions, groups: int) -> State:
+        order = stable_order(ids, groups)
+        segments = Segments(np.append(0, np.flatnonzero(np.diff(ids[order])) + 1), len(order))
+        picked = pa.array(order)
+        return self._function.merge(tuple(part.take(picked) for part in state), segments)
+
+    def state(self) -> State:
+        return self._state
+
+
+def accumulator_of(function: AggregateFunction, column: pa.DataType | None) -> Accumulator:
+    """The states of no group, under any function."""
+    make: Callable[[pa.DataType | None], Accumulator] | None = getattr(function, "accumulator", None)
+    return Merging(function, column) if make is None else make(column)

@@ -1,0 +1,87 @@
+"""Arrays that grow: what a hash aggregation keeps for each group.
+
+Room is made in advance, by doubling, so that adding one group at a time costs no more than adding all at once. Room
+that nothing was written to takes no memory, so ``bytes`` counts what is in use.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from .pieces import Positions
+
+
+class Growing:
+    """Numbers, one for each group. ``values`` are those in use; only what ``to`` gives may be changed in place."""
+
+    def __init__(self, dtype: Any, fill: Any = 0) -> None:
+        self._fill = fill
+        self._room = np.full(0, fill, dtype=dtype)
+        self._given = False
+        self.values: Any = self._room
+
+    def to(self, count: int) -> Any:
+        """Grow to ``count`` numbers, the new ones ``fill``."""
+        used = len(self.values)
+        if count > len(self._room) or self._given:
+            room = np.empty(max(2 * used, count, 64) if count > used else used, dtype=self._room.dtype)
+            room[:used] = self.values
+            self._room, self.values, self._given = room, room[:used], False
+        if count > used:
+            self._room[used:count] = self._fill
+            self.values = self._room[:count]
+        return self.values
+
+    def put(self, numbers: Any) -> None:
+        """Append numbers."""
+        used = len(self.values)
+        self.to(used + len(numbers))[used:] = numbers
+
+    def given(self) -> Any:
+        """The numbers, which stay as they are: whoever changes them further on changes a copy."""
+        self._given = True
+        return self.values
+
+    @property
+    def bytes(self) -> int:
+        """The size of those in use."""
+        return int(self.values.nbytes)
+
+
+class GrowingBytes:
+    """Strings of bytes, numbered 0, 1, 2, …"""
+
+    def __init__(self) -> None:
+        self._ends = Growing(np.int64)
+        self._ends.put([0])
+        self._bytes = Growing(np.uint8)
+
+    def put(self, strings: pa.Array) -> None:
+        """Append the strings of a large binary array without nulls."""
+        if not len(strings):
+            return
+        first, end = strings.offset, strings.offset + len(strings)
+        offsets = np.frombuffer(strings.buffers()[1], dtype=np.int64)[first : end + 1]
+        content = np.frombuffer(strings.buffers()[2] or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
+        self._ends.put(offsets[1:] - offsets[0] + self._ends.values[-1])
+        self._bytes.put(content)
+
+    def take(self, numbers: Positions) -> pa.Array:
+        """Some of them, as a large binary array."""
+        return self.all().take(pa.array(numbers))
+
+    def all(self) -> pa.Array:
+        """All of them, as a large binary array."""
+        buffers = [None, pa.py_buffer(self._ends.values), pa.py_buffer(self._bytes.values)]
+        return pa.Array.from_buffers(pa.large_binary(), len(self), buffers)
+
+    def __len__(self) -> int:
+        return len(self._ends.values) - 1
+
+    @property
+    def bytes(self) -> int:
+        """The size of those in use."""
+        return self._ends.bytes + self._bytes.bytes

@@ -1,0 +1,165 @@
+"""A hash table that looks up all rows of a batch at once: keys are numbered 0, 1, 2, … in the order of their first row.
+
+Rules:
+
+1. A slot holds the number of a key, or nothing. The slots that a key may stand in follow from its hash: the first one
+   from the upper bits, the next ones each further on by one more. At most half of the slots are taken.
+2. All rows look for their keys at once, a slot at a time: who finds its key is done, of those who find nothing the
+   first row takes the slot, all others go on. Rows of one key do the same steps, so the one that takes a slot is the
+   key's first row.
+3. A step costs as much as the rows that have not found their key; nothing depends on how many keys there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .growing import Growing
+from .pieces import Flags, Positions
+from .scratch import COMPARING, room
+
+Hashes = npt.NDArray[np.uint64]
+
+_EMPTY = -1
+_FIRST_ROW = -2
+"""A slot with -2, -3, -4, … belongs to row 0, 1, 2, … of the rows that are being looked up."""
+
+
+class Candidates(Protocol):
+    """The keys of the rows that are being looked up."""
+
+    def known(self, rows: Positions | slice, numbers: Positions) -> Flags:
+        """Whether the keys of these rows are the known ones of these numbers."""
+
+    def same(self, rows: Positions, others: Positions) -> Flags:
+        """Whether the keys of these rows are those of the other rows."""
+
+
+class Words:
+    """Keys that are a number in each of some columns, looked up among known ones."""
+
+    def __init__(self, columns: Sequence[Any], known: Sequence[Growing]) -> None:
+        self._columns = columns
+        self._known = [column.values for column in known]
+
+    def known(self, rows: Positions | slice, numbers: Positions) -> Flags:
+        """See ``Candidates``."""
+        there = room(COMPARING, len(numbers))
+        pairs = zip(self._columns, self._known, strict=True)
+        return _all(
+            known.take(numbers, out=there.view(known.dtype), mode="clip") == column[rows] for column, known in pairs
+        )
+
+    def same(self, rows: Positions, others: Positions) -> Flags:
+        """See ``Candidates``."""
+        return _all(column[rows] == column[others] for column in self._columns)
+
+
+class Slots:
+    """See the module's rules. Whoever owns it keeps the keys themselves."""
+
+    def __init__(self) -> None:
+        self._slots: npt.NDArray[np.int32] = np.full(0, _EMPTY, dtype=np.int32)
+        #: the hash of each key
+        self._hashes = Growing(np.uint64)
+
+    @property
+    def count(self) -> int:
+        """The number of keys."""
+        return len(self._hashes.values)
+
+    @property
+    def bytes(self) -> int:
+        """The size of the slots and of the hashes."""
+        return self._slots.nbytes + self._hashes.bytes
+
+    def number(self, hashes: Hashes, keys: Candidates) -> tuple[Positions, Positions]:
+        """The number of the key of each row, and the first rows of the keys that are new, in order."""
+        self._widen(self.count + len(hashes))
+        slots = self._home(hashes)
+        numbers = self._slots.take(slots).astype(np.int64)
+        found = numbers >= 0
+        if found.all():
+            found = keys.known(slice(None), numbers)
+        elif self.count:
+            some = np.flatnonzero(found)
+            found[some] = keys.known(some, numbers[some])
+        rows = np.flatnonzero(~found)
+        firsts: list[Positions] = []
+        step = 0
+        while len(rows):
+            step += 1
+            if step > 1:
+                slots[rows] = (slots[rows] + step - 1) & (len(self._slots) - 1)
+            here = self._taken(rows, slots[rows], firsts)
+            old, new = np.flatnonzero(here >= 0), np.flatnonzero(here < 0)
+            matches = np.zeros(len(rows), dtype=bool)
+            if len(old) and step > 1:
+                matches[old] = keys.known(rows[old], here[old])
+            if len(new):
+                matches[new] = keys.same(rows[new], _FIRST_ROW - here[new])
+            numbers[rows[matches]] = here[matches]
+            rows = rows[~matches]
+        return numbers, self._numbered(numbers, slots, hashes, firsts)
+
+    def add(self, hashes: Hashes) -> None:
+        """Add keys that differ from each other and from those known."""
+        self._widen(self.count + len(hashes))
+        self._place(hashes, self.count)
+        self._hashes.put(hashes)
+
+    # ------------------------------------------------------------------ parts
+
+    def _home(self, hashes: Hashes) -> Positions:
+        return (hashes >> np.uint64(65 - len(self._slots).bit_length())).view(np.int64)
+
+    def _taken(self, rows: Positions, slots: Positions, firsts: list[Positions]) -> Positions:
+        """What stands in the slots after the first row of those that find one empty has taken it."""
+        here = self._slots.take(slots).astype(np.int64)
+        empty = np.flatnonzero(here == _EMPTY)
+        if not len(empty):
+            return here
+        marks, wanted = _FIRST_ROW - rows[empty], slots[empty]
+        self._slots[wanted[::-1]] = marks[::-1]  # of all rows that want a slot the first one is written last
+        here[empty] = self._slots.take(wanted)
+        firsts.append(rows[empty][here[empty] == marks])
+        return here
+
+    def _numbered(self, numbers: Positions, slots: Positions, hashes: Hashes, firsts: list[Positions]) -> Positions:
+        """Number the new keys in the order of their first rows."""
+        if not firsts:
+            return np.zeros(0, dtype=np.int64)
+        is_first = np.zeros(len(numbers), dtype=bool)
+        is_first[np.concatenate(firsts)] = True
+        first = np.flatnonzero(is_first)
+        number = np.cumsum(is_first) + (self.count - 1)
+        new = np.flatnonzero(numbers <= _FIRST_ROW)
+        numbers[new] = number[_FIRST_ROW - numbers[new]]
+        self._slots[slots[first]] = number[first]
+        self._hashes.put(hashes[first])
+        return first
+
+    def _widen(self, keys: int) -> None:
+        if 2 * keys >= len(self._slots):
+            self._slots = np.full(1 << (2 * keys).bit_length(), _EMPTY, dtype=np.int32)
+            self._place(self._hashes.values, 0)
+
+    def _place(self, hashes: Hashes, first: int) -> None:
+        """Put keys, all different, into slots."""
+        slots, rows, step = self._home(hashes), np.arange(len(hashes)), 0
+        while len(rows):
+            wanted = slots[rows]
+            free = self._slots.take(wanted) == _EMPTY
+            self._slots[wanted[free]] = first + rows[free]
+            rows = rows[self._slots.take(wanted) != first + rows]
+            step += 1
+            slots[rows] = (slots[rows] + step) & (len(self._slots) - 1)
+
+
+def _all(flags: Iterable[Flags]) -> Flags:
+    return reduce(np.logical_and, flags)

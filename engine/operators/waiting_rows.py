@@ -1,0 +1,63 @@
+"""Rows of a hash aggregation that wait until they are worth a merge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from .grouped_states import Rows
+
+_WORTH_A_MERGE = 16 * 1024
+"""Batches of fewer rows are put together before they are merged."""
+
+
+class WaitingRows:
+    """Rows that wait to be merged."""
+
+    def __init__(self, schema: pa.Schema, names: Sequence[str]) -> None:
+        #: the bytes of a row, if they are the same for all
+        self._width = _width(schema, names)
+        self._parts: list[tuple[pa.RecordBatch, int]] = []
+        self.rows = 0
+        self.bytes = 0
+
+    def put(self, records: pa.RecordBatch, lane: int) -> None:
+        """Hold these rows as well."""
+        if records.num_rows:
+            self._parts.append((records, lane))
+            self.rows += records.num_rows
+            self.bytes += records.nbytes if self._width is None else records.num_rows * self._width
+
+    def take_all(self, keys: int) -> list[Rows]:
+        """All rows, which are held no longer; small batches are put together. The first columns are the keys."""
+        parts, self._parts, self.rows, self.bytes = self._parts, [], 0, 0
+        taken: list[Rows] = []
+        small: list[tuple[pa.RecordBatch, int]] = []
+        for part in parts:
+            if part[0].num_rows < _WORTH_A_MERGE:
+                small.append(part)
+                continue
+            taken += [_together(each, keys) for each in (small, [part]) if each]
+            small = []
+        return [*taken, _together(small, keys)] if small else taken
+
+
+def _width(schema: pa.Schema, names: Sequence[str]) -> int | None:
+    """The bytes of these columns of a row, if they are the same for all rows: to ask a batch takes longer."""
+    types = [schema.field(name).type for name in names]
+    return sum(-(-type.bit_width // 8) for type in types) if all(map(pa.types.is_primitive, types)) else None
+
+
+def _together(parts: Sequence[tuple[pa.RecordBatch, int]], keys: int) -> Rows:
+    if len(parts) == 1:
+        records, lane = parts[0]
+        return Rows(records.columns[:keys], records, lane)
+    columns = [pa.concat_arrays(each) for each in zip(*(part.columns for part, _ in parts), strict=True)]
+    lanes = np.array([lane for _, lane in parts], dtype=np.int32)
+    return Rows(
+        columns[:keys],
+        pa.RecordBatch.from_arrays(columns, schema=parts[0][0].schema),
+        np.repeat(lanes, [part.num_rows for part, _ in parts]),
+    )
