@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..engine.identity import CheckpointId
 from .events import TaskAcked
 from .manifest import Manifest
 from .pending import PendingCheckpoint
+from .settings import Settings
 from .statistics import (
     CheckpointStatistics,
     Counts,
@@ -32,36 +33,67 @@ from .statistics import (
 
 SLOWEST = 5
 SUMMARISED = 1000
+PORTION = 128
+SPREADS = ("duration", "alignment", "start_delay", "synchronous", "asynchronous", "sizes", "processed", "persisted")
+"""The figures of a vertex, in the order in which they are added."""
 _FIGURES = ("duration", "bytes", "new_bytes", "processed_bytes", "persisted_bytes")
 
 
-class _Figure:
-    """Smallest, largest and sum, as they come."""
+class _Figures:
+    """Smallest, largest and sum of several figures that come together, as they come.
 
-    __slots__ = ("count", "least", "most", "sum")
+    They are looked at a portion at a time, figure by figure: many times faster than one by one.
+    """
+
+    __slots__ = ("_count", "_least", "_most", "_portion", "_sums")
 
     def __init__(self) -> None:
-        self.count, self.least, self.most, self.sum = 0, float("inf"), float("-inf"), 0.0
+        self._portion: list[tuple[float, ...]] = []
+        self._count = 0
+        self._least: list[float] = []
+        self._most: list[float] = []
+        self._sums: list[float] = []
 
-    def add(self, value: float) -> None:
-        self.count += 1
-        self.sum += value
-        self.least = min(self.least, value)
-        self.most = max(self.most, value)
+    def add(self, figures: tuple[float, ...]) -> None:
+        self._portion.append(figures)
+        if len(self._portion) == PORTION:
+            self._digest()
 
-    def spread(self) -> Spread:
-        return Spread(self.least, self.sum / self.count, self.most) if self.count else Spread()
+    def _digest(self) -> None:
+        columns = list(zip(*self._portion, strict=True))
+        if not self._count:
+            self._least, self._most = list(self._portion[0]), list(self._portion[0])
+            self._sums = [0.0] * len(columns)
+        self._least = [min(known, *each) for known, each in zip(self._least, columns, strict=True)]
+        self._most = [max(known, *each) for known, each in zip(self._most, columns, strict=True)]
+        self._sums = [known + sum(each) for known, each in zip(self._sums, columns, strict=True)]
+        self._count += len(self._portion)
+        self._portion.clear()
+
+    @property
+    def count(self) -> int:
+        return self._count + len(self._portion)
+
+    def spreads(self) -> dict[str, Spread]:
+        """By the names in ``SPREADS``."""
+        if self._portion:
+            self._digest()
+        if not self._count:
+            return {name: Spread() for name in SPREADS}
+        means = [each / self._count for each in self._sums]
+        found = map(Spread, self._least, means, self._most)
+        return dict(zip(SPREADS, found, strict=True))
 
 
 class _Vertex:
     """One vertex's part in a checkpoint."""
 
-    __slots__ = ("alignment", "bytes", "duration", "finished", "new_bytes", "slowest", "start_delay", "total")
+    __slots__ = ("bytes", "figures", "finished", "new_bytes", "slowest", "total", "unaligned")
 
     def __init__(self, total: int, finished: int) -> None:
         self.total, self.finished = total, finished
-        self.bytes = self.new_bytes = 0
-        self.duration, self.alignment, self.start_delay = _Figure(), _Figure(), _Figure()
+        self.bytes = self.new_bytes = self.unaligned = 0
+        self.figures = _Figures()
         #: A heap, the fastest of the slowest first: duration, subtask, what to show.
         self.slowest: list[tuple[float, int, TaskCheckpoint]] = []
 
@@ -69,9 +101,19 @@ class _Vertex:
         timing = event.timing
         self.bytes += size
         self.new_bytes += new
-        self.duration.add(duration)
-        self.alignment.add(timing.alignment)
-        self.start_delay.add(timing.start_delay)
+        self.unaligned += timing.unaligned
+        self.figures.add(
+            (
+                duration,
+                timing.alignment,
+                timing.start_delay,
+                timing.synchronous,
+                timing.asynchronous,
+                size,
+                timing.processed_bytes,
+                timing.persisted_bytes,
+            )
+        )
         if len(self.slowest) < SLOWEST or duration > self.slowest[0][0]:
             entry = (duration, -event.task.subtask, TaskCheckpoint(event.task, now, duration, size, timing))
             add = heapq.heappush if len(self.slowest) < SLOWEST else heapq.heappushpop
@@ -80,14 +122,13 @@ class _Vertex:
     def show(self, name: str) -> VertexCheckpoint:
         return VertexCheckpoint(
             vertex=name,
-            acknowledged=self.duration.count + self.finished,
+            acknowledged=self.figures.count + self.finished,
             total=self.total,
             bytes=self.bytes,
             new_bytes=self.new_bytes,
-            duration=self.duration.spread(),
-            alignment=self.alignment.spread(),
-            start_delay=self.start_delay.spread(),
             slowest=tuple(task for _, _, task in sorted(self.slowest, reverse=True)),
+            unaligned=self.unaligned,
+            **self.figures.spreads(),
         )
 
 
@@ -155,6 +196,16 @@ class CheckpointHistory:
             self._count(failed=1, in_progress=-1)
             self._latest["failed"] = shown
 
+    def discarded(self, checkpoints: Collection[CheckpointId]) -> None:
+        """They were deleted."""
+        if not checkpoints:
+            return
+        gone = {one.checkpoint: replace(one, discarded=True) for one in self._over if one.checkpoint in checkpoints}
+        self._over = deque(gone.get(one.checkpoint, one) for one in self._over)
+        for kind, one in self._latest.items():
+            if one.checkpoint in checkpoints:
+                self._latest[kind] = replace(one, discarded=True)
+
     def restored(self, manifest: Manifest, now: float) -> None:
         """Tasks are started from a checkpoint."""
         self._count(restored=1)
@@ -162,7 +213,7 @@ class CheckpointHistory:
             manifest.checkpoint, now, manifest.kind != "checkpoint", manifest.root or manifest.savepoint
         )
 
-    def overview(self) -> Overview:
+    def overview(self, settings: Settings | None = None) -> Overview:
         """Everything, for people."""
         running = [self._show(one, "in progress", None, "") for one in self._running.values()]
         return Overview(
@@ -173,6 +224,7 @@ class CheckpointHistory:
             restored=self._restored,
             history=tuple(sorted((*self._over, *running), key=lambda one: one.checkpoint, reverse=True)),
             summary=self._summary(),
+            settings=settings,
         )
 
     @property

@@ -20,9 +20,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from ..engine.identity import CheckpointId, Committable, StateHandle, TaskId
+from ..engine.identity import CheckpointId, Committable, StateHandle
+from .barrier_orders import BarrierOrders
 from .checkpoint_history import CheckpointHistory
-from .commands import AbortCheckpoint, DiscardState, ProposeRound, TriggerCheckpoint
+from .commands import AbortCheckpoint, DiscardState
 from .completed import CompletedCheckpoints
 from .context import Context
 from .events import Failure, RoundProposed, TaskAcked, TaskDeclined
@@ -33,7 +34,7 @@ from .kinds import CheckpointKind
 from .manifest import TaskState
 from .open_ends import OpenEnds
 from .pending import AckResult, PendingCheckpoint, Phase
-from .plan_calculator import CheckpointPlan, compute_checkpoint_plan, task_ids
+from .plan_calculator import CheckpointPlan, compute_checkpoint_plan
 from .reasons import FailureReason
 from .request_decider import RequestDecider
 from .requests import Cause, Request
@@ -42,6 +43,9 @@ from .tasks import TaskRecord
 
 _REMEMBERED = 64
 """Given-up checkpoints whose late acknowledgements still count as news."""
+
+SOURCE_ENDS = Failure("the end of a source is still on its way to the sinks", retry=True)
+"""Why no place could be found for the barriers. The next checkpoint may find one."""
 
 
 class Checkpoints:
@@ -66,6 +70,7 @@ class Checkpoints:
         #: Given-up checkpoints of this generation, oldest first.
         self._aborted: deque[CheckpointId] = deque(maxlen=_REMEMBERED)
         self.open_ends = OpenEnds(context.tasks, self.decider)
+        self._orders = BarrierOrders(context)
 
     @property
     def pending(self) -> PendingCheckpoint | None:
@@ -126,35 +131,20 @@ class Checkpoints:
         if request is None or not self._may_start:
             return
         plan = compute_checkpoint_plan(context.graph, context.tasks.plan_states())
-        if isinstance(plan, CheckpointPlan) and plan.to_wait_for:
+        if isinstance(plan, CheckpointPlan) and plan.waits:
             self._start(plan, request)
 
     def _start(self, plan: CheckpointPlan, request: Request) -> None:
         context = self._context
         id = CheckpointId(context.generation, self.next_number)
         self.next_number += 1
-        triggers, proposing = task_ids(plan.to_trigger), context.graph.deterministic
-        wait_for, finished = plan.task_set(plan.to_wait_for), plan.task_set(plan.finished)
+        triggers, proposing = context.tasks.ids(plan.to_trigger), context.graph.deterministic
+        wait_for, finished = plan.waiting_set(), plan.finished_set()
         pending = PendingCheckpoint(id, triggers, wait_for, proposing, context.now, request, finished)
         self.pendings[id] = pending
         self.history.started(pending)
         self.decider.started(request, context.now)
-        self._tell(pending, triggers)
-
-    def _tell(self, pending: PendingCheckpoint, tasks: tuple[TaskId, ...]) -> None:
-        """Ask for a round, or order the barrier, whatever the phase wants."""
-        context, proposing, stop = self._context, pending.phase is Phase.PROPOSING, pending.request.stop
-        for task in tasks:
-            record = context.tasks[task]
-            if record.attempt is None:
-                continue
-            pending.triggers[task] = context.now
-            if proposing:
-                context.order(ProposeRound(task, record.attempt, pending.id))
-            else:
-                at = pending.at_round(record.region, context.graph.deterministic)
-                started = pending.started_at
-                context.order(TriggerCheckpoint(task, record.attempt, pending.id, pending.barrier, at, started, stop))
+        self._orders.begin(pending)
 
     def proposed(self, event: RoundProposed, record: TaskRecord) -> None:
         """A source holds. When all do, the barrier goes to the largest round of each region."""
@@ -164,17 +154,17 @@ class Checkpoints:
             self._trigger_if_proposed(pending)
 
     def _trigger_if_proposed(self, pending: PendingCheckpoint) -> None:
-        if pending.phase is Phase.PROPOSING and not pending.unproposed:
-            pending.move(Phase.TRIGGERED)
-            self._tell(pending, tuple(pending.triggers))
+        if pending.phase is not Phase.PROPOSING or pending.unproposed:
+            return
+        if pending.is_undecided:
+            self.failed(pending, SOURCE_ENDS, FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING, Origin.TASK)
+            return
+        pending.move(Phase.TRIGGERED)
+        self._orders.tell(pending, tuple(pending.triggers))
 
     def resend(self, before: float) -> None:
         """Ask or order again where no answer came."""
-        for pending in self.pendings.values():
-            if pending.is_open:
-                proposing = pending.phase is Phase.PROPOSING
-                silent = pending.unproposed if proposing else [t for t in pending.triggers if t in pending.waiting]
-                self._tell(pending, tuple(task for task in sorted(silent) if pending.triggers[task] <= before))
+        self._orders.resend(self.pendings.values(), before)
 
     # --- answers -------------------------------------------------------------------------------------------------
 
@@ -192,8 +182,8 @@ class Checkpoints:
             TaskState(task=record.id, state=event.state, committables=committables, data_ended=event.data_ended)
         )
         if result is AckResult.ACCEPTED:
-            self._accepted(pending, event, record)
-            return event.data_ended or not pending.waiting or pending.has_left_sources != had_left
+            wish = self._accepted(pending, event, record)
+            return wish or not pending.waiting or pending.has_left_sources != had_left
         if result is AckResult.LATE:
             self._discard_late(event)
         return False
@@ -206,7 +196,8 @@ class Checkpoints:
                 return pending
         return None
 
-    def _accepted(self, pending: PendingCheckpoint, event: TaskAcked, record: TaskRecord) -> None:
+    def _accepted(self, pending: PendingCheckpoint, event: TaskAcked, record: TaskRecord) -> bool:
+        """Whether another checkpoint is wanted because of it."""
         self.history.acknowledged(event, self._context.now)
         if pending.kind.commits:
             record.unsaved = ()
@@ -214,8 +205,7 @@ class Checkpoints:
             pending.finished_on_restore.add(record.id)
         if event.union:
             pending.union.setdefault(record.id.vertex, set()).update(event.union)
-        if event.data_ended:
-            self.data_ended(record)
+        return event.data_ended and self.data_ended(record)
 
     def declined(self, event: TaskDeclined) -> None:
         """A task could not take its snapshot: the checkpoint fails."""
@@ -235,26 +225,30 @@ class Checkpoints:
         record.unsaved += tuple(c for c in committables if c not in known)
 
     def data_ended(self, record: TaskRecord) -> bool:
-        """The task's data have ended; whether that ends a branch, which then wants its checkpoint at once."""
+        """The task's data have ended; whether that ends the first branch that wants its checkpoint at once."""
         tasks = self._context.tasks
         if record.state is TaskStatus.RUNNING:
             tasks.move(record, TaskStatus.DATA_ENDED)
         return self.open_ends.data_ended(record)
 
-    def finished(self, record: TaskRecord) -> None:
-        """The task is over. Pending checkpoints that waited for it are repaired.
+    def finished(self, record: TaskRecord) -> bool:
+        """The task is over. Pending checkpoints that waited for it are repaired; whether something is possible by that.
 
         Not one that is older than the checkpoint that let the task end: what it was at that cut, nobody knows but by
         its acknowledgement, which may still come.
         """
-        covered = record.covered_by
-        for pending in self.pendings.values():
+        covered, news = record.covered_by, False
+        for pending in list(self.pendings.values()):
+            had_left = pending.has_left_sources
             if covered is None or covered > pending.id or not pending.drop_finished(record.id):
                 continue
             self.history.finished(pending, record.id.vertex)
             unfed = unfed_consumers(self._context.graph, self._context.tasks, record.id)
-            self._tell(pending, pending.add_triggers(unfed, self._context.now))
+            self._orders.tell(pending, pending.add_triggers(unfed, self._context.now))
             self._trigger_if_proposed(pending)
+            given_up = not pending.is_open
+            news = news or given_up or not pending.waiting or pending.has_left_sources != had_left
+        return news
 
     # --- end -----------------------------------------------------------------------------------------------------
 

@@ -48,17 +48,20 @@ class CommitLedger:
         if outstanding is None:
             outstanding = self._tasks[task] = Outstanding()
         outstanding.attempt, outstanding.checkpoint, outstanding.sent_at = attempt, checkpoint, now
-        listed = tuple(committable for known, committable in outstanding.entries if known <= checkpoint)
-        return CommitPermit(checkpoint, listed)
+        listed = [one for known, one in outstanding.entries if known is checkpoint or known <= checkpoint]
+        return CommitPermit(checkpoint, tuple(listed))
 
     def confirm(self, task: TaskId, attempt: Attempt, checkpoint: CheckpointId) -> bool:
         """The attempt has committed everything up to the checkpoint; whether anything was open."""
         outstanding = self._tasks.get(task)
         if outstanding is None or outstanding.attempt != attempt:
             return False
-        outstanding.entries = [entry for entry in outstanding.entries if entry[0] > checkpoint]
+        if outstanding.entries:
+            outstanding.entries = [entry for entry in outstanding.entries if entry[0] > checkpoint]
         if outstanding.checkpoint is not None and outstanding.checkpoint <= checkpoint:
-            self.forget_notice(task)
+            outstanding.attempt = outstanding.checkpoint = None
+            if not outstanding.entries:
+                del self._tasks[task]
         return True
 
     def forget_notice(self, task: TaskId) -> None:

@@ -50,7 +50,7 @@ class Committing:
     def confirm(self, task: TaskId, attempt: Attempt, checkpoint: CheckpointId) -> None:
         """Somebody has committed. A task that is gone needs no notice, only its entries gone."""
         self.ledger.confirm(task, attempt, checkpoint)
-        if attempt == self.orphan_attempt and self.ledger.newest(task) is None:
+        if attempt.number == 0 and attempt == self.orphan_attempt and self.ledger.newest(task) is None:
             self.ledger.forget_notice(task)
 
     def deployed(self, task: TaskId) -> None:

@@ -17,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..engine.identity import CheckpointId, StateHandle, TaskId
 from .kinds import CheckpointKind
@@ -34,6 +34,7 @@ class Gone:
     handles: tuple[StateHandle, ...] = ()
     snapshots: tuple[Manifest, ...] = ()
     """Claimed snapshots outside the job's folder."""
+    checkpoints: tuple[CheckpointId, ...] = ()
 
 
 class CompletedCheckpoints:
@@ -104,7 +105,7 @@ class CompletedCheckpoints:
         self._kept.append(manifest)
         obsolete, self._obsolete = tuple(self._obsolete), []
         gone = self._shrink(doubtful)
-        return Gone((*gone.numbers, *obsolete), gone.handles, gone.snapshots)
+        return replace(gone, numbers=(*gone.numbers, *obsolete))
 
     def hold(self, checkpoint: CheckpointId) -> bool:
         """Somebody wants to depend on the checkpoint; whether it is kept. If so, until the log says who."""
@@ -172,6 +173,7 @@ class CompletedCheckpoints:
             tuple(manifest.number for manifest in manifests),
             self.unreferenced(_handles((*manifests, *doubtful))),
             tuple(manifest for manifest in manifests if manifest.root and manifest.claimed),
+            tuple(manifest.checkpoint for manifest in manifests),
         )
 
     def _stored(self, manifest: Manifest) -> StoredCheckpoint:

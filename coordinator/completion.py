@@ -70,7 +70,7 @@ class Completion:
     def _manifest(self, pending: PendingCheckpoint) -> Manifest | None:
         made = make_manifest(self._context, pending, self.completed, self._committing.ledger.uncommitted())
         if isinstance(made, Manifest):
-            pending.named = frozenset(handle.location for state in made.tasks for handle in state.state)
+            pending.named = {handle.location: handle for state in made.tasks for handle in state.state}
         if isinstance(made, Rejected):
             self._checkpoints.failed(pending, Failure(made.message, retry=True), made.reason)
             return None
@@ -142,6 +142,7 @@ class Completion:
         """Order deleted what nobody needs any more."""
         if gone.numbers:
             self._context.order(DiscardEntries(gone.numbers))
+        self._checkpoints.history.discarded(gone.checkpoints)
         for snapshot in gone.snapshots:
             handles = tuple(handle for state in snapshot.tasks for handle in state.state)
             self._context.order(DiscardSnapshot(snapshot.root, handles))

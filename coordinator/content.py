@@ -127,7 +127,7 @@ def complete_content(said: Acknowledged, plan: CheckpointPlan, after_finish: boo
     if not after_finish:
         return content
     fully = {*plan.fully_finished, *(task.vertex for task in said.finished_on_restore)}
-    partly = {vertex for vertex in plan.finished if vertex not in fully}
+    partly = {vertex for vertex in plan.ended if vertex not in fully}
     refusal = next(_union_conflicts(said, partly), None)
     if refusal is not None:
         return refusal

@@ -102,8 +102,8 @@ class TaskDeployed:
 class RoundProposed:
     """The task's sources stand in ``round`` and will not pass its end before a trigger or an abort.
 
-    A task without sources proposes -1: any round suits it. One whose source has ended proposes ``FINAL_ROUND``, which
-    is larger than any: its barrier can only follow the end of its data, so all the others go on to theirs.
+    -1 if no round has begun. ``FINAL_ROUND`` if the task has no sources, or they have ended and what was emitted
+    because of that has been processed: any round of the others suits it. ``CLOSING_ROUND`` if it has not been.
     """
 
     task: TaskId

@@ -16,6 +16,7 @@ from enum import Enum
 from functools import cached_property
 
 from ..engine.identity import TaskId
+from .channel_mapping import ChannelMapper
 
 
 class Pattern(Enum):
@@ -29,21 +30,28 @@ class Pattern(Enum):
 @dataclass(frozen=True, slots=True)
 class Vertex:
     """A stage: ``parallelism`` equal tasks. ``operators``: the ids under which its state is stored; empty: unknown.
-    ``lanes``: into how many lanes it is divided; 0: as the graph's."""
+    ``lanes``: into how many lanes it is divided; 0: as the graph's. ``paced``: it takes no more rows than somebody
+    outside the job reads (a feed)."""
 
     name: str
     parallelism: int
     operators: tuple[str, ...] = ()
     lanes: int = 0
+    paced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class JobEdge:
-    """Data flow from one vertex to another."""
+    """Data flow from one vertex to another. ``name``: the exchange, as its channel files name it.
+
+    ``mapper``: which consumers read the batches that were in flight to others, at another parallelism.
+    """
 
     source: str
     target: str
     pattern: Pattern
+    name: str = ""
+    mapper: ChannelMapper = ChannelMapper.RANGE
 
 
 def pointwise_upstreams(upstream: int, downstream: int, subtask: int) -> range:
@@ -60,6 +68,12 @@ def owned_lanes(subtask: int, parallelism: int, lanes: int) -> range:
 def lane_owner(lane: int, parallelism: int, lanes: int) -> int:
     """The subtask that owns a lane."""
     return ((lane + 1) * parallelism - 1) // lanes
+
+
+def former_lane_owners(subtask: int, old: int, new: int, lanes: int) -> range:
+    """Of ``old`` subtasks those whose lanes meet the lanes of ``subtask`` of ``new`` ones."""
+    mine = owned_lanes(subtask, new, lanes)
+    return range(lane_owner(mine[0], old, lanes), lane_owner(mine[-1], old, lanes) + 1) if mine else range(0)
 
 
 @dataclass(frozen=True)
@@ -106,6 +120,11 @@ class ExecutionGraph:
     def operators(self) -> Mapping[str, tuple[str, ...]]:
         """Vertex name to its operators."""
         return {vertex.name: vertex.operators for vertex in self.vertices}
+
+    @cached_property
+    def paced(self) -> tuple[str, ...]:
+        """The vertices that somebody outside the job sets the pace of."""
+        return tuple(vertex.name for vertex in self.vertices if vertex.paced)
 
     @cached_property
     def inputs(self) -> Mapping[str, tuple[JobEdge, ...]]:

@@ -17,6 +17,8 @@ from typing import TypeVar
 class JobState(Enum):
     """Where a job stands as a whole."""
 
+    __hash__ = object.__hash__  # members are compared by identity; Enum hashes their names, in Python
+
     CREATED = "created"
     """Built; ``start`` was not called."""
     CLAIMING = "claiming"
@@ -46,6 +48,8 @@ class JobState(Enum):
 
 class TaskStatus(Enum):
     """Where the current attempt of a task stands, as far as the coordinator has heard."""
+
+    __hash__ = object.__hash__
 
     CREATED = "created"
     """Never deployed in this generation."""

@@ -138,7 +138,7 @@ class Coordinator:
 
     def checkpoint_statistics(self) -> Overview:
         """Counts, history and summary of this coordinator's checkpoints."""
-        return self._job.checkpoints.history.overview()
+        return self._job.checkpoints.history.overview(self._context.settings)
 
     def story(self, word: str = "") -> str:
         """The last events and orders, as text; only those that mention ``word``."""
@@ -264,8 +264,7 @@ class Coordinator:
             return True
         self._context.tasks.move(record, TaskStatus.FINISHED)
         job.committing.finished(record.id)
-        job.checkpoints.finished(record)
-        return bool(job.checkpoints.pendings) or self._context.tasks.all_finished
+        return job.checkpoints.finished(record) or self._context.tasks.all_finished
 
     def _note_loss(self, event: TaskFailed | TaskLost) -> None:
         job = self._job

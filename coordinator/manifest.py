@@ -21,8 +21,9 @@ import msgspec
 
 from ..engine.identity import CheckpointId, Committable, StateHandle, TaskId
 
-FORMAT = 2
-"""Version of the entries' form, stored in every entry. 2: manifests with a root, a kind and operators; pins."""
+FORMAT = 3
+"""Version of the form, stored in every entry. 2: manifests with a root, a kind and operators; pins. 3: files of
+batches in flight among those of a task."""
 
 
 class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True):
@@ -41,7 +42,10 @@ class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True):
 
 
 class TaskState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint holds of one task. A finished task's last state is carried on, so that its lanes stay known."""
+    """What a checkpoint holds of one task. A finished task's last state is carried on, so that its lanes stay known.
+
+    ``state``: all its files, those of batches in flight among them.
+    """
 
     task: TaskId
     state: tuple[StateHandle, ...] = ()

@@ -5,7 +5,7 @@ Rules:
 1. What the manifest says of operators that have finished, and whether it may say so, is ``content.py``'s to decide: a
    checkpoint that it rejects is given up quietly.
 2. The state of a task that has finished, or that was deployed as finished, is carried on from the newest checkpoint;
-   its committables are visible, or open in the ledger.
+   its committables are visible, or open in the ledger. Not its channel files: it is over, so all has arrived.
 3. A savepoint refers to copies of its own, named relative to its folder, and to nothing else.
 """
 
@@ -135,11 +135,15 @@ def _task_states(pending: PendingCheckpoint, completed: CompletedCheckpoints) ->
 
 
 def carried(completed: CompletedCheckpoints, task: TaskId) -> TaskState:
-    """A finished task's last state. Its committables are visible, or open in the ledger."""
+    """A finished task's last state. Its committables are visible, or open in the ledger; what it had in flight has been
+    processed, or stands in the channel files of those that it was for."""
     state = completed.state_of(task)
     if state is None:
         raise AssertionError(f"{task} has finished, but no completed checkpoint holds it")
-    return state if state.finished and not state.committables else replace(state, committables=(), finished=True)
+    if state.finished and not state.committables:
+        return state
+    files = tuple(handle for handle in state.state if not handle.is_channel_file)
+    return replace(state, state=files, committables=(), finished=True)
 
 
 def make_savepoint(manifest: Manifest) -> tuple[Manifest, tuple[tuple[str, str], ...]]:
@@ -158,7 +162,7 @@ def make_savepoint(manifest: Manifest) -> tuple[Manifest, tuple[tuple[str, str],
 
 
 def _moved(handle: StateHandle, location: str) -> StateHandle:
-    return StateHandle(handle.operator, location, handle.bytes, handle.rows)
+    return StateHandle(handle.operator, location, handle.bytes, handle.rows, handle.holds)
 
 
 def imported(

@@ -16,11 +16,11 @@ class OpenEnds:
         self._regions: set[int] = set()
 
     def data_ended(self, record: TaskRecord) -> bool:
-        """The task's data have ended; whether some branch has by now."""
-        if self._tasks.branch_ended(self._tasks.region_of(record)):
-            self._regions.add(record.region)
-            self._decider.want_final(True)
-        return bool(self._regions)
+        """The task's data have ended; whether a checkpoint is wanted now that was not before."""
+        if not self._tasks.branch_ended(self._tasks.region_of(record)):
+            return False
+        self._regions.add(record.region)
+        return self._decider.want_final(True)
 
     def region_stopped(self, region: Region) -> None:
         """Its tasks will reach their end again."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 
-from ..engine.identity import FINAL_ROUND, BarrierKind, CheckpointId, StateHandle, TaskId
+from ..engine.identity import FINAL_ROUND, UNDECIDED_ROUND, BarrierKind, CheckpointId, StateHandle, TaskId, later_round
 from .job_states import check_move
 from .kinds import CheckpointKind
 from .manifest import TaskState
@@ -25,6 +25,8 @@ from .task_set import TaskSet
 
 class Phase(Enum):
     """Where a pending checkpoint stands."""
+
+    __hash__ = object.__hash__  # as in ``job_states``
 
     PROPOSING = "proposing"
     """Sources hold at the end of their round and propose it. Deterministic flows only."""
@@ -96,7 +98,7 @@ class PendingCheckpoint:
         self.finished_on_restore: set[TaskId] = set()
         self.union: dict[str, set[str]] = {}
         #: The files that its manifest names, once it is made: those of tasks that had finished are among them.
-        self.named: frozenset[str] = frozenset()
+        self.named: Mapping[str, StateHandle] = {}
         #: Where the savepoint lies, once it does.
         self.location = ""
 
@@ -141,12 +143,17 @@ class PendingCheckpoint:
         if self.phase is not Phase.PROPOSING or task not in self.unproposed:
             return False
         self.unproposed.discard(task)
-        self.rounds[region] = max(self.rounds.get(region, -1), round)
+        self.rounds[region] = later_round(round, self.rounds.get(region, FINAL_ROUND))
         return True
 
     @property
+    def is_undecided(self) -> bool:
+        """Whether no place can be found for some region's barriers."""
+        return UNDECIDED_ROUND in self.rounds.values()
+
+    @property
     def waits_for_the_end(self) -> bool:
-        """Whether some region's barriers can stand behind the end of all its data only."""
+        """Whether some region's barriers stand behind the end of all its data: no source of it has rows left."""
         return any(round >= FINAL_ROUND for round in self.rounds.values())
 
     def at_round(self, region: int, deterministic: bool) -> int | None:
@@ -183,8 +190,8 @@ class PendingCheckpoint:
         return added
 
     def handles(self) -> tuple[StateHandle, ...]:
-        """The files acknowledged so far."""
-        return tuple(handle for state in self.acked.values() for handle in state.state)
+        """The files acknowledged so far, and those that stayed because its manifest names them."""
+        return (*(handle for state in self.acked.values() for handle in state.state), *self.named.values())
 
     def task_states(self, carried: Callable[[TaskId], TaskState]) -> tuple[TaskState, ...]:
         """What the manifest will hold. ``carried``: the last state of a task that has finished."""

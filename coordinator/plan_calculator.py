@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Self
 
 import numpy as np
@@ -66,26 +67,53 @@ class NotReady:
 
 @dataclass(frozen=True, eq=False)
 class CheckpointPlan:
-    """Subtask numbers by vertex; vertices without any are left out. ``parallelism``: subtasks of every vertex."""
+    """One flag per subtask; vertices without any that is set are left out. ``parallelism``: subtasks of every vertex.
 
-    to_trigger: Mapping[str, Subtasks]
-    to_wait_for: Mapping[str, Subtasks]
-    finished: Mapping[str, Subtasks]
+    Flags are an eighth of what subtask numbers are, and most plans need numbers for sources only: these are made when
+    asked for.
+    """
+
+    triggers: Mapping[str, Flags]
+    waits: Mapping[str, Flags]
+    ended: Mapping[str, Flags]
     fully_finished: tuple[str, ...]
     parallelism: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def to_trigger(self) -> Mapping[str, Subtasks]:
+        """Subtask numbers by vertex: who gets the trigger."""
+        return _numbers(self.triggers)
+
+    @cached_property
+    def to_wait_for(self) -> Mapping[str, Subtasks]:
+        """Who must acknowledge."""
+        return _numbers(self.waits)
 
     @property
     def to_commit_to(self) -> Mapping[str, Subtasks]:
         """Who is told about the outcome: those that were waited for."""
         return self.to_wait_for
 
-    def task_set(self, subtasks: Mapping[str, Subtasks]) -> TaskSet:
-        """The plan's part as a set, without an object per task."""
-        flags: dict[str, bytearray] = {}
-        for vertex, numbers in subtasks.items():
-            flags[vertex] = bytearray(self.parallelism[vertex])
-            np.frombuffer(flags[vertex], dtype=np.uint8)[numbers] = 1
-        return TaskSet(flags)
+    @cached_property
+    def finished(self) -> Mapping[str, Subtasks]:
+        """Who has ended already."""
+        return _numbers(self.ended)
+
+    def waiting_set(self) -> TaskSet:
+        """Who must acknowledge, as a set of its own, without an object per task."""
+        return _task_set(self.waits)
+
+    def finished_set(self) -> TaskSet:
+        """Who has ended already."""
+        return _task_set(self.ended)
+
+
+def _numbers(flags: Mapping[str, Flags]) -> Mapping[str, Subtasks]:
+    return {vertex: np.flatnonzero(each) for vertex, each in flags.items()}
+
+
+def _task_set(flags: Mapping[str, Flags]) -> TaskSet:
+    return TaskSet({vertex: bytearray(each.view(np.uint8)) for vertex, each in flags.items()})
 
 
 def ended_plan(finished: TaskSet, parallelism: Mapping[str, int]) -> CheckpointPlan:
@@ -95,8 +123,7 @@ def ended_plan(finished: TaskSet, parallelism: Mapping[str, int]) -> CheckpointP
     for task in finished:
         flags[task.vertex][task.subtask] = True
     fully = tuple(name for name, count in counts.items() if count == parallelism[name])
-    ended = {name: np.flatnonzero(vertex) for name, vertex in flags.items()}
-    return CheckpointPlan({}, {}, ended, fully, parallelism)
+    return CheckpointPlan({}, {}, flags, fully, parallelism)
 
 
 def task_ids(subtasks: Mapping[str, Subtasks]) -> tuple[TaskId, ...]:
@@ -112,12 +139,12 @@ def compute_checkpoint_plan(
     if some_finished and not after_finish:
         return NotReady("a task has finished, and checkpoints after that are switched off")
     for name in graph.order:
-        waiting = ~states[name].running & ~states[name].ended if some_finished else ~states[name].running
-        if waiting.any():
-            return NotReady(f"{TaskId(name, int(waiting.argmax()))} is not running")
-    trigger: dict[str, Subtasks] = {}
-    wait_for: dict[str, Subtasks] = {}
-    ended: dict[str, Subtasks] = {}
+        ready = states[name].running | states[name].ended if some_finished else states[name].running
+        if not ready.all():
+            return NotReady(f"{TaskId(name, int(ready.argmin()))} is not running")
+    trigger: dict[str, Flags] = {}
+    wait_for: dict[str, Flags] = {}
+    ended: dict[str, Flags] = {}
     for name in graph.order:
         vertex = states[name]
         _put(trigger, name, _without_running_upstream(graph, states, name))
@@ -143,12 +170,20 @@ def _fed(edge: JobEdge, upstream: Flags, downstream: int) -> Flags:
         return np.full(downstream, bool(upstream.any()))
     if len(upstream) == downstream:
         return upstream
-    first = np.arange(downstream, dtype=np.int64) * len(upstream) // downstream
+    first = _first_upstreams(len(upstream), downstream)
     # With more upstreams each subtask reads from its first up to the next one's first, else it reads its first alone.
     fed: Flags = np.logical_or.reduceat(upstream, first) if len(upstream) > downstream else upstream[first]
     return fed
 
 
-def _put(into: dict[str, Subtasks], name: str, flags: Flags) -> None:
+@lru_cache(maxsize=8)
+def _first_upstreams(upstream: int, downstream: int) -> Subtasks:
+    """The first upstream subtask of every downstream one; a graph asks again at every checkpoint."""
+    first: Subtasks = np.arange(downstream, dtype=np.int64) * upstream // downstream
+    first.setflags(write=False)
+    return first
+
+
+def _put(into: dict[str, Flags], name: str, flags: Flags) -> None:
     if flags.any():
-        into[name] = np.flatnonzero(flags)
+        into[name] = flags

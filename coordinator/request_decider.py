@@ -84,9 +84,10 @@ class RequestDecider:
         self._savepoints.clear()
         return given_up
 
-    def want_final(self, wanted: bool) -> None:
-        """Whether some ended branch still needs a checkpoint that covers it."""
-        self._final = wanted
+    def want_final(self, wanted: bool) -> bool:
+        """Whether some ended branch still needs a checkpoint that covers it; the answer: whether that is new."""
+        before, self._final = self._final, wanted
+        return before is not wanted
 
     def started(self, request: Request, now: float) -> None:
         """The checkpoint that :meth:`choose` named starts."""

@@ -11,6 +11,7 @@ Rules:
 4. A vertex whose tasks had all finished is deployed as finished, but not at another parallelism nor from a snapshot
    outside the job's folder: the tasks then write their state again, so that each file is its own subtask's, and that
    the job's first own checkpoint needs nothing of the snapshot.
+5. Batches that were in flight are handed out as ``restoring_channels.py`` says.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from dataclasses import dataclass
 
 from ..engine.identity import StateHandle, TaskId
 from .events import Failure
-from .execution_graph import ExecutionGraph, lane_owner, owned_lanes
+from .execution_graph import ExecutionGraph, former_lane_owners
 from .kinds import ClaimMode
 from .manifest import Manifest
 from .restore_check import FinishedState, OperatorName, check_restore, find_left_behind
+from .restoring_channels import StoredChannels, check_channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +53,13 @@ def check_snapshot(graph: ExecutionGraph, snapshot: Snapshot) -> Failure | None:
             remedy=f"give the flow {manifest.lanes} lanes",
             kind="ConfigurationError",
         )
+    stuck = check_channels(graph, manifest, snapshot.allow_left_behind)
+    if stuck is not None:
+        return stuck
     names = {vertex: [OperatorName(each) for each in operators] for vertex, operators in graph.operators.items()}
     if not all(names.values()):
         return None
-    held = {handle.operator for state in manifest.tasks for handle in state.state}
+    held = {handle.operator for state in manifest.tasks for handle in state.state if not handle.is_channel_file}
     refused = find_left_behind(names, held, snapshot.allow_left_behind)
     return refused or check_restore(graph, names, finished_states(manifest))
 
@@ -81,11 +86,14 @@ class StoredState:
         self._old = dict(manifest.parallelism) if manifest is not None else {}
         self._by_operator = manifest is not None and bool(manifest.root) and all(graph.operators.values())
         self._union = frozenset(each.operator for each in manifest.operators if each.union) if manifest else frozenset()
+        self._channels = StoredChannels(manifest, graph)
         #: By old vertex, or by operator, then by old subtask. The vertex that an operator was in.
         self._files: dict[str, dict[int, list[StateHandle]]] = {}
         self._vertex: dict[str, str] = {}
         for state in manifest.tasks if manifest is not None else ():
             for handle in state.state:
+                if handle.is_channel_file:
+                    continue
                 key = handle.operator if self._by_operator else state.task.vertex
                 self._vertex[key] = state.task.vertex
                 self._files.setdefault(key, {}).setdefault(state.task.subtask, []).append(handle)
@@ -98,7 +106,7 @@ class StoredState:
             files = self._files.get(key)
             if files is not None:
                 found += self._chosen(files, task, self._old.get(self._vertex[key], len(files)))
-        return tuple(found)
+        return (*found, *self._channels.of(task))
 
     def _chosen(self, files: Mapping[int, list[StateHandle]], task: TaskId, old: int) -> list[StateHandle]:
         mine = self._former(task, old)
@@ -118,5 +126,4 @@ class StoredState:
             return range(task.subtask, task.subtask + 1)
         if not lanes:
             return None
-        mine = owned_lanes(task.subtask, new, lanes)
-        return range(lane_owner(mine[0], old, lanes), lane_owner(mine[-1], old, lanes) + 1) if mine else range(0)
+        return former_lane_owners(task.subtask, old, new, lanes)

@@ -12,6 +12,7 @@ from ..engine.identity import CheckpointId, TaskId
 from .events import NO_TIMING, Failure, SnapshotTiming
 from .job_states import FINAL_JOB_STATES, JobState
 from .requests import SavepointResult
+from .settings import Settings
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,11 @@ class TaskCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class VertexCheckpoint:
-    """All tasks of one vertex in a checkpoint. ``slowest``: those with the longest duration, the slowest first."""
+    """All tasks of one vertex in a checkpoint. ``slowest``: those with the longest duration, the slowest first.
+
+    The figures are those of :class:`SnapshotTiming`; ``sizes``: of each task's state. ``unaligned``: how many tasks cut
+    before the data that their barriers had yet to pass.
+    """
 
     vertex: str
     acknowledged: int
@@ -59,6 +64,12 @@ class VertexCheckpoint:
     alignment: Spread
     start_delay: Spread
     slowest: tuple[TaskCheckpoint, ...]
+    synchronous: Spread = Spread()
+    asynchronous: Spread = Spread()
+    sizes: Spread = Spread()
+    processed: Spread = Spread()
+    persisted: Spread = Spread()
+    unaligned: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +97,13 @@ class CheckpointStatistics:
     vertices: tuple[VertexCheckpoint, ...]
     location: str = ""
     failure: str = ""
+    discarded: bool = False
+    """Whether it was deleted since."""
+
+    @property
+    def unaligned(self) -> int:
+        """How many tasks cut before the data that their barriers had yet to pass."""
+        return sum(vertex.unaligned for vertex in self.vertices)
 
     @property
     def slowest(self) -> TaskCheckpoint | None:
@@ -141,6 +159,8 @@ class Overview:
     history: tuple[CheckpointStatistics, ...] = ()
     summary: Mapping[str, Summary] = field(default_factory=dict)
     """By figure: duration, bytes, new_bytes, processed_bytes, persisted_bytes."""
+    settings: Settings | None = None
+    """What the checkpoints are taken by."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +188,8 @@ class JobStatus:
     """Who depends on which checkpoint."""
     refused_pins: tuple[str, ...] = ()
     """The newest names whose checkpoint was not kept any more when they asked."""
+    skipped: tuple[str, ...] = ()
+    """Splits of the input that are poison and are not read any more, each with the reason, in a sentence."""
 
     @property
     def is_over(self) -> bool:

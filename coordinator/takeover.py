@@ -20,6 +20,7 @@ from .events import EntryFailed, EntryRefused, EntryStored, Failure, LogFailed, 
 from .manifest import Claim, LogEntry, encode
 from .recovery import Over, Refused, TakeOver, decide_recovery, generation_of
 from .restoring import Snapshot, check_snapshot
+from .restoring_channels import check_channels
 
 TRIES = 3
 """Times that a store which fails is tried before the job is given up: enough for a hiccup, too few to wait for it."""
@@ -89,10 +90,8 @@ class TakeOverAttempt:
             return decision.failure
         if isinstance(decision, Over):
             return AlreadyOver(decision)
-        if self._snapshot is not None and decision.latest is None:
-            refused = check_snapshot(context.graph, self._snapshot)
-            if refused is not None:
-                return refused
+        if (refused := self._cannot_restore(decision)) is not None:
+            return refused
         self._decision = decision
         self._claim = Claim(
             number=decision.number,
@@ -120,8 +119,15 @@ class TakeOverAttempt:
                 return decision.failure
             if isinstance(decision, Over):
                 return AlreadyOver(decision)
-            return self._claimed(decision)
+            return self._cannot_restore(decision) or self._claimed(decision)
         return self._decide(entries)
+
+    def _cannot_restore(self, decision: TakeOver) -> Failure | None:
+        """Why this flow cannot go on from what it would go on from."""
+        graph, snapshot = self._context.graph, self._snapshot
+        if decision.latest is not None:
+            return check_channels(graph, decision.latest)
+        return check_snapshot(graph, snapshot) if snapshot is not None else None
 
     def _claimed(self, decision: TakeOver) -> Claimed:
         self._context.claim = self._claim

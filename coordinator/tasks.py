@@ -17,7 +17,7 @@ from ..engine.identity import Attempt, CheckpointId, Committable, TaskId
 from .commands import DeployTask
 from .execution_graph import ExecutionGraph
 from .job_states import LEGAL_TASK_MOVES, STARTED, TaskStatus, check_move
-from .plan_calculator import VertexStates
+from .plan_calculator import Subtasks, VertexStates
 
 _STATES = tuple(TaskStatus)
 _LEGAL = {before.code: frozenset(to.code for to in moves) for before, moves in LEGAL_TASK_MOVES.items()}
@@ -128,10 +128,13 @@ class TaskTable:
 
     def current(self, task: TaskId, attempt: Attempt) -> TaskRecord | None:
         """The record if ``attempt`` is the task's and has not stopped; None for the word of a stale attempt."""
-        record = self.get(task)
-        if record is None or record.state is TaskStatus.STOPPED:
+        records = self._records.get(task.vertex)
+        if records is None or task.subtask >= len(records):
             return None
-        return record if record.attempt is attempt or record.attempt == attempt else None
+        record = records[task.subtask]
+        known = record.attempt
+        current = known is attempt or known == attempt
+        return record if current and record.state is not TaskStatus.STOPPED else None
 
     def shown(self) -> Mapping[TaskId, str]:
         """Every task's state, for people; the same object until a state changes."""
@@ -214,6 +217,14 @@ class TaskTable:
                 return True
             draining[vertex] = ends_soon or after
         return False
+
+    def ids(self, subtasks: Mapping[str, Subtasks]) -> list[TaskId]:
+        """A plan's part as ids, those that the records have."""
+        found: list[TaskId] = []
+        for vertex, numbers in subtasks.items():
+            records = self._records[vertex]
+            found += [records[number].id for number in numbers.tolist()]
+        return found
 
     def plan_states(self) -> dict[str, VertexStates]:
         """The states as the plan calculator wants them."""

@@ -20,6 +20,25 @@ FINAL_ROUND = 2**62
 """The round of the rows that operators emit when they finish. It is the same for every lane and subtask, so that the
 place of those rows in the order does not depend on which subtask saw how many rounds."""
 
+CLOSING_ROUND = FINAL_ROUND + 1
+"""Where a source stands whose data have ended, while what was emitted because of that is still on its way."""
+
+UNDECIDED_ROUND = FINAL_ROUND + 2
+"""What sources agree on while the end of some is on its way and others go on: no barrier can be placed."""
+
+
+def later_round(*rounds: int) -> int:
+    """The round after which sources that stand in ``rounds`` place a barrier: the latest.
+
+    Those in ``FINAL_ROUND`` have ended: theirs stands behind their end, whatever the others do. If nobody goes on, that
+    of those in ``CLOSING_ROUND`` does, too. Else it would stand behind rows that a merge keeps until the others have
+    come to their end.
+    """
+    live = [round for round in rounds if round < FINAL_ROUND]
+    if not live:
+        return max(rounds)
+    return UNDECIDED_ROUND if max(rounds) > FINAL_ROUND else max(live)
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class TaskId:
@@ -65,14 +84,33 @@ class BarrierKind(Enum):
     """Emit what depends on the input so far and forget it (the task barrier)."""
 
 
+class Holds(Enum):
+    """What a file of a checkpoint holds."""
+
+    STATE = "state"
+    INPUT = "input"
+    """Batches that had come to the task and that it had not processed at its cut (unaligned checkpoints)."""
+    OUTPUT = "output"
+    """Batches that the task had made and that its barrier overtook before they left it."""
+
+
 @dataclass(frozen=True, slots=True)
 class StateHandle:
-    """An immutable state file of one operator of one task. ``location`` is relative to the checkpoint folder."""
+    """An immutable file of one task. ``location`` is relative to the checkpoint folder.
+
+    ``operator``: whose state it is; of a channel file (``holds`` is not STATE) the exchange whose batches are in it.
+    """
 
     operator: str
     location: str
     bytes: int
     rows: int
+    holds: Holds = Holds.STATE
+
+    @property
+    def is_channel_file(self) -> bool:
+        """Whether it holds batches in flight."""
+        return self.holds is not Holds.STATE
 
 
 @dataclass(frozen=True, slots=True)

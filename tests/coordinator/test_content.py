@@ -37,9 +37,9 @@ FIRST, SECOND = TaskId("v", 0), TaskId("v", 1)
 
 
 def plan(*finished: int) -> CheckpointPlan:
-    running = np.setdiff1d(np.arange(2), finished)
-    ended = {"v": np.array(finished)} if finished else {}
-    return CheckpointPlan({"v": running}, {"v": running}, ended, () if running.size else ("v",))
+    over = np.isin(np.arange(2), finished)
+    ended = {"v": over} if finished else {}
+    return CheckpointPlan({"v": ~over}, {"v": ~over}, ended, ("v",) if over.all() else ())
 
 
 def said(report: OperatorReport, **flags: frozenset[TaskId]) -> Acknowledged:

@@ -163,7 +163,7 @@ def test_files_of_tasks_that_had_finished_stay_while_a_savepoint_copies_them() -
     ask(driver)
     order = acknowledged(driver)
     pending = driver.core._job.checkpoints.pendings[FIRST]
-    assert pending.named == {source for source, _ in order.copies}
+    assert set(pending.named) == {source for source, _ in order.copies}
 
 
 # --- stopping --------------------------------------------------------------------------------------------------------

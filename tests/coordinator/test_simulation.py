@@ -12,19 +12,25 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pytest
+from msgspec.structs import replace as changed
+
+from penstock.coordinator import manifest_making
 from penstock.coordinator.commands import Command, TriggerCheckpoint
 from penstock.coordinator.committing import Committing
 from penstock.coordinator.completed import CompletedCheckpoints
 from penstock.coordinator.events import Event
 from penstock.coordinator.job import Job
 from penstock.coordinator.machine import Coordinator
-from penstock.coordinator.manifest import Manifest
+from penstock.coordinator.manifest import Manifest, TaskState
 from penstock.coordinator.recovery import TakeOver
 from penstock.coordinator.restoring import Snapshot
+from penstock.coordinator.restoring_channels import StoredChannels
 from penstock.coordinator.settings import Settings
 from penstock.coordinator.tasks import TaskRecord, TaskTable
-from penstock.engine.identity import Attempt, TaskId
-from support.simulated_cluster import NO_FAULTS, SETTINGS, Faults, MakeCoordinator, SimulatedCluster, make_coordinator
+from penstock.engine.identity import Attempt, Holds, TaskId
+from support.simulated_cluster import MakeCoordinator, SimulatedCluster, make_coordinator
+from support.simulated_faults import NO_FAULTS, SETTINGS, Faults
 from support.simulated_flows import SHAPES, flows_for
 from support.simulated_model import Flow
 from support.simulated_runs import check, simulate
@@ -58,6 +64,7 @@ def test_faults_of_every_kind_happen() -> None:
         *("drop", "double", "kill_task", "kill_coordinator", "second_coordinator", "cancel", "snapshot", "commit"),
         *("store", "superseded", "late_write", "finished", "savepoint", "stopped", "fork"),
         *("ask_checkpoint", "ask_savepoint", "ask_stop", "ask_pin"),
+        *("input in flight", "output in flight", "kill_rank", "slow_rank"),
     }
 
 
@@ -86,7 +93,7 @@ class NoRounds(Coordinator):
 
     @staticmethod
     def _loosen(order: TriggerCheckpoint) -> TriggerCheckpoint:
-        return replace(order, at_round=None)
+        return changed(order, at_round=None)
 
 
 class Hasty(Coordinator):
@@ -137,6 +144,23 @@ class Finished(UnalignedTask):
 
     def _may_finish(self) -> bool:
         return self.data_ended and self.final_committed and all(channel.closed for channel in self.inputs)
+
+
+def with_channels_carried_on(patch: pytest.MonkeyPatch) -> None:
+    """What a finished task had in flight stays in later checkpoints, though all of it was processed."""
+
+    def carried(completed: CompletedCheckpoints, task: TaskId) -> TaskState:
+        state = completed.state_of(task)
+        assert state is not None
+        return changed(state, committables=(), finished=True)
+
+    patch.setattr(manifest_making, "carried", carried)
+
+
+def without_batches_in_flight(patch: pytest.MonkeyPatch, side: Holds) -> None:
+    """Restored tasks do not get the files of that side."""
+    of = StoredChannels.of
+    patch.setattr(StoredChannels, "of", lambda self, task: tuple(h for h in of(self, task) if h.holds is not side))
 
 
 class Recounting(Job):
@@ -201,7 +225,10 @@ def test_a_stale_coordinator_that_can_still_write_is_caught() -> None:
 def test_barriers_that_do_not_stand_at_round_ends_are_caught() -> None:
     """The ordered merge waits for one channel and the barrier's alignment for another, for ever."""
     assert first_caught(patient_runner(make_coordinator), seeds=100) == ""
-    assert "no end in sight" in first_caught(patient_runner(built(NoRounds)))
+    said = first_caught(patient_runner(built(NoRounds)))
+    assert "nothing is runnable while work remains" in said
+    chain = next(line for line in said.splitlines() if " ← " in line)
+    assert "waits for barrier" in chain or "waits for the end of round" in chain
 
 
 def test_giving_up_a_checkpoint_whose_manifest_is_being_stored_is_caught() -> None:
@@ -228,6 +255,24 @@ def test_end_of_partition_before_everything_is_processed_is_caught() -> None:
 
     assert first_caught(partial(run, UnalignedTask), seeds=60) == ""
     assert "still feeds it" in first_caught(partial(run, Finished))
+
+
+def unaligned_run(seed: int) -> None:
+    if not flows_for(seed)[0].graph.deterministic:
+        settings, faults = replace(SETTINGS, unaligned=True), replace(USUAL, patience=25, kill_task=0.8, drop=0.005)
+        check(SimulatedCluster(seed, flows_for(seed), faults, settings, task_type=UnalignedTask).run(), seed)
+
+
+@pytest.mark.parametrize("side", [Holds.INPUT, Holds.OUTPUT])
+def test_batches_in_flight_that_are_not_restored_are_caught(side: Holds, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_batches_in_flight(monkeypatch, side)
+    assert "missing ['" in first_caught(unaligned_run)
+
+
+def test_batches_in_flight_of_a_finished_task_that_are_carried_on_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert first_caught(unaligned_run, seeds=40) == ""
+    with_channels_carried_on(monkeypatch)
+    assert "extra" in first_caught(unaligned_run, seeds=1000)
 
 
 def test_ids_that_are_used_again_after_a_take_over_are_caught() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.coordinator.checkpoint_history import SLOWEST, CheckpointHistory, summarise
+from penstock.coordinator.checkpoint_history import PORTION, SLOWEST, CheckpointHistory, summarise
 from penstock.coordinator.commands import StoreSavepoint
 from penstock.coordinator.events import (
     SavepointRequested,
@@ -16,6 +16,7 @@ from penstock.coordinator.events import (
 )
 from penstock.coordinator.pending import PendingCheckpoint
 from penstock.coordinator.settings import Settings
+from penstock.coordinator.statistics import Spread
 from penstock.coordinator.task_set import TaskSet
 from penstock.engine.identity import Attempt, CheckpointId, StateHandle, TaskId
 from support.coordinator_driver import A1, FIRST, FULL_DISK, SECOND, SINK, SOURCE, TOLERANT, handle, running
@@ -49,6 +50,39 @@ def test_checkpoint_shows_duration_sizes_alignment_and_start_delay_by_vertex_wit
     assert [one.task.subtask for one in vertex.slowest] == [19, 18, 17, 16, 15]
     assert shown.slowest is not None
     assert shown.slowest.task == TASKS[19]
+
+
+def test_vertex_shows_the_spread_of_every_figure_however_many_tasks_acknowledge() -> None:
+    many = tuple(TaskId("a", number) for number in range(2 * PORTION + 3))
+    history = CheckpointHistory({"a": len(many)}, length=3)
+    pending = PendingCheckpoint(FIRST, (), many, proposing=False, now=0.0)
+    history.started(pending)
+    for number, task in enumerate(many):
+        timing = SnapshotTiming(number, 2.0, 3.0 + number, 4.0, None, 5 * number, 6, unaligned=number % 2 == 0)
+        history.acknowledged(acked(task, FIRST, 7, 0.0, timing), 1.0)
+        if number in (0, PORTION):
+            history.overview()  # looking does not change what is counted
+    (vertex,) = history.overview().history[0].vertices
+    last = len(many) - 1
+    assert vertex.start_delay == Spread(0, last / 2, last)
+    assert vertex.synchronous == Spread(3.0, 3.0 + last / 2, 3.0 + last)
+    assert (vertex.alignment, vertex.asynchronous, vertex.sizes) == (Spread(2, 2, 2), Spread(4, 4, 4), Spread(7, 7, 7))
+    assert (vertex.processed, vertex.persisted) == (Spread(0, 5 * last / 2, 5 * last), Spread(6, 6, 6))
+    assert vertex.unaligned == history.overview().history[0].unaligned == PORTION + 2
+    assert (vertex.acknowledged, vertex.new_bytes) == (len(many), 7 * len(many))
+
+
+def test_checkpoint_that_was_deleted_is_shown_as_discarded_and_settings_are_shown() -> None:
+    settings = Settings(retained=1)
+    driver = running(settings)
+    for now in (1.0, 2.0):
+        driver.pass_time(now)
+        driver.complete()
+    overview = driver.core.checkpoint_statistics()
+    assert [(one.checkpoint, one.discarded) for one in overview.history] == [(SECOND, False), (FIRST, True)]
+    assert overview.settings == settings
+    assert overview.completed is not None
+    assert not overview.completed.discarded
 
 
 def test_history_forgets_but_the_latest_of_each_kind_stay() -> None:

@@ -26,28 +26,22 @@ from penstock.coordinator.manifest import Ended, Manifest
 from penstock.coordinator.restoring import Snapshot
 from penstock.coordinator.settings import Settings
 from penstock.engine.identity import Attempt, TaskId
+from support.simulated_faults import FAULTS, NO_FAULTS, SETTINGS, Faults
+from support.simulated_feed import Trainers
 from support.simulated_model import Channels, Flow
 from support.simulated_shell import TaskShell
 from support.simulated_storage import SimulatedStorage
 from support.simulated_task import SimulatedTask
+from support.simulated_waiting import chain_of_waiting
 from support.simulated_wishes import Users
 from support.simulated_work import ShellWork
 
 TICK = 0.002
 STEPS = 6_000
+IDLE_STEPS = 1_500
+"""Steps without anything done by a task: many times what a restart takes, or a checkpoint that times out."""
 BAD_MOMENT = 0.02
 """The share of steps at which something may go wrong by itself, or somebody may wish for something."""
-SETTINGS = Settings(
-    interval=0.05,
-    timeout=0.6,
-    tolerable_failures=100_000,
-    max_restarts=100_000,
-    restart_delay=0.005,
-    max_restart_delay=0.02,
-    resend=0.1,
-    retry_pause=0.005,
-    ending_timeout=0.5,
-)
 MakeCoordinator = Callable[[Flow, Settings, str, Snapshot | None], Coordinator]
 
 
@@ -72,30 +66,6 @@ class Incarnation:
         return self.alive and self.newest_attempts.get(order.task) == order.attempt
 
 
-@dataclass(frozen=True)
-class Faults:
-    """Chances per message, or per ``BAD_MOMENT``; ``patience`` faults at most."""
-
-    patience: int = 12
-    drop: float = 0.03
-    double: float = 0.03
-    kill_task: float = 0.1
-    kill_coordinator: float = 0.05
-    second_coordinator: float = 0.025
-    cancel: float = 0.015
-    snapshot: float = 0.01
-    commit: float = 0.01
-    store: float = 0.06
-    savepoint: float = 0.1
-    ask_checkpoint: float = 0.05
-    ask_savepoint: float = 0.1
-    ask_stop: float = 0.035
-    ask_pin: float = 0.05
-
-
-NO_FAULTS = Faults(patience=0)
-
-
 class SimulatedCluster:
     """``run`` returns when the job is over, or raises AssertionError."""
 
@@ -103,7 +73,7 @@ class SimulatedCluster:
         self,
         seed: int,
         flows: tuple[Flow, ...],
-        faults: Faults = Faults(),
+        faults: Faults = FAULTS,
         settings: Settings = SETTINGS,
         make: MakeCoordinator = make_coordinator,
         fenced: bool = True,
@@ -131,6 +101,10 @@ class SimulatedCluster:
         self._incarnations: list[Incarnation] = []
         self.finished = False
         self.steps, self._most_steps = 0, steps
+        #: The last step at which a task did something.
+        self._worked_at = 0
+        #: Who reads the flow's feed, if it has one.
+        self.trainers = Trainers(self, TaskId(flows[0].feed, 0), [], 0) if flows[0].feed else None
         #: The kinds of faults and outcomes that occurred.
         self.seen: set[str] = set()
 
@@ -153,8 +127,12 @@ class SimulatedCluster:
         for incarnation in self._living():
             if incarnation.deadline is not None and incarnation.deadline <= self.now:
                 self.handle(incarnation, events.DeadlinePassed(self.now))
+        if self.trainers is not None:
+            self.trainers.step()
         shell = None if self._network and self.random.random() < 0.5 else self._runnable()
+        assert self.steps - self._worked_at < IDLE_STEPS, "nothing is runnable while work remains"
         if shell is not None:
+            self._worked_at = self.steps
             shell.step(self.random.randrange(8))
         elif self._network:
             for _ in range(1 + len(self._network) // 8):  # a network that is never overloaded for good
@@ -174,11 +152,12 @@ class SimulatedCluster:
     def _wait(self) -> None:
         """Nothing is under way and nobody can work: only time can help."""
         times = [one.deadline for one in self._living() if one.deadline is not None]
+        times += [self.trainers.next_at()] if self.trainers is not None else []
         assert times, "nothing will ever happen again"
         self.now = max(self.now, min(times))
 
     def why(self) -> str:
-        lines = [f"at step {self.steps}, time {self.now:.3f}"]
+        lines = [f"at step {self.steps}, time {self.now:.3f}", *chain_of_waiting(self.tasks.values())]
         for one in self._living():
             lines += [str(one.core.status()), one.core.story()]
         return "\n".join([*lines, *(str(shell) for shell in self.tasks.values())])
@@ -207,6 +186,8 @@ class SimulatedCluster:
         if self.fault("cancel"):
             self.handle(self._incarnations[-1], events.CancelRequested(self.now))
         self.users.wish(self._incarnations[-1])
+        if self.trainers is not None:
+            self.trainers.disturb()
 
     def new_name(self) -> str:
         """Of a process."""
@@ -327,6 +308,11 @@ class SimulatedCluster:
             self._new_coordinator()
         return manifest
 
+    def rows(self) -> dict[str, list[str]]:
+        """All that came out of the flow: what sinks show, and what trainers have seen."""
+        seen = {"feed": self.trainers.seen} if self.trainers is not None else {}
+        return {**self.storage.visible_rows(), **seen}
+
     def fork(self, location: str) -> SimulatedCluster:
         """The run of another job that begins with a savepoint of this one, and with what was visible then."""
         other = SimulatedCluster(
@@ -335,6 +321,8 @@ class SimulatedCluster:
         other.storage, other.random = self.storage, self.random
         manifest = other.start_over(location)
         other.storage.forget_rows_after(manifest.checkpoint)
+        if self.trainers is not None:
+            other.trainers = self.trainers.as_of(other, self.storage.feed_state(manifest, other.snapshot.root))
         return other.run()
 
     def _check_restore(self, incarnation: Incarnation, order: commands.DeployTask) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.coordinator.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
-from support.simulated_model import LANES, Flow
+from support.simulated_model import LANES, Flow, exchange_name
 
 WIDE, NARROW = Pattern.ALL_TO_ALL, Pattern.POINTWISE
 EVEN = (5, 6, 4, 5, 6, 5, 4, 5)
@@ -18,7 +18,8 @@ def _flow(
     name: str, parallelism: dict[str, int], edges: tuple[Edge, ...], rows: dict[str, tuple[int, ...]], ordered: bool
 ) -> Flow:
     vertices = tuple(Vertex(vertex, number, (vertex,)) for vertex, number in parallelism.items())
-    graph = ExecutionGraph(vertices, tuple(JobEdge(*edge) for edge in edges), deterministic=ordered, lanes=LANES)
+    named = tuple(JobEdge(*edge, name=exchange_name(edge[0], edge[1])) for edge in edges)
+    graph = ExecutionGraph(vertices, named, deterministic=ordered, lanes=LANES)
     return Flow(name, graph, rows)
 
 
@@ -61,7 +62,18 @@ def two_sinks(p: int, ordered: bool) -> Flow:
     return _flow("two sinks", parallelism, edges, {"source": EVEN, "other": SHORT}, ordered)
 
 
-SHAPES: tuple[Callable[[int, bool], Flow], ...] = (one_stage, chain, shuffle, join, diamond, two_sinks)
+def fed(p: int, ordered: bool) -> Flow:
+    """Ends in a feed that the ranks of a training job read."""
+    vertices = (Vertex("source", p, ("source",)), Vertex("map", p, ("map",)), Vertex("feed", 1, ("feed",), paced=True))
+    edges = (
+        JobEdge("source", "map", NARROW, exchange_name("source", "map")),
+        JobEdge("map", "feed", WIDE, exchange_name("map", "feed")),
+    )
+    graph = ExecutionGraph(vertices, edges, deterministic=ordered, lanes=LANES)
+    return Flow("fed", graph, {"source": UNEVEN}, "feed")
+
+
+SHAPES: tuple[Callable[[int, bool], Flow], ...] = (one_stage, chain, shuffle, join, diamond, two_sinks, fed)
 
 
 def flows_for(seed: int) -> tuple[Flow, ...]:

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.coordinator.execution_graph import ExecutionGraph, owned_lanes
-from penstock.engine.identity import Attempt, CheckpointId, TaskId
+from penstock.coordinator.execution_graph import ExecutionGraph, Pattern, owned_lanes, pointwise_upstreams
+from penstock.engine.identity import Attempt, CheckpointId, Holds, TaskId
+from penstock.engine.sequencer import SequencerState
 
 LANES = 8
 ROWS_PER_ROUND = 2
@@ -23,12 +24,28 @@ Tagged = tuple[Tag, Row]
 
 
 @dataclass(frozen=True)
+class FeedRows:
+    """Rows as a sequencer sees them."""
+
+    values: tuple[str, ...]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.values)
+
+    def slice(self, offset: int, length: int) -> FeedRows:
+        return FeedRows(self.values[offset : offset + length])
+
+
+@dataclass(frozen=True)
 class Flow:
     """A graph and what its sources hold: rows per lane, by vertex."""
 
     name: str
     graph: ExecutionGraph
     rows: Mapping[str, tuple[int, ...]]
+    feed: str = ""
+    """The vertex that ends in a sequencer, whose rows the ranks of a training job read."""
 
 
 @dataclass
@@ -41,6 +58,9 @@ class TaskState:
     #: Rows that wait for their round.
     held: list[Tagged] = field(default_factory=list)
     round: int = -1
+    #: Of an unaligned cut: rows in flight, by exchange and side. They go into files of their own.
+    channels: dict[tuple[str, Holds], list[Tagged]] = field(default_factory=dict)
+    feed: SequencerState[FeedRows] | None = None
 
     def copy(self) -> TaskState:
         return TaskState(dict(self.cursors), dict(self.totals), set(self.flushed), list(self.held), self.round)
@@ -52,6 +72,7 @@ class TaskState:
         self.flushed |= {lane for lane in other.flushed if lane in lanes}
         self.held += [held for held in other.held if held[1][0] in lanes]
         self.round = max(self.round, other.round)
+        self.feed = other.feed or self.feed
 
 
 @dataclass(eq=False)
@@ -62,6 +83,7 @@ class Channel:
     elements: deque[tuple[str, object]] = field(default_factory=deque)
     all_processed: bool = False
     #: The consumer's side.
+    exchange: str = ""
     rekey: bool = False
     round: int = -1
     data_ended: bool = False
@@ -73,6 +95,10 @@ class Channel:
 def lanes_of(subtask: int, parallelism: int) -> range:
     """The lanes that a subtask owns."""
     return owned_lanes(subtask, parallelism, LANES)
+
+
+def exchange_name(source: str, target: str) -> str:
+    return f"{source} to {target}"
 
 
 def digest(value: str) -> int:
@@ -87,3 +113,25 @@ class Channels:
 
     def get(self, edge: int, producer: TaskId, consumer: TaskId, attempt: Attempt) -> Channel:
         return self._made.setdefault((edge, producer, consumer, attempt), Channel(producer))
+
+
+def connect(
+    flow: Flow, channels: Channels, task: TaskId, attempt: Attempt, round: int
+) -> tuple[list[Channel], list[tuple[int, TaskId, Channel]]]:
+    """The channels of an attempt: its inputs, and its outputs with the number of their edge and who consumes them."""
+    graph = flow.graph
+    inputs: list[Channel] = []
+    outputs: list[tuple[int, TaskId, Channel]] = []
+    for number, edge in enumerate(graph.edges):
+        s, t = graph.parallelism[edge.source], graph.parallelism[edge.target]
+        wide = edge.pattern is Pattern.ALL_TO_ALL
+        if edge.target == task.vertex:
+            for feeder in range(s) if wide else pointwise_upstreams(s, t, task.subtask):
+                channel = channels.get(number, TaskId(edge.source, feeder), task, attempt)
+                channel.rekey, channel.round, channel.exchange = wide, round, edge.name
+                inputs.append(channel)
+        if edge.source == task.vertex:
+            for consumer in (TaskId(edge.target, subtask) for subtask in range(t)):
+                if wide or task.subtask in pointwise_upstreams(s, t, consumer.subtask):
+                    outputs.append((number, consumer, channels.get(number, task, consumer, attempt)))
+    return inputs, outputs

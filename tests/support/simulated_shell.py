@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.coordinator import commands, events
 from penstock.coordinator.commands import Command, DeployTask
 from penstock.coordinator.events import Failure
-from penstock.engine.identity import CheckpointId, Committable, StateHandle
+from penstock.engine.identity import CheckpointId, Committable, Holds, StateHandle
 from support.simulated_model import Row, TaskState
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ class TaskShell:
                     cluster.report(self.home, proposed)
             case commands.TriggerCheckpoint():
                 task.order_barrier(order)
+            case commands.ExpectBarrier(checkpoint=checkpoint):
+                task.expect(checkpoint)
             case commands.AbortCheckpoint(checkpoint=checkpoint):
                 task.abort(checkpoint)
             case commands.CommitCheckpoint():
@@ -110,7 +112,9 @@ class TaskShell:
             failure = Failure("the snapshot could not be written", retry=True)
             cluster.report(self.home, events.TaskDeclined(task.id, task.attempt, checkpoint, failure, cluster.now))
             return
-        handles = () if task.is_over else (self._write(checkpoint, state),)
+        flying = self._write_channels(checkpoint, state)
+        assert not (data_ended and any(each.holds is Holds.INPUT for each in flying)), f"{task.id} ended with input"
+        handles = () if task.is_over else (self._write(checkpoint, state), *flying)
         made, now = tuple(self._prepared), cluster.now
         acked = events.TaskAcked(task.id, task.attempt, checkpoint, handles, made, data_ended, now)
         cluster.report(self.home, replace(acked, finished_on_restore=task.is_over))
@@ -120,6 +124,17 @@ class TaskShell:
             vertex, name = self.task.id.vertex, f"rows/{self.task.id}/{self.task.attempt}/{checkpoint}"
             place = self._cluster.storage.prepare(name, checkpoint, vertex, rows)
             self._prepared.append(Committable(vertex, len(rows), {"location": place}))
+
+    def _write_channels(self, checkpoint: CheckpointId, state: TaskState) -> tuple[StateHandle, ...]:
+        """The rows in flight at an unaligned cut: a file for each side of each exchange."""
+        channels, state.channels = state.channels, {}
+        handles = []
+        for (exchange, side), rows in channels.items() if not self.task.is_over else ():
+            place = f"{side.value}/{self.task.id}/{self.task.attempt}/{checkpoint}/{exchange}"
+            handles.append(StateHandle(exchange, place, 1, len(rows), side))
+            self._cluster.storage.files[place] = TaskState(held=rows)
+            self._cluster.seen.add(f"{side.value} in flight")
+        return tuple(handles)
 
     def _write(self, checkpoint: CheckpointId, state: TaskState) -> StateHandle:
         """A new file, or the last one again if nothing has changed since and a checkpoint is known to hold it."""

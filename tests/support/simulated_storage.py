@@ -16,7 +16,8 @@ from penstock.coordinator.commands import StoreSavepoint
 from penstock.coordinator.manifest import Claim, LogEntry, Manifest, Pinned, Unpinned, decode, encode
 from penstock.coordinator.memory_store import MemoryStore
 from penstock.engine.identity import CheckpointId, CommitPermit, StateHandle
-from support.simulated_model import Row, TaskState
+from penstock.engine.sequencer import SequencerState
+from support.simulated_model import FeedRows, Row, TaskState
 
 Written = tuple[tuple[int, CheckpointId], str, list[Row]]
 """A file of a sink: of which job and for which checkpoint, by which vertex, with which rows."""
@@ -120,6 +121,11 @@ class SimulatedStorage:
         for handle in handles:
             self.files.pop(handle.location, None)
 
+    def orphans(self) -> list[str]:
+        """Files that no manifest in the log names."""
+        named = {handle.location for m in self.manifests() if not m.root for task in m.tasks for handle in task.state}
+        return sorted(self.files.keys() - named)
+
     def _folder(self, root: str) -> dict[str, TaskState]:
         if not root:
             return self.files
@@ -166,6 +172,11 @@ class SimulatedStorage:
         manifest = decode(saved.manifest)
         assert isinstance(manifest, Manifest)
         return manifest, place
+
+    def feed_state(self, manifest: Manifest, root: str) -> SequencerState[FeedRows]:
+        """What the snapshot holds of the flow's feed."""
+        states = (self._folder(root)[handle.location].feed for task in manifest.tasks for handle in task.state)
+        return next(state for state in states if state is not None)
 
     def forget_rows_after(self, checkpoint: CheckpointId) -> None:
         """What was visible when the savepoint was taken is all that the next job finds."""

@@ -14,9 +14,10 @@ The model of a flow:
 from __future__ import annotations
 
 from penstock.coordinator.commands import DeployTask, TriggerCheckpoint
-from penstock.coordinator.execution_graph import Pattern, lane_owner, pointwise_upstreams
+from penstock.coordinator.execution_graph import JobEdge, Pattern, lane_owner
 from penstock.coordinator.kinds import StopMode
 from penstock.engine.identity import BarrierKind, CheckpointId, TaskId
+from support.simulated_feed import FeedEnd
 from support.simulated_model import (
     CAPACITY,
     LANES,
@@ -24,10 +25,12 @@ from support.simulated_model import (
     ROWS_PER_ROUND,
     Channel,
     Channels,
+    FeedRows,
     Flow,
     Row,
     Tag,
     TaskState,
+    connect,
     digest,
     lanes_of,
 )
@@ -57,9 +60,9 @@ class SimulatedTask:
                 self.state.cursors.setdefault(lane, 0)
             open_rounds = (cursor // ROWS_PER_ROUND for lane, cursor in self.state.cursors.items() if self._left(lane))
             self.state.round = min(open_rounds, default=0)
-        self.inputs: list[Channel] = []
-        self.outputs: list[tuple[int, TaskId, Channel]] = []
-        self._connect(channels)
+        #: What the rows go to at the end of a feed.
+        self.feed = FeedEnd(flow, self.state.feed) if flow.feed == self.id.vertex and not is_over else None
+        self.inputs, self.outputs = connect(flow, channels, self.id, self.attempt, self.state.round)
         self.started = self.data_ended = self.finished = False
         #: A checkpoint that the source holds for.
         self.holds_for: CheckpointId | None = None
@@ -74,22 +77,6 @@ class SimulatedTask:
         self.final: CheckpointId | None = None
         self.final_committed = False
         self.written: list[Row] = []
-
-    def _connect(self, channels: Channels) -> None:
-        graph = self.flow.graph
-        for number, edge in enumerate(graph.edges):
-            s, t = graph.parallelism[edge.source], graph.parallelism[edge.target]
-            if edge.target == self.id.vertex:
-                wide = edge.pattern is Pattern.ALL_TO_ALL
-                for feeder in range(s) if wide else pointwise_upstreams(s, t, self.id.subtask):
-                    channel = channels.get(number, TaskId(edge.source, feeder), self.id, self.attempt)
-                    channel.rekey, channel.round = wide, self.state.round
-                    self.inputs.append(channel)
-            if edge.source == self.id.vertex:
-                for d in range(t):
-                    if edge.pattern is Pattern.ALL_TO_ALL or self.id.subtask in pointwise_upstreams(s, t, d):
-                        consumer = TaskId(edge.target, d)
-                        self.outputs.append((number, consumer, channels.get(number, self.id, consumer, self.attempt)))
 
     # --- orders --------------------------------------------------------------------------------------------------
 
@@ -122,6 +109,10 @@ class SimulatedTask:
     def _fed_by_nobody(self, command: TriggerCheckpoint) -> None:
         self._align(command.checkpoint)
 
+    def expect(self, checkpoint: CheckpointId) -> None:
+        if self.feed is not None:
+            self.feed.expected = checkpoint
+
     def abort(self, checkpoint: CheckpointId) -> None:
         self.newest = checkpoint if self.newest is None else max(self.newest, checkpoint)
         if self.holds_for is not None and self.holds_for <= checkpoint:
@@ -132,6 +123,8 @@ class SimulatedTask:
     def committed(self, checkpoint: CheckpointId) -> None:
         if self.final is not None and checkpoint >= self.final:
             self.final_committed = True
+        if self.feed is not None:
+            self.feed.sequencer.committed(checkpoint)
 
     def _is_old(self, checkpoint: CheckpointId) -> bool:
         return self.newest is not None and checkpoint <= self.newest
@@ -144,6 +137,8 @@ class SimulatedTask:
             return False
         if self._may_finish():
             return True
+        if self.triggers and self.triggers[0].at_round is None:
+            return True  # a barrier needs no credit
         if any(len(channel.elements) >= CAPACITY for _, _, channel in self.outputs):
             return False
         if self.is_source:
@@ -165,6 +160,7 @@ class SimulatedTask:
 
     def _may_finish(self) -> bool:
         consumed = all(channel.all_processed for _, _, channel in self.outputs)
+        consumed = consumed and (self.feed is None or self.feed.sequencer.is_finished)
         return self.data_ended and self.final_committed and consumed and all(c.closed for c in self.inputs)
 
     def _left(self, lane: int) -> int:
@@ -206,8 +202,15 @@ class SimulatedTask:
             return False
         if channel.elements[0][0] == "closed":
             return True
+        if self.feed is not None and not self._is_aligning and not self.feed.takes_rows(self.passed):
+            return False
         blocked = channel.barrier is not None or (self.flow.graph.deterministic and channel.round > self.state.round)
         return not blocked
+
+    @property
+    def _is_aligning(self) -> bool:
+        """Whether some barriers of a checkpoint have come, and others not."""
+        return False  # of aligned barriers none counts as passed before all have come
 
     def _take(self, channel: Channel, kind: str, content: object) -> None:
         match kind:
@@ -262,19 +265,26 @@ class SimulatedTask:
         self._emit(tag, row)
 
     def _emit(self, tag: Tag, row: Row) -> None:
-        if self.is_sink:
+        if self.feed is not None:
+            self.feed.sequencer.accept(FeedRows((row[1],)), final=tag[0] == LAST_ROUND)
+        elif self.is_sink:
             self.written.append(row)
-        graph = self.flow.graph
-        for number, edge in enumerate(graph.edges):
+        for number, edge in enumerate(self.flow.graph.edges):
             if edge.source == self.id.vertex:
-                key = digest(row[1]) % LANES if edge.pattern is Pattern.ALL_TO_ALL else row[0]
-                consumer = TaskId(edge.target, lane_owner(key, graph.parallelism[edge.target], LANES))
-                channel = next(c for n, to, c in self.outputs if n == number and to == consumer)
-                channel.elements.append(("row", (tag, row)))
+                self._route(number, edge, tag, row)
+
+    def _route(self, number: int, edge: JobEdge, tag: Tag, row: Row) -> None:
+        """Send the row to whoever owns its lane there."""
+        key = digest(row[1]) % LANES if edge.pattern is Pattern.ALL_TO_ALL else row[0]
+        consumer = TaskId(edge.target, lane_owner(key, self.flow.graph.parallelism[edge.target], LANES))
+        channel = next(c for n, to, c in self.outputs if n == number and to == consumer)
+        channel.elements.append(("row", (tag, row)))
 
     def _end_data(self, drain: bool) -> None:
         if drain and not self.is_over:
             self._flush()
+            if self.feed is not None:
+                self.feed.sequencer.end()
         self.data_ended = True
         self._send(("data ended", drain))
 
@@ -318,7 +328,12 @@ class SimulatedTask:
         self._send((self._barrier_word(kind), checkpoint))
         if self.data_ended and self.final is None:
             self.final = checkpoint
-        self.snapshots.append((checkpoint, self.state.copy(), self.data_ended, self._take_written()))
+        self.snapshots.append((checkpoint, self._state_at(checkpoint), self.data_ended, self._take_written()))
+
+    def _state_at(self, checkpoint: CheckpointId) -> TaskState:
+        state = self.state.copy()
+        state.feed = self.feed.sequencer.snapshot(checkpoint) if self.feed is not None else None
+        return state
 
     def _take_written(self) -> list[Row]:
         """What the sink has written since the last cut."""

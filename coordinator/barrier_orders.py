@@ -1,0 +1,67 @@
+"""The orders that bring a checkpoint's barriers on their way: who is asked for a round, told to cut, told to expect it.
+
+Rules:
+
+1. Deterministic flows: sources are asked for their round first, and told where to cut when all have answered.
+2. A *paced* vertex takes no more than somebody outside reads. Its tasks are told when a checkpoint begins, so that they
+   take what stands before its barriers: else whoever reads slowly would hold the checkpoint up.
+3. What has had no answer is ordered again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..engine.identity import TaskId
+from .commands import ExpectBarrier, ProposeRound, TriggerCheckpoint
+from .context import Context
+from .pending import PendingCheckpoint, Phase
+
+
+class BarrierOrders:
+    """See the module's rules."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def begin(self, pending: PendingCheckpoint) -> None:
+        """The checkpoint is planned."""
+        self._announce(pending)
+        self.tell(pending, pending.triggers)
+
+    def tell(self, pending: PendingCheckpoint, tasks: Iterable[TaskId]) -> None:
+        """Ask for a round, or order the barrier, whatever the phase wants."""
+        context, triggers, now = self._context, pending.triggers, self._context.now
+        deterministic, proposing = context.graph.deterministic, pending.phase is Phase.PROPOSING
+        id, barrier, started, stop = pending.id, pending.barrier, pending.started_at, pending.request.stop
+        for task in tasks:
+            record = context.tasks[task]
+            attempt = record.attempt
+            if attempt is None:
+                continue
+            if now > started:  # else that is when it was told already
+                triggers[task] = now
+            if proposing:
+                context.out.append(ProposeRound(task, attempt, id))
+            else:
+                at = pending.at_round(record.region, True) if deterministic else None
+                context.out.append(TriggerCheckpoint(task, attempt, id, barrier, at, started, stop))
+
+    def _announce(self, pending: PendingCheckpoint) -> None:
+        context = self._context
+        for vertex in context.graph.paced:
+            for subtask in range(context.graph.parallelism[vertex]):
+                record = context.tasks[TaskId(vertex, subtask)]
+                if record.id in pending.waiting and record.attempt is not None:
+                    context.order(ExpectBarrier(record.id, record.attempt, pending.id))
+
+    def resend(self, pendings: Iterable[PendingCheckpoint], before: float) -> None:
+        """Order again what was ordered at or before that time and has had no answer."""
+        for pending in pendings:
+            if not pending.is_open:
+                continue
+            if pending.started_at <= before:
+                self._announce(pending)
+            proposing = pending.phase is Phase.PROPOSING
+            silent = pending.unproposed if proposing else [t for t in pending.triggers if t in pending.waiting]
+            self.tell(pending, [task for task in sorted(silent) if pending.triggers[task] <= before])

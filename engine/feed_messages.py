@@ -1,0 +1,99 @@
+"""What the ranks of a training job and the sequencer of their feed say to each other. Plain data.
+
+Rules:
+
+1. A *global batch* is a run of ``batch_size`` rows in the feed's order; of every global batch each rank reads one
+   slice. Batches are counted from 0, rows by their global position.
+2. A *world* is a number of ranks under a generation. Every message names its generation, so whatever an older world
+   still has on the way changes nothing.
+3. Any message may be late, doubled or lost: requests are repeated, answers name what they answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, Protocol, Self, TypeAlias, TypeVar
+
+
+class Rows(Protocol):
+    """Rows in order; a ``pyarrow.RecordBatch`` is one."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    def slice(self, offset: int, length: int) -> Self: ...
+
+
+R = TypeVar("R", bound=Rows)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Who reads. ``generation`` grows with every change; ``start``: the first global batch that this world reads."""
+
+    generation: int
+    ranks: int
+    start: int
+
+    def __post_init__(self) -> None:
+        if self.ranks < 1 or self.start < 0:
+            raise ValueError(f"a world has at least one rank and starts at batch 0 or later, unlike {self}")
+
+    def share(self, rank: int, rows: int) -> range:
+        """The places in a global batch of ``rows`` rows that the rank reads: contiguous, as even as they come."""
+        return range(rank * rows // self.ranks, (rank + 1) * rows // self.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice(Generic[R]):
+    """One rank's part of one global batch. ``first``: the global position of its first row; it may have no row."""
+
+    generation: int
+    rank: int
+    batch: int
+    first: int
+    rows: tuple[R, ...]
+    batch_rows: int
+    """Rows of the whole global batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """The batch is not there; ``reason``: one clause for people. Ask again."""
+
+    generation: int
+    batch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FeedEnded:
+    """There is no such batch: the feed has ``batches`` of them."""
+
+    generation: int
+    batch: int
+    batches: int
+
+
+class Refusal(Enum):
+    """Why the sequencer does not answer."""
+
+    STALE = "a newer world reads the feed"
+    UNKNOWN_WORLD = "the sequencer does not know this world: join again"
+    """It was restored from a checkpoint that is older than the world."""
+    CONTRADICTION = "another world has this generation"
+    GONE = "the batch is not kept any more: go on from a checkpoint that has it"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Answer to whoever may not read, or join. ``generation``: the newest that the sequencer knows. ``batch``: that was
+    asked for; None: the answer to joining."""
+
+    why: Refusal
+    generation: int
+    batch: int | None = None
+
+
+Answer: TypeAlias = Slice[R] | NotYet | FeedEnded | Refused

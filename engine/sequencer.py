@@ -1,0 +1,298 @@
+"""The end of a feed: gives every row its global position, and hands global batches out to the ranks of a world. Pure.
+
+It is the state of one operator behind a gather, so its rows come in the flow's order. Rules:
+
+1. Positions are counts: batch *k* of ``batch_size`` B are the rows k·B to (k+1)·B − 1, whoever reads them. A slice of a
+   batch follows from the rank and the number of ranks alone (``World.share``). The last batch may be short.
+2. A rank says which batches it has *taken*, and which are *saved*: it needs those never again, not even after a crash,
+   because a saved model has seen them. Kept are all rows from the first batch that is not saved everywhere; only when
+   there is no room for the batch that all ranks wait for, those that all have taken go too. A world that replaces
+   another begins at any batch that is kept, or else from the checkpoint that its model was saved with.
+3. A snapshot holds the kept rows and all counters, never a log of what was read. Ranks take no part in checkpoints: a
+   rank that does something else for an hour holds no barrier up. Whoever restores gets the rows behind the cut again
+   under the same positions, and ranks know their own place, so they see nothing of it. At the end of its data the
+   operator has finished; its task has when every rank has acknowledged everything: ranks are its consumers.
+4. What may come otherwise after a restart is handed out once it stands in a committed checkpoint, not before. That is
+   every row of a flow whose order is not ``repeatable``; and in any flow the rows that operators emit when they finish,
+   and the end itself: data that end because the job is stopped go on if the stop fails.
+5. ``ready`` is credit, not a right: with more than ``most_rows`` kept the owner takes no rows, *except* to reach a
+   barrier that has been announced. Else a rank that stands still would hold the checkpoint up.
+6. Worlds are fenced by their generation. A restored sequencer may not know the newest: ranks then join again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic
+
+import numpy as np
+import numpy.typing as npt
+
+from .feed_messages import Answer, FeedEnded, NotYet, R, Refusal, Refused, Slice, World
+from .identity import CheckpointId
+from .order_hash import OrderHash
+
+Hashing = Callable[[R], npt.NDArray[np.uint64]]
+"""A hash for each row."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSettings:
+    """``drop_last``: a last batch that is not full is not handed out. ``most_rows``: kept before new ones must wait."""
+
+    batch_size: int
+    repeatable: bool = True
+    drop_last: bool = False
+    most_rows: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch_size <= self.most_rows:
+            raise ValueError(
+                f"a feed keeps at least one batch: {self.batch_size} rows a batch, {self.most_rows} rows in all"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SequencerState(Generic[R]):
+    """What a checkpoint holds. ``first``: the position of the first of ``rows``; ``position``: behind the last."""
+
+    first: int
+    position: int
+    ended: bool
+    order: OrderHash
+    rows: tuple[R, ...]
+
+
+@dataclass(slots=True)
+class Sequencer(Generic[R]):
+    """See the module's rules. Built anew, or by :meth:`restored`."""
+
+    settings: FeedSettings
+    hashing: Hashing[R] | None = None
+    #: The position that the next row gets.
+    position: int = 0
+    #: The first batch that may still be asked for. Never goes back.
+    oldest: int = 0
+    #: Whether no more rows come.
+    ended: bool = False
+    #: Of all rows so far.
+    order: OrderHash = field(default_factory=OrderHash)
+    #: None until somebody joins; a restored sequencer begins so.
+    world: World | None = None
+    #: By rank: the first batch that it has not taken, and the first that is not saved.
+    _taken: list[int] = field(default_factory=list)
+    _saved: list[int] = field(default_factory=list)
+    #: Kept pieces, and the position of each one's first row; together all rows from ``oldest`` on, or some before.
+    _pieces: deque[R] = field(default_factory=deque)
+    _starts: deque[int] = field(default_factory=deque)
+    #: Rows before this position stand in a committed checkpoint, and maybe the end with them.
+    _committed: int = 0
+    _end_committed: bool = False
+    #: Rows from this position on were emitted by operators that finished.
+    _final_from: int | None = None
+    #: The position at each cut that is not known to be committed, and whether the feed had ended; oldest first.
+    _cuts: dict[CheckpointId, tuple[int, bool]] = field(default_factory=dict)
+
+    @classmethod
+    def restored(
+        cls, state: SequencerState[R], settings: FeedSettings, hashing: Hashing[R] | None = None
+    ) -> Sequencer[R]:
+        """As of a checkpoint, which stands in the log."""
+        made: Sequencer[R] = cls(settings, hashing, state.first, -(-state.first // settings.batch_size))
+        for rows in state.rows:
+            made._keep(rows)
+        made.ended, made.order, made._committed = state.ended, state.order, state.position
+        made._end_committed = state.ended
+        return made
+
+    # --- rows come -----------------------------------------------------------------------------------------------
+
+    @property
+    def kept_rows(self) -> int:
+        return self.position - max(self._first_needed, self._starts[0]) if self._starts else 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is room (rule 5)."""
+        return self.kept_rows < self.settings.most_rows
+
+    def accept(self, rows: R, final: bool = False) -> None:
+        """The next rows of the feed. ``final``: operators emitted them when they finished; none but such follow."""
+        if self.ended:
+            raise AssertionError("rows came after the end of the feed")
+        if final and self._final_from is None:
+            self._final_from = self.position
+        if self.hashing is not None:
+            self.order = self.order.extended(self.hashing(rows))
+        self._keep(rows)
+        self._forget()
+
+    def end(self) -> None:
+        """No more rows come."""
+        self.ended = True
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether nothing goes on before one is committed (rule 4)."""
+        if self.ended:
+            return not self._end_committed
+        return not self.ready and self._deliverable < self.position
+
+    @property
+    def batches(self) -> int | None:
+        """How many global batches there are in all; None while that may change."""
+        if not self._end_committed:
+            return None
+        whole, rest = divmod(self.position, self.settings.batch_size)
+        return whole + (rest > 0 and not self.settings.drop_last)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every rank has acknowledged everything. A sequencer that has no rows is, without any rank."""
+        return self.batches is not None and self.oldest >= self.batches
+
+    # --- ranks read ----------------------------------------------------------------------------------------------
+
+    def join(self, world: World, at: int) -> World | Refused:
+        """A rank of a world says that it reads, and needs nothing before batch ``at``; the answer is its world.
+
+        All ranks say so, in any order and as often as they like: in a world that has read for a while ``at`` may lie
+        behind the start, and a restored sequencer know less than the world. What a rank needs is never less than what
+        all have acknowledged.
+        """
+        known = self.world
+        if known is not None and world.generation < known.generation:
+            return Refused(Refusal.STALE, known.generation)
+        if known is not None and world.generation == known.generation:
+            same = world == known
+            return known if same else Refused(Refusal.CONTRADICTION, known.generation)
+        if at < self.oldest:
+            return Refused(Refusal.GONE, world.generation)
+        self.world = world
+        self._taken, self._saved = ([max(world.start, self.oldest)] * world.ranks for _ in range(2))
+        self._forget()
+        return world
+
+    def read(self, generation: int, rank: int, batch: int) -> Answer[R]:
+        """The rank's slice of the batch; asked again, the same."""
+        if (refused := self._refuse(generation)) is not None or self.world is None:
+            return refused or Refused(Refusal.UNKNOWN_WORLD, generation)
+        if batch < self.oldest:
+            return Refused(Refusal.GONE, generation, batch)
+        batches, size = self.batches, self.settings.batch_size
+        if batches is not None and batch >= batches:
+            return FeedEnded(generation, batch, batches)
+        end = (batch + 1) * size if batches is None else min((batch + 1) * size, self.position)
+        if end > self._deliverable:
+            return NotYet(generation, batch, self._why_not(end))
+        share = self.world.share(rank, end - batch * size)
+        first = batch * size + share.start
+        return Slice(generation, rank, batch, first, tuple(self._cut(first, len(share))), end - batch * size)
+
+    def acknowledge(self, generation: int, rank: int, taken: int, saved: int) -> bool:
+        """The rank has every batch before ``taken``, and none before ``saved`` is ever needed again; whether that was
+        heard."""
+        if self._refuse(generation) is not None:
+            return False
+        self._saved[rank] = max(self._saved[rank], saved)
+        self._taken[rank] = max(self._taken[rank], taken, saved)
+        self._forget()
+        return True
+
+    def _refuse(self, generation: int) -> Refused | None:
+        if self.world is None or generation > self.world.generation:
+            return Refused(Refusal.UNKNOWN_WORLD, generation)
+        return Refused(Refusal.STALE, self.world.generation) if generation < self.world.generation else None
+
+    @property
+    def _deliverable(self) -> int:
+        """Rows before this position may be handed out (rule 4)."""
+        if not self.settings.repeatable:
+            return self._committed
+        return self.position if self._final_from is None else max(self._final_from, self._committed)
+
+    def _why_not(self, end: int) -> str:
+        if end <= self.position or self.ended:
+            return f"a checkpoint: {self.position - self._committed:,} rows are in none that is committed"
+        return f"rows of the flow: {end - self.position:,} are missing"
+
+    def waits_for(self) -> str:
+        """What holds up whoever sends rows; empty if nothing does."""
+        if self.ready:
+            return ""
+        if self.world is None:
+            return "ranks to join"
+        if self._deliverable < (self.oldest + 1) * self.settings.batch_size:
+            return self._why_not((self.oldest + 1) * self.settings.batch_size)
+        last = min(self._taken)
+        slow = [rank for rank, batch in enumerate(self._taken) if batch == last]
+        return f"rank {', '.join(map(str, slow[:5]))} of {self.world.ranks}, which is at batch {last}"
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+
+    def snapshot(self, checkpoint: CheckpointId) -> SequencerState[R]:
+        """The state at the checkpoint's cut."""
+        self._cuts[checkpoint] = (self.position, self.ended)
+        first = min(max(self._first_needed, self._starts[0]) if self._starts else self.position, self.position)
+        rows = tuple(self._cut(first, self.position - first))
+        return SequencerState(first, self.position, self.ended, self.order, rows)
+
+    def committed(self, checkpoint: CheckpointId) -> None:
+        """The checkpoint stands in the log, and with it all older cuts."""
+        for known in [one for one in self._cuts if one <= checkpoint]:
+            position, ended = self._cuts.pop(known)
+            self._committed = max(self._committed, position)
+            self._end_committed = self._end_committed or ended
+
+    # --- the rows that are kept ----------------------------------------------------------------------------------
+
+    @property
+    def _first_needed(self) -> int:
+        return self.oldest * self.settings.batch_size
+
+    def _keep(self, rows: R) -> None:
+        if rows.num_rows:
+            self._pieces.append(rows)
+            self._starts.append(self.position)
+            self.position += rows.num_rows
+
+    def _forget(self) -> None:
+        """Drop what nobody needs, and what there is no room for (rule 2)."""
+        if self._saved:
+            self.oldest = max(self.oldest, min(self._saved))
+            wanted = min(self._taken)
+            if not self.ready and (wanted + 1) * self.settings.batch_size > self.position:
+                self.oldest = max(self.oldest, wanted)
+        while self._pieces and self._starts[0] + self._pieces[0].num_rows <= self._first_needed:
+            self._pieces.popleft()
+            self._starts.popleft()
+
+    def _cut(self, first: int, length: int) -> Iterator[R]:
+        """The kept rows from position ``first`` on."""
+        at = bisect_right(self._starts, first) - 1
+        while length > 0:
+            offset = first - self._starts[at]
+            taken = min(length, self._pieces[at].num_rows - offset)
+            yield self._pieces[at].slice(offset, taken)
+            first, length, at = first + taken, length - taken, at + 1
+
+    def validate(self) -> None:
+        """Raises AssertionError if an invariant does not hold."""
+        at = self._starts[0] if self._starts else self.position
+        if self._pieces and self._starts[0] + self._pieces[0].num_rows <= self._first_needed:
+            raise AssertionError(f"rows before batch {self.oldest} are kept, though nobody needs them")
+        if at > self._first_needed and at != self.position:
+            raise AssertionError(f"rows from batch {self.oldest} on are needed, but the first kept one is {at}")
+        for start, piece in zip(self._starts, self._pieces, strict=True):
+            if start != at:
+                raise AssertionError(f"the kept rows have a gap: {start} follows {at}")
+            at += piece.num_rows
+        if at != self.position:
+            raise AssertionError(f"the kept rows end at {at}, not at {self.position}")
+        if self._committed > self.position or any(cut > self.position for cut, _ in self._cuts.values()):
+            raise AssertionError("a cut lies behind the newest row")
+        if self._taken and not min(self._saved) <= self.oldest <= min(self._taken):
+            raise AssertionError(f"taken {self._taken}, saved {self._saved}, but {self.oldest} is the oldest kept")
