@@ -41,7 +41,7 @@ class ArrivalGate(RoundGate):
 
     def _at(self, position: int) -> int:
         """The round of the feed's next batch or end of a round; -1 if neither is known."""
-        head = self.feeds[position].peek()
+        head = self._head(position)
         if isinstance(head, Batch):
             return head.tag.round
         return head.round if isinstance(head, EndOfRound) else -1

@@ -19,28 +19,35 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-import pyarrow as pa
-
 from .agenda import Agenda
-from .alignment import Alignment, BarrierAligner
-from .driver_host import Cut, DriverHost
+from .checkpointing import Checkpointing
+from .driver_host import DriverHost
 from .edges import Grant, Outlet, OutputChannel, Upstream
-from .elements import FINAL_ROUND, Barrier, Batch, CancelBarrier, Element, EndOfData, EndOfPartition, EndOfRound
+from .elements import (
+    FINAL_ROUND,
+    Barrier,
+    Batch,
+    CancelBarrier,
+    Element,
+    EndOfData,
+    EndOfPartition,
+    EndOfRound,
+    size_of,
+)
 from .errors import PenstockError
 from .gate import PUT_ASIDE, Delivered, Gate, Starved
-from .identity import BarrierKind, CheckpointId
+from .identity import BarrierKind
 from .operator_chain import OperatorChain
 from .operator_instance import OperatorInstance
+from .overtaking import IN_ORDER, Overtaking
 from .ports import NO_FEEDS, Port, Ports
 from .scheduler.protocol import Handle
 from .scheduler.runnable import Blocked, Failed, Finished, Outcome, Progress, Quantum
 from .scheduler.states import Wait
-from .sources.reader import SplitReader
+from .sources.reader import SplitReader, Stop
 from .waiting import FOR_CONSUMER, FOR_DISK, WaitWords
-from .windows import OperatorWindow
 from .write_behind import WriteBehind
 
 PROGRESS, FINISHED = Progress(), Finished()
@@ -59,6 +66,8 @@ class Driver:
     outlets: Sequence[Outlet]
     host: DriverHost
     readers: Sequence[SplitReader] = ()
+    #: what barriers of checkpoints may pass here
+    overtaking: Overtaking = IN_ORDER
     #: measures how long operators take to drain, in seconds
     clock: Callable[[], float] = float
     #: what sinks write, and what operators spill: of that nothing may be under way when they go on
@@ -71,30 +80,30 @@ class Driver:
     data_ended: bool = False
     #: the task is over: the end of the partition may go out
     closing: bool = False
-    aligner: BarrierAligner = field(init=False)
+    checkpointing: Checkpointing = field(init=False)
     chain: OperatorChain = field(init=False)
     ports: Ports = field(init=False)
     #: what was posted and not yet taken: an action and its arguments
     _inbox: deque[tuple[Callable[..., object], tuple[Any, ...]]] = field(default_factory=deque)
     #: elements that are being handled
-    _agenda: Agenda = field(default_factory=Agenda)
+    agenda: Agenda = field(default_factory=Agenda)
     #: produced and not yet sent, in order
     pending: deque[Element] = field(default_factory=deque)
     #: the last round that every port has ended
     _round: int = -1
-    _kind: BarrierKind = BarrierKind.CHECKPOINT
-    _timestamp: float = 0.0
-    #: task barriers for which the operators have drained, or drain, and which have not been sent
-    _drains: int = 0
+    #: by the clock of whoever runs the driver
+    now: float = 0.0
     _advanced: bool = False
     _finished: bool = False
     _words: WaitWords = field(init=False)
+    _channels: list[OutputChannel] = field(init=False)
 
     def __post_init__(self) -> None:
         self.ports = Ports(self.gates)
-        self.aligner = BarrierAligner(len(self.ports.feeds))
         self.chain = OperatorChain(self.operators, self.pending.append)
+        self.checkpointing = Checkpointing(self, self.overtaking)
         self._words = WaitWords(self.ports.feeds, self.outlets)
+        self._channels = [channel for outlet in self.outlets for channel in outlet.channels]
 
     # ------------------------------------------------------------------ running
 
@@ -107,7 +116,7 @@ class Driver:
     @property
     def busy(self) -> bool:
         """Whether an element is being handled."""
-        return bool(self._agenda)
+        return bool(self.agenda)
 
     def open(self) -> None:
         """Operators are built with the task; one that was restored may need no rows at all."""
@@ -115,8 +124,9 @@ class Driver:
 
     def run(self, quantum: Quantum) -> Outcome:
         """Handle elements until none is left or the turn is over."""
+        self.now = quantum.now
         for reader in self.readers:
-            reader.now = quantum.now
+            reader.now = self.now
         try:
             while self.step():
                 if quantum.expired():
@@ -125,8 +135,11 @@ class Driver:
             return Failed(error)
         if self._finished:
             return FINISHED
-        waiting = [reader.due for reader in self.readers if not reader.data_ended and reader.due > quantum.now]
-        return Blocked((self.wait,) if self.wait is not None else (), min(waiting, default=None))
+        waiting = [reader.due for reader in self.readers if not reader.data_ended]
+        if self.checkpointing.deadline is not None:
+            waiting.append(self.checkpointing.deadline)
+        wake_at = min((due for due in waiting if due > self.now), default=None)
+        return Blocked((self.wait,) if self.wait is not None else (), wake_at)
 
     def step(self) -> bool:
         """Handle one element, if possible. True: progress was made; False: see ``wait``."""
@@ -134,13 +147,23 @@ class Driver:
             action, arguments = self._inbox.popleft()
             action(*arguments)
         progressed = self._step()
+        if self.ports.unsettled and not self.agenda and (not self.data_ended or self._end_is_settled):
+            self.ports.settle()
         if self._advanced:
             self._advanced = False
             self.host.advanced(self)
         return progressed
 
+    @property
+    def _end_is_settled(self) -> bool:
+        """Whether nothing that was sent because of the end is on its way. Rows of a round that others go on with are in
+        their place; those of the end may wait, further down, for all rounds of others."""
+        return not self.pending and all(channel.settled for outlet in self.outlets for channel in outlet.channels)
+
     def _step(self) -> bool:
         progressed = self._flush()
+        if self.checkpointing.overtakes and self.checkpointing.is_due:
+            progressed = self._overtake() or progressed
         if not self.pending:
             progressed = self._work() or progressed
             progressed = self._flush() or progressed
@@ -159,23 +182,34 @@ class Driver:
         if not (self.writing.has_room() and self.spilling.has_room()):
             self.wait = FOR_DISK
             return False
-        if not self._agenda:
+        if not self.agenda:
             return self.chain.poll() or self._take()
         if not self.chain.has_room:
             self.wait = FOR_CONSUMER
             return False
-        self._agenda.go_on()
+        self.agenda.go_on()
         return True
+
+    def _overtake(self) -> bool:
+        """Handle the barriers that are due out of turn, unless something else has to be ended before."""
+        idle = self.writing.has_room() and self.spilling.has_room() and not self.agenda and not self.chain.under_way
+        if idle:
+            self.checkpointing.overtake()
+        return idle
 
     # ------------------------------------------------------------------ input
 
     def _take(self) -> bool:
         starved: list[int] = []
         refused, busy = False, self.chain.under_way
-        blocked, behind = self.aligner.blocked, self._behind()
+        if busy and self.checkpointing.overtakes and self.checkpointing.is_due:
+            self.wait = self._words.explain(busy, refused, starved, aligning=True, ended=False)
+            return False
+        blocked, behind = self.checkpointing.blocked, self.checkpointing.behind
         for port in self.ports.readable(behind, self.chain.wants):
-            accepts = port.dropping or self.chain.accepts(port.number, self.ports.is_last(port, behind))
-            found = port.gate.poll(port.blocked(blocked), accepts, not busy)
+            is_last = bool(behind) and self.ports.is_last(port, behind)
+            accepts = port.dropping or self.chain.accepts(port.number, is_last)
+            found = port.gate.poll(port.blocked(blocked) if blocked else NO_FEEDS, accepts, not busy)
             if isinstance(found, Delivered):
                 self._handle(port, found)
                 return True
@@ -185,33 +219,35 @@ class Driver:
                 starved += [port.base + feed for feed in found.waits_for]
             else:
                 refused = True
-        aligning = bool(self.aligner.blocked)
+        aligning = bool(blocked)
         self.wait = self._words.explain(busy, refused, starved, aligning=aligning, ended=self.data_ended)
         return False
-
-    def _behind(self) -> set[int]:
-        """The feeds that stand behind a task barrier: what they say next belongs to the next window."""
-        return self.aligner.blocked if self._kind is BarrierKind.DRAIN else NO_FEEDS
 
     def _handle(self, port: Port, found: Delivered) -> None:
         element = found.element
         if isinstance(element, Batch):
+            if self.checkpointing.handler.first is not None:
+                self.checkpointing.read(size_of(element))
             if not port.dropping:
                 self.chain.push(0, port.number, element)
                 self._drop_what_is_not_needed()
         elif isinstance(element, EndOfRound):
-            self._agenda.add(self._end_round(port, element.round))
+            self.agenda.add(self._end_round(port, element.round))
         elif isinstance(element, EndOfData):
             port.gate.feeds[found.feed].say_all_processed()
-            if port.gate.data_ended:
-                self._agenda.add(self._end_port(port))
+            if not port.gate.data_ended:
+                port.gate.feeds[found.feed].say_settled()
+            else:
+                self.ports.unsettled.append(port)
+                self.agenda.add(self._end_port(port))
         elif isinstance(element, Barrier):
-            self._kind, self._timestamp = element.kind, element.timestamp
-            self._aligned(self.aligner.barrier(port.base + found.feed, element.checkpoint))
+            self.checkpointing.barrier(port.base + found.feed, element)
+            if element.kind is not BarrierKind.DRAIN:
+                self.host.met(self, element)
         elif isinstance(element, CancelBarrier):
-            self._aligned(self.aligner.cancel(element.checkpoint))
+            self.checkpointing.cancel(element.checkpoint)
         elif isinstance(element, EndOfPartition):
-            self._aligned(self.aligner.end(port.base + found.feed))
+            self.checkpointing.end(port.base + found.feed)
             self._advanced = True
         else:
             self.pending.append(element)
@@ -242,65 +278,27 @@ class Driver:
 
     def _drop_what_is_not_needed(self) -> None:
         """Tell the feeds of a port whose rows cannot matter any more before the next task barrier."""
-        if self._drains or not (self.chain.may_be_satisfied or self.outlets):
+        if self.checkpointing.drains or not (self.chain.may_be_satisfied or self.outlets):
             return
-        channels = [channel for outlet in self.outlets for channel in outlet.channels]
-        unread = bool(channels) and all(channel.dropping for channel in channels)
+        channels = self._channels
+        unread = bool(channels) and channels[0].dropping and all(channel.dropping for channel in channels)
+        if not unread and not self.chain.may_be_satisfied:
+            return
         never_read = unread and all(channel.dropping_for_good for channel in channels)
         chain = self.chain
         self.ports.drop(
-            self._behind(),
+            self.checkpointing.behind,
             lambda port: unread or chain.satisfied(port),
             lambda port: never_read or chain.satisfied_for_good(port),
         )
 
     # ------------------------------------------------------------------ barriers
 
-    def inject(self, barrier: Barrier, feeds: Sequence[int]) -> None:
-        """A trigger reached a driver whose upstream tasks have all finished: count the channels of ``feeds`` (numbers
-        among all feeds) as if their barrier had come. Nothing but the end of their partition can still be in them."""
-        self._kind, self._timestamp = barrier.kind, barrier.timestamp
-        for feed in feeds:
-            if feed in self.aligner.open:
-                self._aligned(self.aligner.barrier(feed, barrier.checkpoint, block=False))
-
-    def abort(self, checkpoint: CheckpointId) -> None:
-        """The coordinator gave the checkpoint up."""
-        self._aligned(self.aligner.abort(checkpoint))
-
-    def _aligned(self, outcome: Alignment) -> None:
-        self._drains += outcome.aligned is not None and self._kind is BarrierKind.DRAIN
-        if outcome.aborted or outcome.aligned is not None:
-            self._agenda.add(self._cut(outcome, self._kind, self._timestamp))
-
-    def _cut(self, outcome: Alignment, kind: BarrierKind, timestamp: float) -> Iterator[None]:
-        for checkpoint in outcome.aborted:
-            self.pending.append(CancelBarrier(checkpoint))
-            self.host.abandoned(self, checkpoint)
-        if outcome.aligned is None:
-            return
-        barrier = Barrier(outcome.aligned, kind, timestamp)
-        if kind is not BarrierKind.DRAIN:
-            self.pending.append(barrier)
-            cut = Cut(barrier, self.snapshot(), self.data_ended)
-            self.chain.flush(barrier.checkpoint)
-            self.writing.then(partial(self._prepared, cut))
-            return
-        window: list[OperatorWindow] = []
-        yield from self.chain.drain(self.clock, window)
-        self.pending.append(barrier)
-        self.host.drained(self, outcome.aligned, window)
-        self.ports.begin_window()
-
-    def _prepared(self, cut: Cut) -> None:
-        self.host.prepared(self, cut, self.chain.prepare(cut.barrier.checkpoint))
-
-    def snapshot(self) -> dict[str, pa.Table]:
-        """The state of operators and sources, by id, leaving out those that hold nothing."""
-        tables = self.chain.snapshot()
+    def trigger(self, barrier: Barrier, at_round: int | None, stop: Stop | None = None) -> None:
+        """Place a barrier in the sources, behind ``at_round``; with ``stop``, the data end there."""
         for reader in self.readers:
-            tables[reader.operator] = reader.snapshot()
-        return tables
+            reader.trigger(barrier, at_round, stop)
+        self.checkpointing.ordered(barrier)
 
     # ------------------------------------------------------------------ output
 
@@ -316,7 +314,7 @@ class Driver:
                 outlet.send(element)
             sent = True
             if isinstance(element, Barrier) and element.kind is BarrierKind.DRAIN:
-                self._drains -= 1
+                self.checkpointing.drains -= 1
                 self._drop_what_is_not_needed()
         return sent
 
@@ -341,6 +339,6 @@ class Driver:
         self.spilling.end()
         errors = self.chain.close()
         self._inbox.clear()
-        self._agenda.clear()
+        self.agenda.clear()
         self.pending.clear()
         self.host.closed(self, errors)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from .channel_state import ChannelPart
 from .elements import Barrier
 from .errors import PenstockError
 from .identity import CheckpointId, Committable
@@ -17,11 +18,17 @@ from .windows import OperatorWindow
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a driver was when all barriers of a checkpoint had come. ``tables``: operator id to state."""
+    """What a driver was at the cut of a checkpoint. ``tables``: operator id to state; ``channels``: what ``unaligned``
+    barriers have overtaken; ``alignment``: seconds from the first barrier to the last, in which ``processed_bytes`` of
+    batches were read."""
 
     barrier: Barrier
     tables: dict[str, pa.Table]
     data_ended: bool
+    unaligned: bool = False
+    channels: tuple[ChannelPart, ...] = ()
+    alignment: float = 0.0
+    processed_bytes: int = 0
 
 
 class Teller(Protocol):
@@ -37,8 +44,14 @@ class Teller(Protocol):
 class DriverHost(Protocol):
     """What a driver tells its task, on the thread that runs the driver."""
 
+    def met(self, driver: Teller, barrier: Barrier) -> None:
+        """A checkpoint's barrier has come to the driver."""
+
     def prepared(self, driver: Teller, cut: Cut, committables: list[Committable]) -> None:
-        """All barriers of a checkpoint had come, and everything from before them is written."""
+        """All barriers of a checkpoint have come, and everything from before its cut is written."""
+
+    def left_over(self, driver: Teller, checkpoint: CheckpointId, committables: list[Committable]) -> None:
+        """The driver gave a checkpoint up after its cut; this is what its sinks had prepared by then."""
 
     def drained(self, driver: Teller, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
         """The same for a task barrier, when the driver's operators have drained."""

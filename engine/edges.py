@@ -11,7 +11,8 @@ Rules:
 2. Credit is bytes, granted by the consumer as it consumes: a producer stops when the credit is used up (the high mark)
    and goes on when half of it has come back, or all that was sent has been consumed (the low mark). With credit it may
    send one batch, however large. Control elements need no credit and are never held back.
-3. ``AllProcessed`` travels upstream once: everything before ``EndOfData`` has been processed.
+3. ``AllProcessed`` travels upstream once: everything before ``EndOfData`` has been processed. ``EndSettled`` follows,
+   once: so has everything, further down, that was emitted because of it.
 4. ``DropInput`` travels upstream when the consumer needs no more rows of its window (the part between two task
    barriers): from then on the producer's end throws batches away, up to its next task barrier. Control elements go on.
    The message names the window, because it may arrive when the producer is already in the next one.
@@ -22,13 +23,13 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from .elements import Barrier, Batch, Element, EndOfData, EndOfPartition, size_of
 from .errors import InternalError
-from .identity import Attempt, BarrierKind, TaskId
+from .identity import Attempt, BarrierKind, CheckpointId, TaskId
 
 DEFAULT_CREDIT = 16 * 1024 * 1024
 """Bytes in flight per channel: a few batches of 64 Ki rows, so that producer and consumer overlap."""
@@ -78,6 +79,14 @@ class AllProcessed:
 
 
 @dataclass(frozen=True, slots=True)
+class EndSettled:
+    """Nothing that was emitted because of the end of the channel's data is on its way any more, however far down."""
+
+    channel: ChannelId
+    attempts: tuple[Attempt, Attempt]
+
+
+@dataclass(frozen=True, slots=True)
 class DropInput:
     """The consumer needs no more rows before the task barrier that ends ``window`` (windows count from 0), or, if
     ``for_good``, never again."""
@@ -88,7 +97,7 @@ class DropInput:
     for_good: bool = False
 
 
-Upstream = Grant | AllProcessed | DropInput
+Upstream = Grant | AllProcessed | DropInput | EndSettled
 
 
 def _is_drain(element: Element) -> bool:
@@ -129,6 +138,8 @@ class OutputChannel:
         self._sequence = 0
         #: the consumer has said AllProcessed
         self.all_processed = False
+        #: the consumer has said EndSettled
+        self.settled = False
         #: EndOfPartition has been sent; nothing follows
         self.closed = False
         #: bytes of batches sent and not yet consumed
@@ -172,6 +183,8 @@ class OutputChannel:
             return
         if isinstance(message, AllProcessed):
             self.all_processed = True
+        elif isinstance(message, EndSettled):
+            self.settled = True
         elif isinstance(message, DropInput):
             self.dropping_for_good = self.dropping_for_good or message.for_good
             self.dropping = self.dropping or message.window == self._window or message.for_good
@@ -209,6 +222,8 @@ class InputChannel:
         self.closed = False
         #: task barriers taken out of the queue
         self._window = 0
+        #: told of every element that comes in, where barriers may overtake batches
+        self.watch: Callable[[Element], None] | None = None
 
     def receive(self, frame: Frame) -> bool:
         """Take a frame from the wire. False: dropped, as a repeat or of another attempt. A gap is an error."""
@@ -223,7 +238,32 @@ class InputChannel:
         size = size_of(frame.element) if frame.size is None else frame.size
         self._queue.append((frame.element, size))
         self.queued_bytes += size
+        if self.watch is not None:
+            self.watch(frame.element)
         return True
+
+    def refill(self, batches: Iterable[Batch]) -> None:
+        """Put in front batches that were in flight at the checkpoint that is restored. Their producer has forgotten
+        them, so they count nothing against its credit."""
+        self._queue.extend((batch, 0) for batch in batches)
+
+    def queued_before(self, checkpoint: CheckpointId) -> tuple[list[Batch], bool]:
+        """The batches that stand before the checkpoint's barrier, and whether that has come."""
+        found: list[Batch] = []
+        for element, _ in self._queue:
+            if isinstance(element, Barrier) and element.checkpoint == checkpoint:
+                return found, True
+            if isinstance(element, Batch):
+                found.append(element)
+        return found, False
+
+    def overtake(self, checkpoint: CheckpointId) -> Barrier | None:
+        """Take the checkpoint's barrier out of the queue, ahead of what stands before it; None if it is not there."""
+        for place, (element, _) in enumerate(self._queue):
+            if isinstance(element, Barrier) and element.checkpoint == checkpoint:
+                del self._queue[place]
+                return element
+        return None
 
     def peek(self) -> Element | None:
         """The next element, or None if the queue is empty."""
@@ -254,6 +294,10 @@ class InputChannel:
     def say_all_processed(self) -> None:
         """Tell the producer that all its records have been processed."""
         self._reply(AllProcessed(self.channel, self.attempts))
+
+    def say_settled(self) -> None:
+        """Tell the producer that nothing of its end is on its way any more."""
+        self._reply(EndSettled(self.channel, self.attempts))
 
     def __len__(self) -> int:
         return len(self._queue)

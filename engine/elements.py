@@ -7,13 +7,14 @@ Rules:
 2. ``EndOfRound(r)`` follows the last batch of round ``r`` on every channel, even when a filter dropped all of them:
    nobody starves waiting for a round that was empty.
 3. In a deterministic flow a barrier stands directly after an ``EndOfRound``, or after ``EndOfData``: at the same
-   round in every channel, so that alignment and the ordered merge cannot wait for each other.
+   round in every channel, so that alignment and the ordered merge cannot wait for each other. Where the order is that
+   of arrival it may stand anywhere (``overtaking``).
 4. After ``EndOfData`` come no more batches, only barriers; ``EndOfPartition`` closes the channel.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -37,6 +38,15 @@ class Batch:
 
     records: pa.RecordBatch
     tag: Tag
+    _size: int = field(default=-1, init=False, repr=False, compare=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the rows; those of a slice, not of the buffers that it shares. Measured once: that takes longer
+        than handing the batch on."""
+        if self._size < 0:
+            object.__setattr__(self, "_size", int(self.records.nbytes))
+        return self._size
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +65,17 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """The line that cuts a channel into before and after ``checkpoint``. ``timestamp``: when it was triggered."""
+    """The line that cuts a channel into before and after ``checkpoint``. ``timestamp``: when it was triggered.
+
+    ``unaligned``: it has overtaken batches, and may overtake more; ``timeout``: after so many seconds of alignment
+    whoever waits for it lets it overtake them (None: never).
+    """
 
     checkpoint: CheckpointId
     kind: BarrierKind
     timestamp: float
+    unaligned: bool = False
+    timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,4 +105,4 @@ def size_of(element: Element) -> int:
 
     Of a slice only its own rows count, not the buffers that it shares with others.
     """
-    return int(element.records.nbytes) if isinstance(element, Batch) else 0
+    return element.size if isinstance(element, Batch) else 0

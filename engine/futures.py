@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+import time
+from concurrent.futures import Future, wait
 from typing import Any
 
 
@@ -16,3 +17,13 @@ def refuse(future: Future[Any], error: BaseException) -> None:
     """Tell who waits for it that it will not happen."""
     if future.set_running_or_notify_cancel():
         future.set_exception(error)
+
+
+def wait_for(future: Future[Any], timeout: float | None, wake_at: float | None) -> None:
+    """Wait until it is done, or until ``wake_at`` (by the monotonic clock), when something happens by itself. Raises
+    TimeoutError if neither comes within ``timeout`` seconds."""
+    due = None if wake_at is None else max(0.0, wake_at - time.monotonic())
+    if due is None or (timeout is not None and timeout < due):
+        future.result(timeout)
+    else:
+        wait([future], due)

@@ -5,9 +5,11 @@ Rules:
 1. Batches are delivered in the order of their tags, whichever channel spoke first; a batch is delivered only when no
    channel can still send an earlier one. That is known from the channels' heads: tags on a channel only grow.
 2. ``EndOfRound(r)`` is delivered once, when every live channel has ended round ``r``.
-3. A channel that alignment blocks is passed over: all it can still say comes after its barrier, and whatever the
+3. The end of ``FINAL_ROUND`` is taken in at once, if that is all that a channel still had to say while others go on: so
+   its end, and a barrier behind that, need not wait for theirs. The last channel's is delivered.
+4. A channel that alignment blocks is passed over: all it can still say comes after its barrier, and whatever the
    others say before theirs comes first.
-4. Barriers, ends of data and ends of partitions are delivered as they reach the head of their channel. In a
+5. Barriers, ends of data and ends of partitions are delivered as they reach the head of their channel. In a
    deterministic flow barriers stand at the same round in every channel, so they cannot hold up rule 1.
 """
 
@@ -17,7 +19,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from .elements import Batch, Element, EndOfRound
+from .elements import FINAL_ROUND, Batch, Element, EndOfRound
 
 
 class Feed(Protocol):
@@ -34,6 +36,9 @@ class Feed(Protocol):
     def pop(self) -> Element: ...
 
     def say_all_processed(self) -> None: ...
+
+    def say_settled(self) -> None:
+        """Nothing that was emitted because of the feed's end is on its way any more."""
 
     def drop_input(self, for_good: bool) -> None:
         """No more rows are needed before the next task barrier, or ever."""
@@ -74,6 +79,8 @@ class Gate:
 
     def __init__(self, feeds: Sequence[Feed]) -> None:
         self.feeds = feeds
+        #: the feeds whose end of ``FINAL_ROUND`` was taken in ahead of the others
+        self._final: set[int] = set()
 
     @property
     def data_ended(self) -> bool:
@@ -91,7 +98,7 @@ class Gate:
         for position, feed in enumerate(self.feeds):
             if position in blocked:
                 continue
-            head = feed.peek()
+            head = self._head(position)
             if isinstance(head, Batch):
                 heads.append(((head.tag.round, head.tag.lane, head.tag.sequence), position))
             elif isinstance(head, EndOfRound):
@@ -103,6 +110,17 @@ class Gate:
         if silent or not heads:
             return Starved(tuple(silent) or self._open_feeds(blocked))
         return self._deliver(heads, accepts, controls)
+
+    def _head(self, position: int) -> Element | None:
+        """The feed's next element, once rule 3 has been followed."""
+        head = self.feeds[position].peek()
+        if isinstance(head, EndOfRound) and head.round == FINAL_ROUND:
+            others = (number for number in range(len(self.feeds)) if number != position and number not in self._final)
+            if any(not self.feeds[number].data_ended for number in others):
+                self._final.add(position)
+                self.feeds[position].pop()
+                return self.feeds[position].peek()
+        return head
 
     def _poll_only(self, accepts: bool, controls: bool) -> Delivered | Starved | Refused:
         """The same for one feed, where nothing is to be compared."""

@@ -36,9 +36,10 @@ class _Link:
         self._source = chain.operators[position]
 
     def emit(self, batch: Batch) -> None:
-        self._source.rows_out += batch.records.num_rows
-        self._source.batches_out += 1
-        self._source.bytes_out += batch.records.nbytes
+        source = self._source
+        source.rows_out += batch.records.num_rows
+        source.batches_out += 1
+        source.bytes_out += batch.size
         self._chain.push(self._position + 1, 0, batch)
 
 
@@ -79,7 +80,7 @@ class OperatorChain:
     @property
     def has_room(self) -> bool:
         """Whether the operators behind the first one take what it emits."""
-        return all(each.accepts(0) for each in self._choosy)
+        return not self._choosy or all(each.accepts(0) for each in self._choosy)
 
     def wants(self, port: int) -> bool:
         """Whether the first operator takes a batch on this port now."""
@@ -123,38 +124,42 @@ class OperatorChain:
     def end_round_first(self, port: int, round: int) -> Iterator[None]:
         """A round has ended on one port of the first operator."""
         for first in self.operators[:1]:
-            yield from _take(first, first.running.end_round, port, round, self._links[0])
+            if (steps := _call(first, first.running.end_round, port, round, self._links[0])) is not None:
+                yield from _take(first, steps)
 
     def end_port_first(self, port: int) -> Iterator[None]:
         """A port of the first operator has ended."""
         for first in self.operators[:1]:
-            yield from _take(first, first.running.end_port, port, self._links[0])
+            if (steps := _call(first, first.running.end_port, port, self._links[0])) is not None:
+                yield from _take(first, steps)
 
     def end_round_rest(self, round: int) -> Iterator[None]:
         """A round has ended on all ports: tell the operators behind the first one."""
         for position in range(1, len(self.operators)):
-            yield from self._end_round(position, round)
+            if (steps := self._end_round(position, round)) is not None:
+                yield from _take(self.operators[position], steps)
 
     def finish(self) -> Iterator[None]:
         """All ports have ended: the operators emit what they hold, upstream first."""
         for position, operator in enumerate(self.operators):
             if position:
-                yield from self._end_round(position, FINAL_ROUND)
-                yield from _take(operator, operator.running.end_port, 0, self._links[position])
-            yield from _take(operator, operator.running.finish, self._links[position])
+                yield from _take(operator, self._end_round(position, FINAL_ROUND))
+                yield from _take(operator, _call(operator, operator.running.end_port, 0, self._links[position]))
+            yield from _take(operator, _call(operator, operator.running.finish, self._links[position]))
 
     def drain(self, clock: Callable[[], float], window: list[OperatorWindow]) -> Iterator[None]:
         """A task barrier: the operators emit what they hold and forget it, upstream first, unless they are to hold.
         What happened in each of them since the last one is added to ``window``."""
         for position, operator in enumerate(self.operators):
             began = clock()
-            if not operator.hold:
-                yield from _take(operator, operator.running.drain, self._links[position])
+            steps = None if operator.hold else _call(operator, operator.running.drain, self._links[position])
+            if steps is not None:
+                yield from _take(operator, steps)
             window.append(operator.end_window(clock() - began))
 
-    def _end_round(self, position: int, round: int) -> Iterator[None]:
+    def _end_round(self, position: int, round: int) -> Steps:
         operator = self.operators[position]
-        yield from _take(operator, operator.running.end_round, 0, round, self._links[position])
+        return _call(operator, operator.running.end_round, 0, round, self._links[position])
 
     # ------------------------------------------------------------------ state and the end
 
@@ -194,10 +199,14 @@ class OperatorChain:
         return raised
 
 
-def _take(operator: OperatorInstance, method: Callable[..., Steps], *arguments: Any) -> Iterator[None]:
-    """Call a method of the operator and take the steps that it answers, blaming it for whatever is raised."""
+def _call(operator: OperatorInstance, method: Callable[..., Steps], *arguments: Any) -> Steps:
+    """Call a method of the operator, blaming it for whatever is raised."""
     with blame(operator):
-        steps = method(*arguments)
+        return method(*arguments)
+
+
+def _take(operator: OperatorInstance, steps: Steps) -> Iterator[None]:
+    """Take the steps that a call has answered, blaming the operator for whatever is raised."""
     while steps is not None:
         with blame(operator):
             try:

@@ -10,12 +10,6 @@ from .identity import BarrierKind, CheckpointId
 from .sources.reader import SplitReader
 
 
-def trigger(readers: Sequence[SplitReader], barrier: Barrier, at_round: int | None) -> None:
-    """Place a barrier behind ``at_round``."""
-    for reader in readers:
-        reader.trigger(barrier, at_round)
-
-
 def drain(readers: Sequence[SplitReader], barrier: CheckpointId) -> None:
     """Place a task barrier behind the splits known so far."""
     for reader in readers:
@@ -26,4 +20,4 @@ def abort(driver: Driver, checkpoint: CheckpointId) -> None:
     """Forget a checkpoint."""
     for reader in driver.readers:
         reader.abort(checkpoint)
-    driver.abort(checkpoint)
+    driver.checkpointing.abort(checkpoint)

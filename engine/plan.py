@@ -97,6 +97,10 @@ class StagePlan:
         """The lanes that a subtask owns."""
         return lanes_of(subtask, self.parallelism, self.lanes)
 
+    def owner_of(self, lane: int) -> int:
+        """The subtask that owns a lane."""
+        return ((lane + 1) * self.parallelism - 1) // self.lanes
+
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
@@ -133,6 +137,8 @@ class JobPlan:
     memory_budget: int | None = DEFAULT_BUDGET
     #: threads that run the drivers of one process; 0: those that take its messages
     threads: int = 0
+    #: seconds after which barriers of checkpoints may overtake batches (``overtaking``); 0: at once; None: never
+    alignment_timeout: float | None = None
 
     @property
     def parallelism(self) -> dict[str, int]:

@@ -70,6 +70,10 @@ class PlanInputs:
         """The sources that may get more splits."""
         return sorted(set(self._sources) - self._complete)
 
+    def is_complete(self, source: str) -> bool:
+        """Whether the source gets no more splits."""
+        return source in self._complete
+
     def check(self, source: str) -> None:
         """There is such a source."""
         if source not in self._sources:

@@ -17,6 +17,12 @@ import pyarrow as pa
 from .futures import resolve
 from .windows import WindowStatistics
 
+OUTPUT_BATCHES = 8
+"""Batches that a plan with threads of its own may be ahead of its reader."""
+
+SERIAL_BATCHES = 4
+"""The same for one that runs on its reader's thread: a turn costs more than a small batch."""
+
 
 class PlanOutput:
     """See the module's rules. ``room``: how many batches may be there before the reader takes one."""

@@ -16,6 +16,9 @@ purpose:
    runs before somebody pulls, unless ``eager``. All methods may be called from several threads; each batch goes to
    one.
 7. When the task has finished, failed (and ``next`` has said so) or been cancelled, no thread of it is left.
+8. ``timeout`` seconds after its start the task fails with a ``QueryTimeoutError``, wherever it stands. Without threads
+   of its own it notices that when somebody pulls. ``group`` and ``weight`` are its share of a scheduler that it has in
+   common with others.
 """
 
 from __future__ import annotations
@@ -30,27 +33,22 @@ import pyarrow as pa
 from .edges import Frame, Upstream
 from .errors import ConfigurationError, InternalError, PenstockError
 from .flow import Stream
-from .futures import refuse, resolve
+from .futures import refuse, resolve, wait_for
 from .identity import Attempt, CheckpointId, TaskId
 from .plan import JobPlan
 from .plan_inputs import PlanInputs, plan_stream
-from .plan_output import PlanOutput
+from .plan_listener import PlanListener
+from .plan_output import OUTPUT_BATCHES, SERIAL_BATCHES, PlanOutput
 from .scheduler.pool import PoolScheduler
 from .scheduler.protocol import Scheduler
 from .scheduler.serial import SerialScheduler
+from .scheduler.sharing import Share, SharedScheduler
 from .scheduler.states import WaitReason
 from .sinks.output import OutputSink
 from .sources.protocol import Split
 from .statistics import TaskStatistics
 from .task import Task
-from .task_listener import TaskSnapshot
 from .windows import OperatorWindow, Windows, WindowStatistics
-
-OUTPUT_BATCHES = 8
-"""Batches that a plan with threads of its own may be ahead of its reader."""
-
-SERIAL_BATCHES = 4
-"""The same for one that runs on its reader's thread: a turn costs more than a small batch."""
 
 OVER = ("finished", "failed", "cancelled")
 
@@ -68,7 +66,11 @@ class PlanTask:
         parallelism: int = 1,
         eager: bool = False,
         scheduler: Scheduler | None = None,
+        timeout: float | None = None,
+        group: str = "default",
+        weight: float = 1.0,
     ) -> None:
+        share = Share(group, weight, timeout)
         self.schema = stream.schema
         self._lock = threading.RLock()
         #: held by the thread that runs the plan, if it has none of its own, and whether it is within a turn
@@ -82,7 +84,7 @@ class PlanTask:
         self._serial = SerialScheduler(notify=self._output.wake) if scheduler is None and not degree else None
         self._tasks: dict[TaskId, Task] = {}
         try:
-            self._build(plan, scheduler or self._threads or self._serial)
+            self._build(plan, scheduler or self._threads or self._serial, share)
         except BaseException:
             self._shut_down()
             raise
@@ -93,24 +95,30 @@ class PlanTask:
         #: grows whenever a caller has changed what can run
         self._changes = 0
         self._started = False
+        #: when something happens by itself, by the serial scheduler's clock; None: never
+        self._wake_at: float | None = None
         #: running, barrier, finished, failed or cancelled
         self.state = "running"
         self.error: PenstockError | None = None
         if eager:
             self._start()
 
-    def _build(self, plan: JobPlan, scheduler: Scheduler | None) -> None:
+    def _build(self, plan: JobPlan, scheduler: Scheduler | None, share: Share) -> None:
+        assert scheduler is not None
         attempts = dict.fromkeys(plan.tasks(), _ATTEMPT)
+        shared, listener = SharedScheduler(scheduler, share, len(attempts)), PlanListener(self)
         for task in attempts:
             self._tasks[task] = Task(
-                plan, task, _ATTEMPT, attempts, {}, self, _Listener(self), more_splits=True, scheduler=scheduler
+                plan, task, _ATTEMPT, attempts, {}, self, listener, more_splits=True, scheduler=shared
             )
 
     def _start(self) -> None:
+        if self._started:
+            return
         with self._lock:
             started, self._started = self._started, True
         if not started:
-            for task in self._tasks.values():
+            for task in reversed(self._tasks.values()):  # downstream first: who has not started drops what comes
                 task.start()
 
     # ------------------------------------------------------------------ input
@@ -119,7 +127,7 @@ class PlanTask:
         """Queue one more split for a source; a table is a split, too."""
         with self._lock:
             self._inputs.check(source)
-            if source in self._inputs.missing:
+            if not self._inputs.is_complete(source):
                 self._check_alive()
             self._inputs.add(source, split)
             self._changes += 1
@@ -168,14 +176,21 @@ class PlanTask:
                 over = self.state in OVER
                 if not over:
                     self.state = "finished" if self._at_end() else "running"
-                pulled = self._output.waits() if self.state == "running" else None
-            if pulled is None:
+                running = self.state == "running"
+                pulled = self._output.waits() if running and self._serial is None else None
+            if not running:
                 self._close()
                 if over:
                     self._check_alive()
                 return None, None
-            if self._serial is None or not self._turn(self._serial):
-                return None, pulled
+            if self._serial is not None:
+                if self._turn(self._serial):
+                    continue
+                # what is under way elsewhere may have come back before anybody waited for it: hence another look
+                pulled = self._output.waits()
+                if self._turn(self._serial):
+                    continue
+            return None, pulled
 
     def _check_alive(self) -> None:
         if self.error is not None:
@@ -192,12 +207,17 @@ class PlanTask:
             batch, future = self.next()
             if future is None:
                 return batch
-            future.result(timeout)
+            wait_for(future, timeout, self._wake_at)
 
     def run(self, split_set: Mapping[str, Split | pa.Table]) -> Iterator[pa.RecordBatch]:
         """Feed one split to each source and give all that depends on them: the task is warm and empty afterwards."""
-        for source, split in split_set.items():
-            self.add_split(source, split)
+        try:
+            for source, split in split_set.items():
+                self.add_split(source, split)
+        except PenstockError:
+            if self.state in OVER:
+                self._close()
+            raise
         self.request_barrier()
         while (batch := self.read()) is not None:
             yield batch
@@ -228,7 +248,9 @@ class PlanTask:
         """A turn of one driver: between two of them another thread's cancel is seen."""
         self._turning = True
         try:
-            return scheduler.turn(quanta=1).progressed
+            turn = scheduler.turn(quanta=1)
+            self._wake_at = turn.wake_at
+            return turn.progressed
         finally:
             self._turning = False
 
@@ -240,7 +262,7 @@ class PlanTask:
                 if driver.handle is not None:
                     driver.handle.wake()
         if isinstance(found, WindowStatistics):
-            self.state = "barrier"
+            self.state = self.state if self.state in OVER else "barrier"
             return None
         return found
 
@@ -314,6 +336,10 @@ class PlanTask:
             resolve(*reached)
             self._output.put(reached[1])
 
+    def data_ended(self) -> None:
+        """A task is at the end of its data."""
+        self._output.wake()
+
     def failed(self, error: PenstockError) -> None:
         """A task has failed: so has the plan."""
         with self._lock:
@@ -322,27 +348,3 @@ class PlanTask:
         for task in self._tasks.values():
             task.cancel()
         self._give_up()
-
-
-class _Listener:
-    """Passes on what matters here of what a task says; there are no checkpoints."""
-
-    def __init__(self, owner: PlanTask) -> None:
-        self._owner = owner
-
-    def round_proposed(self, checkpoint: CheckpointId, round: int) -> None: ...
-
-    def snapshot_taken(self, checkpoint: CheckpointId, snapshot: TaskSnapshot) -> None: ...
-
-    def declined(self, checkpoint: CheckpointId) -> None: ...
-
-    def data_ended(self) -> None:
-        self._owner._output.wake()
-
-    def finished(self) -> None: ...
-
-    def drained(self, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
-        self._owner.drained(barrier, window)
-
-    def failed(self, error: PenstockError) -> None:
-        self._owner.failed(error)

@@ -41,6 +41,8 @@ class Ports:
     def __init__(self, gates: Sequence[Gate]) -> None:
         self.all: list[Port] = []
         self.feeds: list[Feed] = []
+        #: those that have ended, as long as something because of that may be on its way
+        self.unsettled: list[Port] = []
         for number, gate in enumerate(gates):
             self.all.append(Port(gate, number, len(self.feeds)))
             self.feeds += gate.feeds
@@ -50,15 +52,19 @@ class Ports:
         that operators see the rounds one after the other, whichever port is faster. Nobody waits for ports of which all
         feeds stand ``behind`` a task barrier (what they say next belongs to the next window), nor for those that are
         not ``wanted``: there the operator itself waits for the others (a union that holds final rows, say)."""
-        if len(self.all) == 1:
-            return self.all
+        round = self.all[0].round if self.all else 0
+        for port in self.all:
+            if port.round != round:
+                break
+        else:
+            return self.all  # none is behind another
         waited = [port for port in self.all if not (port.ended or port.stands(behind)) and wanted(port.number)]
         slowest = min((port.round for port in waited), default=FINAL_ROUND)
         return [port for port in self.all if port.ended or port.round <= slowest]
 
     def is_last(self, port: Port, behind: set[int]) -> bool:
         """Whether another port stands behind a task barrier: what an operator refuses this one for cannot come."""
-        return any(other is not port and other.stands(behind) for other in self.all)
+        return bool(behind) and any(other is not port and other.stands(behind) for other in self.all)
 
     @property
     def reached(self) -> int:
@@ -88,6 +94,13 @@ class Ports:
                 for number, feed in enumerate(port.gate.feeds):
                     if port.base + number not in behind:
                         feed.drop_input(port.dropping_for_good)
+
+    def settle(self) -> None:
+        """Tell the producers of ports that have ended that nothing is on its way because of that."""
+        for port in self.unsettled:
+            for feed in port.gate.feeds:
+                feed.say_settled()
+        self.unsettled.clear()
 
     def begin_window(self) -> None:
         """A task barrier has passed: rows matter again."""

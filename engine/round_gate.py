@@ -35,7 +35,7 @@ class RoundGate(Gate):
             position = (self._next + turn) % len(self.feeds)
             if position in blocked:
                 continue
-            head = self.feeds[position].peek()
+            head = self._head(position)
             if isinstance(head, EndOfRound):
                 ended[position] = head.round
             elif head is None:

@@ -13,11 +13,12 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
+from .elements import Batch
 from .operators.protocol import LANE
 
 CHUNK_ROWS = 64 * 1024
@@ -80,6 +81,14 @@ def read_cursors(table: pa.Table | None, lanes: range) -> tuple[int, list[LaneCu
 
 def _read_cursor(lane: int, row: dict[str, Any]) -> LaneCursor:
     return LaneCursor(lane, row["ordinal"], row["row"], row["rows"], bool(row.get("needless")))
+
+
+def before(cursors: list[LaneCursor], unread: object) -> list[LaneCursor]:
+    """The cursors as they were before a batch was read that nobody has taken yet (anything else: as they are)."""
+    if not isinstance(unread, Batch):
+        return cursors
+    lane, rows = unread.tag.lane, unread.records.num_rows
+    return [replace(c, row=c.row - rows, rows=c.rows - rows) if c.lane == lane else c for c in cursors]
 
 
 class RowStream:

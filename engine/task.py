@@ -23,19 +23,20 @@ from concurrent.futures import Future, wait
 import pyarrow as pa
 
 from . import orders
+from .channel_state import Restored
 from .driver import Driver
 from .driver_host import Cut, Teller
 from .edges import ChannelId, Frame, Upstream
 from .elements import Barrier
 from .errors import InternalError, PenstockError
-from .identity import Attempt, BarrierKind, CheckpointId, Committable, TaskId
+from .identity import FINAL_ROUND, Attempt, BarrierKind, CheckpointId, Committable, TaskId
 from .operator_instance import blame_split
 from .plan import JobPlan
 from .scheduler.protocol import Handle, Scheduler
 from .scheduler.serial import SerialScheduler
 from .scheduler.states import Wait
 from .sources.protocol import Split
-from .sources.reader import SplitReader
+from .sources.reader import SplitReader, Stop
 from .statistics import OperatorStatistics, SourceStatistics, TaskStatistics
 from .task_checkpoints import TaskCheckpoints
 from .task_listener import News, Step, TaskListener
@@ -44,7 +45,7 @@ from .windows import OperatorWindow
 
 
 class Task:
-    """See the module's rules. ``attempts``: of all tasks of the region; ``restored``: state of the whole vertex.
+    """See the module's rules. ``attempts``: of all tasks of the region; ``restored``: of several subtasks.
 
     ``scheduler``: who runs the drivers; None: whoever calls ``step``, and ``notify`` asks for that when something
     happened on another thread.
@@ -56,7 +57,7 @@ class Task:
         task: TaskId,
         attempt: Attempt,
         attempts: Mapping[TaskId, Attempt],
-        restored: Mapping[str, pa.Table],
+        restored: Mapping[str, pa.Table] | Restored,
         wiring: Wiring,
         listener: TaskListener,
         *,
@@ -82,9 +83,7 @@ class Task:
         except BaseException:
             self._query.cancel()
             raise
-        self._checkpoints = TaskCheckpoints(len(self.drivers))
-        #: the round that each source stands at the end of, by the checkpoint that was proposed last
-        self._proposals: tuple[CheckpointId | None, list[int]] = (None, [])
+        self._checkpoints = TaskCheckpoints(len(self.drivers), plan.alignment_timeout)
         self._told_data_ended = False
         self._ending = False
         for rank, driver in enumerate(self.drivers):
@@ -163,7 +162,7 @@ class Task:
     def receive(self, frame: Frame) -> None:
         """An element came from a producer."""
         found = self._parts.inputs.get(frame.channel)
-        if found is not None and self.state == "running":
+        if found is not None and self.state in ("created", "running"):
             found[1].post(found[0].receive, frame)
 
     def deliver(self, message: Upstream) -> None:
@@ -179,10 +178,10 @@ class Task:
         with self._lock:
             if self._checkpoints.is_late(checkpoint):
                 return
-            self._proposals = (checkpoint, [])
+            self._checkpoints.propose(checkpoint)
             reading = [driver for driver in self.drivers if driver.readers]
             if not reading:
-                self._news.add(lambda listener: listener.round_proposed(checkpoint, -1))
+                self._news.add(lambda listener: listener.round_proposed(checkpoint, FINAL_ROUND))
             for driver in reading:
                 driver.post(self._propose, driver, checkpoint)
         self._news.tell()
@@ -190,27 +189,23 @@ class Task:
     def _propose(self, driver: Driver, checkpoint: CheckpointId) -> None:
         rounds = [reader.propose(checkpoint) for reader in driver.readers]
         with self._lock:
-            if self._proposals[0] != checkpoint:
-                return
-            proposed = self._proposals[1]
-            proposed += rounds
-            if len(proposed) == len(self.readers):
-                latest = max(proposed)
+            latest = self._checkpoints.proposed(checkpoint, rounds, len(self.readers))
+            if latest is not None:
                 self._news.add(lambda listener: listener.round_proposed(checkpoint, latest))
         self._news.tell()
 
-    def trigger(self, checkpoint: CheckpointId, kind: BarrierKind, at_round: int | None, timestamp: float) -> None:
-        """Inject the barrier: into the sources, and into inputs from other tasks (they have all finished then)."""
+    def trigger(
+        self, checkpoint: CheckpointId, kind: BarrierKind, at_round: int | None, at: float, stop: Stop | None = None
+    ) -> None:
+        """Inject the barrier: into the sources, where the data end then if the job is to ``stop``, and into inputs from
+        other tasks (they have all finished then)."""
         with self._lock:
-            if self._checkpoints.is_late(checkpoint):
-                return
-            self._checkpoints.newest = checkpoint
-        barrier = Barrier(checkpoint, kind, timestamp)
-        for driver in self.drivers:
+            barrier = self._checkpoints.order(checkpoint, kind, at)
+        for driver in self.drivers if barrier is not None else ():
             if driver.readers:
-                driver.post(orders.trigger, driver.readers, barrier, at_round)
+                driver.post(driver.trigger, barrier, at_round, stop)
             if driver in self._parts.entries:
-                driver.post(driver.inject, barrier, self._parts.entries[driver])
+                driver.post(driver.checkpointing.inject, barrier, self._parts.entries[driver])
 
     def abort(self, checkpoint: CheckpointId) -> None:
         """The checkpoint was given up: stop holding and aligning for it."""
@@ -247,18 +242,28 @@ class Task:
             self._checkpoints.committed(checkpoint)
         self._advance_end()
 
+    def met(self, driver: Teller, barrier: Barrier) -> None:
+        """A barrier has come to a driver (called by the driver): others may have no input left that brings it."""
+        for other in self.drivers:
+            if other is not driver:
+                other.post(other.checkpointing.join, barrier)
+
     def prepared(self, driver: Teller, cut: Cut, committables: list[Committable]) -> None:
         """A driver has everything of its cut (called by the driver)."""
         checkpoint = cut.barrier.checkpoint
         with self._lock:
-            snapshot = self._checkpoints.add(checkpoint, driver.name, cut.tables, committables, cut.data_ended)
+            snapshot = self._checkpoints.add(driver.name, cut, committables)
             if snapshot is not None:
                 self._news.add(lambda listener: listener.snapshot_taken(checkpoint, snapshot))
         self._news.tell()
 
+    def left_over(self, driver: Teller, checkpoint: CheckpointId, committables: list[Committable]) -> None:
+        """A driver gave a checkpoint up after its cut (called by the driver)."""
+        with self._lock:
+            self._checkpoints.keep(checkpoint, committables)
+
     def drained(self, driver: Teller, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
-        """A driver has drained for a task barrier (called by the driver). Told at once: what the driver does next
-        belongs to the next window."""
+        """A driver has drained for a task barrier (called by the driver). Told at once: the next window begins."""
         self._news.listener.drained(barrier, window)
 
     def abandoned(self, driver: Teller, checkpoint: CheckpointId) -> None:

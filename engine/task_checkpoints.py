@@ -9,11 +9,12 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-
-from .identity import CheckpointId, Committable
+from .driver_host import Cut
+from .elements import Barrier
+from .identity import BarrierKind, CheckpointId, Committable, Holds, later_round
 from .task_listener import TaskSnapshot
 
 
@@ -21,23 +22,25 @@ from .task_listener import TaskSnapshot
 class _Pending:
     """A checkpoint that some drivers have reached."""
 
-    tables: dict[str, pa.Table] = field(default_factory=dict)
-    data_ended: bool = True
-    #: names of the drivers that have snapshotted
-    drivers: set[str] = field(default_factory=set)
+    #: by the name of the driver
+    cuts: dict[str, Cut] = field(default_factory=dict)
 
 
 class TaskCheckpoints:
-    """See the module's rules. ``drivers``: how many there are."""
+    """See the module's rules. ``drivers``: how many there are; ``timeout``: of the alignment (``JobPlan``)."""
 
-    def __init__(self, drivers: int) -> None:
+    def __init__(self, drivers: int, timeout: float | None = None) -> None:
         self._drivers = drivers
+        self._timeout = timeout
         self._pending: dict[CheckpointId, _Pending] = {}
         #: what sinks prepared, by checkpoint, and no commit has covered yet
         self._prepared: dict[CheckpointId, list[Committable]] = {}
         #: the newest checkpoint that was triggered
-        self.newest: CheckpointId | None = None
+        self._newest: CheckpointId | None = None
         self._given_up: CheckpointId | None = None
+        #: the checkpoint that was proposed last, and the rounds in which sources stand
+        self._proposed: CheckpointId | None = None
+        self._rounds: list[int] = []
         self._final: CheckpointId | None = None
         #: the final checkpoint, or a later one, has been committed
         self.final_committed = False
@@ -46,33 +49,59 @@ class TaskCheckpoints:
         """Whether an order for the checkpoint comes too late, or again."""
         if self._given_up is not None and checkpoint <= self._given_up:
             return True
-        return self.newest is not None and checkpoint <= self.newest
+        return self._newest is not None and checkpoint <= self._newest
 
-    def add(
-        self,
-        checkpoint: CheckpointId,
-        driver: str,
-        tables: dict[str, pa.Table],
-        committables: list[Committable],
-        data_ended: bool,
-    ) -> TaskSnapshot | None:
+    def propose(self, checkpoint: CheckpointId) -> None:
+        """The sources are asked for their rounds."""
+        self._proposed, self._rounds = checkpoint, []
+
+    def proposed(self, checkpoint: CheckpointId, rounds: Sequence[int], sources: int) -> int | None:
+        """Some have answered; the task's round when all ``sources`` have."""
+        if self._proposed != checkpoint:
+            return None
+        self._rounds += rounds
+        return later_round(*self._rounds) if len(self._rounds) == sources else None
+
+    def order(self, checkpoint: CheckpointId, kind: BarrierKind, at: float) -> Barrier | None:
+        """The barrier of a checkpoint that is triggered; None if that comes too late. Savepoints are always aligned."""
+        if self.is_late(checkpoint):
+            return None
+        self._newest = checkpoint
+        timeout = self._timeout if kind is BarrierKind.CHECKPOINT else None
+        return Barrier(checkpoint, kind, at, unaligned=timeout == 0, timeout=timeout or None)
+
+    def add(self, driver: str, cut: Cut, committables: list[Committable]) -> TaskSnapshot | None:
         """A driver has snapshotted; the whole task's snapshot if it was the last one."""
-        self._prepared.setdefault(checkpoint, []).extend(committables)
+        checkpoint = cut.barrier.checkpoint
+        self.keep(checkpoint, committables)
         if self._given_up is not None and checkpoint <= self._given_up:
             return None
         pending = self._pending.setdefault(checkpoint, _Pending())
-        pending.tables.update(tables)
-        pending.data_ended = pending.data_ended and data_ended
-        pending.drivers.add(driver)
-        return self._complete(checkpoint, pending) if len(pending.drivers) == self._drivers else None
+        pending.cuts[driver] = cut
+        return self._complete(checkpoint, list(pending.cuts.values())) if len(pending.cuts) == self._drivers else None
 
-    def _complete(self, checkpoint: CheckpointId, pending: _Pending) -> TaskSnapshot:
+    def keep(self, checkpoint: CheckpointId, committables: list[Committable]) -> None:
+        """Sinks have prepared something for the checkpoint."""
+        self._prepared.setdefault(checkpoint, []).extend(committables)
+
+    def _complete(self, checkpoint: CheckpointId, cuts: Sequence[Cut]) -> TaskSnapshot:
         self._pending = {known: other for known, other in self._pending.items() if known > checkpoint}
-        if pending.data_ended and self._final is None:
+        data_ended = all(cut.data_ended for cut in cuts)
+        if data_ended and self._final is None:
             self._final = checkpoint
+        channels = tuple(part for cut in cuts for part in cut.channels)
+        in_flight = any(part.holds is Holds.INPUT for part in channels)
+        assert not (data_ended and in_flight), "behind the end of its data nothing is on its way to a task"
         covered = sorted(known for known in self._prepared if known <= checkpoint)
-        committables = tuple(committable for known in covered for committable in self._prepared[known])
-        return TaskSnapshot(pending.tables, committables, pending.data_ended)
+        return TaskSnapshot(
+            tables={operator: table for cut in cuts for operator, table in cut.tables.items()},
+            committables=tuple(committable for known in covered for committable in self._prepared[known]),
+            data_ended=data_ended,
+            channels=channels,
+            unaligned=any(cut.unaligned for cut in cuts),
+            alignment=max(cut.alignment for cut in cuts),
+            processed_bytes=sum(cut.processed_bytes for cut in cuts),
+        )
 
     def give_up(self, checkpoint: CheckpointId) -> None:
         """The coordinator gave the checkpoint up, and with it all older ones."""

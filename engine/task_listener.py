@@ -13,6 +13,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from .channel_state import ChannelPart
 from .errors import PenstockError
 from .identity import CheckpointId, Committable
 from .windows import OperatorWindow
@@ -20,11 +21,16 @@ from .windows import OperatorWindow
 
 @dataclass(frozen=True, slots=True)
 class TaskSnapshot:
-    """What one task adds to a checkpoint. ``tables``: operator id to state; ``data_ended``: it is a final one."""
+    """What one task adds to a checkpoint. ``tables``: operator id to state; ``data_ended``: it is a final one; the rest
+    is as in a driver's ``Cut``, of all drivers together."""
 
     tables: dict[str, pa.Table]
     committables: tuple[Committable, ...]
     data_ended: bool
+    channels: tuple[ChannelPart, ...] = ()
+    unaligned: bool = False
+    alignment: float = 0.0
+    processed_bytes: int = 0
 
 
 class TaskListener(Protocol):

@@ -16,20 +16,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .arrival_gate import ArrivalGate
+from .channel_state import Restored, channel_batches
 from .driver import Driver
 from .driver_host import DriverHost
 from .edges import ChannelId, Frame, InputChannel, Outlet, OutputChannel, Upstream
+from .elements import Batch
 from .errors import InternalError, PenstockError
 from .gate import Feed, Gate
-from .identity import Attempt, TaskId
+from .identity import Attempt, Holds, TaskId
 from .operator_instance import OperatorInstance, blame, blame_build
 from .operators.protocol import LANE, OperatorContext
 from .operators.replicated_join import EVERYWHERE
 from .outlets import outlet_of
-from .plan import Exchange, JobPlan, OperatorPlan, PipelinePlan, PortPlan
+from .overtaking import IN_ORDER, FreeEdges
+from .plan import Exchange, JobPlan, OperatorPlan, PipelinePlan, PortPlan, SourcePlan
 from .round_gate import RoundGate
 from .scheduler.protocol import Query
-from .sources.reader import SplitReader
+from .sources.reader import Rounds, SplitReader
 from .spooling import SpoolingGate
 from .state.memory import TaskMemory
 from .write_behind import WriteBehind
@@ -118,18 +121,19 @@ def build_parts(
     plan: JobPlan,
     task: TaskId,
     attempts: Mapping[TaskId, Attempt],
-    restored: Mapping[str, pa.Table],
+    restored: Mapping[str, pa.Table] | Restored,
     wiring: Wiring,
     host: DriverHost,
     query: Query,
     *,
     more_splits: bool = False,
 ) -> TaskParts:
-    """Build the parts of ``task``; ``restored`` holds the state of all subtasks, of which its lanes are picked.
+    """Build the parts of ``task``; ``restored`` holds the state of several subtasks, of which its lanes are picked.
 
     ``more_splits``: sources expect splits beyond those of the plan. ``query``: what runs work in the background.
     """
-    builder = _Builder(plan, task, attempts, restored, wiring, host, query)
+    stored = restored if isinstance(restored, Restored) else Restored(restored)
+    builder = _Builder(plan, task, attempts, stored, wiring, host, query)
     builder.more_splits = more_splits
     try:
         return builder.build()
@@ -144,11 +148,12 @@ class _Builder:
         plan: JobPlan,
         task: TaskId,
         attempts: Mapping[TaskId, Attempt],
-        restored: Mapping[str, pa.Table],
+        restored: Restored,
         wiring: Wiring,
         host: DriverHost,
         query: Query,
     ) -> None:
+        self._free = FreeEdges(plan)
         self._query = query
         self._plan, self._task, self._attempts = plan, task, attempts
         self._restored, self._wiring, self._host = restored, wiring, host
@@ -182,10 +187,13 @@ class _Builder:
         outlets = [self._outlet(output.kind, output.id) for output in pipeline.outputs]
         readers = [feed for found in feeds for feed in found if isinstance(feed, SplitReader)]
         gates = [self._gate(port, found, background) for port, found in zip(pipeline.ports, feeds, strict=True)]
-        driver = Driver(pipeline.name, gates, operators, outlets, self._host, readers)
+        overtaking = IN_ORDER if self._plan.alignment_timeout is None else self._free.of(pipeline)
+        driver = Driver(pipeline.name, gates, operators, outlets, self._host, readers, overtaking)
         driver.clock = time.perf_counter
         driver.writing, driver.spilling = background.writing, background.spilling
         background.driver = driver
+        for output in pipeline.outputs:
+            driver.pending += self._unsent(output.id)
         self._register(driver, pipeline, feeds, [channel for outlet in outlets for channel in outlet.channels])
         return driver
 
@@ -214,7 +222,9 @@ class _Builder:
         if port.kind == "exchange":
             exchange = self._exchange(port.id)
             producers = range(self._plan.stages[exchange.source].parallelism)
-            return [self._input(exchange, TaskId(exchange.source, subtask)) for subtask in producers]
+            inputs = [self._input(exchange, TaskId(exchange.source, subtask)) for subtask in producers]
+            self._refill(exchange, port.schema, inputs)
+            return inputs
         source = self._plan.sources[port.id]
         state = self._state(port.id)
         return [
@@ -229,12 +239,32 @@ class _Builder:
                 restored=state,
                 more=self.more_splits,
                 background=background,
+                rounds=self._rounds(source),
             )
         ]
+
+    def _rounds(self, source: SourcePlan) -> Rounds:
+        if self._plan.alignment_timeout is None or source.quota is None or self.more_splits:
+            return "whole"
+        return "free" if self._free.is_free(source.id) else "short"
 
     def _input(self, exchange: Exchange, producer: TaskId) -> InputChannel:
         channel = ChannelId(exchange.id, producer, self._task)
         return InputChannel(channel, self._pair(producer, self._task), self._wiring.reply)
+
+    def _refill(self, exchange: Exchange, schema: pa.Schema, inputs: Sequence[InputChannel]) -> None:
+        """Put the batches that were in flight where those of the same lanes will come."""
+        stored = self._restored.channels.get((exchange.id, Holds.INPUT))
+        if stored is None:
+            return
+        lanes = self._lanes if exchange.is_partitioned else None
+        for batch in channel_batches(stored, schema, lanes):
+            inputs[self._plan.stages[exchange.source].owner_of(batch.tag.lane)].refill([batch])
+
+    def _unsent(self, edge: str) -> list[Batch]:
+        """What the driver that feeds an exchange had made and not sent."""
+        stored = self._restored.channels.get((edge, Holds.OUTPUT))
+        return [] if stored is None else list(channel_batches(stored, self._exchange(edge).schema, self._lanes))
 
     def _gate(self, port: PortPlan, feeds: Sequence[Feed], background: _Background) -> Gate:
         partitioned = port.kind == "exchange" and self._exchange(port.id).is_partitioned
@@ -281,7 +311,7 @@ class _Builder:
 
     def _state(self, operator: str) -> pa.Table | None:
         """The restored rows of the task's lanes; None if there are none."""
-        table = self._restored.get(operator)
+        table = self._restored.tables.get(operator)
         if table is None:
             return None
         lane = pc.field(LANE)

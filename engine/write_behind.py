@@ -65,7 +65,7 @@ class WriteBehind:
 
     def has_room(self) -> bool:
         """Whether the driver may go on; if not it is woken when it may."""
-        if self.idle:
+        if not self._queue and not self._busy:
             return True
         with self._changed:
             self._wanted = not self._roomy

@@ -47,18 +47,26 @@ def test_explain_prints_pipelines_edges_lanes_and_guarantees():
         assert words in found, found
 
 
-def test_embedded_run_writes_outputs_and_a_clean_audit(tmp_path):
-    done = penstock("run", "flights", "--local", "--output", str(tmp_path / "out"), "--every", "200ms")
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory):
+    """One embedded run of the flights job: how it ended, and its folder of outputs."""
+    output = tmp_path_factory.mktemp("embedded") / "out"
+    return penstock("run", "flights", "--local", "--output", str(output), "--every", "200ms"), output
+
+
+def test_embedded_run_writes_outputs_and_a_clean_audit(embedded):
+    done, output = embedded
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     assert "gaps 0, repeats 0" in done.stdout
     assert "336,776 rows in 128 splits" in done.stdout
-    audit = json.loads((tmp_path / "out" / "audit.json").read_text())
+    audit = json.loads((output / "audit.json").read_text())
     assert (audit["gaps"], audit["repeats"]) == (0, 0)
-    assert ds.dataset(tmp_path / "out" / "features").count_rows() == 655_867
-    assert ds.dataset(tmp_path / "out" / "daily").count_rows() == 3 * 365
+    assert ds.dataset(output / "features").count_rows() == 655_867
+    assert ds.dataset(output / "daily").count_rows() == 3 * 365
 
 
+@pytest.mark.slow
 def test_scale_repeats_the_flights_over_shifted_years(tmp_path):
     done = penstock("run", "flights", "--local", "--scale", "2", "--output", str(tmp_path / "out"))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -69,8 +77,8 @@ def test_scale_repeats_the_flights_over_shifted_years(tmp_path):
     assert ds.dataset(tmp_path / "out" / "features").count_rows() == 2 * 655_867
 
 
-def test_run_without_a_terminal_prints_plain_progress_lines(tmp_path):
-    done = penstock("run", "flights", "--local", "--output", str(tmp_path / "out"))
+def test_run_without_a_terminal_prints_plain_progress_lines(embedded):
+    done, _ = embedded
     assert "\x1b" not in done.stdout
     assert any("rows" in line and "restarts 0" in line for line in done.stdout.splitlines())
 
@@ -92,14 +100,15 @@ def test_mistake_is_told_in_a_sentence_with_a_remedy(tmp_path, arguments, words)
     assert "Traceback" not in done.stderr
 
 
-def test_run_into_the_outputs_of_an_earlier_run_is_refused_and_leaves_them_alone(tmp_path):
-    arguments = ("run", "flights", "--local", "--output", str(tmp_path / "out"))
-    assert penstock(*arguments).returncode == 0
-    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.glob("out/*/part-*"))
-    again = penstock(*arguments)
+def test_run_into_the_outputs_of_an_earlier_run_is_refused_and_leaves_them_alone(embedded):
+    done, output = embedded
+    assert done.returncode == 0
+    before = sorted((path, path.stat().st_mtime_ns) for path in output.glob("*/part-*"))
+    assert before
+    again = penstock("run", "flights", "--local", "--output", str(output))
     assert again.returncode == 2
     assert "remedy:" in again.stderr
-    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.glob("out/*/part-*")) == before
+    assert sorted((path, path.stat().st_mtime_ns) for path in output.glob("*/part-*")) == before
 
 
 def test_embedded_flights_give_the_same_rows_at_any_parallelism(tmp_path):

@@ -2,10 +2,11 @@
 
 ``AlignedHandler``, ``UnalignedHandler`` and ``AlternatingHandler`` (aligned with timeout) keep exactly once and share
 the rules in ``single``; ``BarrierTracker`` is at least once. All have the methods of ``BarrierHandler``, whose module
-says what the owner of a handler has to do. ``BarrierAligner`` is the aligned mode as the driver uses it today.
+says what the owner of a handler has to do. A driver uses ``AlternatingHandler`` where barriers may overtake (also if
+at once), and ``AlignedHandler`` elsewhere.
 """
 
-from .aligned import NOTHING, AlignedHandler, Alignment, BarrierAligner
+from .aligned import AlignedHandler
 from .alternating import AlternatingHandler
 from .protocol import Aborted, AbortReason, BarrierArrival, BarrierHandler, Outcome, SnapshotMode, Triggered
 from .times import AlignmentTimes
@@ -13,14 +14,11 @@ from .tracker import BarrierTracker
 from .unaligned import UnalignedHandler
 
 __all__ = [
-    "NOTHING",
     "AbortReason",
     "Aborted",
     "AlignedHandler",
-    "Alignment",
     "AlignmentTimes",
     "AlternatingHandler",
-    "BarrierAligner",
     "BarrierArrival",
     "BarrierHandler",
     "BarrierTracker",

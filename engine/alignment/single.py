@@ -69,7 +69,8 @@ class SingleCheckpointHandler(ABC, Generic[Id]):
         aborted = self._begin(barrier, now)
         if not injected and self._blocks(barrier):
             self.blocked.add(channel)
-        return replace(self._count(channel, barrier, now), aborted=aborted)
+        outcome = self._count(channel, barrier, now)
+        return replace(outcome, aborted=aborted) if aborted else outcome
 
     def announcement(self, channel: int, barrier: BarrierArrival[Id], now: float) -> Outcome[Id]:
         if self._is_over(barrier.checkpoint):
@@ -159,7 +160,7 @@ class SingleCheckpointHandler(ABC, Generic[Id]):
             self.times.end(now)
         outcome = self._decide(barrier, now)
         if self._all_counted():
-            outcome = replace(outcome, completed=self.latest)
+            outcome = Outcome(outcome.aborted, outcome.prioritised, outcome.triggered, self.latest)
             self._release()
         return outcome
 

@@ -3,27 +3,39 @@
 Rules:
 
 1. It speaks like a channel (``peek``, ``pop``), so a driver cannot tell a source from an upstream driver.
-2. A barrier stands only between two rounds, or after the end of the data. A snapshot is therefore a cursor per lane.
+2. A barrier stands only between two rounds, or after the end of the data (``overtake`` aside). A snapshot is therefore
+   a cursor per lane.
 3. Proposing a round is a promise: until a trigger or an abort the reader does not pass the end of that round, so
    the largest of all proposals is a round that every source can still place its barrier after.
 4. It reads the clock only as a number that the task hands in (``now``), for pacing.
+5. A job that stops with a savepoint ends here behind the barrier's round: *drained*, with the end of the data before
+   the barrier, so that operators finish; or *suspended*, with nothing behind it. If given up, the task restarts.
+6. Where ``rounds`` are *short*, a barrier that may overtake ends its round where the reader stands; the lane that was
+   being read goes on in the next one. Where they are *free* the reader need not stand in the same round as others.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Literal, TypeAlias, cast
 
 import pyarrow as pa
 
 from ..elements import FINAL_ROUND, Barrier, Batch, CancelBarrier, Element, EndOfData, EndOfPartition, EndOfRound, Tag
 from ..errors import InternalError, PenstockError, StorageError
-from ..identity import BarrierKind, CheckpointId
+from ..identity import CLOSING_ROUND, BarrierKind, CheckpointId
 from ..operators.protocol import Background
-from ..rounds import LaneCursor, read_cursors, write_cursors
+from ..rounds import LaneCursor, before, read_cursors, write_cursors
 from .protocol import Split
 from .read_ahead import PENDING, PendingChunk
 from .split_queue import SplitQueue
+
+Stop: TypeAlias = Literal["drain", "suspend"]
+"""How the data end at a barrier that the job stops with; see rule 5."""
+
+Rounds: TypeAlias = Literal["whole", "short", "free"]
+"""See rule 6."""
 
 
 class SplitReader:
@@ -42,8 +54,10 @@ class SplitReader:
         restored: pa.Table | None = None,
         more: bool = False,
         background: Background | None = None,
+        rounds: Rounds = "whole",
     ) -> None:
         self.operator = operator
+        self._rounds = rounds
         #: whether splits may still be added; until then the data have not ended
         self._more = more
         #: rows per second that this reader may emit; 0: no limit
@@ -53,6 +67,10 @@ class SplitReader:
         self._splits = SplitQueue(schema, splits, self._cursors, lane_count, quota, background)
         #: position in ``_cursors`` of the lane being read; None between rounds
         self._position: int | None = None
+        #: where the next round begins: with the lane whose round was cut short
+        self._first = 0
+        #: the state at a cut that was made ahead of its turn, until it is asked for
+        self._overtaken: pa.Table | None = None
         self._sequence = 0
         #: batches emitted by this attempt
         self.batches = 0
@@ -61,9 +79,11 @@ class SplitReader:
         self._hold: CheckpointId | None = None
         #: the last checkpoint that could not be cut here
         self.declined: CheckpointId | None = None
-        #: barriers to be placed, each with the round after which it stands (None: the one in progress), in order
-        self._barriers: deque[tuple[Barrier, int | None]] = deque()
-        self._closing = False
+        #: barriers to be placed, in order, each with the round after which it stands (None: the one in progress), and
+        #: with how the data end there, if they do
+        self._barriers: deque[tuple[Barrier, int | None, Stop | None]] = deque()
+        self._stopped: Stop | None = None
+        self._closing = self._settled = False
         #: no row before the next task barrier is needed
         self._dropping = False
         #: no row is needed ever again
@@ -102,8 +122,11 @@ class SplitReader:
             self.closed = True
         return element
 
-    def say_all_processed(self) -> None:
-        """A source has nobody upstream."""
+    def say_all_processed(self) -> None: ...
+
+    def say_settled(self) -> None:
+        """Its barriers may stand behind the end now."""
+        self._settled = True
 
     def drop_input(self, for_good: bool) -> None:
         """Skip the rows before the next task barrier; all that are left, if none can come or none is needed ever."""
@@ -111,7 +134,7 @@ class SplitReader:
         self._splits.stop_round()
         if isinstance(self._head, Batch):
             self._head = None
-        ahead = [self._head, *(barrier for barrier, _ in self._barriers)]
+        ahead = [self._head, *(barrier for barrier, _, _ in self._barriers)]
         drains = any(isinstance(each, Barrier) and each.kind is BarrierKind.DRAIN for each in ahead)
         if for_good or not (self._more or drains):
             self._over = self._over or for_good
@@ -144,18 +167,39 @@ class SplitReader:
     def propose(self, checkpoint: CheckpointId) -> int:
         """Promise to stop at the end of the round in progress (or of the last one) and say which it is.
 
-        -1 if no round has begun. ``FINAL_ROUND`` if the end of the data has been sent: a barrier can only follow it,
-        so the others must go on to their ends too.
+        -1 if no round has begun. If the end of the data has been sent, a barrier can only follow it: ``FINAL_ROUND``,
+        or ``CLOSING_ROUND`` until everything because of it is processed.
         """
         self._hold = checkpoint
         if self.data_ended or isinstance(self._head, EndOfData):
-            return FINAL_ROUND
+            return FINAL_ROUND if self._settled or self._rounds == "free" else CLOSING_ROUND
+        return self._reached
+
+    @property
+    def _reached(self) -> int:
         return self._round if self._position is not None else self._round - 1
 
-    def trigger(self, barrier: Barrier, at_round: int | None) -> None:
-        """Place the barrier at the end of ``at_round`` (None: of the round in progress), or of the data."""
+    def trigger(self, barrier: Barrier, at_round: int | None, stop: Stop | None = None) -> None:
+        """Place the barrier at the end of ``at_round`` (None: of the round in progress), or of the data. ``stop``: the
+        job stops with it (rule 5)."""
         self._hold = None
-        self._barriers.append((barrier, at_round))
+        if self._rounds == "free" and not stop and (at_round is None or at_round >= FINAL_ROUND):
+            at_round = self._reached
+        self._barriers.append((barrier, at_round, stop))
+
+    def overtake(self, checkpoint: CheckpointId) -> Barrier | None:
+        """Take the checkpoint's barrier out ahead of its turn, and cut here; None if it has been placed already."""
+        is_over = self.closed or isinstance(self._head, EndOfPartition)
+        if is_over or not (self._barriers and self._barriers[0][0].checkpoint == checkpoint):
+            return None
+        barrier, at_round, _ = self._barriers.popleft()
+        round = max(self._reached, -1 if at_round is None else at_round)
+        self._overtaken = write_cursors(round + 1, before(self._cursors, self._head))
+        if self._position is not None:
+            self._cut_short(self._position, round)
+        elif not self.data_ended:
+            self._round = max(self._round, round + 1)
+        return barrier
 
     def abort(self, checkpoint: CheckpointId) -> None:
         """Forget a proposal or a barrier that has not been placed yet."""
@@ -173,7 +217,7 @@ class SplitReader:
         self._splits.add(split)
 
     def no_more_splits(self) -> None:
-        """The splits added so far are all; their end is the end of the data."""
+        """The splits added so far are all."""
         self._more = False
 
     @property
@@ -186,7 +230,10 @@ class SplitReader:
         self._closing = True
 
     def snapshot(self) -> pa.Table:
-        """The cursors. Only between two rounds, which is where barriers stand."""
+        """The cursors. Only between two rounds, which is where barriers stand, or behind ``overtake``."""
+        if self._overtaken is not None:
+            table, self._overtaken = self._overtaken, None
+            return table
         if self._position is not None:
             raise InternalError("snapshot in the middle of a round", operator=self.operator)
         return write_cursors(self._round, self._cursors)
@@ -199,12 +246,18 @@ class SplitReader:
         return self._within_round()
 
     def _between_rounds(self) -> Element | None:
-        if self.closed:
+        if self.closed or self._stopped == "suspend":
             return None
-        starved = all(self._ended(cursor) for cursor in self._cursors)
-        ended = starved and not self._more
+        self._stop_if_drained()
+        if self._barriers and not self.data_ended and self._shortens(self._round - 1):
+            self._round = cast(int, self._barriers[0][1]) + 1
+            return EndOfRound(self._round - 1)
+        starved = all(self._splits.ended(cursor) for cursor in self._cursors)
+        ended = (starved and not self._more) or self._stopped == "drain"
         if self._barrier_is_due(ended):
-            return self._barriers.popleft()[0]
+            barrier, _, stop = self._barriers.popleft()
+            self._stopped = self._stopped or (stop if not self.data_ended else None)
+            return barrier
         if ended and self._is_beyond():
             self.declined = self._barriers.popleft()[0].checkpoint
             return CancelBarrier(self.declined)
@@ -216,8 +269,29 @@ class SplitReader:
             return EndOfData()
         if starved:
             return None
-        self._position, self._sequence = 0, 0
+        self._position, self._first, self._sequence = self._first, 0, 0
         return self._within_round()
+
+    def _shortens(self, reached: int) -> bool:
+        """Whether the next barrier ends the round in progress, or the next ones, without further rows."""
+        barrier, at_round, _ = self._barriers[0]
+        in_turn = self._rounds == "whole" or not (barrier.unaligned or barrier.timeout is not None)
+        if in_turn or at_round is None or at_round >= FINAL_ROUND:
+            return False
+        return self._position is not None or at_round > reached
+
+    def _cut_short(self, position: int, round: int) -> None:
+        """End the round in progress, and with it those up to ``round``."""
+        if position < len(self._cursors):
+            self._first = position
+        self._position, self._round = len(self._cursors), round
+
+    def _stop_if_drained(self) -> None:
+        """If the job stops here for good, the data end here."""
+        if self._barriers and self._stopped is None:
+            _, at_round, stop = self._barriers[0]
+            if stop == "drain" and (at_round is None or self._round - 1 >= at_round):
+                self._stopped = stop
 
     def _barrier_is_due(self, ended: bool) -> bool:
         """Whether the next barrier stands here.
@@ -227,25 +301,28 @@ class SplitReader:
         """
         if not self._barriers:
             return False
-        barrier, at_round = self._barriers[0]
+        barrier, at_round, stop = self._barriers[0]
         if self.data_ended or (ended and barrier.kind is BarrierKind.DRAIN):
             return True
+        if stop == "drain":
+            return False
         return not ended if at_round is None else self._round - 1 >= at_round
 
     def _is_beyond(self) -> bool:
         """Whether the next barrier stands after a round that this reader has no rows for.
 
         Then the checkpoint is given up. Before the end of the data the barrier would move that end among the rounds of
-        the others, and so the order; behind it, nobody could merge what the operators emit at the end before the others
-        have come that far. The next one comes behind the end of everybody's data.
+        the others, and so the order; behind it, what is emitted at the end may have to wait for them.
         """
-        if not self._barriers or self.data_ended:
+        if not self._barriers or self.data_ended or self._barriers[0][2] == "drain":
             return False
         at_round = self._barriers[0][1]
         return at_round is not None and self._round - 1 < at_round < FINAL_ROUND
 
     def _within_round(self) -> Element | None:
-        if self.now < self.due:
+        if self._position is not None and self._barriers and self._shortens(self._round):
+            self._cut_short(self._position, max(self._round, cast(int, self._barriers[0][1])))
+        elif self.now < self.due:
             return None
         while self._position is not None and self._position < len(self._cursors):
             batch = self._next_batch(self._cursors[self._position])
@@ -271,6 +348,3 @@ class SplitReader:
         if self._rate:
             self.due = max(self.due, self.now) + chunk.num_rows / self._rate
         return Batch(chunk, tag)
-
-    def _ended(self, cursor: LaneCursor) -> bool:
-        return self._splits.ended(cursor)

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from penstock.engine.alignment import NOTHING, Alignment, BarrierAligner
 from penstock.engine.identity import CheckpointId
+from support.aligner import NOTHING, Aligner, Alignment
 
 
 def cp(number: int) -> CheckpointId:
@@ -13,7 +13,7 @@ def cp(number: int) -> CheckpointId:
 
 
 def test_barrier_waits_for_the_slowest_channel():
-    aligner = BarrierAligner(3)
+    aligner = Aligner(3)
     assert aligner.barrier(1, cp(1)) == NOTHING
     assert aligner.barrier(2, cp(1)) == NOTHING
     assert aligner.blocked == {1, 2}
@@ -22,20 +22,20 @@ def test_barrier_waits_for_the_slowest_channel():
 
 
 def test_repeated_barrier_is_counted_once():
-    aligner = BarrierAligner(2)
+    aligner = Aligner(2)
     aligner.barrier(0, cp(1))
     assert aligner.barrier(0, cp(1)) == NOTHING
 
 
 def test_newer_barrier_aborts_the_pending_checkpoint():
-    aligner = BarrierAligner(2)
+    aligner = Aligner(2)
     aligner.barrier(0, cp(1))
     assert aligner.barrier(1, cp(2)) == Alignment(aborted=(cp(1),))
     assert aligner.blocked == {1}
 
 
 def test_barrier_of_an_older_checkpoint_is_ignored_and_does_not_block():
-    aligner = BarrierAligner(2)
+    aligner = Aligner(2)
     aligner.barrier(0, cp(2))
     aligner.barrier(1, cp(2))
     assert aligner.barrier(0, cp(1)) == NOTHING
@@ -43,14 +43,14 @@ def test_barrier_of_an_older_checkpoint_is_ignored_and_does_not_block():
 
 
 def test_end_of_partition_counts_as_the_pending_barrier():
-    aligner = BarrierAligner(3)
+    aligner = Aligner(3)
     aligner.barrier(0, cp(1))
     assert aligner.end(1) == NOTHING
     assert aligner.barrier(2, cp(1)) == Alignment(aligned=cp(1))
 
 
 def test_end_of_partition_without_a_pending_checkpoint_lowers_the_next_target():
-    aligner = BarrierAligner(3)
+    aligner = Aligner(3)
     aligner.end(2)
     aligner.barrier(0, cp(6))
     assert aligner.barrier(1, cp(6)) == Alignment(aligned=cp(6))
@@ -59,13 +59,13 @@ def test_end_of_partition_without_a_pending_checkpoint_lowers_the_next_target():
 
 
 def test_last_end_of_partition_completes_the_pending_checkpoint():
-    aligner = BarrierAligner(2)
+    aligner = Aligner(2)
     aligner.barrier(0, cp(1))
     assert aligner.end(1) == Alignment(aligned=cp(1))
 
 
 def test_cancel_marker_of_the_pending_checkpoint_releases_its_channels():
-    aligner = BarrierAligner(3)
+    aligner = Aligner(3)
     aligner.barrier(0, cp(2))
     aligner.barrier(2, cp(2))
     assert aligner.cancel(cp(2)) == Alignment(aborted=(cp(2),))
@@ -74,7 +74,7 @@ def test_cancel_marker_of_the_pending_checkpoint_releases_its_channels():
 
 
 def test_cancel_marker_of_an_unknown_newer_checkpoint_makes_its_barriers_void():
-    aligner = BarrierAligner(2)
+    aligner = Aligner(2)
     assert aligner.cancel(cp(5)) == Alignment(aborted=(cp(5),))
     assert aligner.barrier(1, cp(5)) == NOTHING
     aligner.barrier(0, cp(6))
@@ -82,33 +82,33 @@ def test_cancel_marker_of_an_unknown_newer_checkpoint_makes_its_barriers_void():
 
 
 def test_cancel_marker_of_a_completed_checkpoint_is_ignored():
-    aligner = BarrierAligner(1)
+    aligner = Aligner(1)
     aligner.barrier(0, cp(10))
     assert aligner.cancel(cp(10)) == NOTHING
 
 
 def test_abort_before_any_barrier_makes_the_barriers_void_without_a_report():
-    aligner = BarrierAligner(2)
+    aligner = Aligner(2)
     assert aligner.abort(cp(3)) == NOTHING
     assert aligner.barrier(0, cp(3)) == NOTHING
     assert aligner.blocked == set()
 
 
 def test_injected_barriers_do_not_block():
-    aligner = BarrierAligner(2)
+    aligner = Aligner(2)
     aligner.barrier(0, cp(1), block=False)
     assert aligner.blocked == set()
     assert aligner.barrier(1, cp(1), block=False) == Alignment(aligned=cp(1))
 
 
 def test_single_channel_aligns_at_once():
-    assert BarrierAligner(1).barrier(0, cp(1)) == Alignment(aligned=cp(1))
+    assert Aligner(1).barrier(0, cp(1)) == Alignment(aligned=cp(1))
 
 
 @pytest.mark.parametrize("seed", range(200))
 def test_invariants_hold_after_every_event_of_a_random_sequence(seed):
     rng = random.Random(seed)
-    aligner = BarrierAligner(rng.randint(1, 4))
+    aligner = Aligner(rng.randint(1, 4))
     aligned: list[CheckpointId] = []
     for _ in range(60):
         checkpoint, channel = cp(rng.randint(1, 12)), rng.randrange(aligner.channels)

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from penstock.engine.edges import AllProcessed
+from penstock.engine.edges import AllProcessed, EndSettled, Grant
 from penstock.engine.elements import FINAL_ROUND, Batch, CancelBarrier, EndOfData, EndOfPartition, EndOfRound, Tag
 from penstock.engine.errors import DataError, InternalError
 from penstock.engine.identity import CheckpointId
@@ -56,7 +56,16 @@ def test_operators_finish_in_order_and_emit_into_the_final_round():
 def test_driver_says_all_processed_for_each_input_that_ended():
     rig = Rig(Double(), ports=2).send(EndOfData())
     rig.run()
-    assert [type(message) for message in rig.upstream] == [AllProcessed]
+    assert [type(message) for message in rig.upstream] == [AllProcessed, EndSettled]
+
+
+def test_driver_says_settled_when_its_consumers_have_said_so():
+    rig = Rig(Sum()).send(batch(0, 0, 1, 2), EndOfRound(0), EndOfData())
+    rig.run()
+    assert [type(message) for message in rig.upstream if not isinstance(message, Grant)] == [AllProcessed]
+    rig.driver.post(rig.driver.deliver, rig.output, EndSettled(rig.output.channel, rig.output.attempts))
+    rig.run()
+    assert isinstance(rig.upstream[-1], EndSettled)
 
 
 def test_snapshot_is_taken_when_all_barriers_have_come_and_the_barrier_leaves_behind_the_data():
@@ -110,7 +119,7 @@ def test_end_of_partition_leaves_only_when_the_task_closes():
 def test_injected_barrier_completes_a_driver_whose_inputs_have_all_finished():
     rig = Rig(Sum(), ports=2).send(EndOfData(), EndOfPartition()).send(EndOfData(), port=1)
     rig.run()
-    rig.driver.post(rig.driver.inject, barrier(3), [0, 1])
+    rig.driver.post(rig.driver.checkpointing.inject, barrier(3), [0, 1])
     assert rig.run() == [barrier(3)]
 
 

@@ -77,7 +77,7 @@ def test_checkpoint_that_is_injected_while_much_is_put_out_comes_behind_it():
     rig = Rig(Hoard(), credit=1).send(*(batch(0, lane, lane) for lane in range(3)), EndOfRound(0), EndOfData())
     while rig.driver.step():
         pass
-    rig.driver.post(rig.driver.inject, barrier(1), [0])
+    rig.driver.post(rig.driver.checkpointing.inject, barrier(1), [0])
     found = []
     while elements := rig.run():
         found += elements

@@ -4,8 +4,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from penstock.engine.errors import UserCodeError
 from penstock.engine.flow import Flow
 from penstock.engine.plan_task import PlanTask
+from penstock.engine.scheduler.serial import SerialScheduler
 from support.plan_simulation import rows_of, run_serially, split_of
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
@@ -69,3 +71,49 @@ def test_windows_are_the_same_with_several_subtasks(build, parallelism, degree):
     while (batch := task.read(30)) is not None:
         end += rows_of(batch)
     assert [*windows, end] == expected
+
+
+def test_error_is_told_after_a_barrier_that_was_reached_before_it_and_read_behind_it():
+    def work(batch):
+        if batch.column("v")[0].as_py() < 0:
+            raise ValueError("no")
+        return batch
+
+    rows = source(Flow("f"), "a")
+    task = PlanTask(rows.map_batches(work, rows.schema), degree=2, eager=True)
+    task.add_split("a", split_of(table((1, 1))))
+    task.request_barrier()
+    task.add_split("a", split_of(table((1, -1))))
+    assert isinstance(task.request_barrier().exception(30), UserCodeError)
+    assert task.read(30).num_rows == 1
+    assert task.read(30) is None
+    assert task.state == "failed"
+    with pytest.raises(UserCodeError):
+        task.read(30)
+
+
+class HastyScheduler(SerialScheduler):
+    """Runs what has been started before anything else is, as threads may do."""
+
+    def open(self, name, **options):
+        query = super().open(name, **options)
+        start = query.start
+
+        def start_and_run() -> None:
+            start()
+            self.turn()
+
+        query.start = start_and_run
+        return query
+
+
+def test_what_a_task_sends_before_the_last_one_is_started_is_not_lost():
+    scheduler = HastyScheduler()
+    task = PlanTask(partitioned(), parallelism=2, scheduler=scheduler)
+    task.add_split("a", split_of(table((2, 1), (1, 2))))
+    drained = task.request_barrier()
+    found, _ = task.next()
+    assert drained.done()
+    assert found.to_pydict() == {"k": [1, 2], "total": [2, 1]}
+    task.cancel()
+    scheduler.shutdown()

@@ -189,6 +189,7 @@ def measured() -> tuple[int, ...]:
     )
 
 
+@pytest.mark.slow
 def test_ten_thousand_split_sets_leave_nothing_behind():
     task = sums()
     found = split((1, 1), (2, 2))

@@ -14,7 +14,7 @@ from penstock.engine.elements import (
     Tag,
 )
 from penstock.engine.errors import DataError, InternalError
-from penstock.engine.identity import BarrierKind, CheckpointId
+from penstock.engine.identity import CLOSING_ROUND, BarrierKind, CheckpointId
 from penstock.engine.rounds import CHUNK_ROWS, RowStream, lanes_of
 from penstock.engine.sources.reader import SplitReader
 
@@ -124,6 +124,8 @@ def test_barrier_comes_before_the_first_round_if_none_has_begun():
 def test_reader_that_has_ended_its_data_asks_for_a_barrier_behind_all_data():
     reader = make(splits(1))
     drain(reader)
+    assert reader.propose(CheckpointId(1, 1)) == CLOSING_ROUND
+    reader.say_settled()
     assert reader.propose(CheckpointId(1, 1)) == FINAL_ROUND
     reader.trigger(barrier(), at_round=FINAL_ROUND)
     assert drain(reader) == [barrier()]

@@ -6,7 +6,6 @@ import math
 import sys
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -16,6 +15,7 @@ from penstock.engine.errors import ConfigurationError, DataError, FlowError
 from penstock.engine.expressions import Evaluator, as_expression
 from penstock.engine.operators import Filter, Project
 from support.operator_harness import run
+from support.oracle import connect
 
 ROWS = pa.table({
     "a": pa.array([1, -7, None, 0, 3, 12], pa.int32()),
@@ -67,7 +67,7 @@ def ours(text: str, table: pa.Table = ROWS) -> list[Any]:
 
 
 def theirs(text: str, table: pa.Table = ROWS) -> list[Any]:
-    with duckdb.connect() as connection:
+    with connect() as connection:
         connection.register("given", table.append_column("place", pa.array(range(table.num_rows))))
         connection.execute("set timezone = 'UTC'")
         found = connection.execute(f"select ({text}) from given order by place").fetchall()

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from penstock.engine.edges import AllProcessed, ChannelId, Grant
+from penstock.engine.edges import AllProcessed, ChannelId, EndSettled, Grant
 from penstock.engine.elements import FINAL_ROUND, Barrier, Batch, EndOfData, EndOfPartition, EndOfRound
 from penstock.engine.errors import UserCodeError
 from penstock.engine.flow import Flow
@@ -132,7 +132,7 @@ def test_barrier_passes_from_task_to_task_and_the_sink_prepares_its_rows():
     forward(source, sink)
     [committable] = sink.snapshots[1].committables
     assert committable.rows == 4
-    assert {type(message) for message in sink.upstream} == {Grant, AllProcessed}
+    assert {type(message) for message in sink.upstream} == {Grant, AllProcessed, EndSettled}
 
 
 def test_what_a_sink_prepared_for_an_aborted_checkpoint_comes_with_the_next_one():

@@ -89,6 +89,7 @@ class Host:
     def __init__(self) -> None:
         self.aligned_at: list = []
         self.gave_up: list = []
+        self.left: list = []
         self.windows: list = []
         self.errors: list = []
 
@@ -101,8 +102,14 @@ class Host:
     def closed(self, driver, errors):
         self.errors += errors
 
+    def met(self, driver, barrier):
+        pass
+
     def prepared(self, driver, cut, committables):
         self.aligned_at.append((cut.barrier.checkpoint.number, cut.tables))
+
+    def left_over(self, driver, checkpoint, committables):
+        self.left.append((checkpoint.number, committables))
 
     def abandoned(self, driver, checkpoint):
         self.gave_up.append(checkpoint.number)

@@ -177,7 +177,7 @@ class EngineSimulation:
         for task, process in self.processes.items():
             found = process.host.task
             lines.append(f"{task} alive={process.alive} {found and (found.state, found.attempt, found.why())}")
-            lines += [f"  {driver.name}: {driver.aligner}" for driver in (found.drivers if found else ())]
+            lines += [f"  {driver.name}: {driver.checkpointing.handler}" for driver in (found.drivers if found else ())]
         return "\n".join(lines)
 
     # --- what the parts ask of their world -----------------------------------------------------------------------
@@ -285,10 +285,13 @@ class EngineSimulation:
         """All processes anew, at a parallelism drawn anew."""
         for process in self.processes.values():
             process.die()
-        self.plan = plan_of(self._shape, self.random.choice(self._parallelism), self.disk)
+        self.plan = self._plan_for(self.random.choice(self._parallelism))
         self.processes = {}
         self.processes.update((task, Process(self, self.plan, task, self.next_number())) for task in self.plan.tasks())
         self._start_coordinator()
+
+    def _plan_for(self, parallelism: int) -> JobPlan:
+        return plan_of(self._shape, parallelism, self.disk)
 
     def _start_coordinator(self) -> None:
         if hasattr(self, "coordinator"):

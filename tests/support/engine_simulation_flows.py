@@ -201,4 +201,25 @@ def separate(disk: Disk, flow: Flow) -> None:
     flow.attach(DiskSink("all", disk), flow.from_tables(numbers(), name="numbers").gather(), name="all")
 
 
-PLAIN = (gathered, aggregated, joined, forked, chained, two_inputs, separate)
+def counted(disk: Disk, flow: Flow) -> None:
+    """One row, whether or not there is any input: it must not come again after a restore."""
+    stream = flow.from_tables(numbers(), name="numbers")
+    flow.attach(DiskSink("all", disk), stream.filter(pc.field("x") > 1000).gather().aggregate(n="count"), name="all")
+    totals = stream.gather().aggregate(total=("x", "sum"), n="count")
+    flow.attach(DiskSink("totals", disk), totals, name="totals")
+
+
+def enriched(disk: Disk, flow: Flow) -> None:
+    """A short source whose rows are held by a join that the long one probes."""
+    short = flow.from_tables(numbers((2, 1)), name="short").project(split="split", other="x")
+    joined = flow.from_tables(numbers(), name="numbers").gather().hash_join(short.gather(), on=["split"], how="left")
+    flow.attach(DiskSink("all", disk), joined, name="all")
+
+
+def together(disk: Disk, flow: Flow) -> None:
+    """A short and a long source in one stream."""
+    short = flow.from_tables(numbers((2, 0, 1)), name="short")
+    flow.attach(DiskSink("all", disk), flow.from_tables(numbers(), name="numbers").union(short).gather(), name="all")
+
+
+PLAIN = (gathered, aggregated, joined, forked, chained, two_inputs, separate, counted, enriched, together)

@@ -34,6 +34,7 @@ from penstock.actors.transport.protocol import BrokenLink
 from penstock.coordinator.commands import Command, DeployTask
 from penstock.coordinator.events import DeadlinePassed, Event
 from penstock.coordinator.machine import Coordinator
+from penstock.coordinator.poison import SplitName
 from penstock.coordinator.settings import Settings
 from penstock.engine.edges import Frame, Upstream
 from penstock.engine.identity import Attempt, TaskId
@@ -172,7 +173,7 @@ class Host(TaskHost):
             return False
         task, step = self.task, self.task.step(now)
         for driver in task.drivers:
-            driver.aligner.validate()
+            driver.checkpointing.handler.validate()
         self.awake, self.wake_at = step.progressed, step.wake_at
         return step.progressed
 
@@ -196,7 +197,7 @@ class Process:
             self.wires = Wires(world, self, broken)
             return self.wires
 
-        self.host = Host(plan, task, self._files, self._report, wires)
+        self.host = Host(plan, task, self._files, self._report, wires, incarnation=self.identity.incarnation)
         self.host.credit = world.sizes.credit
         self.host.background = Background(world)
 
@@ -292,7 +293,19 @@ class Calls:
 
         self._world.post(arrive)
 
-    def deploy(self, command: DeployTask) -> None:
+    def ask(self, seat: TaskId) -> None:
+        """Nobody hangs here."""
+
+    def replace(self, seat: TaskId) -> None:
+        """Nobody hangs here."""
+
+    def move(self, task: TaskId, seat: TaskId) -> None:
+        """There are no spares."""
+
+    def clear(self, seat: TaskId) -> None:
+        """There are no spares."""
+
+    def deploy(self, command: DeployTask, cautious: bool, skipped: frozenset[SplitName]) -> None:
         peers = dict.fromkeys(neighbours_of(self._caller.plan, command.task))
         deployment = Deployment(command, peers, None)
         self._until_answered(

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock.actors.transport.batches import Codec
-from penstock.actors.transport.dialling import Resolve
+from penstock.actors.transport.dialling import RECONNECT_SECONDS, Resolve
 from penstock.actors.transport.listener import Listener
 from penstock.actors.transport.protocol import BrokenLink
 from penstock.actors.transport.streams import StreamTransport
+from penstock.actors.transport.tls import Certificate
 from penstock.engine.edges import ChannelId, Frame, Grant, InputChannel, OutputChannel, Upstream
 from penstock.engine.elements import Element, EndOfRound
 from penstock.engine.identity import Attempt, TaskId
@@ -50,6 +51,8 @@ class StreamEnd:
         codecs: Mapping[str, Codec] | None = None,
         incarnation: str = "",
         host: str = "127.0.0.1",
+        reconnect: float = RECONNECT_SECONDS,
+        certificate: Certificate | None = None,
     ) -> None:
         self.task = task
         self._changed = threading.Condition()
@@ -58,9 +61,11 @@ class StreamEnd:
         self._broken: list[BrokenLink] = []
         self.inputs: dict[ChannelId, InputChannel] = {}
         self.outputs: dict[ChannelId, OutputChannel] = {}
-        listener = Listener(token, incarnation or str(task), host, unix)
+        listener = Listener(token, incarnation or str(task), host, unix, certificate)
         self.endpoint = listener.endpoint
-        self.transport = StreamTransport(task, listener, token, resolve, self._arrived, self._breaks, codecs)
+        self.transport = StreamTransport(
+            task, listener, token, resolve, self._arrived, self._breaks, codecs, reconnect, certificate
+        )
 
     def connect(
         self, own: Attempt, peers: Mapping[TaskId, tuple[Attempt, Any]], channels: Mapping[ChannelId, Any], credit: int
@@ -235,10 +240,16 @@ class FencedWire:
         self._consumer("close")
 
 
-def stream_wire(credit: int, *, unix: bool = True, codecs: Mapping[str, Codec] | None = None) -> FencedWire:
+def stream_wire(
+    credit: int,
+    *,
+    unix: bool = True,
+    codecs: Mapping[str, Codec] | None = None,
+    certificate: Certificate | None = None,
+) -> FencedWire:
     """The contract's channel between two ends in this process."""
-    producer = StreamEnd(CHANNEL.producer, unix=unix, codecs=codecs)
-    consumer = StreamEnd(CHANNEL.consumer, unix=unix, codecs=codecs)
+    producer = StreamEnd(CHANNEL.producer, unix=unix, codecs=codecs, certificate=certificate)
+    consumer = StreamEnd(CHANNEL.consumer, unix=unix, codecs=codecs, certificate=certificate)
     connect_ends(producer, consumer, credit)
     return FencedWire(
         lambda method, *arguments: getattr(producer, method)(*arguments),

@@ -80,10 +80,10 @@ Make = Callable[[Path], SourceConfig]
 MAKERS = (memory, parquet_groups, parquet_files, parquet_filtered, csv_files, ipc_files, ipc_streams)
 
 
-@pytest.fixture(params=MAKERS, ids=lambda make: make.__name__)
-def source(request: pytest.FixtureRequest, tmp_path: Path) -> SourceConfig:
+@pytest.fixture(scope="module", params=MAKERS, ids=lambda make: make.__name__)
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SourceConfig:
     make: Make = request.param
-    return make(tmp_path)
+    return make(tmp_path_factory.mktemp(make.__name__))
 
 
 def read(split: Split, start: int = 0) -> pa.Table:
@@ -132,8 +132,8 @@ def test_known_length_of_a_split_is_its_number_of_rows(source: SourceConfig) -> 
 @pytest.mark.parametrize("start", [0, 1, 9, 10, 29_999, 30_000, 65_536, 70_001, ROWS - 1, ROWS, ROWS + 1])
 def test_open_from_a_row_gives_the_rest(source: SourceConfig, start: int) -> None:
     for split in source.splits():
-        expected = read(split).slice(start)
-        assert read(split, start).to_pylist() == expected.to_pylist()
+        expected, found = read(split).slice(start), read(split, start)
+        assert found == expected if expected.num_rows else not found.num_rows
 
 
 def test_pickled_split_reads_the_same_rows(source: SourceConfig) -> None:

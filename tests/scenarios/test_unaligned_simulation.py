@@ -1,0 +1,82 @@
+"""The real engine under the real coordinator where barriers overtake batches: whatever goes wrong, each row once.
+
+As in ``test_engine_simulation`` the second half breaks one rule a test, and wants the oracles to notice.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.engine.channel_state import ChannelPart
+from penstock.engine.checkpointing import Checkpointing, _Open
+from penstock.engine.edges import InputChannel
+from penstock.engine.elements import Batch
+from penstock.engine.task_parts import _Builder
+from support.engine_simulation_arrival import ARRIVAL, check, expected_rows, simulate, varied
+
+SEEDS = 110
+PER_TEST = 22
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, PER_TEST))
+def test_committed_rows_equal_those_of_a_run_without_failures(first: int) -> None:
+    for seed in range(first, first + PER_TEST):
+        simulate(seed)
+
+
+def test_everything_that_matters_happens() -> None:
+    seen: set[str] = set()
+    for seed in range(66):
+        seen |= simulate(seed).seen
+    assert seen >= {"unaligned", "input", "output", "restored input", "restored output", "kill_task", "restart_job"}
+
+
+def first_caught(seeds: int = 200) -> str:
+    """What the oracles say about the first seed that they refuse; empty if they refuse none."""
+    for seed in range(seeds):
+        shape = seed % len(ARRIVAL)
+        try:
+            check(varied(seed).run(), shape)
+        except AssertionError as error:
+            return str(error)
+    return ""
+
+
+@pytest.fixture(autouse=True)
+def _references_of_the_engine_as_it_is() -> None:
+    for shape in range(len(ARRIVAL)):
+        expected_rows(shape)
+
+
+def test_restore_that_forgets_what_consumers_had_not_read_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(InputChannel, "refill", lambda self, batches: None)
+    assert "missing" in first_caught()
+
+
+def test_restore_that_forgets_what_producers_had_not_sent_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Builder, "_unsent", lambda self, edge: [])
+    assert "missing" in first_caught()
+
+
+def test_cut_that_keeps_nothing_of_what_comes_before_the_last_barrier_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record = Checkpointing._record
+
+    def hasty(self: Checkpointing, found: _Open, passed: dict[int, list[Batch]]) -> None:
+        record(self, found, passed)
+        found.recording.clear()
+
+    monkeypatch.setattr(Checkpointing, "_record", hasty)
+    assert "missing" in first_caught()
+
+
+def test_cut_that_is_told_twice_over_what_it_kept_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = Checkpointing._parts
+
+    def generous(self: Checkpointing, found: _Open) -> tuple[ChannelPart, ...]:
+        found.inputs = {feed: batches * 2 for feed, batches in found.inputs.items()}
+        return parts(self, found)
+
+    monkeypatch.setattr(Checkpointing, "_parts", generous)
+    assert "extra" in first_caught()

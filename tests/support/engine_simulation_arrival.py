@@ -1,0 +1,146 @@
+"""Simulated jobs whose order is that of arrival, with barriers that overtake batches.
+
+What is compared are rows without their order, so the flows compute nothing that depends on it, but for the order within
+a lane, which stays even here. Sinks have a gate before them, so there is always something in flight.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+from penstock.actors.audit import make_audit
+from penstock.coordinator import events
+from penstock.coordinator.commands import DeployTask
+from penstock.coordinator.events import Event
+from penstock.engine.flow import Flow, Stream
+from penstock.engine.overtaking import with_alignment
+from penstock.engine.pipelines import plan_job
+from penstock.engine.plan import JobPlan
+from support.engine_simulation import FAULTS, NO_FAULTS, SETTINGS, EngineSimulation, Faults, Sizes
+from support.engine_simulation_flows import (
+    JOB,
+    LANES,
+    QUOTA,
+    Disk,
+    DiskSink,
+    aggregated,
+    chained,
+    forked,
+    gathered,
+    joined,
+    numbers,
+    separate,
+)
+from support.engine_simulation_shapes import PARTS, WIDEST
+from support.engine_simulation_storage import SimulatedSnapshots, last_tables
+from support.exchange_flows import joined_by_key, joined_everywhere
+
+
+def _rows(flow: Flow) -> Stream:
+    return flow.from_tables(numbers(), name="numbers").with_columns(g="x % 3")
+
+
+def divided(disk: Disk, flow: Flow) -> None:
+    """An exchange by key, a sink in every subtask, and groups behind it."""
+    parts = _rows(flow).partition_by("g")
+    flow.attach(DiskSink("parts", disk), parts.filter("x > 3"), name="parts")
+    groups = parts.aggregate(["g"], n="count", total=("x", "sum"))
+    flow.attach(DiskSink("all", disk), groups.gather(), name="all")
+
+
+def passed_on(disk: Disk, flow: Flow) -> None:
+    """Three exchanges in a row with hardly anything between: what is made waits for credit."""
+    first = _rows(flow).filter("x > 1").partition_by("key").filter("x > 2")
+    flow.attach(DiskSink("all", disk), first.rebalance().filter("x > 3").gather(), name="all")
+
+
+def united(disk: Disk, flow: Flow) -> None:
+    """A union in the middle: before it barriers keep their place, behind it they need not."""
+    rows = _rows(flow)
+    both = rows.filter("x < 60").rebalance().union(rows.partition_by("split"))
+    flow.attach(DiskSink("all", disk), both.partition_by("g").aggregate(["g"], n="count").gather(), name="all")
+
+
+ARRIVAL = (
+    *(gathered, aggregated, joined, forked, chained, separate),
+    *(divided, passed_on, united, joined_by_key, joined_everywhere),
+)
+
+
+def arrival_plan(shape: int, parallelism: int, disk: Disk, timeout: float | None) -> JobPlan:
+    """The plan of a shape, with rounds of a few rows."""
+    flow = Flow(JOB, lanes=LANES, parts=PARTS, order="arrival")
+    ARRIVAL[shape % len(ARRIVAL)](disk, flow)
+    plan = with_alignment(plan_job(flow, parallelism), timeout)
+    sources = {id: replace(each, quota=each.quota and QUOTA) for id, each in plan.sources.items()}
+    return replace(plan, sources=sources)
+
+
+class ArrivalSimulation(EngineSimulation):
+    """A job whose barriers overtake after one of ``timeouts``, which every start of the job draws anew."""
+
+    timeouts: tuple[float | None, ...] = (0.0,)
+
+    def _plan_for(self, parallelism: int) -> JobPlan:
+        return arrival_plan(self._shape, parallelism, self.disk, self.random.choice(self.timeouts))
+
+    def check_report(self, event: Event) -> None:
+        if isinstance(event, events.TaskAcked):
+            self.seen |= {handle.holds.value for handle in event.state}
+            self.seen |= {"unaligned"} if event.timing.unaligned else set()
+        super().check_report(event)
+
+    def check_restore(self, order: DeployTask) -> None:
+        self.seen |= {f"restored {handle.holds.value}" for handle in order.state}
+        super().check_restore(order)
+
+
+def rows_of(run: EngineSimulation) -> dict[str, Counter[object]]:
+    """The visible rows of each sink."""
+    return {sink: Counter(row for _, row in run.disk.written(sink)) for sink in run.plan.sinks}
+
+
+@cache
+def expected_rows(shape: int) -> dict[str, Counter[object]]:
+    """What the flow writes if nothing goes wrong and nothing is overtaken."""
+    simulation = ArrivalSimulation(0, shape, (1,), NO_FAULTS)
+    simulation.timeouts = (None,)
+    return rows_of(simulation.run())
+
+
+def check(run: EngineSimulation, shape: int) -> EngineSimulation:
+    """Raises AssertionError unless the run is right."""
+    expected, found = expected_rows(shape), rows_of(run)
+    for sink, rows in expected.items():
+        missing, extra = rows - found[sink], found[sink] - rows
+        assert rows == found[sink], f"seed {run.seed}: {sink}: missing {missing}, extra {extra}\n{run.why()}"
+    tables = last_tables(run.storage, SimulatedSnapshots(run, run.storage))
+    audit = make_audit(run.plan, tables, replace(run.coordinator.core.status(), state="finished"))
+    assert audit.gaps == audit.repeats == 0, f"seed {run.seed}: {audit}"
+    return run
+
+
+def varied(
+    seed: int,
+    faults: Faults = FAULTS,
+    make: Callable[..., ArrivalSimulation] = ArrivalSimulation,
+    timeouts: tuple[float | None, ...] = (0.0, 0.0, 0.01, None),
+) -> ArrivalSimulation:
+    """The run of a seed: sizes, checkpoints and the number of faults differ, and every start draws a parallelism."""
+    draw = random.Random(seed)
+    sizes = Sizes(draw.choice((1, 1, 100, 10_000)), draw.choice((1, 3, 3, 100)))
+    settings = replace(SETTINGS, interval=draw.choice((0.02, 0.06, 0.06, 0.3)), unaligned=True)
+    patience = min(faults.patience, draw.choice((2, 8, 8, 25)))
+    parallelism = tuple(range(1, WIDEST + 1)) if draw.randrange(2) else (draw.randrange(1, WIDEST + 1),)
+    run = make(seed, seed % len(ARRIVAL), parallelism, replace(faults, patience=patience), settings, sizes)
+    run.timeouts = timeouts
+    return run
+
+
+def simulate(seed: int, faults: Faults = FAULTS) -> EngineSimulation:
+    """One run with faults, checked."""
+    return check(varied(seed, faults).run(), seed % len(ARRIVAL))

@@ -1,0 +1,70 @@
+"""Whole jobs whose barriers overtake batches: each row once, also when they go on at another parallelism."""
+
+import pyarrow.dataset as ds
+import pytest
+from test_local_run import numbers
+
+import penstock as ps
+from penstock.engine.errors import ConfigurationError
+
+ROWS = sorted(value for number in range(12) for value in range(number * 1000, number * 1000 + 50))
+
+
+def flow(output, rate=0.0, order="arrival") -> ps.Flow:
+    """Two exchanges, with rows that leave in the middle and groups that leave at the end."""
+    made = ps.Flow("unaligned", lanes=4, order=order)
+    rows = made.from_tables(numbers(), name="numbers", rate=rate).partition_by("value").filter("value >= 0")
+    rows.rebalance().write_parquet(output / "rows", name="rows")
+    groups = rows.partition_by("key").aggregate(["key"], n="count", total=("value", "sum"))
+    groups.gather().write_parquet(output / "sums", name="sums")
+    return made
+
+
+def rows(folder) -> list[int]:
+    return ds.dataset(folder).to_table()["value"].to_pylist()
+
+
+def check(output) -> None:
+    assert sorted(rows(output / "rows")) == ROWS
+    sums = ds.dataset(output / "sums").to_table().sort_by("key").to_pydict()
+    assert sums["n"] == [50] * 12
+    assert sum(sums["total"]) == sum(ROWS)
+
+
+@pytest.mark.parametrize("alignment", [{"alignment": "unaligned"}, {"alignment_timeout": "1ms"}], ids=["0", "1ms"])
+@pytest.mark.parametrize("again", [1, 2, 4])
+def test_stopped_job_goes_on_at_another_parallelism(tmp_path, again, alignment) -> None:
+    checkpoints = ps.Checkpoints(tmp_path / "state", every="20ms", **alignment)
+    with ps.run_local(flow(tmp_path, rate=1000.0), parallelism=2, checkpoints=checkpoints) as job:
+        job.wait_until(lambda status: status.checkpoints_completed >= 2, timeout=60)
+    resumed = ps.run_local(flow(tmp_path), parallelism=again, checkpoints=checkpoints).wait(60)
+    assert resumed.status().restored_from is not None
+    check(tmp_path)
+    assert resumed.audit().clean
+
+
+def test_checkpoints_say_that_they_are_unaligned_and_savepoints_are_not(tmp_path) -> None:
+    checkpoints = ps.Checkpoints(tmp_path / "state", every="20ms", alignment="unaligned")
+    job = ps.run_local(flow(tmp_path, rate=1000.0), parallelism=2, checkpoints=checkpoints)
+    job.wait_until(lambda status: status.checkpoints_completed >= 1, timeout=60)
+    saved = job.stop(timeout=60)
+    history = {record.kind: record for record in job.checkpoints().history}
+    unaligned = {kind: sum(vertex.unaligned for vertex in record.vertices) for kind, record in history.items()}
+    assert unaligned["checkpoint"] > 0
+    assert unaligned["stop with savepoint"] == 0
+    ps.run_local(flow(tmp_path), checkpoints=tmp_path / "other", from_snapshot=saved.path).wait(60)
+    check(tmp_path)
+
+
+def test_unaligned_checkpoints_of_a_deterministic_flow_are_refused_before_anything_starts(tmp_path) -> None:
+    for alignment in ({"alignment": "unaligned"}, {"alignment_timeout": 5}):
+        checkpoints = ps.Checkpoints(tmp_path / "state", **alignment)
+        with pytest.raises(ConfigurationError, match='order="arrival"'):
+            ps.run_local(flow(tmp_path, order="deterministic"), checkpoints=checkpoints)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("wrong", [{"alignment": "loose"}, {"alignment_timeout": 0}, {"alignment_timeout": "soon"}])
+def test_setting_that_means_nothing_is_refused_on_the_users_own_line(tmp_path, wrong) -> None:
+    with pytest.raises(ConfigurationError, match="alignment"):
+        ps.Checkpoints(tmp_path, **wrong)
