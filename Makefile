@@ -5,7 +5,7 @@
 #   make test-fast    the tests of the pure parts but for long sweeps, with ray and pyspark refused
 #   make check        ruff, mypy --strict on the built wheel, the architecture test
 #   make bench        every script in benchmarks/, results in benchmarks/results/
-#   make chaos        the tests that kill processes
+#   make chaos        the tests that kill processes, then DISASTERS=100 seeded ones; table in docs/reliability.md
 #   make simulate     the simulations of coordinator and engine, SEEDS=… schedules each
 #   make lock         resolve requirements.lock anew after a change of pyproject.toml; UPGRADE=1 takes newer versions
 #   make clean        remove the environment and everything built
@@ -21,6 +21,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.complete
 SEEDS ?= 2000
+DISASTERS ?= 100
 ARGS ?=
 PYTEST := $(PY) -m pytest -p no:cacheprovider
 IS_311 := -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))"
@@ -56,11 +57,12 @@ test: $(STAMP)
 	@$(PYTEST) $(ARGS)
 
 # --pure refuses to import ray, pyspark and raydp (tests/conftest.py): these parts must not need them.
-# Left to `make test`: sweeps over seeds and generated data.
+# Left to `make test`: sweeps over seeds, generated data and random sequences of events, and what is marked slow.
 FAST := $(wildcard tests/engine tests/coordinator tests/cases tests/test_*.py)
 SWEEPS := tests/engine/oracle tests/engine/test_plan_simulation.py tests/engine/test_exchange_runs.py \
-    tests/coordinator/test_simulation.py $(wildcard tests/engine/operators/test_*_spill.py) \
-    $(wildcard tests/engine/indexes/test_*oracle.py tests/engine/scheduler/test_*simulat*.py)
+    $(wildcard tests/coordinator/test_*simulation.py tests/coordinator/test_*_machine.py) \
+    $(wildcard tests/engine/operators/test_*_spill.py tests/engine/indexes/test_*oracle.py) \
+    $(wildcard tests/engine/scheduler/test_*simulat*.py)
 test-fast: $(STAMP)
 	@$(PYTEST) --pure -m "not ray and not spark and not slow and not chaos" $(FAST) $(SWEEPS:%=--ignore=%) $(ARGS)
 
@@ -88,6 +90,7 @@ bench: $(STAMP)
 
 chaos: $(STAMP)
 	@$(PYTEST) -m chaos $(ARGS)
+	@$(PY) tests/scenarios/chaos.py --seeds $(DISASTERS) --write docs/reliability.md
 
 simulate: $(STAMP)
 	@PYTHONPATH=tests $(PY) tests/coordinator/simulate.py --seeds $(SEEDS) $(ARGS)

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.actors.job import Job
-    from penstock.actors.launch import run
+    from penstock.actors.job_face import Savepoint
+    from penstock.actors.launch import attach, list_jobs, run
+    from penstock.actors.runtime import Runtime
     from penstock.actors.settings import Checkpoints
     from penstock.engine import errors, index
     from penstock.engine.expressions import field
@@ -37,12 +39,16 @@ __all__ = [
     "Job",
     "LocalJob",
     "PlanTask",
+    "Runtime",
+    "Savepoint",
     "SortKey",
     "Stream",
     "WindowFunction",
+    "attach",
     "errors",
     "field",
     "index",
+    "list_jobs",
     "run",
     "run_local",
 ]
@@ -54,10 +60,14 @@ _HOMES = {
     "Job": "penstock.actors.job",
     "LocalJob": "penstock.jobs.local_run",
     "PlanTask": "penstock.engine.plan_task",
+    "Runtime": "penstock.actors.runtime",
+    "Savepoint": "penstock.actors.job_face",
     "SortKey": "penstock.engine.operators",
     "Stream": "penstock.engine.flow",
     "WindowFunction": "penstock.engine.operators",
+    "attach": "penstock.actors.launch",
     "field": "penstock.engine.expressions",
+    "list_jobs": "penstock.actors.launch",
     "run": "penstock.actors.launch",
     "run_local": "penstock.jobs.local_run",
 }

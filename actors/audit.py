@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from ..coordinator.manifest import Manifest
 from ..coordinator.statistics import JobStatus
+from ..engine.errors import ConfigurationError
 from ..engine.operators.protocol import LANE
 from ..engine.plan import JobPlan, SourcePlan
 from ..engine.rounds import split_of
@@ -117,16 +118,27 @@ class Audit:
 
 
 def audit_job(plan: JobPlan, folder: str, status: JobStatus) -> Audit:
-    """Audit a job as of the last checkpoint in ``folder``."""
-    return make_audit(plan, last_state(plan, folder), status)
+    """Audit a job as of the last checkpoint in ``folder``. Raises ConfigurationError if none was kept."""
+    state = last_state(plan, folder)
+    if status.is_over and status.checkpoints_completed and not state:
+        raise ConfigurationError(
+            f"the checkpoints of job {plan.name!r} were deleted at its end, so there is nothing to audit it by",
+            'run it with Checkpoints(…, retention="always")',
+        )
+    return make_audit(plan, state, status)
 
 
 def last_state(plan: JobPlan, folder: str) -> dict[str, pa.Table]:
     """The tables of the last checkpoint, by operator, all tasks together; empty before the first one."""
     entries = read_log(open_store(folder), plan.name)
     manifest = next((entry for entry in reversed(entries) if isinstance(entry, Manifest)), None)
-    handles = [] if manifest is None else [handle for task in manifest.tasks for handle in task.state]
-    return SnapshotFiles(folder, plan.name).read(handles)
+    return {} if manifest is None else state_of(manifest, manifest.root or folder, plan.name)
+
+
+def state_of(manifest: Manifest, folder: str, job: str) -> dict[str, pa.Table]:
+    """The tables of a checkpoint whose files lie below ``folder``, by operator, all tasks together."""
+    handles = [handle for task in manifest.tasks for handle in task.state if not handle.is_channel_file]
+    return SnapshotFiles(folder, job).read(handles)
 
 
 def make_audit(plan: JobPlan, state: Mapping[str, pa.Table], status: JobStatus) -> Audit:

@@ -11,6 +11,7 @@ from ..coordinator.manifest import Manifest
 from ..coordinator.recovery import generation_of
 from ..engine.identity import Committable
 from ..engine.plan import JobPlan
+from .savepoints import prepared_for_savepoints
 from .storage.log import read_log
 from .storage.opening import open_store
 
@@ -18,13 +19,15 @@ from .storage.opening import open_store
 def clean_outputs(plan: JobPlan, folder: str, generation: int) -> None:
     """Remove what no checkpoint will ever commit, unless the log names a later generation than this one.
 
-    What the last checkpoint in ``folder`` lists is kept, committed or not: whoever resumes commits it again.
+    What the last checkpoint in ``folder`` lists is kept, committed or not: whoever resumes commits it again. So is what
+    savepoints list: whoever starts from one commits it.
     """
     entries = read_log(open_store(folder), plan.name)
     if any(generation_of(entry) > generation for entry in entries):
         return
     manifest = next((entry for entry in reversed(entries) if isinstance(entry, Manifest)), None)
     kept = [] if manifest is None else _committables(manifest)
+    kept += [each for found in prepared_for_savepoints(folder, plan.name) for each in _committables(found)]
     for operator in plan.sinks:
         plan.committer(operator).clean([each for each in kept if each.operator == operator])
 

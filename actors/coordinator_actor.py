@@ -6,6 +6,7 @@ Rules:
    reads the log, claims the job under a new generation, and deploys every task anew, in place where a process lives.
 2. All methods may be repeated, so callers let Ray retry them: a restart is a pause to them.
 3. One coordinator per job name: the actor's name is the lock.
+4. The coordinator of a detached job ends its processes, and at last itself (``departure``).
 """
 
 from __future__ import annotations
@@ -14,26 +15,33 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import ray
 
-from ..coordinator.events import CancelRequested, CheckpointRequested, Event
+from ..coordinator.events import Event
 from ..coordinator.machine import Coordinator
+from ..coordinator.poison import PoisonPolicy
+from ..coordinator.restoring import Snapshot
 from ..coordinator.settings import Settings
+from ..coordinator.statistics import Overview
 from ..engine.identity import TaskId
-from ..engine.plan import JobPlan
 from .calls import unsealed
 from .coordinator_files import CoordinatorFiles
 from .coordinator_host import CoordinatorHost
+from .departure import Departure, LastWords
 from .driver_calls import RayDriverCalls
-from .messages import UNKNOWN_TIME, Address, Identity, ProcessAppeared, ProcessMessage, Versioned
+from .messages import Address, Identity, JobCard, ProcessAppeared, ProcessMessage, Seat, Versioned
+from .plans import SharedPlan
 from .snapshots import SnapshotFiles
 from .storage.opening import open_store
-from .supervisor import Supervisor
+from .supervisor import DEFAULT_POISON, Supervisor
 from .translate import execution_graph, neighbours_of
+
+ANSWER_SECONDS = 60.0
+"""How long a question may wait for the coordinator's thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +50,21 @@ class CoordinatorOptions:
 
     folder: str
     settings: Settings
-    plan: Address
-    """A reference to the plan, which lies in the object store as long as the job's owner lives."""
-    drivers: Mapping[TaskId, Address]
+    plan: SharedPlan
+    drivers: Mapping[Seat, Address]
+    """The driver actor of every task, and the spare ones."""
     validate: bool = False
     """Check the core's invariants after every event."""
+    period: float | None = None
+    """Seconds between two looks at the processes; None: nobody looks."""
+    snapshot: Snapshot | None = None
+    """What a job without a checkpoint of its own starts from."""
+    detached: bool = False
+    folder_stays: bool = True
+    lease: float = 0.0
+    """Seconds that the coordinator of a detached job stays after its end."""
+    poison: PoisonPolicy = DEFAULT_POISON
+    """When a split is poison, and what is done about it."""
 
 
 class CoordinatorActor:
@@ -54,21 +72,32 @@ class CoordinatorActor:
 
     def __init__(self, sealed_options: bytes) -> None:
         options: CoordinatorOptions = unsealed(sealed_options)
-        plan: JobPlan = ray.get(options.plan)
-        drivers = options.drivers
+        plan, drivers = options.plan.load(), options.drivers
+        self._options, self._plan = options, plan
         owner, graph = uuid.uuid4().hex, execution_graph(plan)
-        core = Coordinator(plan.name, plan.fingerprint, plan.description, graph, options.settings, owner)
+        core = Coordinator(
+            plan.name, plan.fingerprint, plan.description, graph, options.settings, owner, options.snapshot
+        )
         store = open_store(options.folder)
         snapshots = SnapshotFiles(options.folder, plan.name)
         me = ray.get_runtime_context().current_actor
 
         def supervise(post: Callable[[ProcessMessage], None]) -> Supervisor:
-            return Supervisor(drivers, RayDriverCalls(drivers, partial(neighbours_of, plan), me, post))
+            calls = RayDriverCalls(drivers, partial(neighbours_of, plan), me, post)
+            tasks = plan.tasks()
+            spares = [seat for seat in drivers if seat not in set(tasks)]
+            self._supervisor = Supervisor(tasks, calls, spares, options.period or 0.0, options.poison)
+            return self._supervisor
 
         self._host = CoordinatorHost(
-            core, partial(CoordinatorFiles, plan, store, snapshots), supervise, options.validate
+            core, partial(CoordinatorFiles, plan, store, snapshots), supervise, options.validate, options.period
+        )
+        self._departure = Departure(
+            self._host, plan, options.folder, options.plan, drivers, self.placement, me, options.lease
         )
         self._host.start()
+        if options.detached:
+            self._departure.start()
 
     @ray.method(concurrency_group="events")
     def deliver(self, event: Event) -> None:
@@ -81,19 +110,57 @@ class CoordinatorActor:
         self._host.post(ProcessAppeared(identity))
 
     @ray.method(concurrency_group="users")
-    def cancel(self) -> None:
-        """A user cancels the job."""
-        self._host.post(CancelRequested(UNKNOWN_TIME))
-
-    @ray.method(concurrency_group="users")
-    def checkpoint(self) -> None:
-        """A user asks for a checkpoint."""
-        self._host.post(CheckpointRequested(UNKNOWN_TIME))
+    def request(self, event: Event) -> None:
+        """A user asks for something (``job_face``)."""
+        self._departure.heard()
+        self._host.post(event)
 
     @ray.method(concurrency_group="waiters")
     def wait_status(self, version: tuple[str, int] | None, timeout: float) -> Versioned:
         """The status, as soon as its version is another than the one given, or after ``timeout`` seconds."""
-        return self._host.wait_status(version, timeout)
+        self._departure.heard()
+        found = self._host.wait_status(version, timeout)
+        skipped = tuple(map(str, self._supervisor.skipped))
+        return replace(found, status=replace(found.status, skipped=skipped)) if skipped else found
+
+    @ray.method(concurrency_group="users")
+    def placement(self) -> dict[TaskId, Seat]:
+        """On which seat each task is; with spares that changes."""
+        return self._supervisor.placement
+
+    @ray.method(concurrency_group="users")
+    def checkpoints(self) -> Overview:
+        """The statistics of the checkpoints."""
+        left = self._departure.wait(0.0)
+        if left is not None:
+            return left.checkpoints
+        found: Overview = self._host.ask(lambda core: core.checkpoint_statistics(), ANSWER_SECONDS)
+        return found
+
+    @ray.method(concurrency_group="users")
+    def card(self) -> JobCard:
+        """What somebody needs to attach to the job."""
+        self._departure.heard()
+        options = self._options
+        return JobCard(
+            self._plan, options.folder, options.settings, options.drivers, options.detached, options.folder_stays
+        )
+
+    @ray.method(concurrency_group="users")
+    def is_detached(self) -> bool:
+        """Whether the job outlives the script that started it."""
+        return self._options.detached
+
+    @ray.method(concurrency_group="waiters")
+    def farewell(self, timeout: float) -> LastWords | None:
+        """What is left to tell once the processes of a detached job have ended; None: not within ``timeout``."""
+        self._departure.heard()
+        return self._departure.wait(timeout)
+
+    @ray.method(concurrency_group="waiters")
+    def dismiss(self) -> None:
+        """End the processes of a detached job, whatever it does."""
+        self._departure.dismiss()
 
     @ray.method(concurrency_group="users")
     def process(self) -> int:

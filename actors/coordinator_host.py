@@ -6,7 +6,8 @@ Rules:
    this process's monotonic time in place of the sender's.
 2. The commands of one event are carried out in order, before the next event is handled. What takes time (the log, the
    files, calls to other processes) is handed on; what comes of it comes back as an event.
-3. One timer: the mailbox is waited for until ``next_deadline``, then the core is told that the time has come.
+3. One timer: the mailbox is waited for until ``next_deadline``, then the core is told that the time has come; or until
+   the next beat, when the processes are looked after. What is in the mailbox then is handled first.
 4. An error that escapes from the core is a bug. It ends the thread, and everybody who waits gets it.
 """
 
@@ -16,8 +17,9 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..coordinator import commands
 from ..coordinator.commands import Command, DeployTask
@@ -27,13 +29,11 @@ from ..engine.errors import InternalError
 from .coordinator_files import CoordinatorFiles
 from .mailbox import Mailbox
 from .messages import (
-    AttemptAccepted,
-    CallFailed,
+    Asked,
+    Beat,
     Closed,
     CoordinatorMessage,
     Order,
-    ProcessAppeared,
-    ProcessGone,
     ProcessMessage,
     Versioned,
 )
@@ -59,8 +59,12 @@ class CoordinatorHost:
         files: Callable[[Callable[[Event], None]], CoordinatorFiles],
         drivers: Callable[[Callable[[ProcessMessage], None]], Drivers],
         validate: bool = False,
+        period: float | None = None,
     ) -> None:
         self._core = core
+        #: seconds between two beats, and when the next one is due; None: never
+        self._period = period
+        self._beat_at = None if period is None else time.monotonic() + period
         self._validate = validate
         self._mailbox: Mailbox[CoordinatorMessage] = Mailbox()
         self._files = files(self.post)
@@ -91,6 +95,14 @@ class CoordinatorHost:
                 raise self._error
             return Versioned(self._version, self._status)
 
+    def ask(self, question: Callable[[Coordinator], Any], timeout: float) -> Any:
+        """The answer to a question about the core. Raises TimeoutError."""
+        if self._error is not None:
+            raise self._error
+        answer: Future[Any] = Future()
+        self.post(Asked(question, answer))
+        return answer.result(timeout)
+
     def close(self) -> None:
         """End the thread, without a word to anybody; returns when it has ended."""
         self.post(Closed())
@@ -105,8 +117,7 @@ class CoordinatorHost:
             while self._open:
                 for message in self._mailbox.take(self._patience()):
                     self._handle(message)
-                if self._patience() == 0:
-                    self._tell(DeadlinePassed(time.monotonic()))
+                self._look_at_clock()
                 self._publish()
         except Exception as error:
             with self._changed:
@@ -114,13 +125,24 @@ class CoordinatorHost:
                 self._changed.notify_all()
 
     def _patience(self) -> float | None:
+        times = [at for at in (self._core.next_deadline(), self._beat_at) if at is not None]
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _look_at_clock(self) -> None:
+        now = time.monotonic()
         deadline = self._core.next_deadline()
-        return None if deadline is None else max(0.0, deadline - time.monotonic())
+        if deadline is not None and deadline <= now:
+            self._tell(DeadlinePassed(now))
+        if self._period is not None and self._beat_at is not None and self._beat_at <= now:
+            self._beat_at = now + self._period
+            self._handle(Beat())
 
     def _handle(self, message: CoordinatorMessage) -> None:
         if isinstance(message, Closed):
             self._open = False
-        elif isinstance(message, ProcessAppeared | ProcessGone | AttemptAccepted | CallFailed):
+        elif isinstance(message, Asked):
+            message.put_to(self._core)
+        elif isinstance(message, ProcessMessage):
             for event in self._drivers.handle(message):
                 self._tell(event)
         else:

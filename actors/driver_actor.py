@@ -1,4 +1,4 @@
-"""The actor that hosts one task: a door for calls, behind which a :class:`TaskHost` does the work.
+"""The actor that hosts a task: a door for calls, behind which a :class:`TaskHost` does the work.
 
 Rules:
 
@@ -7,7 +7,10 @@ Rules:
 2. Ray restarts the actor when its process dies. The new process holds nothing and waits to be deployed to; it announces
    itself to the coordinator, which is the quickest sign that the old one is gone.
 3. Every call may be repeated or come late: orders and frames are fenced by attempt, behind the door.
-4. When the coordinator is gone for good, the task is stopped: nobody would ever commit what it does.
+4. When the coordinator is gone for good, the task is stopped: nobody would ever commit what it does. A process that
+   nobody has asked for a sign of life during its lease ends itself; Ray starts another one if the actor is wanted.
+5. The actor has a seat, and hosts the task that it is told to build: its own or, on a spare seat, any. A spare one has
+   imported everything, knows the plan and listens, so that all that is left is to build the task.
 """
 
 from __future__ import annotations
@@ -18,29 +21,37 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import GetTimeoutError, RayError
 
-from ..coordinator.events import Event
+from ..coordinator.events import Event, TaskFailed
+from ..coordinator.poison import SplitName
 from ..engine.edges import Frame, Upstream
-from ..engine.identity import TaskId
-from ..engine.plan import JobPlan
+from ..engine.identity import Attempt, TaskId
 from ..engine.scheduler.pool import PoolScheduler
 from ..engine.statistics import TaskStatistics
+from ..engine.task import Task
+from .acquaintance import Acquaintance, Neighbour
 from .calls import gone_for_good, unsealed, when_done
+from .departure import SHUTDOWN_SECONDS, leave_for_good
 from .environment import NAMESPACE
-from .messages import Abandoned, Address, Arrived, Deployment, Identity, Order, Ordered
+from .messages import Abandoned, Address, Arrived, Deployment, Identity, Order, Ordered, Seat, SplitBegun
+from .plans import SharedPlan
+from .runtime import DEFAULT_RUNTIME, Runtime
 from .snapshots import SnapshotFiles
+from .split_guard import SplitGuard
 from .task_files import TaskFiles
 from .task_host import TaskHost
-from .transport.dialling import Resolved
 from .transport.endpoint import Endpoint
 from .transport.listener import Listener
 from .transport.protocol import BrokenLink
 from .transport.streams import StreamTransport
+from .transport.tls import Certificate
 
 ANSWER_SECONDS = 5.0
 """How long a question waits for a task that is busy in one step (in a user's function, say)."""
@@ -48,21 +59,28 @@ ANSWER_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
+COORDINATOR = "coordinator:"
+
+
 def coordinator_name(job: str) -> str:
     """The name of a job's coordinator actor."""
-    return f"coordinator:{job}"
+    return f"{COORDINATOR}{job}"
 
 
 @dataclass(frozen=True, slots=True)
 class DriverOptions:
     """What a driver actor needs to know. ``folder``: where the job's checkpoints lie."""
 
-    task: TaskId
+    seat: Seat
     folder: str
-    plan: Address
-    """A reference to the plan, which lies in the object store as long as the job's owner lives."""
+    plan: SharedPlan
     token: bytes
     """Known to the processes of this job alone: who does not know it is not let in."""
+    runtime: Runtime = DEFAULT_RUNTIME
+    certificate: Certificate | None = None
+    """Streams between machines are encrypted with it."""
+    detached: bool = False
+    """Nobody owns the actor: when its lease is over it leaves for good."""
 
 
 class DriverActor:
@@ -70,36 +88,90 @@ class DriverActor:
 
     def __init__(self, sealed_options: bytes) -> None:
         options: DriverOptions = unsealed(sealed_options)
-        plan: JobPlan = ray.get(options.plan)
+        self._options = options
+        self._guard = SplitGuard()
+        self._plan = self._guard.guarded(options.plan.load())
         incarnation = f"{time.time_ns()}-{os.getpid()}"
-        self._identity = Identity(options.task, incarnation, os.getpid(), ray.util.get_node_ip_address())
+        self._identity = Identity(options.seat, incarnation, os.getpid(), ray.util.get_node_ip_address())
         self._coordinator: Address = None
         self._over = threading.Event()
-        snapshots = SnapshotFiles(options.folder, plan.name)
-        self._files = TaskFiles(plan, snapshots, self._report)
-        listener = Listener(options.token, incarnation, self._identity.node)
-        self._endpoint = listener.endpoint
+        #: when the coordinator last asked
+        self._asked_at = time.monotonic()
+        self._files = TaskFiles(self._plan, SnapshotFiles(options.folder, self._plan.name), self._report)
+        self._scheduler = PoolScheduler(self._plan.threads) if self._plan.threads else None
+        self._listener = self._listen()
+        self._neighbours = Acquaintance()
+        #: of the newest host
+        self._streams: StreamTransport | None = None
+        #: the task that is hosted, or was last
+        self._hosted: tuple[TaskId, TaskHost] | None = None
+        lease = options.runtime.lease_seconds
+        if lease is not None:
+            threading.Thread(target=self._keep_lease, args=(lease,), name="penstock-lease", daemon=True).start()
+        if ray.get_runtime_context().was_current_actor_reconstructed:
+            self._announce(self._plan.name)
+
+    # ------------------------------------------------------------------ the task
+
+    def _listen(self) -> Listener:
+        options, me = self._options, self._identity
+        return Listener(options.token, me.incarnation, me.node, certificate=options.certificate)
+
+    @property
+    def _host(self) -> TaskHost | None:
+        return None if self._hosted is None else self._hosted[1]
+
+    def _host_of(self, task: TaskId) -> TaskHost:
+        """The host of this task; that of another one makes room."""
+        if self._hosted is None or self._hosted[0] != task:
+            self._drop_host()
+            self._hosted = (task, self._make_host(task))
+        return self._hosted[1]
+
+    def _make_host(self, task: TaskId) -> TaskHost:
+        listener, options = self._listener, self._options
+
+        def arrived(frames: tuple[Frame, ...], upstream: tuple[Upstream, ...]) -> None:
+            host.post(Arrived(frames, upstream))
 
         def streams(broken: Callable[[BrokenLink], None]) -> StreamTransport:
-            return StreamTransport(options.task, listener, options.token, _endpoint_of, self._arrived, broken)
+            self._streams = StreamTransport(
+                task,
+                listener,
+                options.token,
+                self._neighbours.resolve,
+                arrived,
+                broken,
+                options.runtime.codecs(edge.id for edge in self._plan.exchanges),
+                reconnect=options.runtime.reconnect_seconds,
+                certificate=options.certificate,
+            )
+            return self._streams
 
-        self._scheduler = PoolScheduler(plan.threads) if plan.threads else None
-        self._host = TaskHost(plan, options.task, self._files, self._report, streams, self._scheduler, incarnation)
-        self._host.start()
-        if ray.get_runtime_context().was_current_actor_reconstructed:
-            self._announce(plan.name)
+        host = TaskHost(
+            self._plan, task, self._files, self._report, streams, self._scheduler, self._identity.incarnation
+        )
+        host.start()
+        return host
+
+    def _drop_host(self) -> None:
+        host, self._hosted = self._host, None
+        if host is not None:
+            self._listener = self._listen()  # the old one goes with its host
+            threading.Thread(target=host.close, name="penstock-close", daemon=True).start()
 
     # ------------------------------------------------------------------ who is there
 
     @ray.method(concurrency_group="control")
     def ready(self) -> Identity:
-        """Who this process is."""
+        """Who this process is; whoever asks sees that it lives, and lets it live on."""
+        self._asked_at = time.monotonic()
         return self._identity
 
     @ray.method(concurrency_group="control")
     def endpoint(self) -> Endpoint:
         """Where this process takes the streams of others."""
-        return self._endpoint
+        return self._listener.endpoint
 
     @ray.method(concurrency_group="watch")
     def watch(self) -> None:
@@ -112,9 +184,18 @@ class DriverActor:
         os.kill(os.getpid(), signal.SIGKILL)
 
     @ray.method(concurrency_group="control")
+    def cut(self) -> None:
+        """Lose all streams at once, as if the network had failed."""
+        if self._streams is not None:
+            self._streams.cut()
+
+    @ray.method(concurrency_group="control")
     def shutdown(self) -> None:
         """Stop the task and release what it holds. The actor takes no more orders."""
-        self._host.close()
+        if self._host is None:
+            self._listener.close()
+        else:
+            self._host.close()
         if self._scheduler is not None:
             self._scheduler.shutdown()
         self._files.close()
@@ -126,19 +207,33 @@ class DriverActor:
     def deploy(self, deployment: Deployment) -> Identity:
         """Build an attempt in place of an older one."""
         self._coordinator = deployment.coordinator
-        self._host.post(deployment)
+        task, known = deployment.command.task, self._host
+        say = partial(self._say_split, task, deployment.command.attempt) if deployment.cautious else None
+        self._guard.begin(say, deployment.skipped)
+        host = self._host_of(task)
+        peers = {peer: Neighbour(peer, actor) for peer, actor in deployment.peers.items()}
+        host.post(replace(deployment, peers=peers))
+        if host is not known:
+            for peer, actor in deployment.peers.items():
+                if peer < task:  # it dials, and may wait for Ray to tell it that there is a new process
+                    actor.tell.remote(task, self._listener.endpoint)
         return self._identity
+
+    @ray.method(concurrency_group="control")
+    def tell(self, task: TaskId, endpoint: Endpoint) -> None:
+        """The process of a neighbouring task says where it listens."""
+        self._neighbours.tell(task, endpoint)
+
+    @ray.method(concurrency_group="control")
+    def clear(self) -> None:
+        """This is a spare seat: drop the task, if any."""
+        self._drop_host()
 
     @ray.method(concurrency_group="control")
     def order(self, command: Order) -> None:
         """Carry out an order for the attempt that it names."""
-        self._host.post(Ordered(command))
-
-    # ------------------------------------------------------------------ data
-
-    def _arrived(self, frames: tuple[Frame, ...], upstream: tuple[Upstream, ...]) -> None:
-        """Take what other tasks sent; called from the threads of their streams."""
-        self._host.post(Arrived(frames, upstream))
+        if self._hosted is not None and self._hosted[0] == command.task:
+            self._hosted[1].post(Ordered(command))
 
     # ------------------------------------------------------------------ questions
 
@@ -146,29 +241,44 @@ class DriverActor:
     def why(self) -> list[str]:
         """One sentence for each driver that waits."""
         try:
-            return self._host.ask(lambda task: task.why(), ANSWER_SECONDS) or []
+            found: list[str] | None = self._ask(lambda task: task.why())
         except TimeoutError:
             return [f"{self._identity.task} has been busy in one step for {ANSWER_SECONDS:g} s"]
+        return found or []
 
     @ray.method(concurrency_group="questions")
     def statistics(self) -> TaskStatistics | None:
         """The task's counts; None if no task is deployed, or if it is too busy to say."""
         try:
-            found: TaskStatistics | None = self._host.ask(lambda task: task.statistics(), ANSWER_SECONDS)
+            found: TaskStatistics | None = self._ask(lambda task: task.statistics())
         except TimeoutError:
             return None
         return found
+
+    def _ask(self, question: Callable[[Task], Any]) -> Any:
+        host = self._host
+        return None if host is None else host.ask(question, ANSWER_SECONDS)
 
     # ------------------------------------------------------------------ to the coordinator
 
     def _report(self, event: Event) -> None:
         """Send an event; Ray repeats the call until a restarting coordinator has it."""
-        if self._coordinator is not None:
-            when_done(self._coordinator.deliver.remote(event), self._reported)
+        if self._coordinator is None:
+            return
+        if isinstance(event, TaskFailed) and self._guard.raised is not None:
+            begun = SplitBegun(event.task, event.attempt, self._guard.raised, raised=True)
+            when_done(self._coordinator.deliver.remote(begun), self._reported)
+        when_done(self._coordinator.deliver.remote(event), self._reported)
+
+    def _say_split(self, task: TaskId, attempt: Attempt, name: SplitName) -> None:
+        """Tell the coordinator what is about to be read, and wait until it knows: reading it may be our end."""
+        with suppress(GetTimeoutError, RayError):  # it is being restarted; then nobody counts anyhow
+            ray.get(self._coordinator.deliver.remote(SplitBegun(task, attempt, name)), timeout=ANSWER_SECONDS)
 
     def _reported(self, _: Any, error: BaseException | None) -> None:
-        if error is not None and gone_for_good(error):
-            self._host.post(Abandoned("the coordinator is gone"))
+        host = self._host
+        if error is not None and host is not None and gone_for_good(error):
+            host.post(Abandoned("the coordinator is gone"))
 
     def _announce(self, job: str) -> None:
         try:
@@ -177,15 +287,18 @@ class DriverActor:
             return  # none has been made yet, or the job is over
         coordinator.announce.remote(self._identity)
 
-
-def _endpoint_of(driver: Address, resolved: Resolved) -> None:
-    """Ask the process of a task where it listens. While it is being replaced, Ray waits for the next one."""
-    try:
-        ref = driver.endpoint.options(max_task_retries=-1).remote()
-    except RayError as error:
-        resolved(None, error)
-        return
-    when_done(ref, resolved)
+    def _keep_lease(self, lease: float) -> None:
+        """End this process when nobody has asked for it during the lease; the actor, too, if nobody owns it."""
+        me = ray.get_runtime_context().current_actor
+        left = lease
+        while not self._over.wait(left):
+            left = self._asked_at + lease - time.monotonic()
+            if left <= 0:
+                _log.warning("nobody has asked for %s for %g s: it leaves", self._identity.task, lease)
+                if self._options.detached:
+                    leave_for_good(me)
+                    self._over.wait(SHUTDOWN_SECONDS)
+                os._exit(1)
 
 
 def driver_actor_class() -> Any:

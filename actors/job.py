@@ -1,4 +1,4 @@
-"""``Job``: a running job, in the hands of the script that started it.
+"""``Job``: a running job on Ray, in the hands of a script.
 
 Rules:
 
@@ -7,6 +7,8 @@ Rules:
    left behind and its name is free again. The queries go on answering from what was kept.
 3. ``shutdown`` ends a job that is not over: its tasks stop, nothing more is committed, and a later ``run`` with the
    same checkpoint folder goes on from the last checkpoint.
+4. A detached job ends its processes by itself; the end of a script, or of a ``with`` block, is none of its business. A
+   job that another script owns is only let go of: its owner ends its processes.
 """
 
 from __future__ import annotations
@@ -15,37 +17,47 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from enum import Enum
 from types import TracebackType
 from typing import Any, Self, cast
 
 import ray
 from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
 
-from ..coordinator.events import Failure
+from ..coordinator.events import Event, Failure
 from ..coordinator.manifest import Ended
-from ..coordinator.statistics import JobStatus
-from ..engine.errors import ConfigurationError, PenstockError, TaskLostError
-from ..engine.identity import CheckpointId, TaskId
+from ..coordinator.statistics import JobStatus, Overview
+from ..engine.errors import PenstockError, TaskLostError
+from ..engine.identity import TaskId
 from ..engine.plan import JobPlan
 from ..engine.statistics import TaskStatistics
 from .audit import Audit, audit_job
 from .calls import short_reason
 from .cleaning import clean_outputs
-from .messages import Address, Identity, Versioned
+from .departure import LastWords, answers_of, end_actors, leave_for_good, statistics_of
+from .job_face import JobFace
+from .messages import Address, Identity, Seat, Versioned
 from .resuming import Place
 from .storage.log import read_log
 from .storage.opening import open_store
 from .translate import error_of
-from .waiting import wait_for_status
-
-SHUTDOWN_SECONDS = 10.0
-"""How long processes may take to stop by themselves before they are ended."""
-
+from .waiting import POLL_SECONDS, Deadline, wait_for_status
 
 _log = logging.getLogger(__name__)
 
 
-class Job:
+class Tie(Enum):
+    """What a script is to a job."""
+
+    OWNER = "owner"
+    """It has started the job, whose processes end with it."""
+    GUEST = "guest"
+    """Another script has."""
+    DETACHED = "detached"
+    """Nobody owns the job."""
+
+
+class Job(JobFace):
     """See the module's rules."""
 
     def __init__(
@@ -53,18 +65,22 @@ class Job:
         plan: JobPlan,
         place: Place,
         coordinator: Address,
-        drivers: Mapping[TaskId, Address],
+        drivers: Mapping[Seat, Address],
+        tie: Tie = Tie.OWNER,
     ) -> None:
         self.plan = plan
+        self.tie = tie
         self.folder = place.folder
+        self.folder_stays = place.stays
         self._coordinator = coordinator
-        self._drivers = dict(drivers)
+        #: by seat: the driver actor of each task, and the spare ones
+        self._actors = dict(drivers)
         self._release = place.release
         self._known: Versioned | None = None
         #: the highest generation of a coordinator that was seen
         self._generation = 0
         #: kept when the processes end
-        self._statistics: dict[TaskId, TaskStatistics] = {}
+        self._last = LastWords()
         self._audit: Audit | None = None
         self._closed = False
 
@@ -75,15 +91,25 @@ class Job:
 
     def tasks(self) -> list[TaskId]:
         """All tasks of the job."""
-        return list(self._drivers)
+        return self.plan.tasks()
+
+    @property
+    def _drivers(self) -> dict[TaskId, Address]:
+        """The actor that each task is on."""
+        if len(self._actors) == len(self.plan.tasks()):
+            return self._actors
+        placement: dict[TaskId, Seat] = self._ask(self._coordinator.placement.remote())
+        return {task: self._actors[seat] for task, seat in placement.items()}
 
     # ------------------------------------------------------------------ waiting
 
     def wait(self, timeout: float | None = None) -> Self:
         """Wait until the job is over. Raises its error if it failed, TimeoutError after ``timeout`` seconds."""
+        deadline = Deadline(timeout)
         status = self.wait_until(lambda status: status.is_over, timeout)
-        self._statistics = self.statistics()
-        self._close()
+        if not self._closed:
+            self._hear_last_words(deadline)
+            self._close()
         if status.failure is not None:
             raise error_of(status.failure)
         return self
@@ -102,7 +128,13 @@ class Job:
         return self._fetch(None if self._known is None else self._known.version, timeout)
 
     def _fetch(self, version: tuple[str, int] | None, timeout: float) -> JobStatus:
-        found: Versioned = self._ask(self._coordinator.wait_status.remote(version, timeout))
+        try:
+            found: Versioned = self._ask(self._coordinator.wait_status.remote(version, timeout))
+        except TaskLostError:
+            if self._known is None or (told := self._as_logged(self._known.status)) is self._known.status:
+                raise
+            self._known = Versioned(self._known.version, told)
+            return told
         status = cast(JobStatus, found.status)
         if status.failure is not None and status.generation < self._generation:
             status = self._as_logged(status)
@@ -111,7 +143,8 @@ class Job:
         return status
 
     def _as_logged(self, status: JobStatus) -> JobStatus:
-        """A coordinator that was restarted after the end finds the log closed and refuses it: the log says how."""
+        """How the job has ended, by the log: a coordinator that comes after the end finds it closed and refuses it, and
+        that of a guest's job may be gone."""
         last = next(reversed(read_log(open_store(self.folder), self.name)), None)
         if not isinstance(last, Ended) or last.generation < self._generation:
             return status
@@ -137,25 +170,19 @@ class Job:
         """What the job waits for, and what each task waits for, one sentence each."""
         if self._closed:
             return [self.status().why]
-        answers = self._ask_drivers("why")
+        answers = answers_of(self._drivers, "why")
         return [self.status().why] + [f"{task}: {each}" for task, found in answers.items() for each in found]
 
     def statistics(self) -> dict[TaskId, TaskStatistics]:
         """The counts of every task that is there to tell."""
-        if self._closed:
-            return dict(self._statistics)
-        return {task: found for task, found in self._ask_drivers("statistics").items() if found is not None}
+        return dict(self._last.statistics) if self._closed else statistics_of(self._drivers)
 
-    def _ask_drivers(self, question: str) -> dict[TaskId, Any]:
-        """The answers of all processes that are up; all are asked before any answer is waited for."""
-        refs = {task: getattr(driver, question).remote() for task, driver in self._drivers.items()}
-        answers: dict[TaskId, Any] = {}
-        for task, ref in refs.items():
-            try:
-                answers[task] = ray.get(ref)
-            except RayActorError:
-                continue  # its process is being restarted
-        return answers
+    def checkpoints(self) -> Overview:
+        """Counts, history and summary of the coordinator's checkpoints, as Flink's pages show them."""
+        if self._closed:
+            return self._last.checkpoints
+        found: Overview = self._ask(self._coordinator.checkpoints.remote())
+        return found
 
     def audit(self) -> Audit:
         """Compare what was read with what is visible, as of the last checkpoint."""
@@ -163,28 +190,14 @@ class Job:
 
     # ------------------------------------------------------------------ requests
 
-    def checkpoint(self, timeout: float | None = None) -> CheckpointId:
-        """Take a checkpoint now and wait for it."""
-        before = self.status()
-        after = before.pending.checkpoint if before.pending is not None else before.latest_completed
-        self._ask(self._coordinator.checkpoint.remote())
-        status = self.wait_until(lambda status: _newer(status.latest_completed, after) is not None, timeout)
-        taken = _newer(status.latest_completed, after)
-        if taken is None:
-            raise ConfigurationError(
-                f"job {self.name!r} ended as {status.state} without another checkpoint", "ask for it while the job runs"
-            )
-        return taken
-
-    def cancel(self) -> None:
-        """End the job; what is committed stays. ``wait`` returns once it has ended."""
+    def _tell(self, event: Event) -> None:
         if not self._closed:
-            self._ask(self._coordinator.cancel.remote())
+            self._ask(self._coordinator.request.remote(event))
 
     def identities(self) -> dict[TaskId, Identity]:
         """The process of each task; waits for those that are being restarted."""
-        refs = [driver.ready.options(max_task_retries=-1).remote() for driver in self._drivers.values()]
-        return {identity.task: identity for identity in ray.get(refs)}
+        refs = {task: driver.ready.options(max_task_retries=-1).remote() for task, driver in self._drivers.items()}
+        return dict(zip(refs, ray.get(list(refs.values())), strict=True))
 
     def kill_task(self, task: TaskId) -> int:
         """End the process of a task with SIGKILL, as a crash would; the job recovers. Returns the process id."""
@@ -192,6 +205,10 @@ class Job:
         identity: Identity = ray.get(driver.ready.options(max_task_retries=-1).remote())
         driver.die.remote()
         return identity.pid
+
+    def cut_task(self, task: TaskId) -> None:
+        """Lose all streams of a task, as a failing network would; the job recovers."""
+        ray.get(self._drivers[task].cut.options(max_task_retries=-1).remote())
 
     def coordinator_process(self) -> int:
         """The process id of the coordinator; waits for it if it is being restarted."""
@@ -206,20 +223,40 @@ class Job:
     # ------------------------------------------------------------------ the end
 
     def shutdown(self) -> None:
-        """End the job's processes, whatever it is doing. Nothing half done becomes visible."""
+        """End the job's processes, whatever it is doing, but for a job of another script. Nothing half done becomes
+        visible."""
         if not self._closed:
             with suppress(PenstockError, RayActorError):
                 self.status()
+                if self.tie is Tie.DETACHED:
+                    self._ask(self._coordinator.dismiss.remote())
+                    leave_for_good(self._coordinator)
             self._close()
+
+    def _hear_last_words(self, deadline: Deadline) -> None:
+        """Keep what the processes know: they end now. Those of a detached job have ended when its coordinator says."""
+        if self.tie is not Tie.DETACHED:
+            with suppress(TaskLostError):
+                self._last = LastWords(self.statistics(), self.checkpoints())
+            return
+        words: LastWords | None = None
+        while words is None:
+            left = deadline.left()
+            words = self._ask(self._coordinator.farewell.remote(POLL_SECONDS if left is None else left))
+            if words is None and left == 0:
+                raise TimeoutError(f"job {self.name!r} is over, but its processes have not ended yet")
+        self._last = words
 
     def _close(self) -> None:
         self._closed = True
-        _end([self._coordinator])
-        _end(list(self._drivers.values()))
-        self._drivers = dict.fromkeys(self._drivers)
+        if self.tie is Tie.OWNER:
+            end_actors([self._coordinator])
+            end_actors(self._actors.values())
+        self._actors = dict.fromkeys(self._actors)
         self._coordinator = None
         try:
-            clean_outputs(self.plan, self.folder, self._generation)
+            if self.tie is Tie.OWNER:
+                clean_outputs(self.plan, self.folder, self._generation)
             self._audit = audit_job(self.plan, self.folder, self.status())
         except PenstockError as error:
             _log.warning("%s", error)
@@ -232,17 +269,5 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.shutdown()
-
-
-def _newer(checkpoint: CheckpointId | None, after: CheckpointId | None) -> CheckpointId | None:
-    """The checkpoint, if it is later than ``after``."""
-    return checkpoint if checkpoint is not None and (after is None or checkpoint > after) else None
-
-
-def _end(actors: list[Address]) -> None:
-    """Let actors stop what they do, then end their processes."""
-    goodbyes = [actor.shutdown.options(max_task_retries=0).remote() for actor in actors]
-    ray.wait(goodbyes, num_returns=len(goodbyes), timeout=SHUTDOWN_SECONDS)
-    for actor in actors:
-        ray.kill(actor)
+        if self.tie is Tie.OWNER:
+            self.shutdown()

@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING, Literal
 
 from ..engine.errors import ConfigurationError
 from ..engine.flow import Flow
+from ..engine.overtaking import with_alignment
 from ..engine.pipelines import plan_job
 from ..engine.plan import JobPlan
 from ..engine.sinks.collect import CollectSink
 from ..engine.state.memory import DEFAULT_BUDGET
-from .environment import connect
+from .environment import ClusterInfo, connect, disconnect
 from .interrupts import tell_interrupts_briefly
-from .resuming import check_resume, place_in
+from .origin import Claim, find_start
+from .resuming import Place, check_resume, place_in
+from .runtime import DEFAULT_RUNTIME, Runtime
 from .settings import Checkpoints
 
 if TYPE_CHECKING:
+    from .attaching import JobEntry
     from .job import Job
 
 
@@ -36,6 +40,11 @@ def run(
     memory_budget: int | None = DEFAULT_BUDGET,
     threads: int = 0,
     resume: Literal["auto", "never"] = "auto",
+    runtime: Runtime = DEFAULT_RUNTIME,
+    from_snapshot: str | os.PathLike[str] | None = None,
+    claim: Claim = "no_claim",
+    allow_changes: bool = False,
+    detached: bool = False,
 ) -> Job:
     """Start ``flow`` on Ray and return its :class:`~penstock.actors.job.Job`.
 
@@ -44,17 +53,84 @@ def run(
     on this machine. ``rate`` paces the sources (rows/s). ``verbose`` shows Ray's own log.
     ``memory_budget``: bytes that the operators of one task may hold before they spill to disk; None: no bound.
     ``threads``: how many threads run the drivers of one actor; 0: the one that takes its messages.
+    ``runtime``: how processes are looked after, and how many are kept spare.
     ``resume="auto"`` goes on from the last checkpoint in the folder; ``"never"`` refuses a folder that has one.
+    ``from_snapshot``: a savepoint's folder, or another job's (``<checkpoint folder>/<job>``), to start from if the job
+    has no checkpoint of its own. ``claim="claim"``: the savepoint is the job's from then on, and goes when it is not
+    needed any more. ``allow_changes``: the flow may be another one than the snapshot's; state is found by operator
+    names, and that of operators that are gone is left behind.
+    ``detached``: the job outlives this script; ``attach(name)`` finds it again.
     """
     plan = plan_job(flow, parallelism, job=name, rate=rate, memory_budget=memory_budget, threads=threads)
     _refuse_collecting(plan)
     place = None if checkpoints is None else place_in(checkpoints)
-    plan.check(resuming=place is not None and check_resume(place.folder, plan.name, resume))
+    plan = with_alignment(plan, None if place is None else place.alignment_timeout)
+    if detached:
+        _check_detached(place, runtime)
+    start = None
+    if place is not None:
+        resuming = check_resume(place.folder, plan.name, resume)
+        start = find_start(plan, place.folder, from_snapshot, claim=claim, allow_changes=allow_changes)
+        plan.check(resuming or start is not None)
+    else:
+        plan.check()
+        _refuse_snapshot_without_folder(from_snapshot)
     tell_interrupts_briefly()
-    connect(address, verbose)
+    cluster = connect(address, verbose)
+    from .plans import check_detachable
     from .starting import start_job
 
-    return start_job(plan, place)
+    if detached:
+        check_detachable(plan)
+        _refuse_own_cluster(cluster)
+    return start_job(plan, place, runtime, start, detached=detached)
+
+
+def attach(name: str, *, address: str | None = None, verbose: bool = False) -> Job:
+    """A running job that another script has started, by its name; ``address``: of its cluster, by default the one that
+    runs on this machine, or that RAY_ADDRESS names. Raises ConfigurationError if there is no such job."""
+    connect(address or "auto", verbose)
+    from .attaching import attach_job
+
+    return attach_job(name)
+
+
+def list_jobs(*, address: str | None = None, verbose: bool = False) -> list[JobEntry]:
+    """The jobs on a cluster, by name, with the status of each. ``address`` as in :func:`attach`."""
+    connect(address or "auto", verbose)
+    from .attaching import list_job_entries
+
+    return list_job_entries()
+
+
+def _check_detached(place: Place | None, runtime: Runtime) -> None:
+    if place is None:
+        raise ConfigurationError(
+            "a detached job needs a checkpoint folder that outlives this script",
+            'pass checkpoints=ps.Checkpoints("/shared/folder")',
+        )
+    if runtime.lease_seconds is None:
+        raise ConfigurationError(
+            "the processes of a detached job must be asked for signs of life: cut off, they would stay for ever",
+            "leave heartbeat and lease at their defaults, or give times",
+        )
+
+
+def _refuse_snapshot_without_folder(path: str | os.PathLike[str] | None) -> None:
+    if path is not None:
+        raise ConfigurationError(
+            "a job that starts from a snapshot needs a checkpoint folder: a restart goes on from its own checkpoints",
+            'pass checkpoints=ps.Checkpoints("state/")',
+        )
+
+
+def _refuse_own_cluster(cluster: ClusterInfo) -> None:
+    if cluster.started:
+        disconnect(cluster)
+        raise ConfigurationError(
+            "a detached job needs a cluster that outlives this script, and this one was started by it",
+            'start one (ray start --head) and pass address="auto", or its address',
+        )
 
 
 def _refuse_collecting(plan: JobPlan) -> None:

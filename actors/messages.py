@@ -15,37 +15,50 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import pyarrow as pa
-
 from ..coordinator.commands import (
     AbortCheckpoint,
     CommitCheckpoint,
     DeployTask,
+    ExpectBarrier,
     ProposeRound,
     StartTask,
     StopTask,
     TriggerCheckpoint,
 )
-from ..coordinator.events import Event
+from ..coordinator.events import Event, TaskFailed, TaskLost
+from ..coordinator.poison import SplitName
+from ..coordinator.settings import Settings
+from ..engine.channel_state import Restored
 from ..engine.edges import Frame, Upstream
 from ..engine.errors import PenstockError
 from ..engine.identity import Attempt, CheckpointId, TaskId
+from ..engine.plan import JobPlan
 
 Address: TypeAlias = Any
 """How to reach a process: an actor's handle."""
 
-Order: TypeAlias = StartTask | StopTask | ProposeRound | TriggerCheckpoint | AbortCheckpoint | CommitCheckpoint
+Order: TypeAlias = (
+    StartTask | StopTask | ProposeRound | TriggerCheckpoint | ExpectBarrier | AbortCheckpoint | CommitCheckpoint
+)
 """What the coordinator orders an attempt that is deployed."""
+
+Seat: TypeAlias = TaskId
+"""A driver actor: the task that it was made for, or ``spare_seat``. Processes come and go on it."""
 
 UNKNOWN_TIME = 0.0
 """Stands in events on their way: the coordinator's shell puts its own clock's time into each one that it gets."""
 
 
+def spare_seat(number: int) -> Seat:
+    """The name of a seat that no task has from the start. No stage can have this name."""
+    return TaskId("(spare)", number)
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One process that hosts a task."""
+    """One process of a driver actor. ``task``: its seat, and so the task that it was made for, if for any."""
 
-    task: TaskId
+    task: Seat
     incarnation: str
     pid: int
     node: str
@@ -58,6 +71,10 @@ class Deployment:
     command: DeployTask
     peers: Mapping[TaskId, Address]
     coordinator: Address
+    cautious: bool = False
+    """Whether the attempt says which split it is about to read, each time."""
+    skipped: frozenset[SplitName] = frozenset()
+    """Splits that are not read any more."""
 
 
 # ---- posted to the thread that owns a task
@@ -80,10 +97,10 @@ class Ordered:
 
 @dataclass(frozen=True, slots=True)
 class StateRead:
-    """The state of an attempt has been read, or could not be."""
+    """What an attempt is restored from has been read, or could not be."""
 
     attempt: Attempt
-    state: Mapping[str, pa.Table] | PenstockError
+    state: Restored | PenstockError
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +114,18 @@ class CommitDone:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question about the task, answered on its thread. ``answer`` gets None when there is no task."""
+    """A question about what a thread owns (a task, the coordinator), answered on that thread. ``answer`` gets None when
+    there is no task."""
 
     question: Callable[[Any], Any]
     answer: Future[Any]
+
+    def put_to(self, owner: Any) -> None:
+        """Answer the question (called on the owner's thread)."""
+        try:
+            self.answer.set_result(None if owner is None else self.question(owner))
+        except Exception as error:
+            self.answer.set_exception(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +142,7 @@ class Abandoned:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Stop the task and end the thread."""
+    """Stop what is done and end the thread."""
 
 
 HostMessage: TypeAlias = Deployment | Arrived | Ordered | StateRead | CommitDone | Asked | Woken | Abandoned | Closed
@@ -128,7 +153,7 @@ HostMessage: TypeAlias = Deployment | Arrived | Ordered | StateRead | CommitDone
 
 @dataclass(frozen=True, slots=True)
 class ProcessAppeared:
-    """A driver's process is up, for the first time or again."""
+    """A driver's process is there: for the first time, again, or still."""
 
     identity: Identity
 
@@ -137,7 +162,7 @@ class ProcessAppeared:
 class ProcessGone:
     """The watch over a process has ended, and probably the process. ``incarnation`` None: there will be no other."""
 
-    task: TaskId
+    seat: Seat
     incarnation: str | None
     reason: str
 
@@ -159,8 +184,37 @@ class CallFailed:
     reason: str
 
 
-ProcessMessage: TypeAlias = ProcessAppeared | ProcessGone | AttemptAccepted | CallFailed
-CoordinatorMessage: TypeAlias = Event | ProcessMessage | Closed
+@dataclass(frozen=True, slots=True)
+class SplitBegun:
+    """A cautious attempt is about to read a split; with ``raised``, reading it has raised the error that follows."""
+
+    task: TaskId
+    attempt: Attempt
+    name: SplitName
+    raised: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Time to see who is still there."""
+
+
+ProcessMessage: TypeAlias = (
+    ProcessAppeared | ProcessGone | AttemptAccepted | CallFailed | TaskLost | TaskFailed | SplitBegun | Beat
+)
+CoordinatorMessage: TypeAlias = Event | ProcessMessage | Asked | Closed
+
+
+@dataclass(frozen=True, slots=True)
+class JobCard:
+    """What somebody needs to attach to a job. ``folder_stays``: whether the checkpoint folder outlives it."""
+
+    plan: JobPlan
+    folder: str
+    settings: Settings
+    drivers: Mapping[Seat, Address]
+    detached: bool
+    folder_stays: bool
 
 
 @dataclass(frozen=True, slots=True)

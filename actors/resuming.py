@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..coordinator.manifest import Ended
+from ..coordinator.manifest import Ended, LogEntry, Manifest
 from ..coordinator.settings import Settings
 from ..engine.errors import ConfigurationError
 from .settings import Checkpoints
@@ -16,21 +16,26 @@ from .storage.opening import open_store
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a job keeps its checkpoints. ``release`` is called when the job is over."""
+    """Where a job keeps its checkpoints. ``release`` is called when the job is over. ``stays``: the folder does.
+    ``alignment_timeout``: after which barriers overtake batches (``JobPlan``)."""
 
     folder: str
     settings: Settings
     release: Callable[[], None]
+    stays: bool = True
+    alignment_timeout: float | None = None
 
 
 def place_in(checkpoints: Checkpoints | str | os.PathLike[str]) -> Place:
     """The user's folder, which stays."""
     asked = checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(checkpoints)
-    return Place(os.path.abspath(os.fspath(asked.folder)), asked.for_coordinator(), lambda: None)
+    folder = os.path.abspath(os.fspath(asked.folder))
+    return Place(folder, asked.for_coordinator(), lambda: None, alignment_timeout=asked.overtaking_after)
 
 
 def check_resume(folder: str, job: str, resume: str) -> bool:
-    """Whether the job goes on from a log. Raises ConfigurationError if that is closed, or ``resume`` is "never"."""
+    """Whether the job goes on from a checkpoint in its log. Raises ConfigurationError if that is closed, or ``resume``
+    is "never"."""
     if resume not in ("auto", "never"):
         raise ConfigurationError(f"resume={resume!r} is unknown", 'give "auto" or "never"')
     found = read_log(open_store(folder), job)
@@ -40,8 +45,12 @@ def check_resume(folder: str, job: str, resume: str) -> bool:
             'pass resume="auto" to go on from them, or choose another folder',
         )
     if any(isinstance(entry, Ended) for entry in found):
-        raise ConfigurationError(
-            f"job {job!r} is over: its log in {folder} is closed",
-            "choose another checkpoint folder and other outputs to run it again, or remove these",
-        )
-    return bool(found)
+        raise ConfigurationError(f"job {job!r} is over: its log in {folder} is closed", _way_on(found))
+    return any(isinstance(entry, Manifest) for entry in found)
+
+
+def _way_on(entries: Sequence[LogEntry]) -> str:
+    last = next((entry for entry in reversed(entries) if isinstance(entry, Manifest)), None)
+    if last is not None and last.savepoint:
+        return f"it was stopped: to go on, pass from_snapshot={last.savepoint!r} and another checkpoint folder"
+    return "choose another checkpoint folder and other outputs to run it again, or remove these"

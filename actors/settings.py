@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
+from ..coordinator.retention import RetentionPolicy
 from ..coordinator.settings import Settings
 from ..engine.errors import ConfigurationError
 
@@ -18,6 +19,10 @@ Duration: TypeAlias = str | float
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)\s*")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+Alignment: TypeAlias = Literal["aligned", "unaligned"]
+Retention: TypeAlias = Literal["always", "on_cancellation", "on_failure", "never"]
+_RETENTION = {policy.name.lower(): policy for policy in RetentionPolicy}
 
 
 def seconds(duration: Duration, what: str) -> float:
@@ -44,8 +49,18 @@ class Checkpoints:
     """Least time between the end of one checkpoint and the start of the next."""
     timeout: Duration = "10m"
     """A checkpoint that is not complete after this long is given up and counts as failed."""
+    max_concurrent: int = 1
+    """Checkpoints that may be in flight at once, savepoints aside. With a minimum pause it is always one."""
+    alignment: Alignment = "aligned"
+    """"unaligned": barriers overtake batches, which then belong to the checkpoint, so that it does not wait for who is
+    slow. Only for flows with ``order="arrival"``; savepoints are aligned all the same."""
+    alignment_timeout: Duration | None = None
+    """With "aligned": after so long barriers overtake batches nevertheless. None: never."""
     retained: int = 2
-    """Completed checkpoints kept."""
+    """Completed checkpoints kept while the job runs. Pinned ones are kept as well."""
+    retention: Retention = "always"
+    """After which ends of the job the kept ones stay: after all, only if it failed or was cancelled, only if it failed,
+    or never. Without them there is nothing to audit by, and nothing to go on from. Savepoints always stay."""
     tolerable_failures: int = 0
     """This many checkpoints in a row may fail; one more fails the job."""
     max_restarts: int = 10
@@ -58,14 +73,33 @@ class Checkpoints:
             raise ConfigurationError("the checkpoint folder is empty", 'name a folder: Checkpoints("state/")')
         self.for_coordinator()
 
+    @property
+    def overtaking_after(self) -> float | None:
+        """Seconds of alignment after which barriers overtake batches; None: never. Raises ConfigurationError."""
+        if self.alignment not in ("aligned", "unaligned"):
+            raise ConfigurationError(f"alignment={self.alignment!r} is unknown", 'give "aligned" or "unaligned"')
+        if self.alignment == "unaligned":
+            return 0.0
+        timeout = None if self.alignment_timeout is None else seconds(self.alignment_timeout, "alignment_timeout")
+        if timeout is not None and timeout <= 0:
+            message = f"alignment_timeout={self.alignment_timeout!r} is no time to wait"
+            raise ConfigurationError(message, 'give more than 0 seconds, or alignment="unaligned"')
+        return timeout
+
     def for_coordinator(self) -> Settings:
         """The same as the coordinator's settings. Raises ConfigurationError."""
+        if self.retention not in _RETENTION:
+            known = ", ".join(f'"{name}"' for name in _RETENTION)
+            raise ConfigurationError(f"retention={self.retention!r} is unknown", f"give one of {known}")
         try:
             return Settings(
                 interval=None if self.every is None else seconds(self.every, "every"),
                 min_pause=seconds(self.min_pause, "min_pause"),
                 timeout=seconds(self.timeout, "timeout"),
+                max_concurrent=self.max_concurrent,
+                unaligned=self.overtaking_after is not None,
                 retained=self.retained,
+                retention=_RETENTION[self.retention],
                 tolerable_failures=self.tolerable_failures,
                 max_restarts=self.max_restarts,
                 restart_delay=seconds(self.restart_delay, "restart_delay"),

@@ -1,7 +1,8 @@
 """The state files of checkpoints: one Arrow IPC file per task, operator and checkpoint, never changed.
 
 They lie in ``<checkpoint folder>/<job>/state/<vertex>-<subtask>/<checkpoint>-<attempt>-<operator>.arrow``; any Arrow
-tool can read them.
+tool can read them. What barriers have overtaken lies beside them, as ``…-<exchange>.input.arrow`` and
+``…-<exchange>.output.arrow``.
 
 Rules:
 
@@ -11,7 +12,8 @@ Rules:
    is done only once ``completed`` has said that a checkpoint with that handle stands in the log: the files of a
    checkpoint that was given up are deleted, so they must not be shared.
 3. Handles are relative to the checkpoint folder, and they come from storage, so they are checked to lie inside it.
-4. Any Arrow schema will do; whether the rows make sense is the operators' business.
+4. Files of batches in flight are never shared.
+5. Any Arrow schema will do; whether the rows make sense is the operators' business.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from threading import Lock
 import pyarrow as pa
 from pyarrow import fs, ipc
 
+from ..engine.channel_state import ChannelPart
 from ..engine.errors import StorageError
-from ..engine.identity import Attempt, CheckpointId, StateHandle, TaskId
+from ..engine.identity import Attempt, CheckpointId, Holds, StateHandle, TaskId
 from ..engine.sources.files import absolute, make_durable, resolve, safe_name, storage_error
 
 
@@ -72,9 +75,15 @@ class SnapshotFiles:
         return self._url
 
     def write(
-        self, task: TaskId, checkpoint: CheckpointId, attempt: Attempt, tables: Mapping[str, pa.Table]
+        self,
+        task: TaskId,
+        checkpoint: CheckpointId,
+        attempt: Attempt,
+        tables: Mapping[str, pa.Table],
+        channels: Sequence[ChannelPart] = (),
     ) -> tuple[StateHandle, ...]:
-        """Store one table per operator. Raises StorageError; then no new file of this call is left."""
+        """Store one table per operator, and the batches in flight. Raises StorageError; then no new file of this call
+        is left."""
         kept: dict[str, _Kept] = {}
         new: list[StateHandle] = []
         try:
@@ -90,11 +99,16 @@ class SnapshotFiles:
                 self._store(handle.location, data)
                 new.append(handle)
                 kept[operator] = _Kept(digest, handle, checkpoint)
+            for part in channels:
+                location = self._location(task, checkpoint, attempt, part.exchange, f".{part.holds.value}")
+                data = _to_ipc(part.table)
+                self._store(location, data)
+                new.append(StateHandle(part.exchange, location, data.size, part.table.num_rows, part.holds))
         except OSError as error:
             self._remove(new)
             raise storage_error("write a checkpoint into", self._url, error) from error
         self._remember(task, _LastWrite(attempt, checkpoint, kept), new)
-        return tuple(each.handle for each in kept.values())
+        return (*(each.handle for each in kept.values()), *(handle for handle in new if handle.is_channel_file))
 
     def completed(self, task: TaskId, checkpoint: CheckpointId) -> None:
         """The checkpoint stands in the log, with the handles that ``write`` gave for this task."""
@@ -103,16 +117,28 @@ class SnapshotFiles:
             self._completed[task] = checkpoint if latest is None else max(latest, checkpoint)
 
     def read(self, handles: Iterable[StateHandle]) -> dict[str, pa.Table]:
-        """The tables of the handles, those of one operator (several tasks') after each other in the order given."""
+        """The tables of the state handles, those of one operator (of several tasks) one after the other, as given."""
         tables: dict[str, list[pa.Table]] = {}
         for handle in handles:
-            path = self._inside(handle)
-            try:
-                with self._filesystem.open_input_file(path) as file, ipc.open_file(file) as reader:
-                    tables.setdefault(handle.operator, []).append(reader.read_all())
-            except (OSError, pa.ArrowInvalid) as error:
-                raise self._unreadable(path, error) from error
+            if not handle.is_channel_file:
+                tables.setdefault(handle.operator, []).append(self._read(handle))
         return {operator: pa.concat_tables(each) for operator, each in tables.items()}
+
+    def read_channels(self, handles: Iterable[StateHandle]) -> dict[tuple[str, Holds], pa.Table]:
+        """The batches in flight of the other handles, by exchange and side."""
+        tables: dict[tuple[str, Holds], list[pa.Table]] = {}
+        for handle in handles:
+            if handle.is_channel_file:
+                tables.setdefault((handle.operator, handle.holds), []).append(self._read(handle))
+        return {key: pa.concat_tables(each) for key, each in tables.items()}
+
+    def _read(self, handle: StateHandle) -> pa.Table:
+        path = self._inside(handle)
+        try:
+            with self._filesystem.open_input_file(path) as file, ipc.open_file(file) as reader:
+                return reader.read_all()
+        except (OSError, pa.ArrowInvalid) as error:
+            raise self._unreadable(path, error) from error
 
     def delete(self, handles: Iterable[StateHandle]) -> None:
         """Delete the files; those that are gone already do not matter."""
@@ -142,8 +168,8 @@ class SnapshotFiles:
             if last is None or (last.attempt, last.checkpoint) < (write.attempt, write.checkpoint):
                 self._last[task] = write
 
-    def _location(self, task: TaskId, checkpoint: CheckpointId, attempt: Attempt, operator: str) -> str:
-        name = f"{checkpoint.generation:04d}.{checkpoint.number:06d}-{attempt}-{safe_name(operator)}.arrow"
+    def _location(self, task: TaskId, checkpoint: CheckpointId, attempt: Attempt, operator: str, side: str = "") -> str:
+        name = f"{checkpoint.generation:04d}.{checkpoint.number:06d}-{attempt}-{safe_name(operator)}{side}.arrow"
         return f"{self._job}/state/{safe_name(task.vertex)}-{task.subtask:05d}/{name}"
 
     def _store(self, location: str, data: pa.Buffer) -> None:

@@ -2,7 +2,8 @@
 
 Rules:
 
-1. The script that starts a job owns its actors, so that they end with it. The coordinator's name is the job's lock.
+1. The script that starts a job owns its actors, so that they end with it, unless the job is detached: then nobody owns
+   them, and they leave by themselves (``departure``). The coordinator's name is the job's lock.
 2. Without ``checkpoints`` the job keeps its state in a temporary folder of this machine, which goes when the job is
    over, or with the script.
 """
@@ -14,28 +15,43 @@ import os
 import secrets
 import shutil
 import tempfile
+from contextlib import suppress
 from typing import Any
 
 import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
+from ..coordinator.restoring import Snapshot
 from ..coordinator.settings import Settings
 from ..engine.errors import ConfigurationError
-from ..engine.identity import TaskId
 from ..engine.plan import JobPlan
 from .calls import sealed
 from .coordinator_actor import CoordinatorOptions, coordinator_actor_class
 from .driver_actor import DriverOptions, coordinator_name, driver_actor_class
 from .environment import NAMESPACE
-from .job import Job
+from .job import Job, Tie
+from .messages import Seat, spare_seat
+from .plans import share_plan
 from .resuming import Place
+from .runtime import DEFAULT_RUNTIME, Runtime
+from .transport.tls import make_certificate
+
+_ANSWER_SECONDS = 10.0
 
 
-def start_job(plan: JobPlan, place: Place | None) -> Job:
+def start_job(
+    plan: JobPlan,
+    place: Place | None,
+    runtime: Runtime = DEFAULT_RUNTIME,
+    snapshot: Snapshot | None = None,
+    *,
+    detached: bool = False,
+) -> Job:
     """Start the job, whose checkpoints go to ``place``. Raises ConfigurationError if its name is taken."""
     _refuse_taken_name(plan.name)
     place = place or _temporary_place()
     try:
-        return _start(plan, place)
+        return _start(plan, place, runtime, snapshot, detached)
     except BaseException:
         place.release()
         raise
@@ -53,15 +69,27 @@ def _temporary_place() -> Place:
         shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(release)  # for scripts that neither wait for the job nor shut it down
-    return Place(folder, Settings(interval=None), release)
+    return Place(folder, Settings(interval=None), release, stays=False)
 
 
 def _refuse_taken_name(job: str) -> None:
     try:
-        ray.get_actor(coordinator_name(job), namespace=NAMESPACE)
+        coordinator = ray.get_actor(coordinator_name(job), namespace=NAMESPACE)
     except ValueError:
         return
-    raise _taken(job)
+    if not _has_ended(coordinator):
+        raise _taken(job)
+    ray.kill(coordinator)
+    with suppress(RayActorError):  # the name is free when the actor is known to be dead
+        ray.get(coordinator.process.remote(), timeout=_ANSWER_SECONDS)
+
+
+def _has_ended(coordinator: Any) -> bool:
+    """Whether it is that of a detached job that is over, and only stays to say so."""
+    try:
+        return ray.get(coordinator.farewell.remote(0.0), timeout=_ANSWER_SECONDS) is not None
+    except (RayError, GetTimeoutError):
+        return False
 
 
 def _taken(job: str) -> ConfigurationError:
@@ -71,20 +99,38 @@ def _taken(job: str) -> ConfigurationError:
     )
 
 
-def _start(plan: JobPlan, place: Place) -> Job:
-    shared = ray.put(plan)
-    driver = driver_actor_class()
+def _start(plan: JobPlan, place: Place, runtime: Runtime, snapshot: Snapshot | None, detached: bool) -> Job:
+    shared = share_plan(plan, detached=detached)
+    life = {"lifetime": "detached"} if detached else {}
+    strategy = "SPREAD" if runtime.spread else "DEFAULT"
+    driver = driver_actor_class().options(scheduling_strategy=strategy, **life)
     token = secrets.token_bytes(32)
-    drivers: dict[TaskId, Any] = {
-        task: driver.remote(sealed(DriverOptions(task, place.folder, shared, token))) for task in plan.tasks()
+    certificate = make_certificate(plan.name) if runtime.tls else None
+    seats = [*plan.tasks(), *(spare_seat(number) for number in range(runtime.spares))]
+    drivers: dict[Seat, Any] = {
+        seat: driver.remote(sealed(DriverOptions(seat, place.folder, shared, token, runtime, certificate, detached)))
+        for seat in seats
     }
     validate = os.environ.get("PENSTOCK_VALIDATE") == "1"
-    options = sealed(CoordinatorOptions(place.folder, place.settings, shared, drivers, validate))
-    coordinator = coordinator_actor_class().options(name=coordinator_name(plan.name), namespace=NAMESPACE)
+    options = CoordinatorOptions(
+        place.folder,
+        place.settings,
+        shared,
+        drivers,
+        validate,
+        runtime.period,
+        snapshot,
+        detached,
+        place.stays,
+        runtime.lease_seconds or 0.0,
+        runtime.poison,
+    )
+    coordinator = coordinator_actor_class().options(name=coordinator_name(plan.name), namespace=NAMESPACE, **life)
     try:
-        actor = coordinator.remote(options)
+        actor = coordinator.remote(sealed(options))
     except ValueError as error:
         for each in drivers.values():
             ray.kill(each)
+        shared.forget()
         raise _taken(plan.name) from error
-    return Job(plan, place, actor, drivers)
+    return Job(plan, place, actor, drivers, Tie.DETACHED if detached else Tie.OWNER)

@@ -10,13 +10,13 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import pyarrow as pa
-
 from ..coordinator.commands import CommitCheckpoint, DeployTask
-from ..coordinator.events import Event, TaskAcked, TaskCommitted, TaskDeclined
+from ..coordinator.events import Event, SnapshotTiming, TaskAcked, TaskCommitted, TaskDeclined
+from ..engine.channel_state import NOTHING_RESTORED, Restored
 from ..engine.errors import PenstockError, StorageError
 from ..engine.identity import Attempt, CheckpointId, CommitPermit, TaskId
 from ..engine.plan import JobPlan
@@ -37,13 +37,17 @@ class TaskFiles:
         self._snapshots = snapshots
         self._report = report
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-files")
+        #: the files of the last snapshot: those that are named again were not written again
+        self._named: frozenset[str] = frozenset()
 
-    def read(self, command: DeployTask, done: Callable[[Mapping[str, pa.Table] | PenstockError], None]) -> None:
-        """Read an attempt's state and hand it, or the error, to ``done``."""
+    def read(self, command: DeployTask, done: Callable[[Restored | PenstockError], None]) -> None:
+        """Read what an attempt is restored from and hand it, or the error, to ``done``."""
 
         def work() -> None:
+            snapshots = SnapshotFiles(command.root, self._plan.name) if command.root else self._snapshots
             try:
-                done(self._snapshots.read(command.state) if command.state else {})
+                state = command.state
+                done(Restored(snapshots.read(state), snapshots.read_channels(state)) if state else NOTHING_RESTORED)
             except Exception as error:
                 done(as_penstock_error(error))
 
@@ -53,14 +57,26 @@ class TaskFiles:
         """Store a snapshot and tell the coordinator that it is there, or why it is not."""
 
         def work() -> None:
+            started = time.perf_counter()
             try:
-                state = self._snapshots.write(task, checkpoint, attempt, snapshot.tables)
+                state = self._snapshots.write(task, checkpoint, attempt, snapshot.tables, snapshot.channels)
             except Exception as error:
                 failure = failure_of(as_penstock_error(error))
                 self._report(TaskDeclined(task, attempt, checkpoint, failure, UNKNOWN_TIME))
                 return
-            ended = snapshot.data_ended
-            self._report(TaskAcked(task, attempt, checkpoint, state, snapshot.committables, ended, UNKNOWN_TIME))
+            ended, named = snapshot.data_ended, self._named
+            self._named = frozenset(handle.location for handle in state)
+            written = sum(handle.bytes for handle in state if handle.location not in named)
+            timing = SnapshotTiming(
+                alignment=snapshot.alignment,
+                asynchronous=time.perf_counter() - started,
+                new_bytes=written,
+                processed_bytes=snapshot.processed_bytes,
+                persisted_bytes=sum(handle.bytes for handle in state if handle.is_channel_file),
+                unaligned=snapshot.unaligned,
+            )
+            committables = snapshot.committables
+            self._report(TaskAcked(task, attempt, checkpoint, state, committables, ended, UNKNOWN_TIME, timing))
 
         self._threads.submit(work)
 

@@ -17,11 +17,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
-
-import pyarrow as pa
 
 from ..coordinator import commands
 from ..coordinator.commands import DeployTask
@@ -36,6 +34,7 @@ from ..coordinator.events import (
     TaskFinished,
     TaskLost,
 )
+from ..engine.channel_state import Restored
 from ..engine.edges import Frame, Upstream
 from ..engine.errors import PenstockError
 from ..engine.identity import Attempt, CheckpointId, TaskId
@@ -155,8 +154,8 @@ class TaskHost:
                 self._build(attempt, state)
             case CommitDone():
                 self._commit_done(message)
-            case Asked(question, answer):
-                _answer(answer, question, self._task)
+            case Asked():
+                message.put_to(self._task)
             case Woken():
                 pass
             case Abandoned():
@@ -192,7 +191,7 @@ class TaskHost:
         self._transport.connect({task: (attempts[task], address) for task, address in deployment.peers.items()})
         self._files.read(command, lambda state: self.post(StateRead(command.attempt, state)))
 
-    def _build(self, attempt: Attempt, state: Mapping[str, pa.Table] | PenstockError) -> None:
+    def _build(self, attempt: Attempt, state: Restored | PenstockError) -> None:
         deployment = self._deployment
         if deployment is None or attempt != deployment.attempt:
             return
@@ -234,12 +233,14 @@ class TaskHost:
                     self._release()
                 case commands.ProposeRound(checkpoint=checkpoint):
                     task.propose_round(checkpoint)
-                case commands.TriggerCheckpoint(checkpoint=checkpoint, kind=kind, at_round=at_round, timestamp=at):
-                    task.trigger(checkpoint, kind, at_round, at)
+                case commands.TriggerCheckpoint(_, _, checkpoint, kind, at_round, at, stop):
+                    task.trigger(checkpoint, kind, at_round, at, None if stop is None else stop.value)
                 case commands.AbortCheckpoint(checkpoint=checkpoint):
                     task.abort(checkpoint)
                 case commands.CommitCheckpoint():
                     pass  # the files' threads do that
+                case commands.ExpectBarrier():
+                    pass  # no operator takes its pace from outside yet
 
     def _start(self, task: Task) -> None:
         if self._started:
@@ -331,10 +332,3 @@ class _Listener:
 
     def failed(self, error: PenstockError) -> None:
         self._host.tell(TaskFailed(self._id, self._attempt, failure_of(error), UNKNOWN_TIME))
-
-
-def _answer(answer: Future[Any], question: Callable[[Task], Any], task: Task | None) -> None:
-    try:
-        answer.set_result(None if task is None else question(task))
-    except Exception as error:
-        answer.set_exception(error)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import traceback
 
+from ..coordinator.channel_mapping import ChannelMapper
 from ..coordinator.events import Failure
 from ..coordinator.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
 from ..engine import errors
 from ..engine.errors import Domain, InternalError, PenstockError
 from ..engine.identity import TaskId
-from ..engine.plan import JobPlan, StagePlan
+from ..engine.partitioning import Broadcast
+from ..engine.plan import Exchange, JobPlan, StagePlan
 
 _PATTERNS = {"all_to_all": Pattern.ALL_TO_ALL, "pointwise": Pattern.POINTWISE}
 
@@ -23,10 +25,20 @@ def execution_graph(plan: JobPlan) -> ExecutionGraph:
         vertices=tuple(
             Vertex(stage.name, stage.parallelism, _stateful(stage), stage.lanes) for stage in plan.stages.values()
         ),
-        edges=tuple(JobEdge(each.source, each.target, _PATTERNS[each.pattern]) for each in plan.exchanges),
-        deterministic=True,  # barriers stand between rounds in every flow, also where the order is that of arrival
+        edges=tuple(
+            JobEdge(each.source, each.target, _PATTERNS[each.pattern], each.id, _mapper(each))
+            for each in plan.exchanges
+        ),
+        deterministic=True,  # sources agree on a round in every flow, also where barriers may then overtake batches
         lanes=plan.lanes,
     )
+
+
+def _mapper(exchange: Exchange) -> ChannelMapper:
+    """Who reads batches that were in flight to other subtasks, at another parallelism."""
+    if isinstance(exchange.config, Broadcast):
+        return ChannelMapper.UNSUPPORTED
+    return ChannelMapper.RANGE if exchange.is_partitioned else ChannelMapper.FIRST
 
 
 def _stateful(stage: StagePlan) -> tuple[str, ...]:

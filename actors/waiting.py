@@ -11,6 +11,17 @@ POLL_SECONDS = 60.0
 """Longest time that one question to the coordinator stays open; a change of status ends it at once."""
 
 
+class Deadline:
+    """What is left of a timeout, for calls that wait several times. ``seconds`` None: for ever."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._at = None if seconds is None else time.monotonic() + seconds
+
+    def left(self) -> float | None:
+        """Seconds left, 0 at least."""
+        return None if self._at is None else max(0.0, self._at - time.monotonic())
+
+
 def wait_for_status(
     status: JobStatus,
     following: Callable[[float], JobStatus],

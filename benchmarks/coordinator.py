@@ -24,12 +24,13 @@ from pathlib import Path
 
 from harness import Row, compare, report
 from penstock.coordinator import events
-from penstock.coordinator.commands import Command, StoreEntry, TriggerCheckpoint
+from penstock.coordinator.barrier_orders import BarrierOrders
+from penstock.coordinator.commands import Command, StoreEntry
 from penstock.coordinator.events import Event
 from penstock.coordinator.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
 from penstock.coordinator.machine import Coordinator
 from penstock.coordinator.pending import PendingCheckpoint
-from penstock.coordinator.plan_calculator import CheckpointPlan, compute_checkpoint_plan, task_ids
+from penstock.coordinator.plan_calculator import CheckpointPlan, compute_checkpoint_plan
 from penstock.coordinator.settings import Settings
 from penstock.engine.identity import Attempt, CheckpointId, Committable, StateHandle
 
@@ -152,21 +153,23 @@ def start_rows() -> list[Row]:
     for codes in table._codes.values():
         codes[:] = bytes([4]) * len(codes)
 
-    def begin() -> PendingCheckpoint:
+    for record in table._records["v0"]:
+        record.attempt = Attempt(1, 1)
+    orders = BarrierOrders(core._context)
+
+    def begin(told: bool = False) -> PendingCheckpoint:
         plan = compute_checkpoint_plan(graph, table.plan_states())
         if not isinstance(plan, CheckpointPlan):
             raise TypeError(plan.reason)
-        wait_for, finished = plan.task_set(plan.to_wait_for), plan.task_set(plan.finished)
-        return PendingCheckpoint(CheckpointId(1, 1), (), wait_for, False, 0.0, finished=finished)
+        wait_for, finished = plan.waiting_set(), plan.finished_set()
+        triggers = table.ids(plan.to_trigger) if told else ()
+        return PendingCheckpoint(CheckpointId(1, 1), triggers, wait_for, False, 0.0, finished=finished)
 
     def with_orders() -> None:
-        pending = begin()
-        plan = compute_checkpoint_plan(graph, table.plan_states())
-        if isinstance(plan, CheckpointPlan):
-            attempt = Attempt(1, 1)
-            for task in task_ids(plan.to_trigger):
-                pending.triggers[task] = 0.0
-                TriggerCheckpoint(task, attempt, pending.id, pending.barrier, None, 0.0)
+        core._context.out = []
+        orders.begin(begin(told=True))
+        if len(core._context.out) != 100_000:
+            raise ValueError(f"{len(core._context.out)} orders")
 
     def timed(action: object) -> float:
         begun = time.process_time()

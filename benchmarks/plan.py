@@ -6,9 +6,9 @@ edges of one pattern, the same share of every vertex finished. Three comparisons
 1. *Time* for 10 × 100,000 tasks, against the aim of 100 ms: a checkpoint starts this much later than it could. It is
    the whole way, from one byte per task as the coordinator keeps it to the sets of tasks that a pending checkpoint
    keeps. With unequal parallelism every other vertex has three quarters of the subtasks.
-2. *Growth*: nanoseconds per task at a million tasks against those at fewer. A ratio near 1 is linear; at a thousand
-   tasks the cost is that of calling numpy at all, so larger jobs look better than linear there. At a hundred thousand
-   the arrays fit the processor's caches and at a million they do not: the same steps, each two to four times as long.
+2. *Growth*: nanoseconds per task at a million tasks against those at fewer. A ratio near 1 is linear; with fewer tasks
+   the cost is mostly that of calling numpy at all, so larger jobs look better than linear. Plans are flags, one byte a
+   task: subtask numbers would be eight, and at a million tasks they would not fit the processor's caches any more.
 3. *Walk*: what a calculator does that asks of every task whether any of its upstream tasks runs, one pair after the
    other, stopping at the first that does. With ALL_TO_ALL edges and finished upstreams it meets n² pairs, so its sizes
    are small.
@@ -90,7 +90,7 @@ def start(graph: ExecutionGraph, given: dict[str, bytearray]) -> tuple[TaskSet, 
     """Whom a checkpoint waits for, and who had finished."""
     found = {name: VertexStates.of_codes(each, [RUNNING], FINISHED) for name, each in given.items()}
     plan = plan_of(graph, found)
-    return plan.task_set(plan.to_wait_for), plan.task_set(plan.finished)
+    return plan.waiting_set(), plan.finished_set()
 
 
 def time_row(pattern: Pattern, percent: int, other: int | None = None) -> Row:

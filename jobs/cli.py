@@ -1,4 +1,5 @@
-"""The command line: ``penstock run JOB``, ``penstock explain JOB``, ``penstock jobs``.
+"""The command line: ready-made jobs (``run``, ``explain``, ``jobs``), and running ones (``list``, ``status``, ``why``,
+``savepoint``, ``stop``, ``cancel``).
 
 Errors that Penstock raises on purpose are printed as a sentence and a remedy; ``--verbose`` adds the traceback.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ import typer
 
 from ..actors.interrupts import EXIT_CODE, INTERRUPTED
 from ..engine.errors import PenstockError
+from . import running
 from .registry import JOBS, RunOptions, find_job
 
 DEMO_RATE = 17_000.0
@@ -31,6 +33,11 @@ app = typer.Typer(
 
 _Name = Annotated[str, typer.Argument(help=f"A ready-made job: {', '.join(sorted(JOBS))}.", metavar="JOB")]
 _Scale = Annotated[int, typer.Option(help="Copies of the data, over shifted years.", min=1)]
+_Running = Annotated[str, typer.Argument(help="The name of a running job; `penstock list` tells them.", metavar="JOB")]
+_Address = Annotated[
+    str | None, typer.Option(help="The Ray cluster; by default RAY_ADDRESS, or the one on this machine.")
+]
+_Timeout = Annotated[float | None, typer.Option(help="Seconds to wait; by default as long as it takes.", min=0)]
 _Parallelism = Annotated[int, typer.Option(help="Subtasks of a stage.", min=1)]
 
 
@@ -95,6 +102,68 @@ def jobs() -> None:
         typer.echo(f"{name}: {entry.summary}")
 
 
+@app.command(name="list")
+def list_running(address: _Address = None) -> None:
+    """List the jobs that run on a cluster."""
+    _tell(running.tell_list(address), nothing="no job runs on this cluster")
+
+
+@app.command()
+def status(job: _Running, address: _Address = None) -> None:
+    """Tell where a running job stands: tasks, checkpoints, pins."""
+    _tell(running.tell_status(job, address))
+
+
+@app.command()
+def why(job: _Running, address: _Address = None) -> None:
+    """Tell what a running job and its tasks wait for."""
+    _tell(running.tell_why(job, address))
+
+
+@app.command()
+def savepoint(
+    job: _Running,
+    to: Annotated[str | None, typer.Option(help="A new folder; by default below the job's checkpoints.")] = None,
+    address: _Address = None,
+    timeout: _Timeout = None,
+) -> None:
+    """Take a savepoint of a running job, which goes on."""
+    _tell(running.take_savepoint(job, address, to, timeout))
+
+
+@app.command()
+def stop(
+    job: _Running,
+    to: Annotated[str | None, typer.Option(help="A new folder; by default below the job's checkpoints.")] = None,
+    drain: Annotated[bool, typer.Option("--drain", help="For good: open groups and windows are emitted.")] = False,
+    address: _Address = None,
+    timeout: _Timeout = None,
+) -> None:
+    """Stop a running job with a savepoint."""
+    _tell(running.stop_job(job, address, to, drain, timeout))
+
+
+@app.command()
+def cancel(job: _Running, address: _Address = None, timeout: _Timeout = None) -> None:
+    """End a running job; what is committed stays."""
+    _tell(running.cancel_job(job, address, timeout))
+
+
+def _tell(lines: Iterator[str], nothing: str = "") -> None:
+    """Print lines as they come; ``nothing`` if none does."""
+
+    def work() -> int:
+        told = False
+        for line in lines:
+            typer.echo(line)
+            told = True
+        if nothing and not told:
+            typer.echo(nothing)
+        return 0
+
+    raise typer.Exit(_guarded(work, verbose=False))
+
+
 def _guarded(work: Callable[[], int], *, verbose: bool) -> int:
     """The exit code of ``work``; an error on purpose is told without a stack trace."""
     try:
@@ -104,6 +173,9 @@ def _guarded(work: Callable[[], int], *, verbose: bool) -> int:
             traceback.print_exc()
         typer.echo(f"penstock: {type(error).__name__}: {error}", err=True)
         return 2 if error.domain.value == "user" else 1
+    except TimeoutError as error:
+        typer.echo(f"penstock: {error}", err=True)
+        return 1
     except KeyboardInterrupt as interrupt:
         typer.echo(f"{INTERRUPTED}{f'; {interrupt}' if str(interrupt) else ''}", err=True)
         return EXIT_CODE

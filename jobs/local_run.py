@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Literal, Self, cast
 
@@ -22,7 +23,9 @@ from ..actors.cleaning import clean_outputs
 from ..actors.coordinator_files import CoordinatorFiles
 from ..actors.coordinator_host import CoordinatorHost
 from ..actors.interrupts import tell_interrupts_briefly
+from ..actors.job_face import JobFace
 from ..actors.messages import Arrived, Deployment, Order, Ordered, ProcessMessage, Versioned
+from ..actors.origin import Claim, find_start
 from ..actors.resuming import Place, check_resume, place_in
 from ..actors.settings import Checkpoints
 from ..actors.snapshots import SnapshotFiles
@@ -33,13 +36,16 @@ from ..actors.translate import error_of, execution_graph, neighbours_of
 from ..actors.transport.protocol import BrokenLink
 from ..actors.waiting import wait_for_status
 from ..coordinator.commands import Command, DeployTask
-from ..coordinator.events import CancelRequested, Event
+from ..coordinator.events import Event, TaskFailed, TaskLost
 from ..coordinator.machine import Coordinator
+from ..coordinator.restoring import Snapshot
 from ..coordinator.settings import Settings
-from ..coordinator.statistics import JobStatus
+from ..coordinator.statistics import JobStatus, Overview
 from ..engine.edges import Frame, Upstream
+from ..engine.errors import PenstockError
 from ..engine.flow import Flow
 from ..engine.identity import Attempt, TaskId
+from ..engine.overtaking import with_alignment
 from ..engine.pipelines import plan_job
 from ..engine.plan import JobPlan
 from ..engine.scheduler.pool import PoolScheduler
@@ -58,6 +64,9 @@ def run_local(
     rate: float | None = None,
     memory_budget: int | None = DEFAULT_BUDGET,
     resume: Literal["auto", "never"] = "auto",
+    from_snapshot: str | os.PathLike[str] | None = None,
+    claim: Claim = "no_claim",
+    allow_changes: bool = False,
 ) -> LocalJob:
     """Start ``flow`` in this process and return its :class:`LocalJob`.
 
@@ -67,15 +76,18 @@ def run_local(
     """
     plan = plan_job(flow, parallelism, job=name, rate=rate, memory_budget=memory_budget, threads=threads or 0)
     place = _temporary_place() if checkpoints is None else place_in(checkpoints)
+    plan = with_alignment(plan, place.alignment_timeout)
     scheduler: PoolScheduler | None = None
     try:
-        resuming = check_resume(place.folder, plan.name, resume)
+        goes_on = check_resume(place.folder, plan.name, resume)
+        start = find_start(plan, place.folder, from_snapshot, claim=claim, allow_changes=allow_changes)
+        resuming = goes_on or start is not None
         plan.check(resuming)
         if not resuming:
             COLLECTED.forget(plan.name)
         tell_interrupts_briefly()
         scheduler = None if threads == 0 else PoolScheduler(threads)
-        return LocalJob(plan, place, scheduler)
+        return LocalJob(plan, place, scheduler, start)
     except BaseException:
         if scheduler is not None:
             scheduler.shutdown()
@@ -85,7 +97,7 @@ def run_local(
 
 def _temporary_place() -> Place:
     folder = tempfile.mkdtemp(prefix="penstock-")
-    return Place(folder, Settings(interval=None), lambda: shutil.rmtree(folder, ignore_errors=True))
+    return Place(folder, Settings(interval=None), lambda: shutil.rmtree(folder, ignore_errors=True), stays=False)
 
 
 class _Wires:
@@ -123,23 +135,26 @@ class _LocalDrivers:
             self._hosts[order.task].post(Ordered(order))
 
     def handle(self, message: ProcessMessage) -> list[Event]:
-        return []
+        return [message] if isinstance(message, TaskLost | TaskFailed) else []
 
 
-class LocalJob:
+class LocalJob(JobFace):
     """A job that runs in this process; it offers what ``Job`` offers, and ``result``."""
 
-    def __init__(self, plan: JobPlan, place: Place, scheduler: PoolScheduler | None = None) -> None:
+    def __init__(
+        self, plan: JobPlan, place: Place, scheduler: PoolScheduler | None = None, start: Snapshot | None = None
+    ) -> None:
         self.plan = plan
         self._scheduler = scheduler
         self.folder = folder = place.folder
+        self.folder_stays = place.stays
         self._release = place.release
         self._closed = False
         self._audit: Audit | None = None
         self._statistics: dict[TaskId, TaskStatistics] = {}
-        core = Coordinator(
-            plan.name, plan.fingerprint, plan.description, execution_graph(plan), place.settings, uuid.uuid4().hex
-        )
+        self._checkpoints = Overview()
+        graph, owner = execution_graph(plan), uuid.uuid4().hex
+        core = Coordinator(plan.name, plan.fingerprint, plan.description, graph, place.settings, owner, start)
         self._hosts: dict[TaskId, TaskHost] = {}
         snapshots = SnapshotFiles(folder, plan.name)
         self._coordinator = CoordinatorHost(
@@ -215,6 +230,12 @@ class LocalJob:
             self._statistics.update({task: counts for task, counts in found.items() if counts is not None})
         return dict(self._statistics)
 
+    def checkpoints(self) -> Overview:
+        """Counts, history and summary of the checkpoints."""
+        if not self._closed:
+            self._checkpoints = self._coordinator.ask(lambda core: core.checkpoint_statistics(), 60.0)
+        return self._checkpoints
+
     def audit(self) -> Audit:
         """Compare what was read with what is visible, as of the last checkpoint."""
         if self._audit is None or not self._closed:
@@ -228,17 +249,19 @@ class LocalJob:
 
     # ------------------------------------------------------------------ requests and the end
 
-    def cancel(self) -> None:
-        """End the job; what is committed stays. ``wait`` returns once it has ended."""
+    def _tell(self, event: Event) -> None:
         if not self._closed:
-            self._coordinator.post(CancelRequested(0.0))
+            self._coordinator.post(event)
 
     def shutdown(self) -> None:
         """End the job's threads, whatever it is doing. Nothing half done becomes visible."""
         if self._closed:
             return
         self.statistics()
-        self.audit()
+        with suppress(PenstockError, TimeoutError):
+            self.checkpoints()
+        with suppress(PenstockError):
+            self.audit()
         self._closed = True
         self._coordinator.close()
         for host in self._hosts.values():

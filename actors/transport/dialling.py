@@ -4,8 +4,8 @@ Rules:
 
 1. An address (an actor's handle) outlives processes. So the process is asked for its endpoint first (``resolve``,
    which waits while the process is being replaced), and asked again whenever the endpoint does not lead to it.
-2. A process that answers but cannot be reached is given up after ``TRIES``; of one that is being replaced nobody knows
-   how long it takes, so that waiting ends only with ``stop``.
+2. A process that answers but cannot be reached is given up when the time for reaching it is over, but not before
+   ``TRIES``; of one that is being replaced nobody knows how long it takes, so that waiting ends only with ``stop``.
 3. Neighbours in one network namespace use the unix socket, all others TCP.
 """
 
@@ -13,21 +13,35 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import SimpleQueue
 
 from ..messages import Address
 from .endpoint import Endpoint
 from .greeting import SECONDS, Caller, GreetingError, greet
 from .sockets import shut, tune
+from .tls import Certificate, SecureSocket
 
+RECONNECT_SECONDS = 10.0
+"""How long a process that answers is tried to be reached, unless said otherwise."""
 TRIES = 3
 PAUSE = 0.2
-"""Seconds before the first repetition; each further one waits twice as long."""
+"""Seconds before the first repetition; each further one waits twice as long, up to ``LONGEST_PAUSE``."""
+LONGEST_PAUSE = 2.0
 
 Resolved = Callable[[Endpoint | None, BaseException | None], None]
 Resolve = Callable[[Address, Resolved], None]
 """Asks a process for its endpoint and tells it, or why there will never be one; from any thread, and once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """What the processes of a job, and nobody else, have. ``certificate``: between machines streams are encrypted."""
+
+    token: bytes
+    certificate: Certificate | None = None
 
 
 class UnreachableError(Exception):
@@ -75,27 +89,30 @@ class Stop:
         return None if self.is_set else endpoint
 
 
-def dial(address: Address, caller: Caller, token: bytes, resolve: Resolve, stop: Stop) -> socket.socket | None:
-    """A greeted connection; None when stopped. Raises UnreachableError."""
-    tries, last = 0, ""
+def dial(
+    address: Address, caller: Caller, secrets: Secrets, resolve: Resolve, seconds: float, stop: Stop
+) -> socket.socket | None:
+    """A greeted connection; None when stopped. Raises UnreachableError if there is none after so many ``seconds``."""
+    tries, last, until = 0, "", 0.0
     while (endpoint := stop.ask(resolve, address)) is not None:
-        tries = tries + 1 if endpoint.incarnation == last else 1
-        last = endpoint.incarnation
+        if endpoint.incarnation != last:
+            tries, last, until = 0, endpoint.incarnation, time.monotonic() + seconds
+        tries += 1
         try:
-            return connect(endpoint, caller, token, stop)
+            return connect(endpoint, caller, secrets, stop)
         except GreetingError as error:
             if not error.retry:
                 raise UnreachableError(f"the process at {endpoint} is not the one sought: {error}") from error
             problem: Exception = error
         except OSError as error:
             problem = error
-        if tries >= TRIES and not stop.is_set:
-            raise UnreachableError(_advice(endpoint, problem)) from problem
-        stop.pause(PAUSE * 2 ** (tries - 1))
+        if tries >= TRIES and time.monotonic() >= until and not stop.is_set:
+            raise UnreachableError(_advice(endpoint, tries, problem)) from problem
+        stop.pause(min(PAUSE * 2 ** (tries - 1), LONGEST_PAUSE))
     return None
 
 
-def connect(endpoint: Endpoint, caller: Caller, token: bytes, stop: Stop) -> socket.socket:
+def connect(endpoint: Endpoint, caller: Caller, secrets: Secrets, stop: Stop) -> socket.socket:
     """A greeted connection to the process at ``endpoint``. Raises GreetingError or OSError."""
     if endpoint.is_near:
         connection = socket.socket(socket.AF_UNIX)
@@ -106,7 +123,10 @@ def connect(endpoint: Endpoint, caller: Caller, token: bytes, stop: Stop) -> soc
         tune(connection)
         connection.settimeout(SECONDS)
         connection.connect(f"\0{endpoint.name}" if endpoint.is_near else (endpoint.host, endpoint.port))
-        greet(connection, token, caller, endpoint.incarnation)
+        if secrets.certificate is not None and not endpoint.is_near:
+            connection = SecureSocket(connection, secrets.certificate.context(server=False), server=False)
+            stop.watch(connection)
+        greet(connection, secrets.token, caller, endpoint.incarnation)
     except BaseException:
         stop.watch(None)
         connection.close()
@@ -115,7 +135,7 @@ def connect(endpoint: Endpoint, caller: Caller, token: bytes, stop: Stop) -> soc
     return connection
 
 
-def _advice(endpoint: Endpoint, problem: Exception) -> str:
+def _advice(endpoint: Endpoint, tries: int, problem: Exception) -> str:
     said = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
     remedy = "" if endpoint.is_near else "; the machines of a cluster must reach each other on all ports"
-    return f"no connection to {endpoint} in {TRIES} tries, though the process answers: {said}{remedy}"
+    return f"no connection to {endpoint} in {tries} tries, though the process answers: {said}{remedy}"

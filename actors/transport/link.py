@@ -109,6 +109,12 @@ class Link:
         """Drop what is queued, tell the peer, and end; does not wait for it."""
         self._ended(_End.CLOSED)
 
+    def cut(self) -> None:
+        """Lose the connection, as if the network had failed."""
+        with self._lock:
+            if self._connection is not None:
+                shut(self._connection)
+
     def join(self) -> None:
         """Wait, for ``CLOSE_SECONDS`` at most, until all threads have ended."""
         until = time.monotonic() + CLOSE_SECONDS

@@ -16,13 +16,15 @@ import secrets
 import select
 import selectors
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 
 from ...engine.errors import SetupError
 from .endpoint import Endpoint, this_machine
-from .greeting import Caller, GreetingError, receive_greeting
+from .greeting import SECONDS, Caller, GreetingError, receive_greeting
 from .sockets import shut, tune
+from .tls import Certificate, SecureSocket
 
 GREETINGS = 256
 PAUSE = 0.1
@@ -34,10 +36,14 @@ Door = Callable[[Caller, socket.socket], None]
 
 
 class Listener:
-    """See the module's rules. ``host``: the node's address. ``unix``: whether there is a unix socket as well."""
+    """See the module's rules. ``host``: the node's address. ``unix``: whether there is a unix socket as well.
+    ``certificate``: TCP connections are encrypted with it."""
 
-    def __init__(self, token: bytes, incarnation: str, host: str, unix: bool = True) -> None:
+    def __init__(
+        self, token: bytes, incarnation: str, host: str, unix: bool = True, certificate: Certificate | None = None
+    ) -> None:
         self._token = token
+        self._tls = None if certificate is None else certificate.context(server=True)
         self._sockets = [_tcp(host)]
         name = ""
         machine = this_machine() if unix else ""
@@ -103,6 +109,8 @@ class Listener:
     def _greet(self, connection: socket.socket) -> None:
         try:
             tune(connection)
+            if self._tls is not None and connection.family != socket.AF_UNIX:
+                connection = self._secured(connection, self._tls)
             caller = receive_greeting(connection, self._token, self.endpoint.incarnation)
         except (GreetingError, OSError) as error:
             level = logging.WARNING if isinstance(error, GreetingError) else logging.INFO  # who hangs up may come again
@@ -113,6 +121,17 @@ class Listener:
         self._forget(connection)
         if self._door is not None:
             self._door(caller, connection)
+
+    def _secured(self, connection: socket.socket, context: ssl.SSLContext) -> socket.socket:
+        """The connection, encrypted, in place of what is being greeted."""
+        connection.settimeout(SECONDS)
+        self._forget(connection)
+        secured = SecureSocket(connection, context, server=True)
+        with self._lock:
+            if self._closed:
+                shut(secured)
+            self._greeted.add(secured)
+        return secured
 
     def _forget(self, connection: socket.socket) -> None:
         with self._lock:

@@ -133,9 +133,19 @@ class MessageReceiver:
         there = min(size, self._end - self._start)
         view[:there] = self._buffer[self._start : self._start + there]
         self._start += there
-        while there < size:
-            there += self._received(view[there:])
+        if there < size:
+            self._fill(view[there:])
         return body
+
+    def _fill(self, view: memoryview) -> None:
+        """Receive so many bytes. Once what has come already is taken, one call waits for all the rest."""
+        left = view[self._received(view) :]
+        while left:
+            self._before_wait()
+            count = self._connection.recv_into(left, 0, socket.MSG_WAITALL)
+            if count == 0:
+                raise ClosedByPeerError
+            left = left[count:]
 
     def _need(self, size: int) -> None:
         """Receive until ``size`` bytes are there, and whatever else has come."""

@@ -22,19 +22,21 @@ from ...engine.errors import InternalError
 from ...engine.identity import Attempt, TaskId
 from ..messages import Address
 from .batches import Codec
-from .dialling import Resolve, dial
+from .dialling import RECONNECT_SECONDS, Resolve, Secrets, dial
 from .greeting import Caller
 from .link import Arrived, Link
 from .listener import Listener
 from .protocol import BrokenLink
 from .sockets import shut
+from .tls import Certificate
 
 
 class StreamTransport:
     """See the module's rules. It owns the ``listener`` and closes it.
 
     ``resolve`` asks the process behind an address for its endpoint. ``codecs``: how batches of an edge are compressed
-    between machines; edges that are not named are not.
+    between machines; edges that are not named are not. ``reconnect``: seconds in which a neighbour must be reached.
+    ``certificate``: TCP connections are encrypted with it, as the listener's are.
     """
 
     def __init__(
@@ -46,14 +48,17 @@ class StreamTransport:
         arrived: Arrived,
         broken: Callable[[BrokenLink], None],
         codecs: Mapping[str, Codec] | None = None,
+        reconnect: float = RECONNECT_SECONDS,
+        certificate: Certificate | None = None,
     ) -> None:
         self._task = task
         self._listener = listener
-        self._token = token
+        self._secrets = Secrets(token, certificate)
         self._resolve = resolve
         self._arrived = arrived
         self._broken = broken
         self._codecs = dict(codecs or {})
+        self._reconnect = reconnect
         #: guards everything below
         self._lock = threading.Lock()
         self._attempt: Attempt | None = None
@@ -78,7 +83,7 @@ class StreamTransport:
                     self._links[task] = link = Link(task, attempt, self._arrived, self._broken, self._codecs)
                     if self._task < task:
                         caller = Caller(self._task, own, task, attempt)
-                        link.dial(partial(dial, address, caller, self._token, self._resolve))
+                        link.dial(partial(dial, address, caller, self._secrets, self._resolve, self._reconnect))
             came, self._waiting = self._waiting, {}
         for caller, connection in came.values():
             threading.Thread(target=self._take, args=(caller, connection), name="penstock-read", daemon=True).start()
@@ -94,6 +99,12 @@ class StreamTransport:
         link = self._links.get(message.channel.producer)
         if link is not None and link.attempt == message.attempts[0]:
             link.put(message)
+
+    def cut(self) -> None:
+        """Lose all connections, as a network does: neither side is told why. For tests of recovery."""
+        with self._lock:
+            for link in self._links.values():
+                link.cut()
 
     def close(self) -> None:
         """Drop what is queued, say goodbye to all, and release sockets and threads."""

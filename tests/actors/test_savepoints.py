@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
-from penstock.actors.savepoints import FILE, SavepointFiles, read_savepoint
+from penstock.actors.savepoints import FILE, SavepointFiles, prepared_for_savepoints, read_savepoint
 from penstock.actors.snapshots import SnapshotFiles
 from penstock.coordinator.commands import StoreSavepoint
 from penstock.coordinator.manifest import Manifest, TaskState
@@ -55,6 +57,25 @@ def test_savepoint_goes_where_the_user_says_and_never_over_another_one(tmp_path:
     with pytest.raises(StorageError, match="holds a savepoint already"):
         files.store(command)
     assert read_savepoint(str(tmp_path / "mine")) == command.manifest
+
+
+def test_savepoint_that_is_asked_for_again_is_the_one_that_stands(tmp_path: Path) -> None:
+    """A coordinator may die between writing a savepoint and saying so; the next one gets the same request."""
+    files = SavepointFiles(str(tmp_path / "state"), "job")
+    command = order(tmp_path / "state", str(tmp_path / "mine"))
+    asked = replace(command, manifest=msgspec.structs.replace(command.manifest, request="r1"))
+    files.store(asked)
+    later = replace(asked, checkpoint=CheckpointId(2, 5))
+    assert files.store(later) == str(tmp_path / "mine")
+    assert read_savepoint(str(tmp_path / "mine")).checkpoint == CHECKPOINT
+
+
+def test_what_sinks_prepared_for_a_savepoint_stays_known_when_it_moves(tmp_path: Path) -> None:
+    assert prepared_for_savepoints(str(tmp_path / "state"), "job") == []
+    command = order(tmp_path / "state")
+    place = SavepointFiles(str(tmp_path / "state"), "job").store(command)
+    shutil.move(place, tmp_path / "moved")
+    assert prepared_for_savepoints(str(tmp_path / "state"), "job") == [command.manifest]
 
 
 def test_savepoint_that_fails_leaves_no_file(tmp_path: Path) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.actors.runtime import Runtime
 from penstock.actors.settings import Checkpoints, seconds
+from penstock.actors.supervisor import MISSES
+from penstock.coordinator.retention import RetentionPolicy
 from penstock.engine.errors import ConfigurationError
 
 
@@ -27,6 +30,9 @@ def test_settings_reach_the_coordinator() -> None:
     settings = found.for_coordinator()
     assert (settings.interval, settings.min_pause, settings.timeout) == (0.25, 1.0, 60.0)
     assert (settings.retained, settings.max_restarts) == (3, 2)
+    more = Checkpoints("state", max_concurrent=4, retention="on_failure", tolerable_failures=2).for_coordinator()
+    assert (more.max_concurrent, more.tolerable_failures) == (4, 2)
+    assert more.retention is RetentionPolicy.ON_FAILURE
 
 
 def test_no_interval_means_no_periodic_checkpoints() -> None:
@@ -38,6 +44,8 @@ def test_no_interval_means_no_periodic_checkpoints() -> None:
     [
         ({"every": 0}, "interval must be above 0"),
         ({"retained": 0}, "retained must be at least 1"),
+        ({"max_concurrent": 0}, "max_concurrent must be at least 1"),
+        ({"retention": "sometimes"}, "retention='sometimes' is unknown"),
         ({"folder": ""}, "the checkpoint folder is empty"),
         ({"timeout": "soon"}, "timeout='soon' is no duration"),
     ],
@@ -45,3 +53,38 @@ def test_no_interval_means_no_periodic_checkpoints() -> None:
 def test_wrong_setting_is_refused_where_it_is_given(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Checkpoints(**{"folder": "state", **wrong})  # type: ignore[arg-type]
+
+
+def test_heartbeat_is_divided_into_questions() -> None:
+    runtime = Runtime(heartbeat="30s", spares=2)
+    assert runtime.period == 30.0 / MISSES
+    assert runtime.lease_seconds == 120.0
+
+
+def test_compression_holds_for_all_edges_or_for_those_named() -> None:
+    assert Runtime().codecs(["a", "b"]) == {}
+    assert Runtime(compression="lz4").codecs(["a", "b"]) == {"a": "lz4", "b": "lz4"}
+    assert Runtime(compression={"a": "zstd"}).codecs(["a", "b"]) == {"a": "zstd"}
+
+
+def test_without_a_heartbeat_there_is_no_lease() -> None:
+    assert (Runtime(heartbeat=None).period, Runtime(heartbeat=None).lease_seconds) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"spares": -1}, "spares=-1 is no number of processes"),
+        ({"spares": 1.5}, "spares=1.5 is no number of processes"),
+        ({"heartbeat": 0}, "heartbeat=0 is too short"),
+        ({"reconnect": "0s"}, "reconnect='0s' is too short"),
+        ({"heartbeat": "1m", "lease": "90s"}, "lease='90s' is shorter than twice the heartbeat of '1m'"),
+        ({"poison_limit": 0}, "poison_limit=0 is no number of times"),
+        ({"compression": "gzip"}, "compression='gzip' is unknown"),
+        ({"compression": {"gather-1": "lzo"}}, "compression='lzo' of gather-1 is unknown"),
+        ({"heartbeat": "soon"}, "heartbeat='soon' is no duration"),
+    ],
+)
+def test_mistaken_runtime_is_refused_where_it_is_made(given: dict[str, object], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        Runtime(**given)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.actors.translate import error_of, execution_graph, failure_of, neighbours_of
+from penstock.coordinator.channel_mapping import ChannelMapper
 from penstock.coordinator.events import Failure
 from penstock.coordinator.execution_graph import JobEdge, Pattern
 from penstock.engine import errors
@@ -58,7 +59,8 @@ def test_plan_becomes_a_graph_of_stages(tmp_path: Path) -> None:
     graph = execution_graph(plan_job(gather_flow(tmp_path), 2))
     assert [(vertex.name, vertex.parallelism) for vertex in graph.vertices] == [("memory-1", 2), ("gather-1", 1)]
     assert graph.vertices[0].operators == ("memory-1", "project-1", "filter-1")
-    assert graph.edges == (JobEdge("memory-1", "gather-1", Pattern.ALL_TO_ALL),)
+    edge = JobEdge("memory-1", "gather-1", Pattern.ALL_TO_ALL, "gather-1", ChannelMapper.FIRST)
+    assert graph.edges == (edge,)
     assert graph.deterministic
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.actors.transport.tls import make_certificate
 from penstock.engine.elements import EndOfRound
 from support.channel_contract import ATTEMPTS, CHANNEL, CHECKS, LocalWire, Wired, check_channel
 from support.stream_wire import stream_wire
@@ -15,6 +16,8 @@ STREAMS: dict[str, dict[str, Any]] = {
     "tcp": {"unix": False},
     "tcp-lz4": {"unix": False, "codecs": {CHANNEL.edge: "lz4"}},
     "tcp-zstd": {"unix": False, "codecs": {CHANNEL.edge: "zstd"}},
+    "tls": {"unix": False, "certificate": make_certificate("contract")},
+    "tls-lz4": {"unix": False, "certificate": make_certificate("contract"), "codecs": {CHANNEL.edge: "lz4"}},
 }
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from penstock.actors.transport import greeting
-from penstock.actors.transport.dialling import Stop, connect
+from penstock.actors.transport.dialling import Secrets, Stop, connect
 from penstock.actors.transport.endpoint import Endpoint
 from penstock.actors.transport.greeting import VERSION, Answer, Caller, Challenge, GreetingError, Hello, greet
 from penstock.actors.transport.listener import Listener
@@ -56,7 +56,7 @@ def producer() -> Iterator[StreamEnd]:
 
 def dialled(end: StreamEnd, caller: Caller = CALLER, token: bytes = TOKEN) -> socket.socket:
     """A greeted connection to an end, made by hand."""
-    return connect(end.endpoint, caller, token, Stop())
+    return connect(end.endpoint, caller, Secrets(token), Stop())
 
 
 def only(broken: list[BrokenLink]) -> BrokenLink:
@@ -243,12 +243,12 @@ def test_garbage_after_the_greeting_breaks_the_link(producer: StreamEnd, bytes_s
 
 
 def test_process_that_answers_but_cannot_be_reached_is_given_up_with_a_remedy() -> None:
-    consumer = StreamEnd(CHANNEL.consumer)
+    consumer = StreamEnd(CHANNEL.consumer, reconnect=0.5)
     nobody = Endpoint("somebody", "127.0.0.1", unused_port())
     named = dict.fromkeys((CHANNEL,), ATTEMPTS)
     consumer.connect(ATTEMPTS[1], {CHANNEL.producer: (ATTEMPTS[0], nobody)}, named, 1000)
     reason = only(consumer.broken()).reason
-    assert f"no connection to 127.0.0.1:{nobody.port} in 3 tries" in reason
+    assert f"no connection to 127.0.0.1:{nobody.port} in 3 tries" in reason, "0.2 s and 0.4 s after the first"
     assert "Connection refused; the machines of a cluster must reach each other on all ports" in reason
     consumer.close()
 

@@ -120,7 +120,7 @@ def test_task_that_ends_before_its_final_checkpoint_is_committed_is_caught(monke
 
 def test_restore_that_takes_the_state_of_all_lanes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def greedy(self: _Builder, operator: str) -> pa.Table | None:
-        return self._restored.get(operator)
+        return self._restored.tables.get(operator)
 
     monkeypatch.setattr(_Builder, "_state", greedy)
     assert first_caught()

@@ -1,0 +1,99 @@
+"""What the command line tells of running jobs, and asks of them: ``penstock list``, ``status``, ``stop`` and so on.
+
+The jobs run on a Ray cluster; which one is said by ``address``, by RAY_ADDRESS, or it is the one on this machine.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ..actors.launch import attach, list_jobs
+from ..coordinator.statistics import CheckpointStatistics, JobStatus, Overview, PendingStatus
+
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+_KIB = 1024
+
+
+def tell_list(address: str | None) -> Iterator[str]:
+    """One line for each job of the cluster."""
+    for entry in list_jobs(address=address):
+        held = "detached" if entry.detached else "attached"
+        if entry.status is None:
+            yield f"{entry.name}: its coordinator does not answer now"
+        else:
+            yield f"{_headline(entry.status)}, {held}"
+
+
+def tell_status(name: str, address: str | None) -> Iterator[str]:
+    """Where a job stands: state, tasks, checkpoints, pins."""
+    job = attach(name, address=address)
+    status, shown = job.status(), job.checkpoints()
+    yield _headline(status)
+    yield f"  {status.why}"
+    states = Counter(status.tasks.values())
+    yield "  tasks: " + ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    yield from (f"  {_in_flight(pending)}" for pending in status.in_flight)
+    yield from (f"  {line}" for line in _checkpoints(shown))
+    yield from (f"  pinned by {holder}: checkpoint {checkpoint}" for holder, checkpoint in sorted(status.pins.items()))
+
+
+def tell_why(name: str, address: str | None) -> Iterator[str]:
+    """What a job and its tasks wait for, one sentence each."""
+    yield from attach(name, address=address).why()
+
+
+def take_savepoint(name: str, address: str | None, path: str | None, timeout: float | None) -> Iterator[str]:
+    """Take a savepoint; the job goes on."""
+    saved = attach(name, address=address).savepoint(path, timeout)
+    yield f"savepoint {saved.id} of job {name} is in {saved.path}"
+
+
+def stop_job(name: str, address: str | None, path: str | None, drain: bool, timeout: float | None) -> Iterator[str]:
+    """Stop a job with a savepoint."""
+    saved = attach(name, address=address).stop(drain=drain, savepoint=path, timeout=timeout)
+    yield f"job {name} is stopped; savepoint {saved.id} is in {saved.path}"
+
+
+def cancel_job(name: str, address: str | None, timeout: float | None) -> Iterator[str]:
+    """End a job; what is committed stays."""
+    job = attach(name, address=address)
+    job.cancel()
+    status = job.wait_until(lambda status: status.is_over, timeout)
+    yield f"job {name} is {status.state}; its checkpoints are in {job.folder}"
+
+
+def _headline(status: JobStatus) -> str:
+    latest = "no checkpoint" if status.latest_completed is None else f"checkpoint {status.latest_completed}"
+    return f"{status.job}: {status.state}, {latest} (of {status.checkpoints_completed}), restarts {status.restarts}"
+
+
+def _in_flight(pending: PendingStatus) -> str:
+    done = f"{pending.acknowledged} of {pending.total} tasks"
+    return f"{pending.kind} {pending.checkpoint} in flight: {pending.phase}, {done}"
+
+
+def _checkpoints(shown: Overview) -> Iterator[str]:
+    counts = shown.counts
+    restored = f"{counts.restored} restored"
+    yield f"checkpoints and savepoints: {counts.completed} completed, {counts.failed} failed, {restored}"
+    for word, one in (("latest", shown.completed), ("latest failed", shown.failed), ("savepoint", shown.savepoint)):
+        if one is not None:
+            yield f"{word} {one.checkpoint}: {_figures(one)}"
+
+
+def _figures(one: CheckpointStatistics) -> str:
+    words = [] if one.duration is None else [f"{one.duration:.3f} s"]
+    words += [size(one.bytes)]
+    if one.slowest is not None:
+        words += [f"slowest {one.slowest.task}"]
+    return ", ".join(words + [each for each in (one.location, one.failure) if each])
+
+
+def size(count: float) -> str:
+    """Bytes in the unit that reads best."""
+    for unit in _UNITS:
+        if count < _KIB or unit == _UNITS[-1]:
+            break
+        count /= _KIB
+    return f"{count:.0f} {unit}" if unit == _UNITS[0] else f"{count:.1f} {unit}"

@@ -1,0 +1,160 @@
+"""Let seeded disasters happen to jobs on Ray: ``python tests/scenarios/chaos.py --seeds 100``.
+
+Prints one line per seed and a table by kind; ``--write FILE`` puts the table between the marks of a document.
+``--first N --seeds 1`` runs a seed again. ``--nodes``: a cluster of several nodes, one of which dies in each run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from support.disasters import Disaster, Outcome
+
+TESTS = Path(__file__).parent.parent
+BEGIN, END = "<!-- chaos: begin -->", "<!-- chaos: end -->"
+NODE_KILLED = "node killed"
+QUICK_DEATHS = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
+"""Ray takes a node for dead after two seconds, instead of fifteen or more."""
+
+
+@contextmanager
+def one_node() -> Iterator[Mapping[str, Disaster]]:
+    """A small cluster, and what may happen on it."""
+    import ray
+
+    from support.disasters import KINDS
+
+    ray.init(
+        address="local",
+        num_cpus=4,
+        include_dashboard=False,
+        object_store_memory=200 * 2**20,
+        log_to_driver=False,
+        logging_level="ERROR",
+        namespace="penstock",
+    )
+    try:
+        yield KINDS
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def several_nodes() -> Iterator[Mapping[str, Disaster]]:
+    """A cluster of three nodes on this machine; each disaster kills one that is not the head, and another one joins."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    def add() -> Any:
+        return cluster.add_node(num_cpus=2, object_store_memory=100 * 2**20)
+
+    head = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "_system_config": QUICK_DEATHS}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    others = [add(), add()]
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR", namespace="penstock")
+
+    def kill_node(job: Any, draw: random.Random) -> str:
+        coordinator, both = job.coordinator_process(), draw.random() < 0.3
+        hosts = [node for node in others if _is_below(coordinator, node)]
+        victim = draw.choice([node for node in others if (node in hosts) is both] or others)
+        lost = sum(_is_below(each.pid, victim) for each in job.identities().values())
+        others.remove(victim)
+        cluster.remove_node(victim, allow_graceful=False)
+        others.append(add())
+        besides = " and the coordinator" if victim in hosts else ""
+        return f"raylet killed, and with it {lost} of {len(job.tasks())} tasks{besides}"
+
+    try:
+        yield {NODE_KILLED: kill_node}
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def _is_below(pid: int, node: Any) -> bool:
+    """Whether a process was started by a node's raylet."""
+    raylet = node.all_processes["raylet"][0].process.pid
+    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return parent == raylet
+
+
+def run_all(seeds: range, nodes: bool) -> list[Outcome]:
+    """The outcomes, each printed as it comes."""
+    import penstock as ps
+    from support.chaos_job import make_flow, outputs
+    from support.disasters import undergo
+
+    found: list[Outcome] = []
+    with tempfile.TemporaryDirectory(prefix="penstock-chaos-") as name:
+        ps.run_local(make_flow(Path(name) / "undisturbed", rate=0.0), parallelism=2).wait()
+        undisturbed = outputs(Path(name) / "undisturbed")
+        with several_nodes() if nodes else one_node() as kinds:
+            for seed in seeds:
+                found.append(undergo(seed, Path(name) / str(seed), undisturbed, kinds, spread=nodes))
+                print(describe(found[-1]), flush=True)
+    return found
+
+
+def describe(outcome: Outcome) -> str:
+    """A line for people."""
+    verdict = f"WRONG: {'; '.join(outcome.wrong)}" if outcome.wrong else "equal"
+    lives = f"{outcome.restarts} restarts, {outcome.generation} coordinators"
+    return f"seed {outcome.seed}: {outcome.what}: {lives}, {outcome.seconds:.0f} s: {verdict}"
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """By kind: runs, how many were equal, restarts and time."""
+    lines = ["| disaster | runs | outputs equal | restarts, median (most) | seconds of a run, median (most) |"]
+    lines.append("|---|---|---|---|---|")
+    for kind in dict.fromkeys(outcome.kind for outcome in outcomes):
+        runs = [outcome for outcome in outcomes if outcome.kind == kind]
+        restarts, seconds = [run.restarts for run in runs], [run.seconds for run in runs]
+        equal = sum(not run.wrong for run in runs)
+        figures = f"{median(restarts):g} ({max(restarts)}) | {median(seconds):.0f} ({max(seconds):.0f})"
+        lines.append(f"| {kind} | {len(runs)} | {equal} | {figures} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--nodes", action="store_true")
+    parser.add_argument("--write", type=Path, metavar="FILE")
+    arguments = parser.parse_args()
+    outcomes = run_all(range(arguments.first, arguments.first + arguments.seeds), arguments.nodes)
+    if not arguments.nodes and arguments.write:
+        outcomes += run_again_on_nodes(max(1, arguments.seeds // 10))
+    equal = sum(not outcome.wrong for outcome in outcomes)
+    print(f"{table(outcomes)}\n\n{equal} of {len(outcomes)} equal")
+    if arguments.write:
+        text = arguments.write.read_text()
+        told = f"{BEGIN}\n{equal} of {len(outcomes)} runs ended with equal outputs.\n\n{table(outcomes)}\n{END}"
+        arguments.write.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: told, text, flags=re.DOTALL))
+    return 0 if equal == len(outcomes) else 1
+
+
+def run_again_on_nodes(seeds: int) -> list[Outcome]:
+    """A few runs more, on several nodes."""
+    return run_all(range(seeds), nodes=True)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(TESTS))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH", "")]))
+    from conftest import ENVIRONMENT
+
+    for variable, value in ENVIRONMENT.items():
+        os.environ.setdefault(variable, value)
+    sys.exit(main())

@@ -1,0 +1,300 @@
+"""Savepoints, stops and starts from a snapshot, of whole jobs in this process."""
+
+import json
+import shutil
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pytest
+
+import penstock as ps
+from penstock.engine.errors import ConfigurationError, StorageError
+
+SPLITS, ROWS = 96, 10
+PACE = 800.0
+"""Rows a second: the flow has 960 in 24 rounds, so a paced job is on its way long enough to be asked for something."""
+PATIENCE = 60
+
+
+def tables() -> list[pa.Table]:
+    return [
+        pa.table(
+            {"key": pa.array([number // 12] * ROWS), "value": pa.array(range(number * 1000, number * 1000 + ROWS))}
+        )
+        for number in range(SPLITS)
+    ]
+
+
+def flow(output, rate=0.0, data=None) -> ps.Flow:
+    """Rows, and sums by key that span splits and so rounds, behind an exchange."""
+    flow = ps.Flow("saved", lanes=4)
+    rows = flow.from_tables(data or tables(), name="numbers", rate=rate)
+    evens = rows.filter(pc.bit_wise_and(ps.field("value"), 1) == 0)
+    evens.write_parquet(output / "rows", name="rows")
+    totals = rows.aggregate(["key"], n=("value", "count"), total=("value", "sum"), name="totals")
+    totals.gather().write_parquet(output / "sums", name="sums")
+    return flow
+
+
+def every(folder, **options) -> ps.Checkpoints:
+    return ps.Checkpoints(folder, **{"every": "50ms", **options})
+
+
+def read(output) -> list[pa.Table]:
+    return [ds.dataset(output / part).to_table().sort_by(key) for part, key in (("rows", "value"), ("sums", "key"))]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> list[pa.Table]:
+    output = tmp_path_factory.mktemp("undisturbed")
+    ps.run_local(flow(output)).wait(PATIENCE)
+    return read(output)
+
+
+def started(tmp_path, **options):
+    """A job on its way, with some checkpoints behind it."""
+    job = ps.run_local(flow(tmp_path / "out", PACE), parallelism=2, **{"checkpoints": every(tmp_path / "a"), **options})
+    job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
+    return job
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 4])
+def test_suspended_job_goes_on_from_its_savepoint_in_another_folder(tmp_path, undisturbed, parallelism):
+    with started(tmp_path) as job:
+        saved = job.stop(timeout=PATIENCE)
+        assert job.status().state == "stopped"
+    before = ds.dataset(tmp_path / "out" / "rows").count_rows()
+    assert 0 < before < undisturbed[0].num_rows
+    shutil.rmtree(tmp_path / "moved", ignore_errors=True)
+    shutil.move(saved.path, tmp_path / "moved")
+    shutil.rmtree(tmp_path / "a")
+    options = {"parallelism": parallelism, "checkpoints": every(tmp_path / "b")}
+    resumed = ps.run_local(flow(tmp_path / "out"), from_snapshot=tmp_path / "moved", **options).wait(PATIENCE)
+    assert resumed.status().state == "finished"
+    assert resumed.audit().clean
+    assert read(tmp_path / "out") == undisturbed
+
+
+def test_job_that_is_suspended_again_and_again_gives_the_same_rows(tmp_path, undisturbed):
+    saved = None
+    for number, parallelism in enumerate((2, 3, 1)):
+        checkpoints = every(tmp_path / f"state-{number}")
+        options = {"parallelism": parallelism, "checkpoints": checkpoints, "from_snapshot": saved, "threads": number}
+        job = ps.run_local(flow(tmp_path / "out", PACE), **options)
+        job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
+        saved = job.stop(timeout=PATIENCE).path
+    ps.run_local(flow(tmp_path / "out"), checkpoints=tmp_path / "last", from_snapshot=saved).wait(PATIENCE)
+    assert read(tmp_path / "out") == undisturbed
+
+
+def test_rows_of_a_suspended_job_are_visible_up_to_the_savepoint_and_groups_stay_open(tmp_path):
+    job = started(tmp_path)
+    job.stop(timeout=PATIENCE)
+    (numbers, *_) = job.audit().sources
+    values = ds.dataset(tmp_path / "out" / "rows").to_table().num_rows
+    assert values == numbers.rows / 2
+    assert not list((tmp_path / "out" / "sums").glob("part-*")), "an aggregation that is not over has told its sums"
+    assert job.audit().clean
+
+
+def test_drained_job_has_emitted_its_open_groups(tmp_path):
+    job = started(tmp_path)
+    saved = job.stop(drain=True, savepoint=tmp_path / "mine", timeout=PATIENCE)
+    assert saved.path == str(tmp_path / "mine")
+    assert job.status().state == "stopped"
+    rows, sums = read(tmp_path / "out")
+    (numbers, *_) = job.audit().sources
+    assert 0 < numbers.rows < SPLITS * ROWS
+    assert sum(sums["n"].to_pylist()) == numbers.rows == 2 * rows.num_rows
+    assert job.audit().clean
+
+
+def test_drained_savepoint_is_no_start(tmp_path):
+    saved = started(tmp_path).stop(drain=True, timeout=PATIENCE)
+    with pytest.raises(ConfigurationError, match="after the end of all data"):
+        ps.run_local(flow(tmp_path / "out"), checkpoints=tmp_path / "b", from_snapshot=saved.path)
+
+
+def test_savepoint_of_a_running_job_is_a_start_once_that_job_is_cancelled(tmp_path, undisturbed):
+    job = ps.run_local(flow(tmp_path / "out", PACE), parallelism=2, checkpoints=every(tmp_path / "a", every=None))
+    job.wait_until(lambda status: status.state == "running", PATIENCE)
+    job.checkpoint(PATIENCE)
+    saved = job.savepoint(tmp_path / "mine", PATIENCE)
+    job.cancel()
+    assert job.wait(PATIENCE).status().state == "cancelled"
+    assert saved.id > job.status().latest_completed, "the savepoint commits nothing by itself"
+    shutil.rmtree(tmp_path / "a")
+    resumed = ps.run_local(flow(tmp_path / "out"), checkpoints=every(tmp_path / "b"), from_snapshot=saved.path).wait(
+        PATIENCE
+    )
+    assert resumed.audit().clean
+    assert read(tmp_path / "out") == undisturbed
+
+
+def test_job_goes_on_undisturbed_after_savepoints(tmp_path, undisturbed):
+    job = started(tmp_path)
+    first, second = job.savepoint(timeout=PATIENCE), job.savepoint(timeout=PATIENCE)
+    assert first.id < second.id
+    job.wait(PATIENCE)
+    assert job.audit().clean
+    assert read(tmp_path / "out") == undisturbed
+    manifest = json.loads((tmp_path / "a" / "saved" / "savepoints" / str(first.id) / "savepoint.json").read_text())
+    assert manifest["kind"] == "savepoint"
+
+
+def test_snapshot_older_than_the_output_is_refused(tmp_path):
+    job = started(tmp_path)
+    saved = job.savepoint(timeout=PATIENCE)
+    job.wait(PATIENCE)
+    with pytest.raises(ConfigurationError, match="those since would come twice"):
+        ps.run_local(flow(tmp_path / "out"), checkpoints=tmp_path / "b", from_snapshot=saved.path)
+
+
+def test_snapshot_without_the_rows_before_it_is_refused(tmp_path):
+    saved = started(tmp_path).stop(timeout=PATIENCE)
+    with pytest.raises(ConfigurationError, match="let the flow write where the snapshot's job wrote"):
+        ps.run_local(flow(tmp_path / "elsewhere"), checkpoints=tmp_path / "b", from_snapshot=saved.path)
+
+
+def test_flow_that_has_changed_takes_what_it_knows_of_a_snapshot_if_that_is_allowed(tmp_path, undisturbed):
+    saved = started(tmp_path).stop(timeout=PATIENCE)
+    less = ps.Flow("saved", lanes=4)
+    rows = less.from_tables(tables(), name="numbers")
+    rows.filter(pc.bit_wise_and(ps.field("value"), 1) == 0).write_parquet(tmp_path / "out" / "rows", name="rows")
+    options = {"checkpoints": tmp_path / "b", "from_snapshot": saved.path}
+    with pytest.raises(ConfigurationError, match="another flow, or of other data"):
+        ps.run_local(less, **options)
+    job = ps.run_local(less, allow_changes=True, **options).wait(PATIENCE)
+    assert job.audit().clean
+    assert ds.dataset(tmp_path / "out" / "rows").to_table().sort_by("value") == undisturbed[0]
+
+
+def test_snapshot_of_other_data_is_refused(tmp_path):
+    saved = started(tmp_path).stop(timeout=PATIENCE)
+    other = flow(tmp_path / "out", data=tables()[:-1])
+    with pytest.raises(ConfigurationError, match="another flow, or of other data"):
+        ps.run_local(other, checkpoints=tmp_path / "b", from_snapshot=saved.path)
+
+
+def test_checkpoint_of_another_folder_is_a_start_and_cannot_be_claimed(tmp_path, undisturbed):
+    with started(tmp_path):
+        pass
+    options = {"checkpoints": every(tmp_path / "b"), "from_snapshot": tmp_path / "a" / "saved"}
+    with pytest.raises(ConfigurationError, match="cannot be claimed"):
+        ps.run_local(flow(tmp_path / "out"), claim="claim", **options)
+    job = ps.run_local(flow(tmp_path / "out"), **options).wait(PATIENCE)
+    assert job.status().restored_from is not None
+    assert read(tmp_path / "out") == undisturbed
+
+
+@pytest.mark.parametrize("claim", ["claim", "no_claim"])
+def test_claimed_savepoint_goes_when_it_is_not_needed_any_more_and_others_stay(tmp_path, undisturbed, claim):
+    saved = started(tmp_path).stop(savepoint=tmp_path / "mine", timeout=PATIENCE)
+    checkpoints = every(tmp_path / "b", retained=1)
+    job = ps.run_local(flow(tmp_path / "out", PACE), checkpoints=checkpoints, from_snapshot=saved.path, claim=claim)
+    job.wait(PATIENCE)
+    assert read(tmp_path / "out") == undisturbed
+    left = [path for path in (tmp_path / "mine").rglob("*") if path.is_file()]
+    assert bool(left) == (claim == "no_claim")
+
+
+def test_script_with_a_snapshot_can_be_run_again(tmp_path, undisturbed):
+    saved = started(tmp_path).stop(savepoint=tmp_path / "mine", timeout=PATIENCE)
+    options = {"checkpoints": every(tmp_path / "b"), "from_snapshot": saved.path}
+    with ps.run_local(flow(tmp_path / "out", PACE), **options) as job:
+        job.wait_until(lambda status: status.checkpoints_completed >= 1, PATIENCE)
+        before = job.status().latest_completed
+    again = ps.run_local(flow(tmp_path / "out"), **options).wait(PATIENCE)
+    assert again.status().restored_from >= before > saved.id
+    assert read(tmp_path / "out") == undisturbed
+
+
+def test_stopped_job_says_where_to_go_on(tmp_path):
+    saved = started(tmp_path).stop(timeout=PATIENCE)
+    with pytest.raises(ConfigurationError) as caught:
+        ps.run_local(flow(tmp_path / "out"), checkpoints=tmp_path / "a")
+    assert f"from_snapshot={saved.path!r}" in caught.value.remedy
+
+
+def test_savepoint_into_a_folder_that_has_one_is_refused_and_the_job_goes_on(tmp_path, undisturbed):
+    job = started(tmp_path)
+    job.savepoint(tmp_path / "mine", PATIENCE)
+    with pytest.raises(ConfigurationError, match="holds a savepoint already"):
+        job.savepoint(tmp_path / "mine", PATIENCE)
+    job.wait(PATIENCE)
+    assert read(tmp_path / "out") == undisturbed
+
+
+def test_savepoint_that_cannot_be_written_is_told_and_the_job_goes_on(tmp_path, undisturbed):
+    job = started(tmp_path)
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StorageError, match="write a savepoint into"):
+        job.savepoint(tmp_path / "file" / "mine", PATIENCE)
+    job.wait(PATIENCE)
+    assert read(tmp_path / "out") == undisturbed
+
+
+def test_savepoint_of_a_job_without_a_folder_wants_one(tmp_path):
+    with ps.run_local(flow(tmp_path / "out", PACE)) as job:
+        with pytest.raises(ConfigurationError, match="in a folder that goes with it"):
+            job.savepoint()
+        assert job.savepoint(tmp_path / "mine", PATIENCE).path == str(tmp_path / "mine")
+
+
+@pytest.mark.parametrize("ask", ["savepoint", "stop", "checkpoint"])
+def test_job_that_is_over_takes_no_savepoint(tmp_path, ask):
+    job = ps.run_local(flow(tmp_path / "out"), checkpoints=tmp_path / "a").wait(PATIENCE)
+    with pytest.raises(ConfigurationError, match="job 'saved' is over: finished"):
+        getattr(job, ask)(timeout=PATIENCE)
+
+
+def test_pinned_checkpoint_is_kept_until_it_is_unpinned(tmp_path):
+    def kept() -> set[str]:
+        entries = [json.loads(path.read_text()) for path in (tmp_path / "a" / "saved" / "log").iterdir()]
+        return {str(each["checkpoint"]["number"]) for each in entries if each["type"] == "checkpoint"}
+
+    with started(tmp_path, checkpoints=every(tmp_path / "a", retained=1)) as job:
+        pinned = job.pin("model-1", timeout=PATIENCE)
+        job.checkpoint(PATIENCE)
+        job.checkpoint(PATIENCE)
+        assert job.status().pins == {"model-1": pinned}
+        assert str(pinned.number) in kept()
+        job.unpin("model-1", PATIENCE)
+        assert job.status().pins == {}
+        with pytest.raises(ConfigurationError, match="is not kept any more"):
+            job.pin("late", pinned, PATIENCE)
+
+
+def test_statistics_of_checkpoints_tell_of_kinds_sizes_and_tasks(tmp_path):
+    job = started(tmp_path)
+    job.savepoint(tmp_path / "mine", PATIENCE)
+    shown = job.checkpoints()
+    assert shown.counts.completed >= 3
+    assert shown.savepoint.location == str(tmp_path / "mine")
+    assert shown.completed.kind == "checkpoint"
+    assert shown.completed.acknowledged == shown.completed.total == len(job.tasks())
+    assert 0 < shown.completed.new_bytes <= shown.completed.bytes
+    assert shown.completed.slowest.timing.asynchronous > 0
+    assert shown.summary["duration"].least > 0
+    assert {vertex.vertex for vertex in shown.completed.vertices} == {task.vertex for task in job.tasks()}
+    job.wait(PATIENCE)
+    assert job.checkpoints().counts.completed == job.status().checkpoints_completed
+
+
+def test_checkpoints_that_overlap_give_the_same_rows(tmp_path, undisturbed):
+    checkpoints = every(tmp_path / "a", every="5ms", max_concurrent=3)
+    ps.run_local(flow(tmp_path / "out", PACE), parallelism=2, checkpoints=checkpoints).wait(PATIENCE)
+    assert read(tmp_path / "out") == undisturbed
+
+
+@pytest.mark.parametrize(("retention", "stays"), [("always", True), ("on_cancellation", False), ("never", False)])
+def test_checkpoints_outlive_the_job_as_the_retention_says(tmp_path, undisturbed, retention, stays):
+    job = ps.run_local(flow(tmp_path / "out"), checkpoints=every(tmp_path / "a", retention=retention)).wait(PATIENCE)
+    assert bool(list((tmp_path / "a").rglob("*.arrow"))) == stays
+    assert read(tmp_path / "out") == undisturbed
+    if stays:
+        assert job.audit().clean
+    else:
+        with pytest.raises(ConfigurationError, match="deleted at its end"):
+            job.audit()
