@@ -49,6 +49,8 @@ class KeyTable:
         #: exactly one of the two once there are rows
         self._places: _Places | None = None
         self._slots: Slots | None = None
+        #: whether the only code of each key is its number, as that of a string is if there are no other columns
+        self._are_numbers = True
 
     def number(self, columns: Sequence[pa.Array], rows: int) -> tuple[Positions, Positions]:
         """The number of the key of each row, and the first rows of the keys that are new, in order. No columns: one
@@ -78,6 +80,8 @@ class KeyTable:
         codes = self._codes.of(columns)
         if not rows:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        if self._known_numbers(codes):
+            return codes[0], np.zeros(0, dtype=np.int64)
         self._adopt(codes)
         self._fit(codes, rows)
         if self._places is not None:
@@ -88,8 +92,16 @@ class KeyTable:
         if len(new):
             for known, column in zip(self._known, codes, strict=True):
                 known.put(column[new])
+            following = np.arange(self.count, self.count + len(new))
+            self._are_numbers &= len(codes) == 1 and bool((codes[0][new] == following).all())
             self.count += len(new)
         return numbers, new
+
+    def _known_numbers(self, codes: Codes) -> bool:
+        """Whether these codes are the numbers of known keys, and nobody else's."""
+        if not (self._are_numbers and len(codes) == 1 and self.count and codes[0].flags.writeable):
+            return False
+        return bool(codes[0].min() >= 0 and codes[0].max() < self.count)
 
     def _adopt(self, codes: Codes) -> None:
         """Columns that tell nulls may be new; no key so far had one."""
