@@ -42,7 +42,7 @@ from .identity import BarrierKind
 from .operator_chain import OperatorChain
 from .operator_instance import OperatorInstance
 from .overtaking import IN_ORDER, Overtaking
-from .ports import NO_FEEDS, Port, Ports
+from .ports import Port, Ports
 from .scheduler.protocol import Handle
 from .scheduler.runnable import Blocked, Failed, Finished, Outcome, Progress, Quantum
 from .scheduler.states import Wait
@@ -207,9 +207,8 @@ class Driver:
             return False
         blocked, behind = self.checkpointing.blocked, self.checkpointing.behind
         for port in self.ports.readable(behind, self.chain.wants):
-            is_last = bool(behind) and self.ports.is_last(port, behind)
-            accepts = port.dropping or self.chain.accepts(port.number, is_last)
-            found = port.gate.poll(port.blocked(blocked) if blocked else NO_FEEDS, accepts, not busy)
+            accepts = port.dropping or self.chain.accepts(port.number, self.ports.is_last(port, behind))
+            found = port.gate.poll(port.blocked(blocked), accepts, not busy)
             if isinstance(found, Delivered):
                 self._handle(port, found)
                 return True

@@ -10,20 +10,11 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from .driver_host import Cut
 from .elements import Barrier
 from .identity import BarrierKind, CheckpointId, Committable, Holds, later_round
 from .task_listener import TaskSnapshot
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A checkpoint that some drivers have reached."""
-
-    #: by the name of the driver
-    cuts: dict[str, Cut] = field(default_factory=dict)
 
 
 class TaskCheckpoints:
@@ -32,7 +23,8 @@ class TaskCheckpoints:
     def __init__(self, drivers: int, timeout: float | None = None) -> None:
         self._drivers = drivers
         self._timeout = timeout
-        self._pending: dict[CheckpointId, _Pending] = {}
+        #: the cuts of checkpoints that some drivers have reached, by the driver's name
+        self._pending: dict[CheckpointId, dict[str, Cut]] = {}
         #: what sinks prepared, by checkpoint, and no commit has covered yet
         self._prepared: dict[CheckpointId, list[Committable]] = {}
         #: the newest checkpoint that was triggered
@@ -76,9 +68,9 @@ class TaskCheckpoints:
         self.keep(checkpoint, committables)
         if self._given_up is not None and checkpoint <= self._given_up:
             return None
-        pending = self._pending.setdefault(checkpoint, _Pending())
-        pending.cuts[driver] = cut
-        return self._complete(checkpoint, list(pending.cuts.values())) if len(pending.cuts) == self._drivers else None
+        cuts = self._pending.setdefault(checkpoint, {})
+        cuts[driver] = cut
+        return self._complete(checkpoint, list(cuts.values())) if len(cuts) == self._drivers else None
 
     def keep(self, checkpoint: CheckpointId, committables: list[Committable]) -> None:
         """Sinks have prepared something for the checkpoint."""
@@ -107,7 +99,7 @@ class TaskCheckpoints:
         """The coordinator gave the checkpoint up, and with it all older ones."""
         if self._given_up is None or checkpoint > self._given_up:
             self._given_up = checkpoint
-        self._pending = {known: pending for known, pending in self._pending.items() if known > checkpoint}
+        self._pending = {known: cuts for known, cuts in self._pending.items() if known > checkpoint}
 
     def forget(self, checkpoint: CheckpointId) -> None:
         """A driver gave the checkpoint up."""

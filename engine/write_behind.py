@@ -68,12 +68,8 @@ class WriteBehind:
         if not self._queue and not self._busy:
             return True
         with self._changed:
-            self._wanted = not self._roomy
+            self._wanted = not self.idle and self._size >= self._limit
             return not self._wanted
-
-    @property
-    def _roomy(self) -> bool:
-        return self.idle or self._size < self._limit
 
     def write(self, operator: str, work: Callable[[], None], size: int = 0) -> None:
         """Let ``work`` be done behind everything given so far. Raises the error of an earlier job, if there is one."""

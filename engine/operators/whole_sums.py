@@ -81,13 +81,13 @@ class _Parts:
         self._reach = self._rows = 0
 
 
-class WholeSums:
-    """Sums of integers and booleans. State: the upper and the lower half, see ``Sum``."""
+class _Sums:
+    """What both share: the totals, which groups have had a value, and how many groups there are."""
 
     in_place = True
 
-    def __init__(self) -> None:
-        self._totals = _Parts(2)
+    def __init__(self, parts: int) -> None:
+        self._totals = _Parts(parts)
         self._filled = Filled()
         self._groups = 0
 
@@ -95,18 +95,27 @@ class WholeSums:
     def bytes(self) -> int:
         return self._totals.bytes + self._filled.bytes
 
-    def add(self, values: pa.Array | None, rows: GroupRows) -> None:
-        assert values is not None
+    def _mark(self, values: pa.Array, rows: GroupRows) -> None:
         self._filled.mark(rows, values)
         self._groups = rows.groups
+
+
+class WholeSums(_Sums):
+    """Sums of integers and booleans. State: the upper and the lower half, see ``Sum``."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+    def add(self, values: pa.Array | None, rows: GroupRows) -> None:
+        assert values is not None
+        self._mark(values, rows)
         whole = numbers(values)
         if not self._totals.add_whole(whole, rows):
             halves = (whole & whole.dtype.type(_LOW), whole >> whole.dtype.type(_BITS))
             self._totals.add_parts([half.astype(np.int64) for half in halves], rows)
 
     def merge(self, state: State, rows: GroupRows) -> None:
-        self._filled.mark(rows, state[0])
-        self._groups = rows.groups
+        self._mark(state[0], rows)
         high, low = (numbers(part) for part in state)
         self._totals.add_parts([low, high], rows)
 
@@ -116,25 +125,16 @@ class WholeSums:
         return tuple(pa.array(part, mask=missing) for part in (high, low))
 
 
-class DecimalSums:
+class DecimalSums(_Sums):
     """Sums of decimals, as decimals of 256 bits."""
 
-    in_place = True
-
     def __init__(self, type: pa.DataType) -> None:
+        super().__init__(8)
         self._type = type
-        self._totals = _Parts(8)
-        self._filled = Filled()
-        self._groups = 0
-
-    @property
-    def bytes(self) -> int:
-        return self._totals.bytes + self._filled.bytes
 
     def add(self, values: pa.Array | None, rows: GroupRows) -> None:
         assert values is not None
-        self._filled.mark(rows, values)
-        self._groups = rows.groups
+        self._mark(values, rows)
         words = _words(values)
         if all(bool((word == words[0] >> 63).all()) for word in words[1:]) and self._totals.add_whole(words[0], rows):
             return

@@ -31,23 +31,14 @@ from support.engine_simulation_flows import Disk
 from support.engine_simulation_processes import CoordinatorProcess, Process
 from support.engine_simulation_shapes import plan_of
 from support.engine_simulation_storage import Storage
+from support.simulated_faults import SETTINGS as CLUSTER_SETTINGS
 
 TICK = 0.002
 STEPS = 30_000
 STUCK_AFTER = 3.0
 """Seconds of the simulation without progress after which the job hangs; everything unanswered is repeated every 0.1."""
 
-SETTINGS = Settings(
-    interval=0.06,
-    timeout=1e9,
-    tolerable_failures=100_000,
-    max_restarts=100_000,
-    restart_delay=0.005,
-    max_restart_delay=0.02,
-    resend=0.1,
-    retry_pause=0.005,
-    ending_timeout=0.5,
-)
+SETTINGS = replace(CLUSTER_SETTINGS, interval=0.06, timeout=1e9)
 
 
 @dataclass(frozen=True)
