@@ -54,7 +54,7 @@ demo: $(STAMP)
 	@$(VENV)/bin/penstock run flights --demo $(ARGS)
 
 test: $(STAMP)
-	@$(PYTEST) $(ARGS)
+	@$(PYTEST) --second-try $(ARGS)
 
 # --pure refuses to import ray, pyspark and raydp (tests/conftest.py): these parts must not need them.
 # Left to `make test`: sweeps over seeds, generated data and random sequences of events, and what is marked slow.

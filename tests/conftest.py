@@ -14,6 +14,10 @@ anything, ``penstock-main`` for instance. So pytest runs with ``--import-mode=im
 Marks: ``ray``, ``spark``, ``slow``, ``chaos`` (``pyproject.toml`` says what each means). A test that needs Ray or
 Spark without a mark fails under ``make test-fast``, which runs with ``--pure``. A test that hangs is failed after
 ``timeout`` seconds with the stacks of all threads.
+
+With ``--second-try`` (``make test``) a test that is marked ``ray``, ``spark`` or ``chaos`` and fails is run once more:
+it shares two cores with dozens of processes that are not ours. The summary shows the failure of the first try. Pure
+tests, simulations and everything else in this process have one try.
 """
 
 from __future__ import annotations
@@ -28,6 +32,9 @@ from types import ModuleType
 import pytest
 
 FORBIDDEN_WHEN_PURE = frozenset({"ray", "raydp", "pyspark"})
+
+ON_PROCESSES = ("ray", "spark", "chaos")
+"""The marks of tests that run real processes, see ``--second-try``."""
 
 TESTS = str(Path(__file__).parent)
 
@@ -57,6 +64,7 @@ class RefuseImports:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pure", action="store_true", help="refuse to import ray, raydp and pyspark in this process")
+    parser.addoption("--second-try", action="store_true", help="run a failed test on real processes once more")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,6 +72,19 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault(name, value)
     if config.getoption("--pure"):
         sys.meta_path.insert(0, RefuseImports(FORBIDDEN_WHEN_PURE))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--second-try"):
+        for item in items:
+            if any(item.get_closest_marker(mark) for mark in ON_PROCESSES):
+                item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.section(f"first try of {report.nodeid}", "_")
+        terminalreporter.line(report.longreprtext)
 
 
 @pytest.fixture(scope="session")
