@@ -13,6 +13,9 @@ Rules:
 3. ``ours`` and ``theirs`` are medians. ``ratio`` says how many times better we are: above 1 we win, whichever
    direction is better. ``spread`` is the wider side's (maximum - minimum) / median: a ratio within it means little.
 4. ``met`` is ``ratio >= aim``. A benchmark reports; it is the reader who judges a miss.
+
+With ``PENSTOCK_BENCH=tiny`` in the environment every script runs once over little data, to see that it works; the
+figures mean nothing then. ``PENSTOCK_BENCH_RESULTS`` names another folder for the results.
 """
 
 from __future__ import annotations
@@ -28,17 +31,30 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
 Side = Callable[[], float | None]
+Size = TypeVar("Size")
 
 VERSIONS = ("penstock", "pyarrow", "numpy", "ray", "raydp", "pyspark", "duckdb")
 """The distributions whose versions stand above the results."""
 
 WIDTH_WITHOUT_TERMINAL = 120
 """Columns of the table where the output is a file or a log: rich would take 80 and break the names."""
+
+
+def sized(normal: Size, tiny: Size) -> Size:
+    """``normal``, or ``tiny`` where a script is only tried."""
+    return tiny if os.environ.get("PENSTOCK_BENCH") == "tiny" else normal
+
+
+def results_folder() -> Path:
+    """Where the scripts leave their results."""
+    given = os.environ.get("PENSTOCK_BENCH_RESULTS")
+    return Path(given) if given else Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True, slots=True)

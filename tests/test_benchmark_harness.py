@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from harness import Row, compare, report
+from harness import Row, compare, report, results_folder, sized
 
 
 class Work:
@@ -104,3 +104,14 @@ def test_report_writes_rows_with_machine_and_versions_and_prints_them(tmp_path: 
     assert {"processor", "cores", "memory", "python", "pyarrow", "numpy"} <= content["machine"].keys()
     cells = [cell.strip() for line in printed.getvalue().splitlines() if "sort" in line for cell in line.split("│")]
     assert cells[1:-1] == ["sort", "peer", "2", "5", "s", "2.50", "12%", "3.00", "no"]
+
+
+def test_sizes_and_the_folder_of_results_follow_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("PENSTOCK_BENCH", raising=False)
+    monkeypatch.delenv("PENSTOCK_BENCH_RESULTS", raising=False)
+    assert (sized(1_000, 10), results_folder().parts[-2:]) == (1_000, ("benchmarks", "results"))
+    monkeypatch.setenv("PENSTOCK_BENCH", "tiny")
+    monkeypatch.setenv("PENSTOCK_BENCH_RESULTS", str(tmp_path))
+    assert (sized(1_000, 10), results_folder()) == (10, tmp_path)
