@@ -2,11 +2,14 @@
 
 Prints one line per seed and a table by kind; ``--write FILE`` puts the table between the marks of a document.
 ``--first N --seeds 1`` runs a seed again. ``--nodes``: a cluster of several nodes, one of which dies in each run.
+``--journal FILE`` remembers each outcome, so that a sweep that was interrupted goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import os
 import random
 import re
@@ -89,21 +92,41 @@ def _is_below(pid: int, node: Any) -> bool:
     return parent == raylet
 
 
-def run_all(seeds: range, nodes: bool) -> list[Outcome]:
-    """The outcomes, each printed as it comes."""
+def run_all(seeds: range, nodes: bool, journal: Path | None = None) -> list[Outcome]:
+    """The outcomes, each printed as it comes; those that the journal has are not run again."""
     import penstock as ps
     from support.chaos_job import make_flow, outputs
     from support.disasters import undergo
 
-    found: list[Outcome] = []
+    found = remembered(journal, seeds, nodes)
+    missing = sorted(set(seeds) - {outcome.seed for outcome in found})
+    if not missing:
+        return found
     with tempfile.TemporaryDirectory(prefix="penstock-chaos-") as name:
         ps.run_local(make_flow(Path(name) / "undisturbed", rate=0.0), parallelism=2).wait()
         undisturbed = outputs(Path(name) / "undisturbed")
         with several_nodes() if nodes else one_node() as kinds:
-            for seed in seeds:
+            for seed in missing:
                 found.append(undergo(seed, Path(name) / str(seed), undisturbed, kinds, spread=nodes))
                 print(describe(found[-1]), flush=True)
+                remember(journal, found[-1], nodes)
     return found
+
+
+def remembered(journal: Path | None, seeds: range, nodes: bool) -> list[Outcome]:
+    """What the journal has of these seeds."""
+    from support.disasters import Outcome
+
+    lines = journal.read_text().splitlines() if journal and journal.exists() else []
+    entries = [entry for entry in map(json.loads, lines) if entry.pop("nodes") is nodes and entry["seed"] in seeds]
+    return [Outcome(**{**entry, "wrong": tuple(entry["wrong"])}) for entry in entries]
+
+
+def remember(journal: Path | None, outcome: Outcome, nodes: bool) -> None:
+    """Append an outcome to the journal."""
+    if journal:
+        with journal.open("a") as lines:
+            print(json.dumps({**dataclasses.asdict(outcome), "nodes": nodes}), file=lines)
 
 
 def describe(outcome: Outcome) -> str:
@@ -132,10 +155,12 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--nodes", action="store_true")
     parser.add_argument("--write", type=Path, metavar="FILE")
+    parser.add_argument("--journal", type=Path, metavar="FILE")
     arguments = parser.parse_args()
-    outcomes = run_all(range(arguments.first, arguments.first + arguments.seeds), arguments.nodes)
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    outcomes = run_all(seeds, arguments.nodes, arguments.journal)
     if not arguments.nodes and arguments.write:
-        outcomes += run_again_on_nodes(max(1, arguments.seeds // 10))
+        outcomes += run_all(range(max(1, arguments.seeds // 10)), nodes=True, journal=arguments.journal)
     equal = sum(not outcome.wrong for outcome in outcomes)
     print(f"{table(outcomes)}\n\n{equal} of {len(outcomes)} equal")
     if arguments.write:
@@ -143,11 +168,6 @@ def main() -> int:
         told = f"{BEGIN}\n{equal} of {len(outcomes)} runs ended with equal outputs.\n\n{table(outcomes)}\n{END}"
         arguments.write.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: told, text, flags=re.DOTALL))
     return 0 if equal == len(outcomes) else 1
-
-
-def run_again_on_nodes(seeds: int) -> list[Outcome]:
-    """A few runs more, on several nodes."""
-    return run_all(range(seeds), nodes=True)
 
 
 if __name__ == "__main__":
