@@ -4,7 +4,7 @@ Rules:
 
 1. Nobody but the thread gives the task orders. Calls from outside post a message and return.
 2. With a scheduler the task runs on its threads, and orders wait for nothing. Without one it runs on this thread, and
-   the mailbox is emptied between two steps, so an order never waits behind more than one turn of work.
+   the mailbox is emptied between two steps, so an order waits for a slice of work, and the element it ended in.
 3. An attempt is built in place of an older one, which is stopped first; orders and frames of others are dropped, and
    orders to build or start one that name another incarnation of the process: they were repeated on the way.
    Frames that come before ``StartTask`` are kept: a producer may have been started earlier.
@@ -63,6 +63,8 @@ from .translate import failure_of
 from .transport.protocol import BrokenLink, Transport
 
 NO_ROWS_LEFT = Failure("a source has no rows up to the round of the checkpoint: it is about to end", retry=True)
+SLICE = 0.02
+"""Seconds for which the task runs on this thread before it looks into the mailbox."""
 CLOSE_SECONDS = 10.0
 """How long a new attempt waits for the operators of the old one to be closed: a user's function may be stuck."""
 
@@ -139,7 +141,7 @@ class TaskHost:
         if self._task is None or not self._started or self._scheduler is not None:
             return Step(False)
         with _Guard(self):
-            return self._task.step(time.monotonic())
+            return self._task.step(time.monotonic(), SLICE)
         return Step(False)
 
     def _handle(self, message: HostMessage) -> None:

@@ -168,8 +168,9 @@ class Job:
         if not tasks.all_started:
             return
         if self.state is not JobState.RUNNING:
+            resumed = self.state is JobState.RESTARTING or self.restored_from is not None
             self.move(JobState.RUNNING)
-            self.checkpoints.decider.job_runs(self.context.now)
+            self.checkpoints.decider.job_runs(self.context.now, resumed)
         if tasks.all_finished and not self.checkpoints.pendings:
             self.checkpoints.decider.job_stops()
             self._refuse_savepoints()

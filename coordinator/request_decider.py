@@ -11,7 +11,9 @@ Rules:
 3. Periodic ones and those of ended branches keep the minimum pause after the end of the last one; a user's request does
    not. After a failed one everything waits ``retry_pause``, so that a broken disk is not asked in a hot loop.
 4. Nothing starts unless the job runs, nor once the savepoint that it stops with is on its way. The periodic clock
-   starts anew when the job runs; savepoints leave it alone.
+   starts anew when the job runs; savepoints leave it alone. When the job *resumes* (tasks were lost, or another
+   coordinator came before) the first periodic one follows after ``after_restart``, if that is less than the interval:
+   rows that were made again, and those that waited meanwhile, become visible soon.
 5. A user's checkpoint that fails is wanted again; a savepoint that fails is not, whoever asked is told.
 """
 
@@ -52,11 +54,11 @@ class RequestDecider:
         self._pause_until = _NOW
         self._retry_at = _NOW
 
-    def job_runs(self, now: float) -> None:
-        """Every task runs or has finished."""
+    def job_runs(self, now: float, resumed: bool = False) -> None:
+        """Every task runs or has finished; ``resumed``: not for the first time."""
         if not self._running:
             self._running = True
-            self._schedule(now)
+            self._schedule(now, self._settings.after_restart if resumed else None)
 
     def job_stops(self) -> None:
         """Some task does not run: no checkpoint until ``job_runs``. Requests are kept."""
@@ -140,6 +142,8 @@ class RequestDecider:
             wanted.append((max(self._periodic_at, paused), PERIODIC))
         return wanted
 
-    def _schedule(self, now: float) -> None:
+    def _schedule(self, now: float, at_most: float | None = None) -> None:
         interval = self._settings.interval
+        if interval is not None and at_most is not None:
+            interval = min(interval, at_most)
         self._periodic_at = None if interval is None else now + interval

@@ -17,6 +17,9 @@ class Settings:
 
     interval: float | None = 1.0
     """From one periodic checkpoint's start to the next one's. None: only requested and final checkpoints."""
+    after_restart: float = 0.1
+    """From when a job runs again to its first periodic checkpoint, where the interval is longer: with it, rows become
+    visible again."""
     min_pause: float = 0.0
     """Least time between the end of one checkpoint and the start of the next periodic or final one."""
     timeout: float = 600.0
@@ -57,7 +60,7 @@ class Settings:
         for name in ("timeout", "resend", "restart_factor", "quiet_period", "ending_timeout"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("min_pause", "restart_delay", "max_restart_delay", "retry_pause"):
+        for name in ("after_restart", "min_pause", "restart_delay", "max_restart_delay", "retry_pause"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
         for name, least in (

@@ -117,9 +117,9 @@ class Task:
         self.state = "running"
         self._query.start()
 
-    def step(self, now: float) -> Step:
-        """Let the drivers run for a turn each. Only without a scheduler of others. Errors go to the listener."""
-        turn = self._serial_scheduler.turn(now, len(self.drivers))
+    def step(self, now: float, slice: float | None = None) -> Step:
+        """Let the drivers run for a turn each, or a ``slice`` of seconds. Only without a scheduler of others."""
+        turn = self._serial_scheduler.turn(now, len(self.drivers), slice)
         return Step(turn.progressed, turn.wake_at) if self.state == "running" else Step(False)
 
     def advanced(self, driver: Teller) -> None:

@@ -6,7 +6,8 @@ after a wake-up that came while no turn was under way, or from another thread: i
 cancel has ended is closed by the turn that is under way, or, if there is none, by the canceller.
 
 A quantum lasts ``CALLS_PER_TURN`` questions and costs a nominal ``TURN_COST``, both independent of any clock: given the
-same wake-ups, a serial run takes the same steps in the same order.
+same wake-ups, a serial run takes the same steps in the same order. A caller with a mailbox to look after sets a *slice*:
+then a turn is over, too, when so many seconds have passed by the scheduler's clock. What is ready stays ready.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ TURN_COST = 0.001
 
 class Turn(NamedTuple):
     """What a call of ``turn`` did: whether anything ran or was closed, when to call again if nothing happens until then
-    (None: never), and whether something is still ready because the quanta were used up."""
+    (None: never), and whether something is still ready because the quanta or the slice were used up: then the caller
+    must come again by itself."""
 
     progressed: bool
     wake_at: float | None
@@ -42,18 +44,19 @@ class Turn(NamedTuple):
 
 
 class SerialQuantum:
-    """A turn that lasts a number of questions."""
+    """A turn that lasts a number of questions. ``over``: says that the slice is used up."""
 
-    __slots__ = ("_entry", "_left", "now")
+    __slots__ = ("_entry", "_left", "_over", "now")
 
-    def __init__(self, entry: Entry, now: float) -> None:
+    def __init__(self, entry: Entry, now: float, over: Callable[[], bool]) -> None:
         self._entry = entry
         self._left = CALLS_PER_TURN
+        self._over = over
         self.now = now
 
     def expired(self) -> bool:
         self._left -= 1
-        return self._left <= 0 or self._entry.yield_asked
+        return self._left <= 0 or self._entry.yield_asked or self._over()
 
 
 class SerialScheduler(Shell):
@@ -76,28 +79,31 @@ class SerialScheduler(Shell):
         # Set by whoever else has woken something.
         self._arrived = Event()
 
-    def turn(self, now: float | None = None, quanta: int | None = None) -> Turn:
-        """Run what is ready until nothing is, or until ``quanta`` turns have been given. ``now``: the time to take for
-        all of it, instead of the clock's."""
+    def turn(self, now: float | None = None, quanta: int | None = None, slice: float | None = None) -> Turn:
+        """Run what is ready until nothing is, or until ``quanta`` turns have been given, or until a runnable asks after
+        ``slice`` seconds; one gets its turn in any case. ``now``: the time to take for all of it, instead of the
+        clock's."""
         with self._lock:
             if self._owner is not None:
                 raise InternalError("a serial scheduler was asked for a turn inside of a turn")
             self._owner = get_ident()
         at = self._clock() if now is None else now
-        given, closings = 0, 0
+        over = _never if slice is None else _after(slice, self._clock)
+        given, closings, stopped = 0, 0, quanta == 0
         try:
-            while (entry := self._next(at, may_run=quanta is None or given < quanta)) is not None:
+            while (entry := self._next(at, may_run=not stopped)) is not None:
                 if entry.closing:
                     closings += 1
                     self._close(entry, at)
                 else:
                     given += 1
-                    at = self._run(entry, at, now)
+                    at = self._run(entry, at, now, over)
+                    stopped = given == quanta or over()
         finally:
             if self._owner == get_ident():
                 self._owner = None
         with self._lock:
-            more = given == quanta and self._core.shares.active > 0
+            more = stopped and self._core.shares.active > 0
             return Turn(given + closings > 0, self._core.next_deadline(), more)
 
     def _next(self, now: float, *, may_run: bool) -> Entry | None:
@@ -128,10 +134,10 @@ class SerialScheduler(Shell):
         if deadline is not None and deadline <= now:
             core.tick(now)
 
-    def _run(self, entry: Entry, at: float, now: float | None) -> float:
+    def _run(self, entry: Entry, at: float, now: float | None, over: Callable[[], bool]) -> float:
         """One turn; returns the time after it."""
         started = time.perf_counter()
-        outcome = run(entry, SerialQuantum(entry, at))
+        outcome = run(entry, SerialQuantum(entry, at, over))
         entry.cpu += time.perf_counter() - started
         if now is None:
             at = self._clock()
@@ -210,3 +216,12 @@ class SerialScheduler(Shell):
             if self._owner is None:
                 self.turn()
         self._pool.release(wait=True)
+
+
+def _never() -> bool:
+    return False
+
+
+def _after(slice: float, clock: Callable[[], float]) -> Callable[[], bool]:
+    until = clock() + slice
+    return lambda: clock() >= until

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import queue
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from penstock.actors.messages import Arrived, Deployment, Ordered
+from penstock.actors.messages import Arrived, Asked, Deployment, Ordered
 from penstock.actors.snapshots import SnapshotFiles
 from penstock.actors.task_files import TaskFiles
-from penstock.actors.task_host import TaskHost
+from penstock.actors.task_host import SLICE, TaskHost
 from penstock.coordinator.commands import CommitCheckpoint, DeployTask, StartTask, StopTask
 from penstock.coordinator.events import (
     DataEnded,
@@ -25,6 +29,7 @@ from penstock.coordinator.events import (
 )
 from penstock.engine.edges import ChannelId, Frame
 from penstock.engine.elements import Barrier, Batch, EndOfData, EndOfRound, Tag
+from penstock.engine.flow import Flow
 from penstock.engine.identity import Attempt, BarrierKind, CheckpointId, CommitPermit, Committable, StateHandle, TaskId
 from penstock.engine.pipelines import plan_job
 from support.ray_jobs import expected, gather_flow
@@ -196,3 +201,40 @@ def test_commit_without_committables_is_confirmed(host: TaskHost, recorder: Reco
     recorder.next_of(TaskDeployed)
     host.post(Ordered(CommitCheckpoint(SINK, FIRST, CommitPermit(CHECKPOINT, ()))))
     assert recorder.next_of(TaskCommitted).checkpoint == CHECKPOINT
+
+
+class Slow:
+    """A user's function that takes a slice for each batch; the first one waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.begun, self.may_go_on = threading.Event(), threading.Event()
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.calls += 1
+        self.begun.set()
+        assert self.may_go_on.wait(20)
+        time.sleep(SLICE)
+        return batch
+
+
+def test_what_is_posted_waits_for_one_slice_of_slow_work(recorder: Recorder, tmp_path: Path) -> None:
+    slow = Slow()
+    flow = Flow("slow", lanes=1)
+    table = pa.table({"n": [1]})
+    flow.from_tables([table] * 12).map_batches(slow, table.schema).write_parquet(tmp_path / "out")
+    plan = plan_job(flow, 1)
+    (task,) = (TaskId(stage, 0) for stage in plan.stages)
+    files = TaskFiles(plan, SnapshotFiles(str(tmp_path / "state"), plan.name), recorder.events.put)
+    host = TaskHost(plan, task, files, recorder.events.put, lambda broken: recorder)
+    host.start()
+    host.post(Deployment(DeployTask(task, FIRST, (), ((task, FIRST),), None), {}, None))
+    recorder.next_of(TaskDeployed)
+    host.post(Ordered(StartTask(task, FIRST)))
+    assert slow.begun.wait(20)
+    answer: Future[int] = Future()
+    host.post(Asked(lambda _: slow.calls, answer))
+    slow.may_go_on.set()
+    assert answer.result(20) == 1
+    host.close()
+    files.close()

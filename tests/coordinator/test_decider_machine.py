@@ -28,16 +28,24 @@ class DeciderMachine(RuleBasedStateMachine):
         interval=st.sampled_from([None, 1.0, 4.0]),
         min_pause=st.sampled_from([0.0, 2.0]),
         retry_pause=st.sampled_from([0.0, 0.5, 5.0]),
+        after_restart=st.sampled_from([0.0, 0.25, 2.0]),
         concurrent=st.integers(1, 3),
         unaligned=st.booleans(),
     )
     def begin(
-        self, interval: float | None, min_pause: float, retry_pause: float, concurrent: int, unaligned: bool
+        self,
+        interval: float | None,
+        min_pause: float,
+        retry_pause: float,
+        after_restart: float,
+        concurrent: int,
+        unaligned: bool,
     ) -> None:
         self.settings = Settings(
             interval=interval,
             min_pause=min_pause,
             retry_pause=retry_pause,
+            after_restart=after_restart,
             max_concurrent=concurrent,
             unaligned=unaligned,
         )
@@ -50,18 +58,21 @@ class DeciderMachine(RuleBasedStateMachine):
         #: Whether a user waits for a checkpoint that has not started.
         self.user_waits = False
         self.clock_began = self.ended = self.failed = NEVER
+        self.interval = interval
         self.asked = 0
 
     @rule(span=SPANS)
     def time_passes(self, span: float) -> None:
         self.now += span
 
-    @rule()
-    def job_runs(self) -> None:
+    @rule(resumed=st.booleans())
+    def job_runs(self, resumed: bool) -> None:
         if not self.running:
-            self.clock_began = self.now
+            self.clock_began, self.interval = self.now, self.settings.interval
+            if resumed and self.interval is not None:
+                self.interval = min(self.interval, self.settings.after_restart)
         self.running = True
-        self.decider.job_runs(self.now)
+        self.decider.job_runs(self.now, resumed)
 
     @precondition(lambda self: self.running)
     @rule()
@@ -99,7 +110,7 @@ class DeciderMachine(RuleBasedStateMachine):
             self.savepoints.remove(request)
             self.stopping |= request.cause is Cause.STOP
         else:
-            self.user_waits, self.clock_began = False, self.now
+            self.user_waits, self.clock_began, self.interval = False, self.now, self.settings.interval
 
     def check_start(self, request: Request) -> None:
         """By the words of the rules, not by the times."""
@@ -119,7 +130,8 @@ class DeciderMachine(RuleBasedStateMachine):
             assert self.final
             assert not self.in_flight
         if request is PERIODIC:
-            assert self.now >= self.clock_began + (self.settings.interval or float("inf"))
+            assert self.interval is not None
+            assert self.now >= self.clock_began + self.interval
 
     @precondition(lambda self: self.in_flight)
     @rule(data=st.data())
@@ -160,8 +172,8 @@ class DeciderMachine(RuleBasedStateMachine):
             if len(self.in_flight) < self.most:
                 allowed += [retry] if self.user_waits else []
                 allowed += [pause] if self.final and not self.in_flight else []
-                if self.settings.interval is not None:
-                    allowed.append(max(self.clock_began + self.settings.interval, pause))
+                if self.interval is not None:
+                    allowed.append(max(self.clock_began + self.interval, pause))
         assert self.decider.next_at() == min(allowed, default=None)
 
 

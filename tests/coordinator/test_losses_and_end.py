@@ -63,6 +63,27 @@ def test_lost_task_takes_its_region_back_to_the_newest_checkpoint() -> None:
     ]
 
 
+def test_first_checkpoint_after_a_restart_does_not_wait_for_the_interval() -> None:
+    driver = running(Settings(interval=10.0))
+    driver.tell(TaskLost(SINK, A1, "killed", 1.0))
+    driver.pass_time(1.2)
+    driver.run(number=2)
+    assert driver.core.next_deadline() == pytest.approx(1.3)
+    assert driver.pass_time(1.3) == [trigger(FIRST, 1.3, A2)]
+    driver.complete(number=2)
+    assert driver.pass_time(6.0) == []
+    assert trigger(SECOND, 11.3, A2) in driver.pass_time(11.3)
+
+
+def test_coordinator_that_follows_another_takes_its_first_checkpoint_at_once() -> None:
+    old = in_checkpoint()
+    old.complete()
+    heir = CoordinatorDriver(settings=Settings(interval=10.0), log=old.log, owner="heir", now=20.0)
+    heir.claim()
+    heir.run()
+    assert heir.core.next_deadline() == pytest.approx(20.1)
+
+
 def test_task_lost_while_a_manifest_is_stored_waits_for_the_log() -> None:
     """The manifest may stand already: restarting from the one before would forget what it may commit."""
     driver = in_checkpoint()

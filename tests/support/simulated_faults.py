@@ -8,6 +8,7 @@ from penstock.coordinator.settings import Settings
 
 SETTINGS = Settings(
     interval=0.05,
+    after_restart=0.01,
     timeout=0.6,
     tolerable_failures=100_000,
     max_restarts=100_000,
