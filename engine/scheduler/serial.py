@@ -6,8 +6,8 @@ after a wake-up that came while no turn was under way, or from another thread: i
 cancel has ended is closed by the turn that is under way, or, if there is none, by the canceller.
 
 A quantum lasts ``CALLS_PER_TURN`` questions and costs a nominal ``TURN_COST``, both independent of any clock: given the
-same wake-ups, a serial run takes the same steps in the same order. A caller with a mailbox to look after sets a *slice*:
-then a turn is over, too, when so many seconds have passed by the scheduler's clock. What is ready stays ready.
+same wake-ups, a serial run takes the same steps in the same order. A caller with a mailbox to look after sets a
+*slice*: then a turn is over, too, when so many seconds have passed by the scheduler's clock. What is ready stays ready.
 """
 
 from __future__ import annotations
