@@ -26,6 +26,8 @@ ARGS ?=
 PYTEST := $(PY) -m pytest -p no:cacheprovider
 IS_311 := -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))"
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# With it every worker process of Ray compiles all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@sed -n 's/^#   //p' $(firstword $(MAKEFILE_LIST))

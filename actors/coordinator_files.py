@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from ..coordinator.commands import CommitOrphans, StoreSavepoint
 from ..coordinator.events import (
@@ -31,6 +30,7 @@ from ..coordinator.store import Store
 from ..engine.errors import PenstockError
 from ..engine.identity import StateHandle
 from ..engine.plan import JobPlan
+from ..engine.threads import Threads
 from .messages import UNKNOWN_TIME
 from .savepoints import SavepointFiles
 from .snapshots import SnapshotFiles
@@ -50,8 +50,8 @@ class CoordinatorFiles:
         self._snapshots = snapshots
         self._savepoints = SavepointFiles(snapshots.url, plan.name)
         self._tell = tell
-        self._log_thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-log")
-        self._file_thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-files")
+        self._log_thread = Threads(1, "penstock-log")
+        self._file_thread = Threads(1, "penstock-files")
 
     def read_log(self) -> None:
         """Read all entries; tells ``LogRead`` or ``LogFailed``."""
@@ -136,5 +136,5 @@ class CoordinatorFiles:
 
     def close(self) -> None:
         """Let what is under way end."""
-        self._log_thread.shutdown(wait=True, cancel_futures=True)
-        self._file_thread.shutdown(wait=True)
+        self._log_thread.close(drop=True)
+        self._file_thread.close()

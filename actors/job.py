@@ -7,7 +7,8 @@ Rules:
    left behind and its name is free again. The queries go on answering from what was kept.
 3. ``shutdown`` ends a job that is not over: its tasks stop, nothing more is committed, and a later ``run`` with the
    same checkpoint folder goes on from the last checkpoint.
-4. A detached job ends its processes by itself; the end of a script, or of a ``with`` block, is none of its business. A
+4. A script that ends before the job, or is interrupted, ends the job's processes on its way, within ``EXIT_SECONDS``.
+   A detached job ends its processes by itself; the end of a script, or of a ``with`` block, is none of its business. A
    job that another script owns is only let go of: its owner ends its processes.
 """
 
@@ -31,6 +32,7 @@ from ..engine.errors import PenstockError, TaskLostError
 from ..engine.identity import TaskId
 from ..engine.plan import JobPlan
 from ..engine.statistics import TaskStatistics
+from .at_exit import AtExit
 from .audit import Audit, audit_job
 from .calls import short_reason
 from .cleaning import clean_outputs
@@ -42,6 +44,9 @@ from .storage.log import read_log
 from .storage.opening import open_store
 from .translate import error_of
 from .waiting import POLL_SECONDS, Deadline, wait_for_status
+
+EXIT_SECONDS = 15.0
+"""How long the end of a script waits for the processes of a job that it has not waited for."""
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +88,7 @@ class Job(JobFace):
         self._last = LastWords()
         self._audit: Audit | None = None
         self._closed = False
+        self._at_exit = AtExit(self._leave, EXIT_SECONDS) if tie is Tie.OWNER else None
 
     @property
     def name(self) -> str:
@@ -247,8 +253,18 @@ class Job(JobFace):
                 raise TimeoutError(f"job {self.name!r} is over, but its processes have not ended yet")
         self._last = words
 
+    def _leave(self) -> None:
+        """The script ends, and nobody asks any more."""
+        try:
+            if ray.is_initialized():
+                self._close()
+        finally:
+            self._release()
+
     def _close(self) -> None:
         self._closed = True
+        if self._at_exit is not None:
+            self._at_exit.call_off()
         if self.tie is Tie.OWNER:
             end_actors([self._coordinator])
             end_actors(self._actors.values())

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from ..coordinator.commands import CommitCheckpoint, DeployTask
 from ..coordinator.events import Event, SnapshotTiming, TaskAcked, TaskCommitted, TaskDeclined
@@ -21,6 +20,7 @@ from ..engine.errors import PenstockError, StorageError
 from ..engine.identity import Attempt, CheckpointId, CommitPermit, TaskId
 from ..engine.plan import JobPlan
 from ..engine.task_listener import TaskSnapshot
+from ..engine.threads import Threads
 from .messages import UNKNOWN_TIME, CommitDone
 from .snapshots import SnapshotFiles
 from .translate import failure_of, unexpected
@@ -36,7 +36,7 @@ class TaskFiles:
         self._plan = plan
         self._snapshots = snapshots
         self._report = report
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-files")
+        self._threads = Threads(THREADS, "penstock-files")
         #: the files of the last snapshot: those that are named again were not written again
         self._named: frozenset[str] = frozenset()
 
@@ -94,7 +94,7 @@ class TaskFiles:
 
     def close(self) -> None:
         """Let what runs end and start nothing new."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._threads.close(drop=True)
 
 
 def commit_permit(plan: JobPlan, permit: CommitPermit) -> PenstockError | None:

@@ -7,6 +7,7 @@ is imported.
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -18,6 +19,7 @@ from typing import Literal, Self, cast
 
 import pyarrow as pa
 
+from ..actors.at_exit import AtExit
 from ..actors.audit import Audit, audit_job
 from ..actors.cleaning import clean_outputs
 from ..actors.coordinator_files import CoordinatorFiles
@@ -52,6 +54,9 @@ from ..engine.scheduler.pool import PoolScheduler
 from ..engine.sinks.collect import COLLECTED
 from ..engine.state.memory import DEFAULT_BUDGET
 from ..engine.statistics import TaskStatistics
+
+EXIT_SECONDS = 5.0
+"""How long the end of a script waits for the threads of a job that it has not waited for."""
 
 
 def run_local(
@@ -97,7 +102,13 @@ def run_local(
 
 def _temporary_place() -> Place:
     folder = tempfile.mkdtemp(prefix="penstock-")
-    return Place(folder, Settings(interval=None), lambda: shutil.rmtree(folder, ignore_errors=True), stays=False)
+
+    def release() -> None:
+        atexit.unregister(release)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(release)  # whatever else happens, also to a thread that does not end
+    return Place(folder, Settings(interval=None), release, stays=False)
 
 
 class _Wires:
@@ -170,6 +181,7 @@ class LocalJob(JobFace):
             host.start()
         self._known: Versioned = self._coordinator.wait_status(None, 0)
         self._coordinator.start()
+        self._at_exit = AtExit(self._leave, EXIT_SECONDS)
 
     def _host(self, task: TaskId) -> TaskHost:
         report: Callable[[Event], None] = self._coordinator.post
@@ -257,11 +269,25 @@ class LocalJob(JobFace):
         """End the job's threads, whatever it is doing. Nothing half done becomes visible."""
         if self._closed:
             return
-        self.statistics()
+        with suppress(TimeoutError):
+            self.statistics()
         with suppress(PenstockError, TimeoutError):
             self.checkpoints()
         with suppress(PenstockError):
             self.audit()
+        self._at_exit.call_off()
+        self._end()
+
+    def _leave(self) -> None:
+        """The script ends, and nobody asks any more."""
+        try:
+            with suppress(PenstockError):
+                self.status()
+            self._end()
+        finally:
+            self._release()
+
+    def _end(self) -> None:
         self._closed = True
         self._coordinator.close()
         for host in self._hosts.values():

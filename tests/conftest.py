@@ -68,6 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # with it every worker process of Ray compiles all modules anew
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if config.getoption("--pure"):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
+
+from ..threads import Threads
 
 BACKGROUND_THREADS = 16
 """They wait, they do not compute: more of them than cores are right."""
@@ -16,13 +17,13 @@ class BackgroundPool:
     def __init__(self, threads: int = BACKGROUND_THREADS) -> None:
         self._threads = threads
         self._lock = Lock()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Threads | None = None
 
     def submit(self, work: Callable[[], None]) -> None:
         """Run it on one of the threads; it must not raise."""
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="penstock-background")
+                self._pool = Threads(self._threads, "penstock-background")
             self._pool.submit(work)
 
     def release(self, *, wait: bool) -> None:
@@ -30,4 +31,4 @@ class BackgroundPool:
         with self._lock:
             pool, self._pool = self._pool, None
         if pool is not None:
-            pool.shutdown(wait=wait)
+            pool.close(wait=wait)

@@ -20,6 +20,7 @@ TESTS = str(Path(__file__).parent.parent)
 PATH = os.pathsep.join(filter(None, [TESTS, os.environ.get("PYTHONPATH")]))
 INTERRUPTED = 130
 """The exit code that a shell shows for a program that ended by Ctrl-C."""
+PATIENCE = 60.0
 
 SCRIPT = """
 import sys
@@ -43,19 +44,25 @@ def household(tmp_path: Path) -> Iterator[Household]:
         yield household
 
 
+def committed(folder: Path) -> bool:
+    """Whether rows are visible: what a checkpoint has completed is committed a moment later."""
+    return any(folder.glob("*.parquet"))
+
+
 def check_goodbye(done: Done, line: str, household: Household) -> None:
     """One line, no traceback, the exit code of an interrupt, and no process left."""
     assert done.returncode == INTERRUPTED, str(done)
     assert done.stderr.splitlines() == [line], str(done)
     assert "Traceback" not in done.stdout, str(done)
-    assert household.wait_gone(10.0) == []
+    assert household.wait_gone(PATIENCE) == []
 
 
 def test_embedded_flights_job_is_interrupted_and_the_same_command_goes_on(tmp_path, household):
     output = tmp_path / "out"
     command = ("-m", "penstock.jobs", "run", "flights", "--local", "--output", str(output), "--every", "200ms")
-    first = household.python(*command, "--rate", "60000", cwd=tmp_path)
+    first = household.python(*command, "--rate", "20000", cwd=tmp_path)
     first.wait_line(r"checkpoint 1\.\d+ .*restarts 0")
+    first.wait_for(lambda: committed(output / "features"))
     first.interrupt()
     goodbye = f"penstock: interrupted; what is committed stays, and --output {output} goes on from there"
     check_goodbye(first.wait(), goodbye, household)
@@ -81,7 +88,7 @@ def check_equals_undisturbed(output: Path, elsewhere: Path) -> None:
 def test_same_command_in_a_second_terminal_takes_the_job_over_and_the_first_says_so(tmp_path, household):
     output = tmp_path / "out"
     command = ("-m", "penstock.jobs", "run", "flights", "--local", "--output", str(output), "--every", "50ms")
-    first = household.python(*command, "--rate", "30000", cwd=tmp_path)
+    first = household.python(*command, "--rate", "5000", cwd=tmp_path)  # so that it is not over when the second begins
     first.wait_line(r"checkpoint 1\.\d+ .*restarts 0")
     second = household.python(*command, "--rate", "60000", cwd=tmp_path)
     told, done = first.wait(), second.wait()
@@ -103,8 +110,9 @@ def test_script_is_interrupted_and_the_same_script_goes_on(tmp_path, household, 
             "script.py", str(out), rate, cwd=tmp_path, PYTHONPATH=PATH, RAY_AUTH_MODE=None, RAY_ADDRESS=None
         )
 
-    first = start("500")
+    first = start("200")
     first.wait_line("two checkpoints")
+    first.wait_for(lambda: committed(out))
     first.interrupt()
     check_goodbye(first.wait(), "penstock: interrupted", household)
     before = written(out)
@@ -116,4 +124,4 @@ def test_script_is_interrupted_and_the_same_script_goes_on(tmp_path, household, 
     assert "gaps 0, repeats 0" in second.stdout
     assert "restored from None" not in second.stdout
     assert written(out).select(expected().column_names).equals(expected())
-    assert household.wait_gone(10.0) == []
+    assert household.wait_gone(PATIENCE) == []

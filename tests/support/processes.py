@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +88,15 @@ class Program:
                 return line
         message = f"no line matched {pattern!r}: {self.wait()}"
         raise AssertionError(message)
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 120.0) -> None:
+        """Wait until something is so that the program does; fails, with all output, if it ends before or takes long."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if self.popen.poll() is not None or time.monotonic() > deadline:
+                message = f"it did not come to be: {self.wait(1.0)}"
+                raise AssertionError(message)
+            select.select([], [], [], 0.02)
 
     def interrupt(self) -> None:
         """Ctrl-C: a terminal sends SIGINT to the whole process group in its foreground."""
@@ -165,6 +174,10 @@ class Household:
                 if not _wait_end(process.pid, deadline - time.monotonic()):
                     return self.alive()
         return []
+
+    def wait_end(self, pid: int, seconds: float) -> None:
+        """Wait until a process has ended, ours or not; fails if it does not."""
+        assert _wait_end(pid, seconds), f"process {pid} is still there after {seconds:g} s"
 
     def _reap(self) -> None:
         """Take note of the ends of those that were handed to this process."""

@@ -252,16 +252,17 @@ def test_background_work_of_a_cancelled_query_that_has_not_begun_is_answered_wit
     scheduler = SerialScheduler()
     scheduler._pool._threads = 1
     query = scheduler.open("q")
-    gate, answers = threading.Event(), []
+    begun, gate, answers = threading.Event(), threading.Event(), []
 
     def ask():
-        query.background(lambda: gate.wait(30), answers.append, handle)
+        query.background(lambda: begun.set() or gate.wait(30), answers.append, handle)
         query.background(lambda: "not wanted", answers.append, handle)
         return BLOCKED
 
     handle = query.add(Script("r", ask))
     query.start()
     scheduler.turn()
+    assert begun.wait(30)
     query.cancel()
     assert query.why() == ["r is done; its end waits for dependency: 2 pieces of background work"]
     gate.set()
