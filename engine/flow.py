@@ -24,7 +24,8 @@ from .operators.protocol import OperatorConfig, SinkConfig
 from .partitioning import Broadcast, Exchanging, Gather, HashPartitioning, RangePartitioning, RoundRobin
 from .pipelines import plan_job
 from .placement import Placement
-from .relations import FLUSH, AtBarrier, Relation
+from .relations import FLUSH, AtBarrier
+from .sequences import Sequences
 from .sinks.collect import CollectSink
 from .sinks.parquet import ParquetSink
 from .sources.csv import CsvSource
@@ -157,7 +158,7 @@ class Flow(Graph):
         return explain(plan_job(self, parallelism))
 
 
-class Stream(Joins, Relation):
+class Stream(Joins, Sequences):
     """The rows that one node of a flow gives. Streams are values: a method gives a new one and changes nothing."""
 
     def __init__(self, flow: Flow, id: str) -> None:

@@ -32,7 +32,9 @@ from .operators import (
     MapBatches,
     MarkDistinct,
     MergeJoin,
+    Pack,
     Project,
+    Shuffle,
     Sort,
     StreamAggregate,
     TopN,
@@ -49,6 +51,7 @@ When: TypeAlias = Literal["by round", "at barriers", "at the end", "mixed"]
 _AT_ONCE = (Filter, Project, MapBatches, Unnest, LookupJoin, Limit, MarkPart)
 _WITH_THE_ROUND = (Distinct, MarkDistinct, Regroup, Union, MergeJoin)
 _GROUP_BY_GROUP = (StreamAggregate, Window)
+_BLOCK_BY_BLOCK = (Shuffle, Pack)
 _ALL_TOGETHER = (Sort, TopN, HashAggregate)
 
 _WORDS = {
@@ -131,7 +134,7 @@ def _behind(node: Node, inputs: Sequence[Coming], ordered: bool) -> Coming:
     mixed = next((each for each in inputs if each.when == "mixed"), None)
     if mixed is not None:
         return mixed
-    if isinstance(config, _GROUP_BY_GROUP):
+    if isinstance(config, _GROUP_BY_GROUP + _BLOCK_BY_BLOCK):
         return _behind_groups(node, inputs[0])
     if isinstance(config, _WITH_THE_ROUND) or getattr(config, "keeps_rounds", False):
         return _together(node, inputs)
@@ -155,7 +158,8 @@ def _behind_hash_join(node: Node, inputs: Sequence[Coming]) -> Coming:
 def _behind_groups(node: Node, before: Coming) -> Coming:
     if before.when == "at the end" or (before.when == "at barriers" and not node.hold):
         return before
-    return Coming("mixed", f"{node.id} gives a group when the next one begins, which may be in a later round")
+    what = "a group when the next one begins" if isinstance(node.config, _GROUP_BY_GROUP) else "a block when it is full"
+    return Coming("mixed", f"{node.id} gives {what}, which may be in a later round")
 
 
 def _together(node: Node, inputs: Sequence[Coming]) -> Coming:

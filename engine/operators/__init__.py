@@ -17,7 +17,9 @@ from .lookup_join import LookupJoin
 from .map_batches import MapBatches
 from .mark_distinct import MarkDistinct
 from .merge_join import MergeJoin
+from .pack import Pack
 from .project import Project
+from .shuffle import Shuffle
 from .sort import Sort
 from .sorting import SortKey
 from .stream_aggregate import StreamAggregate
@@ -41,7 +43,9 @@ __all__ = [
     "MapBatches",
     "MarkDistinct",
     "MergeJoin",
+    "Pack",
     "Project",
+    "Shuffle",
     "Sort",
     "SortKey",
     "StreamAggregate",
