@@ -19,7 +19,8 @@ from .errors import ConfigurationError, FlowError
 from .explain import explain
 from .graph import Graph, Node, NodeConfig
 from .joins import Joins
-from .operators import Filter, MapBatches, Project, Union, Unnest
+from .operators import Filter, MapBatches, Mix, Project, Union, Unnest
+from .operators.mix import AtEnd
 from .operators.protocol import OperatorConfig, SinkConfig
 from .partitioning import Broadcast, Exchanging, Gather, HashPartitioning, RangePartitioning, RoundRobin
 from .pipelines import plan_job
@@ -93,6 +94,26 @@ class Flow(Graph):
     ) -> Stream:
         """Read Arrow IPC files, one split a file."""
         return self.from_source(IpcSource(path), name=name, rate=rate)
+
+    def mix(
+        self,
+        weights: Mapping[Stream, float],
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        at_end: AtEnd = "stop",
+        at_barrier: AtBarrier = FLUSH,
+        name: str | None = None,
+    ) -> Stream:
+        """The rows of several streams of one schema, each in its order, interleaved at random in the ratio of their
+        ``weights``. Whose turn it is depends on ``seed``, ``epoch`` and the position alone.
+
+        ``at_end``: when it is the turn of a stream that has ended, "stop" ends the mixture (the others' rows that are
+        left are not read), "go on" goes on with the others. Sources are read in the ratio of the weights; what comes
+        early nevertheless, because streams are cut or filtered differently, waits, on disk if it is much.
+        """
+        config = Mix(tuple(weights.values()), seed, epoch, at_end)
+        return self.apply(config, [stream._gathered() for stream in weights], name=name, at_barrier=at_barrier)
 
     # ------------------------------------------------------------------ building
 

@@ -8,8 +8,9 @@ Rules:
 2. Behind a partitioned exchange a pipeline begins with ``Regroup``, under the exchange's id.
 3. Sources that feed a merge join are read in whole splits, and must have equally many: round ``r`` of lane ``l`` is the
    same split set on both sides. Not so if all rows of both sides come at the end (``rounds_kept``).
-4. Where the branches of a fork meet again, ports are spooled: the fork can then always send to the other branch.
-5. What leads to no sink is left out.
+4. Sources of a mixture are read in the ratio of its weights: their rounds are as long.
+5. Where the branches of a fork meet again, ports are spooled: the fork can then always send to the other branch.
+6. What leads to no sink is left out.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import cast
 
 from .errors import ConfigurationError, FlowError, PenstockError
 from .graph import Graph, Node, Order
-from .operators import MergeJoin
+from .operators import MergeJoin, Mix
 from .operators.protocol import OperatorConfig
 from .operators.regroup import Regroup
 from .partitioning import Broadcast, Exchanging, Gather, wire_schema
@@ -94,7 +95,19 @@ def _plan_source(graph: LiveGraph, node: Node, rate: float | None) -> SourcePlan
     except PenstockError as error:
         raise error.at(node.id) from error
     pace = rate if rate is not None and node.rate else node.rate
-    return SourcePlan(node.id, config, config.schema, splits, None if joined else ROUND_QUOTA, pace)
+    return SourcePlan(node.id, config, config.schema, splits, None if joined else _quota(graph, node), pace)
+
+
+def _quota(graph: LiveGraph, source: Node) -> int:
+    """Rows of a lane's round. Where the source goes into mixtures, in the ratio of the weights: so what comes in one
+    round is about what leaves in it."""
+    quota = float(ROUND_QUOTA)
+    for node in graph.nodes.values():
+        if isinstance(node.config, Mix):
+            ports = zip(node.inputs, node.config.weights, strict=True)
+            weights = [weight for stream, weight in ports if source.id in graph.sources_of(stream)]
+            quota *= max(weights) / max(node.config.weights) if weights else 1
+    return max(1, round(quota))
 
 
 def _check_co_partitioned(graph: LiveGraph, sources: dict[str, SourcePlan], joins: set[str]) -> None:

@@ -32,6 +32,7 @@ from .operators import (
     MapBatches,
     MarkDistinct,
     MergeJoin,
+    Mix,
     Pack,
     Project,
     Shuffle,
@@ -131,6 +132,8 @@ def _behind(node: Node, inputs: Sequence[Coming], ordered: bool) -> Coming:
         return Coming("at the end" if at_the_end else "at barriers", f"{node.id} gives all of them together")
     if isinstance(config, HashJoin | ReplicatedJoin):
         return _behind_hash_join(node, inputs)
+    if isinstance(config, Mix):
+        return Coming("mixed", f"{node.id} gives rows when it is their turn, which may be in a later round")
     mixed = next((each for each in inputs if each.when == "mixed"), None)
     if mixed is not None:
         return mixed

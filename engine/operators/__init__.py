@@ -17,6 +17,7 @@ from .lookup_join import LookupJoin
 from .map_batches import MapBatches
 from .mark_distinct import MarkDistinct
 from .merge_join import MergeJoin
+from .mix import Mix
 from .pack import Pack
 from .project import Project
 from .shuffle import Shuffle
@@ -43,6 +44,7 @@ __all__ = [
     "MapBatches",
     "MarkDistinct",
     "MergeJoin",
+    "Mix",
     "Pack",
     "Project",
     "Shuffle",

@@ -39,17 +39,7 @@ class Union:
         """The columns of the first stream; those of the others have the same names and types, in the same order."""
         if self.ports < 2:
             raise FlowError("union: it needs two streams or more", "give another stream")
-        check_inputs(self.kind, inputs, self.ports)
-        wanted = [(field.name, field.type) for field in inputs[0]]
-        for number, schema in enumerate(inputs):
-            if [(field.name, field.type) for field in schema] != wanted:
-                columns = f"({_columns(schema)}), the first has ({_columns(inputs[0])})"
-                raise FlowError(
-                    f"union: stream {number + 1} has columns {columns}",
-                    "project all streams to the same columns, in the same order and of the same types",
-                )
-        nullable = [any(schema.field(place).nullable for schema in inputs) for place in range(len(wanted))]
-        return pa.schema([field.with_nullable(null) for field, null in zip(inputs[0], nullable, strict=True)])
+        return same_columns(self.kind, inputs, self.ports)
 
     def build(self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None) -> RunningUnion:
         """A running union with the batches of ``restored``."""
@@ -149,6 +139,21 @@ class RunningUnion(Stateless):
 
     def _conformed(self, records: pa.RecordBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(records.columns, schema=self._schema)
+
+
+def same_columns(kind: str, inputs: Sequence[pa.Schema], ports: int) -> pa.Schema:
+    """The columns of the first stream; raises FlowError unless the others have the same names and types, in order."""
+    check_inputs(kind, inputs, ports)
+    wanted = [(field.name, field.type) for field in inputs[0]]
+    for number, schema in enumerate(inputs):
+        if [(field.name, field.type) for field in schema] != wanted:
+            columns = f"({_columns(schema)}), the first has ({_columns(inputs[0])})"
+            raise FlowError(
+                f"{kind}: stream {number + 1} has columns {columns}",
+                "project all streams to the same columns, in the same order and of the same types",
+            )
+    nullable = [any(schema.field(place).nullable for schema in inputs) for place in range(len(wanted))]
+    return pa.schema([field.with_nullable(null) for field, null in zip(inputs[0], nullable, strict=True)])
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -60,7 +60,17 @@ def first_rows():
     return source(Flow("f"), "a").limit(3, per="window")
 
 
-PLANS = [chain, aggregation, merge_join, hash_join, union, diamond, merging_diamond, first_rows]
+def sequences():
+    groups = source(Flow("f"), "a").shuffle(4, seed=1).aggregate(by=["k"], tokens=("v", "collect_list"))
+    return groups.pack(3, documents="of")
+
+
+def mixture():
+    flow = Flow("f")
+    return flow.mix({source(flow, "a"): 3, source(flow, "b").shuffle(2): 1}, at_end="go on")
+
+
+PLANS = [chain, aggregation, merge_join, hash_join, union, diamond, merging_diamond, first_rows, sequences, mixture]
 SETS = [
     {"a": table((1, 1), (1, 2), (2, 3)), "b": table((1, 10), (3, 30))},
     {"a": table(), "b": table((4, 40))},

@@ -9,8 +9,9 @@ from penstock.engine.pipelines import plan_job
 from penstock.engine.plan import JobPlan
 from support.engine_simulation_flows import JOB, LANES, PLAIN, QUOTA, Disk
 from support.exchange_flows import EXCHANGES
+from support.sequence_flows import SEQUENCES
 
-SHAPES = (*PLAIN, *EXCHANGES)
+SHAPES = (*PLAIN, *EXCHANGES, *SEQUENCES)
 WIDEST = 4
 PARTS = 6
 
