@@ -27,7 +27,7 @@ _LIMIT = 2**63
 def check_seed(kind: str, seed: int, epoch: int = 0) -> None:
     """Seed and epoch fit into a key; raises FlowError."""
     for name, value in (("seed", seed), ("epoch", epoch)):
-        if not isinstance(value, int) or not 0 <= value < _LIMIT:
+        if not 0 <= value < _LIMIT:
             raise FlowError(f"{kind}: {name} {value!r} is impossible", "give a whole number from 0 to 2**63 - 1")
 
 
