@@ -15,7 +15,7 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -119,9 +119,7 @@ class CoordinatorActor:
     def wait_status(self, version: tuple[str, int] | None, timeout: float) -> Versioned:
         """The status, as soon as its version is another than the one given, or after ``timeout`` seconds."""
         self._departure.heard()
-        found = self._host.wait_status(version, timeout)
-        skipped = tuple(map(str, self._supervisor.skipped))
-        return replace(found, status=replace(found.status, skipped=skipped)) if skipped else found
+        return self._host.wait_status(version, timeout)
 
     @ray.method(concurrency_group="users")
     def placement(self) -> dict[TaskId, Seat]:

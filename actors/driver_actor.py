@@ -30,7 +30,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from ..coordinator.events import Event, TaskFailed
-from ..coordinator.poison import SplitName
+from ..coordinator.splits import SplitName
 from ..engine.edges import Frame, Upstream
 from ..engine.identity import Attempt, TaskId
 from ..engine.scheduler.pool import PoolScheduler
@@ -209,7 +209,7 @@ class DriverActor:
         self._coordinator = deployment.coordinator
         task, known = deployment.command.task, self._host
         say = partial(self._say_split, task, deployment.command.attempt) if deployment.cautious else None
-        self._guard.begin(say, deployment.skipped)
+        self._guard.begin(say, frozenset(each.name for each in deployment.command.skipped))
         host = self._host_of(task)
         peers = {peer: Neighbour(peer, actor) for peer, actor in deployment.peers.items()}
         host.post(replace(deployment, peers=peers))

@@ -18,7 +18,6 @@ from typing import Any
 import ray
 
 from ..coordinator.commands import DeployTask
-from ..coordinator.poison import SplitName
 from ..engine.identity import Attempt, TaskId
 from .calls import gone_for_good, short_reason, when_done
 from .messages import (
@@ -90,10 +89,10 @@ class RayDriverCalls:
         """Have the process of the seat drop what it holds."""
         self._actors[seat].clear.remote()
 
-    def deploy(self, command: DeployTask, cautious: bool, skipped: frozenset[SplitName]) -> None:
+    def deploy(self, command: DeployTask, cautious: bool) -> None:
         """Post ``AttemptAccepted`` when a process has taken the order, ``CallFailed`` if none ever will."""
         peers = {task: self._drivers[task] for task in (command.task, *self._neighbours(command.task))}
-        deployment = Deployment(command, peers, self._coordinator, cautious, skipped)
+        deployment = Deployment(command, peers, self._coordinator, cautious)
 
         def ended(identity: Any, error: BaseException | None) -> None:
             failed = None if error is None else _call_failed(command.task, command.attempt, error)

@@ -37,7 +37,7 @@ from .audit import Audit, audit_job
 from .calls import short_reason
 from .cleaning import clean_outputs
 from .departure import LastWords, answers_of, end_actors, leave_for_good, statistics_of
-from .job_face import JobFace
+from .job_face import JobFace, cannot_be_asked
 from .messages import Address, Identity, Seat, Versioned
 from .resuming import Place
 from .storage.log import read_log
@@ -77,7 +77,7 @@ class Job(JobFace):
         self.tie = tie
         self.folder = place.folder
         self.folder_stays = place.stays
-        self._coordinator = coordinator
+        self._address: Address = coordinator
         #: by seat: the driver actor of each task, and the spare ones
         self._actors = dict(drivers)
         self._release = place.release
@@ -98,6 +98,14 @@ class Job(JobFace):
     def tasks(self) -> list[TaskId]:
         """All tasks of the job."""
         return self.plan.tasks()
+
+    @property
+    def _coordinator(self) -> Address:
+        """The coordinator's actor, as long as it can be asked."""
+        if self._closed or not ray.is_initialized():
+            why = "its processes have ended" if self._closed else "this script is not connected to its cluster any more"
+            raise cannot_be_asked(self.name, why)
+        return self._address
 
     @property
     def _drivers(self) -> dict[TaskId, Address]:
@@ -165,10 +173,7 @@ class Job(JobFace):
             cause = error.cause
             raise (cause if isinstance(cause, PenstockError) else error) from None
         except ActorDiedError as error:
-            raise TaskLostError(
-                f"the coordinator of job {self.name!r} is gone: {short_reason(error)}",
-                "run the flow again with the same checkpoint folder: it goes on from the last checkpoint",
-            ) from error
+            raise cannot_be_asked(self.name, f"its coordinator is gone: {short_reason(error)}") from error
 
     # ------------------------------------------------------------------ questions
 
@@ -255,21 +260,25 @@ class Job(JobFace):
 
     def _leave(self) -> None:
         """The script ends, and nobody asks any more."""
+        self._closed = True
         try:
             if ray.is_initialized():
-                self._close()
+                self._end_processes()
+            clean_outputs(self.plan, self.folder, self._generation)
         finally:
             self._release()
+
+    def _end_processes(self) -> None:
+        if self.tie is Tie.OWNER:
+            end_actors([self._address])
+            end_actors(self._actors.values())
+        self._actors = dict.fromkeys(self._actors)
 
     def _close(self) -> None:
         self._closed = True
         if self._at_exit is not None:
             self._at_exit.call_off()
-        if self.tie is Tie.OWNER:
-            end_actors([self._coordinator])
-            end_actors(self._actors.values())
-        self._actors = dict.fromkeys(self._actors)
-        self._coordinator = None
+        self._end_processes()
         try:
             if self.tie is Tie.OWNER:
                 clean_outputs(self.plan, self.folder, self._generation)

@@ -34,7 +34,7 @@ from ..coordinator.kinds import CheckpointKind, StopMode
 from ..coordinator.manifest import Manifest
 from ..coordinator.requests import SavepointResult
 from ..coordinator.statistics import JobStatus, Overview
-from ..engine.errors import ConfigurationError
+from ..engine.errors import ConfigurationError, TaskLostError
 from ..engine.identity import CheckpointId
 from ..engine.sources.files import absolute
 from .messages import UNKNOWN_TIME
@@ -213,6 +213,12 @@ class JobFace(ABC):
         if status.is_over:
             raise _over(status, "", remedy)
         return status
+
+
+def cannot_be_asked(job: str, why: str) -> TaskLostError:
+    """The error for a question to a job whose processes are gone."""
+    remedy = "run the flow again with the same checkpoint folder: it goes on from the last checkpoint"
+    return TaskLostError(f"job {job!r} cannot be asked: {why}", remedy)
 
 
 def _is_answered(request: str, asked_of: int, status: JobStatus) -> bool:

@@ -26,8 +26,8 @@ from ..coordinator.commands import (
     TriggerCheckpoint,
 )
 from ..coordinator.events import Event, TaskFailed, TaskLost
-from ..coordinator.poison import SplitName
 from ..coordinator.settings import Settings
+from ..coordinator.splits import SplitName
 from ..engine.channel_state import Restored
 from ..engine.edges import Frame, Upstream
 from ..engine.errors import PenstockError
@@ -73,8 +73,6 @@ class Deployment:
     coordinator: Address
     cautious: bool = False
     """Whether the attempt says which split it is about to read, each time."""
-    skipped: frozenset[SplitName] = frozenset()
-    """Splits that are not read any more."""
 
 
 # ---- posted to the thread that owns a task

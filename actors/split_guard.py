@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from ..coordinator.poison import SplitName
+from ..coordinator.splits import SplitName
 from ..engine.plan import JobPlan
 from ..engine.sources.protocol import Split
 

@@ -29,8 +29,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ..coordinator.commands import DeployTask
-from ..coordinator.events import Event, ProcessReady, TaskFailed, TaskLost
-from ..coordinator.poison import PoisonPolicy, PoisonWatch, Skipped, SplitName
+from ..coordinator.events import Event, ProcessReady, SplitSkipped, TaskFailed, TaskLost
+from ..coordinator.poison import PoisonPolicy, PoisonWatch
+from ..coordinator.splits import SplitName
 from ..engine.identity import Attempt, TaskId
 from .messages import (
     UNKNOWN_TIME,
@@ -72,7 +73,7 @@ class DriverCalls(Protocol):
     def clear(self, seat: Seat) -> None:
         """Have the process of a spare seat drop what it holds: it is nobody's any more."""
 
-    def deploy(self, command: DeployTask, cautious: bool, skipped: frozenset[SplitName]) -> None:
+    def deploy(self, command: DeployTask, cautious: bool) -> None:
         """Tell ``AttemptAccepted`` when a process has taken the order, ``CallFailed`` if none ever will."""
 
     def order(self, command: Order) -> None:
@@ -129,21 +130,19 @@ class Supervisor:
         """The seat of every task."""
         return dict(self._seat_of)
 
-    @property
-    def skipped(self) -> tuple[Skipped, ...]:
-        """The splits that are not read any more."""
-        return self._poison.skipped
-
     def perform(self, command: DeployTask | Order) -> None:
         """Hand an order to the process of its task."""
         if isinstance(command, DeployTask):
-            skipped = frozenset(each.name for each in self._poison.skipped)
-            self._calls.deploy(command, self._poison.is_cautious(command.task), skipped)
+            self._calls.deploy(command, self._poison.is_cautious(command.task))
         else:
             self._calls.order(command)
 
     def handle(self, message: ProcessMessage) -> list[Event]:
         """Take note of what became of a process; the events that follow from it."""
+        events = self._noted(message)
+        return [*(SplitSkipped(each, UNKNOWN_TIME) for each in self._poison.take_skipped()), *events]
+
+    def _noted(self, message: ProcessMessage) -> list[Event]:
         match message:
             case ProcessAppeared(identity):
                 return self._appeared(identity)

@@ -27,6 +27,7 @@ from ..engine.identity import Attempt, BarrierKind, CheckpointId, CommitPermit, 
 from .events import Failure
 from .kinds import StopMode
 from .manifest import LogEntry, Manifest
+from .splits import Skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ class DeployTask:
     finished: bool = False
     """Every task of the vertex had finished: the operators need not be built. Sources end at once, others pass the end
     on; the acknowledgement may then say ``finished_on_restore``. Building and ending them as usual is right as well."""
+    skipped: tuple[Skipped, ...] = ()
+    """Splits that are to have no rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .commands import Command
 from .execution_graph import ExecutionGraph
 from .log_writer import LogWriter
 from .manifest import Claim
 from .settings import Settings
+from .splits import Skipped
 from .tasks import TaskTable
 
 
@@ -24,10 +27,17 @@ class Context:
         self.generation = 0
         #: The claim that made the job ours; None until it stands.
         self.claim: Claim | None = None
+        #: Splits that are not read any more.
+        self.skipped: tuple[Skipped, ...] = ()
         #: The largest time that any event told.
         self.now = float("-inf")
         #: The orders of the event being handled.
         self.out: list[Command] = []
+
+    def skip(self, skipped: Iterable[Skipped]) -> None:
+        """Read these splits no more; what is known is not said again."""
+        known = {each.name for each in self.skipped}
+        self.skipped += tuple(each for each in skipped if each.name not in known)
 
     def order(self, command: Command) -> None:
         self.out.append(command)

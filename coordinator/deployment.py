@@ -81,6 +81,7 @@ class Deployment:
                 record.process,
                 latest.root if latest is not None else "",
                 task.vertex in finished,
+                context.skipped,
             )
             context.order(record.deploy)
 

@@ -16,6 +16,7 @@ from ..engine.identity import Attempt, CheckpointId, Committable, StateHandle, T
 from .kinds import StopMode
 from .manifest import LogEntry
 from .reasons import FailureReason
+from .splits import Skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +300,14 @@ class UnpinRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class SplitSkipped:
+    """A split has ended its task too often, and is not to be read any more; told before the loss that it is for."""
+
+    skipped: Skipped
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlinePassed:
     """The time that ``next_deadline`` named has come."""
 
@@ -329,5 +338,6 @@ Event: TypeAlias = (
     | SavepointFailed
     | PinRequested
     | UnpinRequested
+    | SplitSkipped
     | DeadlinePassed
 )

@@ -96,6 +96,7 @@ class Job:
 
     def _restore(self, manifest: Manifest) -> None:
         self.restored_from = manifest.checkpoint
+        self.context.skip(manifest.skipped)
         self.committing.restore(manifest)
 
     def _import(self, snapshot: Snapshot) -> None:
@@ -121,6 +122,8 @@ class Job:
         """A coordinator before us has done everything but to say so."""
         self.context.generation = decision.generation
         self.completion.completed.restore(decision.manifests)
+        if decision.manifests:
+            self.context.skip(decision.manifests[-1].skipped)
         self.end(JobState(decision.ended.status))
 
     # --- at work -------------------------------------------------------------------------------------------------

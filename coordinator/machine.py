@@ -35,6 +35,7 @@ from .events import (
     SavepointFailed,
     SavepointRequested,
     SavepointStored,
+    SplitSkipped,
     StopRequested,
     TaskAcked,
     TaskCommitted,
@@ -208,6 +209,8 @@ class Coordinator:
                 record = self._context.tasks.get(task)
                 if record is not None and job.deployment.process_ready(record, incarnation):
                     self._note_loss(TaskLost(task, record.attempt, "another process took its place", event.now))
+            case SplitSkipped(skipped):
+                self._context.skip((skipped,))
             case DeadlinePassed():
                 pass
             case _:

@@ -20,6 +20,7 @@ from typing import TypeAlias
 import msgspec
 
 from ..engine.identity import CheckpointId, Committable, StateHandle, TaskId
+from .splits import Skipped
 
 FORMAT = 3
 """Version of the form, stored in every entry. 2: manifests with a root, a kind and operators; pins. 3: files of
@@ -92,6 +93,8 @@ class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True):
     """Where the savepoint lies that the job stops with."""
     request: str = ""
     """The asker's name for that savepoint."""
+    skipped: tuple[Skipped, ...] = ()
+    """Splits that are not read any more, as they would end whoever reads them."""
 
 
 class Pinned(msgspec.Struct, frozen=True, tag="pinned", kw_only=True):

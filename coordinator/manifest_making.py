@@ -61,6 +61,7 @@ def make_manifest(
         lanes=context.graph.lanes,
         savepoint=pending.location,
         request=pending.request.name,
+        skipped=context.skipped,
     )
 
 

@@ -8,7 +8,8 @@ Rules:
    a loss are *cautious*, and the first death blames nobody.
 3. Blamed ``limit`` times without another split of the task in between, it is poison. An error that would be made again
    anyway needs no repetition. Then the job stops with the split's name, or, if the user said so, skips it from now on.
-4. What was skipped is remembered in order, with the reason.
+4. That it is skipped is said once, to be written down (``take_skipped``): checkpoints say what was skipped up to them,
+   so that it is known after any death.
 """
 
 from __future__ import annotations
@@ -17,28 +18,7 @@ from dataclasses import dataclass, replace
 
 from ..engine.identity import Attempt, TaskId
 from .events import Failure
-
-
-@dataclass(frozen=True, slots=True)
-class SplitName:
-    """A split of a source."""
-
-    source: str
-    split: str
-
-    def __str__(self) -> str:
-        return f"split {self.split} of {self.source}"
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A split that is not read any more, and why."""
-
-    name: SplitName
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.name} was skipped: {self.reason}"
+from .splits import Skipped, SplitName
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +47,13 @@ class PoisonWatch:
     def __init__(self, policy: PoisonPolicy) -> None:
         self._policy = policy
         self._tasks: dict[TaskId, _Suspicion] = {}
-        self._skipped: dict[SplitName, Skipped] = {}
+        #: decided since it was last asked for
+        self._skipped: list[Skipped] = []
 
-    @property
-    def skipped(self) -> tuple[Skipped, ...]:
-        """What is not read any more."""
-        return tuple(self._skipped.values())
+    def take_skipped(self) -> list[Skipped]:
+        """What is not read any more from now on."""
+        taken, self._skipped = self._skipped, []
+        return taken
 
     def is_cautious(self, task: TaskId) -> bool:
         """Whether the task must say what it reads before it does."""
@@ -108,7 +89,7 @@ class PoisonWatch:
             return failure
         times = "" if held.times == 1 else f" {held.times} times"
         if self._policy.skip:
-            self._skipped[name] = Skipped(name, f"it has ended {task}{times}: {failure.message}")
+            self._skipped.append(Skipped(name, f"it has ended {task}{times}: {failure.message}"))
             held.blamed, held.times = None, 0
             return replace(failure, retry=True)
         remedy = f"correct or remove the split, or skip it: ps.Runtime(skip_poison=True); {failure.remedy}"

@@ -33,6 +33,7 @@ def describe(job: Job) -> JobStatus:
         savepoints=checkpoints.savepoints.results,
         pins=completed.pins,
         refused_pins=tuple(job.pins.refused),
+        skipped=tuple(map(str, context.skipped)),
     )
 
 

@@ -25,7 +25,7 @@ from ..actors.cleaning import clean_outputs
 from ..actors.coordinator_files import CoordinatorFiles
 from ..actors.coordinator_host import CoordinatorHost
 from ..actors.interrupts import tell_interrupts_briefly
-from ..actors.job_face import JobFace
+from ..actors.job_face import JobFace, cannot_be_asked
 from ..actors.messages import Arrived, Deployment, Order, Ordered, ProcessMessage, Versioned
 from ..actors.origin import Claim, find_start
 from ..actors.resuming import Place, check_resume, place_in
@@ -217,6 +217,8 @@ class LocalJob(JobFace):
         return wait_for_status(self.status(), self._next_status, condition, timeout)
 
     def _next_status(self, timeout: float) -> JobStatus:
+        if self._closed:
+            raise cannot_be_asked(self.name, "it was shut down")
         self._known = self._coordinator.wait_status(self._known.version, timeout)
         status: JobStatus = self._known.status
         return status

@@ -8,7 +8,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import penstock as ps
-from penstock.engine.errors import ConfigurationError, UserCodeError
+from penstock.engine.errors import ConfigurationError, TaskLostError, UserCodeError
 
 SPLITS = 12
 
@@ -110,6 +110,15 @@ def test_rows_that_a_limit_left_unread_are_no_gap(tmp_path, monkeypatch):
     assert source.rows + source.needless == 400_000
     assert "more not needed" in str(audit)
     assert job.result("out").num_rows == 10
+
+
+def test_job_that_was_shut_down_does_not_wait_for_its_end(tmp_path):
+    job = ps.run_local(sums(tmp_path / "out", rate=50.0))
+    job.wait_until(lambda status: status.state == "running", 60)
+    job.shutdown()
+    assert job.status().state == "running", "the last that was heard"
+    with pytest.raises(TaskLostError, match="cannot be asked: it was shut down"):
+        job.wait()
 
 
 def test_cancelled_job_can_be_resumed(tmp_path):

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from penstock.actors.launch import run
 from penstock.actors.messages import Identity
 from penstock.actors.settings import Checkpoints
-from penstock.engine.errors import ConfigurationError, UserCodeError
+from penstock.engine.errors import ConfigurationError, TaskLostError, UserCodeError
 from penstock.engine.flow import Flow
 from penstock.engine.identity import TaskId
 from support.ray_jobs import expected, fails_at, gather_flow, tables, written
@@ -190,6 +191,18 @@ def test_checkpoint_on_request_is_taken_without_an_interval(jobs: Any, tmp_path:
     assert job.status().checkpoints_completed == 2
     job.wait(PATIENCE)
     assert_exactly_once(tmp_path / "out")
+
+
+def test_job_that_ended_without_a_word_is_an_error_and_no_wait(jobs: Any, tmp_path: Path) -> None:
+    job = jobs(gather_flow(tmp_path / "out", rate=PACE))
+    ray.kill(job._coordinator)
+    with pytest.raises(TaskLostError, match="its coordinator is gone"):
+        job.status()
+    job.shutdown()
+    for question in (job.status, job.wait):
+        with pytest.raises(TaskLostError, match="its processes have ended") as caught:
+            question()
+        assert "goes on from the last checkpoint" in caught.value.remedy
 
 
 def test_statistics_and_reasons_tell_of_every_task(jobs: Any, tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from penstock.actors.messages import (
 )
 from penstock.actors.supervisor import MISSES, Supervisor
 from penstock.coordinator.commands import DeployTask, StartTask
-from penstock.coordinator.events import Event, Failure, ProcessReady, TaskFailed, TaskLost
-from penstock.coordinator.poison import PoisonPolicy, SplitName
+from penstock.coordinator.events import Event, Failure, ProcessReady, SplitSkipped, TaskFailed, TaskLost
+from penstock.coordinator.poison import PoisonPolicy
+from penstock.coordinator.splits import SplitName
 from penstock.engine.identity import Attempt, TaskId
 
 TASK = TaskId("source", 0)
@@ -48,8 +49,8 @@ class RecordedCalls:
     def clear(self, seat: Seat) -> None:
         self.made.append(("clear", seat))
 
-    def deploy(self, command: DeployTask, cautious: bool, skipped: frozenset[SplitName]) -> None:
-        self.made.append(("deploy", command, cautious, skipped))
+    def deploy(self, command: DeployTask, cautious: bool) -> None:
+        self.made.append(("deploy", command, cautious))
 
     def order(self, command: object) -> None:
         self.made.append(("order", command))
@@ -183,7 +184,7 @@ def test_deployments_and_orders_go_their_own_ways() -> None:
     deploy = DeployTask(TASK, SECOND, (), ((TASK, SECOND),), None)
     made.perform(deploy)
     made.perform(StartTask(TASK, SECOND))
-    assert calls.made == [("deploy", deploy, False, frozenset()), ("order", StartTask(TASK, SECOND))]
+    assert calls.made == [("deploy", deploy, False), ("order", StartTask(TASK, SECOND))]
 
 
 def test_process_that_answers_is_never_taken_for_hung() -> None:
@@ -299,13 +300,14 @@ def test_split_whose_reading_fails_is_skipped_in_the_next_attempt_on_request() -
     calls, name = RecordedCalls(), SplitName("source", "7")
     made = Supervisor([TASK], calls, poison=PoisonPolicy(skip=True))
     made.handle(SplitBegun(TASK, FIRST, name, raised=True))
-    (event,) = made.handle(TaskFailed(TASK, FIRST, Failure("no Parquet file", retry=False), 0.0))
+    skipped, event = made.handle(TaskFailed(TASK, FIRST, Failure("no Parquet file", retry=False), 0.0))
+    assert isinstance(skipped, SplitSkipped)
+    assert skipped.skipped.name == name
     assert isinstance(event, TaskFailed)
     assert event.failure.retry
     deploy = DeployTask(TASK, SECOND, (), ((TASK, SECOND),), None)
     made.perform(deploy)
-    assert calls.made[-1] == ("deploy", deploy, True, frozenset({name}))
-    assert [each.name for each in made.skipped] == [name]
+    assert calls.made[-1] == ("deploy", deploy, True)
 
 
 def test_error_that_is_no_splits_fault_is_passed_on_as_it_is() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from penstock.coordinator.events import Failure
-from penstock.coordinator.poison import PoisonPolicy, PoisonWatch, SplitName
+from penstock.coordinator.poison import PoisonPolicy, PoisonWatch
+from penstock.coordinator.splits import SplitName
 from penstock.engine.identity import Attempt, TaskId
 
 TASK, OTHER = TaskId("numbers", 0), TaskId("numbers", 1)
@@ -86,12 +87,13 @@ def test_poison_is_skipped_on_request_and_recorded() -> None:
     failure = die(made, 2, BAD)
     assert failure is not None
     assert failure.retry
-    assert [str(each) for each in made.skipped] == [
+    assert [str(each) for each in made.take_skipped()] == [
         "split 7 of numbers was skipped: it has ended numbers[0] 2 times: killed"
     ]
+    assert made.take_skipped() == []
 
 
 def test_split_with_a_lasting_error_is_skipped_at_once_on_request() -> None:
     made = watch(skip=True)
     assert made.raised(TASK, attempt(1), BAD, LASTING).retry
-    assert [each.name for each in made.skipped] == [BAD]
+    assert [each.name for each in made.take_skipped()] == [BAD]

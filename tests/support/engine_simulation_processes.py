@@ -34,7 +34,6 @@ from penstock.actors.transport.protocol import BrokenLink
 from penstock.coordinator.commands import Command, DeployTask
 from penstock.coordinator.events import DeadlinePassed, Event
 from penstock.coordinator.machine import Coordinator
-from penstock.coordinator.poison import SplitName
 from penstock.coordinator.settings import Settings
 from penstock.engine.edges import Frame, Upstream
 from penstock.engine.identity import Attempt, TaskId
@@ -305,7 +304,7 @@ class Calls:
     def clear(self, seat: TaskId) -> None:
         """There are no spares."""
 
-    def deploy(self, command: DeployTask, cautious: bool, skipped: frozenset[SplitName]) -> None:
+    def deploy(self, command: DeployTask, cautious: bool) -> None:
         peers = dict.fromkeys(neighbours_of(self._caller.plan, command.task))
         deployment = Deployment(command, peers, None)
         self._until_answered(
