@@ -25,6 +25,7 @@ from ..coordinator import commands
 from ..coordinator.commands import Command, DeployTask
 from ..coordinator.events import DeadlinePassed, Event
 from ..coordinator.machine import Coordinator
+from ..coordinator.statistics import JobStatus
 from ..engine.errors import InternalError
 from .coordinator_files import CoordinatorFiles
 from .mailbox import Mailbox
@@ -60,8 +61,11 @@ class CoordinatorHost:
         drivers: Callable[[Callable[[ProcessMessage], None]], Drivers],
         validate: bool = False,
         period: float | None = None,
+        told: Callable[[JobStatus], None] | None = None,
     ) -> None:
         self._core = core
+        #: is told of each new status, on the thread; must not block
+        self._told = told
         #: seconds between two beats, and when the next one is due; None: never
         self._period = period
         self._beat_at = None if period is None else time.monotonic() + period
@@ -182,3 +186,5 @@ class CoordinatorHost:
                 self._status = status
                 self._version = (self._version[0], self._version[1] + 1)
                 self._changed.notify_all()
+        if self._told is not None:
+            self._told(status)

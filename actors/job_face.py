@@ -36,6 +36,7 @@ from ..coordinator.requests import SavepointResult
 from ..coordinator.statistics import JobStatus, Overview
 from ..engine.errors import ConfigurationError, TaskLostError
 from ..engine.identity import CheckpointId
+from ..engine.plan import JobPlan
 from ..engine.sources.files import absolute
 from .messages import UNKNOWN_TIME
 from .savepoints import holds_savepoint
@@ -59,6 +60,7 @@ class Savepoint:
 class JobFace(ABC):
     """See the module's rules. ``folder``: the checkpoint folder; ``folder_stays``: whether it outlives the job."""
 
+    plan: JobPlan
     folder: str
     folder_stays: bool
 
@@ -153,6 +155,11 @@ class JobFace(ABC):
         (``run(flow, from_snapshot=…)``) goes on where this one has stopped. ``drain``: the data end here for good, open
         groups and windows are emitted. ``savepoint``: a new folder, by default one below the checkpoint folder.
         """
+        if drain and self.plan.feeds:
+            raise ConfigurationError(
+                f"job {self.name!r} has feeds: what operators emit early at a drained stop could not be taken back",
+                "stop it without drain=True; the feed goes on from the savepoint",
+            )
         target = self._target(savepoint)
         mode = StopMode.DRAIN if drain else StopMode.SUSPEND
         deadline = Deadline(timeout)

@@ -34,6 +34,7 @@ from ..coordinator.events import (
     TaskFinished,
     TaskLost,
 )
+from ..engine import orders
 from ..engine.channel_state import Restored
 from ..engine.edges import Frame, Upstream
 from ..engine.errors import PenstockError
@@ -239,10 +240,11 @@ class TaskHost:
                     task.trigger(checkpoint, kind, at_round, at, None if stop is None else stop.value)
                 case commands.AbortCheckpoint(checkpoint=checkpoint):
                     task.abort(checkpoint)
+                    orders.give_up(task.drivers, checkpoint)
                 case commands.CommitCheckpoint():
                     pass  # the files' threads do that
-                case commands.ExpectBarrier():
-                    pass  # no operator takes its pace from outside yet
+                case commands.ExpectBarrier(checkpoint=checkpoint):
+                    orders.expect(task.drivers, checkpoint)
 
     def _start(self, task: Task) -> None:
         if self._started:
@@ -261,6 +263,7 @@ class TaskHost:
             self._fail(message.error)
         elif self._task is not None:
             self._task.notify_committed(message.checkpoint)
+            orders.committed(self._task.drivers, message.checkpoint)
 
     # ------------------------------------------------------------------ ends
 

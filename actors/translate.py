@@ -23,7 +23,8 @@ def execution_graph(plan: JobPlan) -> ExecutionGraph:
     """The plan as the coordinator sees it: stages and the exchanges between them."""
     return ExecutionGraph(
         vertices=tuple(
-            Vertex(stage.name, stage.parallelism, _stateful(stage), stage.lanes) for stage in plan.stages.values()
+            Vertex(stage.name, stage.parallelism, _stateful(stage), stage.lanes, stage.paced)
+            for stage in plan.stages.values()
         ),
         edges=tuple(
             JobEdge(each.source, each.target, _PATTERNS[each.pattern], each.id, _mapper(each))

@@ -42,12 +42,13 @@ from .identity import BarrierKind
 from .operator_chain import OperatorChain
 from .operator_instance import OperatorInstance
 from .overtaking import IN_ORDER, Overtaking
+from .pacing import Holding
 from .ports import Port, Ports
 from .scheduler.protocol import Handle
 from .scheduler.runnable import Blocked, Failed, Finished, Outcome, Progress, Quantum
 from .scheduler.states import Wait
 from .sources.reader import SplitReader, Stop
-from .waiting import FOR_CONSUMER, FOR_DISK, WaitWords
+from .waiting import FOR_DISK, WaitWords
 from .write_behind import WriteBehind
 
 PROGRESS, FINISHED = Progress(), Finished()
@@ -93,17 +94,20 @@ class Driver:
     _round: int = -1
     #: by the clock of whoever runs the driver
     now: float = 0.0
-    _advanced: bool = False
+    #: the task is to look at its end again
+    advanced: bool = False
     _finished: bool = False
     _words: WaitWords = field(init=False)
+    _holding: Holding = field(init=False)
     _channels: list[OutputChannel] = field(init=False)
 
     def __post_init__(self) -> None:
         self.ports = Ports(self.gates)
         self.chain = OperatorChain(self.operators, self.pending.append)
         self.checkpointing = Checkpointing(self, self.overtaking)
-        self._words = WaitWords(self.ports.feeds, self.outlets)
         self._channels = [channel for outlet in self.outlets for channel in outlet.channels]
+        self._words = WaitWords(self.ports.feeds, self.outlets, self.chain.paced)
+        self._holding = Holding(self.chain.paced, self.ports.feeds, self._channels)
 
     # ------------------------------------------------------------------ running
 
@@ -149,8 +153,10 @@ class Driver:
         progressed = self._step()
         if self.ports.unsettled and not self.agenda and (not self.data_ended or self._end_is_settled):
             self.ports.settle()
-        if self._advanced:
-            self._advanced = False
+        if self.chain.paced is not None:
+            self._holding.pass_on()
+        if self.advanced:
+            self.advanced = False
             self.host.advanced(self)
         return progressed
 
@@ -185,7 +191,7 @@ class Driver:
         if not self.agenda:
             return self.chain.poll() or self._take()
         if not self.chain.has_room:
-            self.wait = FOR_CONSUMER
+            self.wait = self._words.for_consumer()
             return False
         self.agenda.go_on()
         return True
@@ -247,7 +253,7 @@ class Driver:
             self.checkpointing.cancel(element.checkpoint)
         elif isinstance(element, EndOfPartition):
             self.checkpointing.end(port.base + found.feed)
-            self._advanced = True
+            self.advanced = True
         else:
             self.pending.append(element)
 
@@ -273,7 +279,7 @@ class Driver:
         if self.ports.ended:
             yield from self.chain.finish()
             self.pending += (EndOfRound(FINAL_ROUND), EndOfData())
-            self.data_ended = self._advanced = True
+            self.data_ended = self.advanced = True
 
     def _drop_what_is_not_needed(self) -> None:
         """Tell the feeds of a port whose rows cannot matter any more before the next task barrier."""
@@ -321,7 +327,8 @@ class Driver:
         """A consumer has said something (called through the inbox)."""
         channel.deliver(message)
         if not isinstance(message, Grant):
-            self._advanced = True
+            self.advanced = True
+            self._holding.pass_on()
             self._drop_what_is_not_needed()
 
     def close_partition(self) -> None:

@@ -16,7 +16,8 @@ Rules:
 4. ``DropInput`` travels upstream when the consumer needs no more rows of its window (the part between two task
    barriers): from then on the producer's end throws batches away, up to its next task barrier. Control elements go on.
    The message names the window, because it may arrive when the producer is already in the next one.
-5. An end belongs to one pair of attempts. Messages of other attempts are dropped before they reach it. Each end is
+5. ``HoldRound`` travels upstream, through drivers, to the sources: while it holds they begin no round (``pacing``).
+6. An end belongs to one pair of attempts. Messages of other attempts are dropped before they reach it. Each end is
    touched by one driver alone.
 """
 
@@ -97,7 +98,16 @@ class DropInput:
     for_good: bool = False
 
 
-Upstream = Grant | AllProcessed | DropInput | EndSettled
+@dataclass(frozen=True, slots=True)
+class HoldRound:
+    """Whether the consumer has so many rows that no further round should begin."""
+
+    channel: ChannelId
+    attempts: tuple[Attempt, Attempt]
+    hold: bool
+
+
+Upstream = Grant | AllProcessed | DropInput | EndSettled | HoldRound
 
 
 def _is_drain(element: Element) -> bool:
@@ -148,6 +158,8 @@ class OutputChannel:
         self.dropping = False
         #: the same for all windows to come
         self.dropping_for_good = False
+        #: the consumer wants no further round to begin
+        self.held = False
         #: task barriers sent
         self._window = 0
 
@@ -185,6 +197,8 @@ class OutputChannel:
             self.all_processed = True
         elif isinstance(message, EndSettled):
             self.settled = True
+        elif isinstance(message, HoldRound):
+            self.held = message.hold
         elif isinstance(message, DropInput):
             self.dropping_for_good = self.dropping_for_good or message.for_good
             self.dropping = self.dropping or message.window == self._window or message.for_good
@@ -290,6 +304,10 @@ class InputChannel:
     def drop_input(self, for_good: bool) -> None:
         """Tell the producer that no more rows of this window are needed, or none ever."""
         self._reply(DropInput(self.channel, self.attempts, self._window, for_good))
+
+    def hold_rounds(self, hold: bool) -> None:
+        """Tell the producer whether further rounds should begin."""
+        self._reply(HoldRound(self.channel, self.attempts, hold))
 
     def say_all_processed(self) -> None:
         """Tell the producer that all its records have been processed."""

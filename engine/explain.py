@@ -42,7 +42,8 @@ def _source(plan: JobPlan, id: str) -> str:
 def _stage(plan: JobPlan, stage: StagePlan) -> list[str]:
     behind = any(edge.target == stage.name and edge.is_partitioned for edge in plan.exchanges)
     share = f"{stage.lanes / stage.parallelism:.3g} {'parts' if behind else 'lanes'} each"
-    lines = [f"stage {stage.name}: {stage.parallelism} subtask{'s' if stage.parallelism > 1 else ''}, {share}"]
+    pace = ", paced by its readers" if stage.paced else ""
+    lines = [f"stage {stage.name}: {stage.parallelism} subtask{'s' if stage.parallelism > 1 else ''}, {share}{pace}"]
     for pipeline in stage.pipelines:
         lines += _pipeline(pipeline)
     return lines

@@ -7,6 +7,7 @@ Rules:
 2. A *world* is a number of ranks under a generation. Every message names its generation, so whatever an older world
    still has on the way changes nothing.
 3. Any message may be late, doubled or lost: requests are repeated, answers name what they answer.
+4. An ``Ask`` says all that its rank knows, so that whoever is asked needs to know nothing: it may have been restored.
 """
 
 from __future__ import annotations
@@ -97,3 +98,34 @@ class Refused:
 
 
 Answer: TypeAlias = Slice[R] | NotYet | FeedEnded | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a rank says and wants. ``session``: drawn by each reader, so that a rank that comes anew is known."""
+
+    session: str
+    rank: int
+    ranks: int
+    start: int
+    """The first global batch that its world reads."""
+    generation: int
+    """Of the world that it belongs to; 0: it wants to be given one."""
+    taken: int
+    """It has every batch before this one."""
+    saved: int
+    """It needs none before this one ever again."""
+    wanted: tuple[int, ...] = ()
+    leaves: bool = False
+    """It has read everything and wants to know when it may go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[R]):
+    """What is known of that. ``world``: None as long as ranks are missing. ``reason``: why there is nothing more."""
+
+    world: World | None
+    answers: tuple[Answer[R], ...] = ()
+    reason: str = ""
+    settled: bool = False
+    """No restart comes back behind what was read: the rank may go."""

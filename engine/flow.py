@@ -28,6 +28,7 @@ from .placement import Placement
 from .relations import FLUSH, AtBarrier
 from .sequences import Sequences
 from .sinks.collect import CollectSink
+from .sinks.feed import FeedSink
 from .sinks.parquet import ParquetSink
 from .sources.csv import CsvSource
 from .sources.ipc import IpcSource
@@ -285,6 +286,27 @@ class Stream(Joins, Sequences):
     ) -> None:
         """Write a folder of Parquet files, exactly once: files appear when the checkpoint that covers them commits."""
         self.flow.attach(ParquetSink(str(path), mode=mode), self, name=name)
+
+    def feed(
+        self,
+        batch_size: int,
+        *,
+        drop_last: bool = False,
+        room: int | None = None,
+        keep: int = 0,
+        name: str = "feed",
+    ) -> None:
+        """End the stream in a feed: training ranks read it in global batches of ``batch_size`` rows, the same whatever
+        their number (``job.feed(name).reader(rank, world_size)``).
+
+        ``drop_last``: a last batch that is not full is left out. ``room``: rows that may wait for the slowest rank, by
+        default 16 batches, and at least 128 Ki rows. ``keep``: rows that are kept after all ranks have taken them, for
+        a rank that comes back with an older model.
+        """
+        if self.flow.order != "deterministic":
+            raise FlowError("a feed of a flow without an order", 'build it with order="deterministic"', name)
+        sink = FeedSink.of(name, batch_size, drop_last, room, keep)
+        self.flow.attach(sink, self if self.is_gathered else self.gather(), name=name)
 
     def collect(self, name: str) -> None:
         """Keep the rows in memory: ``ps.run_local(flow).result(name)``."""

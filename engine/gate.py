@@ -43,6 +43,9 @@ class Feed(Protocol):
     def drop_input(self, for_good: bool) -> None:
         """No more rows are needed before the next task barrier, or ever."""
 
+    def hold_rounds(self, hold: bool) -> None:
+        """Whether no further round should begin."""
+
 
 @dataclass(frozen=True, slots=True)
 class Delivered:

@@ -22,6 +22,7 @@ from .errors import PenstockError
 from .identity import CheckpointId, Committable
 from .operator_instance import OperatorInstance, blame
 from .operators.protocol import AsynchronousOperator, RunningSink, SatisfiableOperator, Stateless, Steps
+from .pacing import paced_of
 from .windows import OperatorWindow
 
 
@@ -60,6 +61,7 @@ class OperatorChain:
         ]
         self._sinks = [(each, each.running) for each in operators if isinstance(each.running, RunningSink)]
         running: list[object] = [operator.running for operator in operators]
+        self.paced = paced_of(running)
         self._satisfiable = [
             (position, each) for position, each in enumerate(running) if isinstance(each, SatisfiableOperator)
         ]

@@ -97,6 +97,11 @@ class StagePlan:
         """The lanes that a subtask owns."""
         return lanes_of(subtask, self.parallelism, self.lanes)
 
+    @property
+    def paced(self) -> bool:
+        """Whether somebody outside sets the pace of one of its operators (``pacing``)."""
+        return any(getattr(operator.config, "paced", False) for each in self.pipelines for operator in each.operators)
+
     def owner_of(self, lane: int) -> int:
         """The subtask that owns a lane."""
         return ((lane + 1) * self.parallelism - 1) // self.lanes
@@ -155,6 +160,11 @@ class JobPlan:
             for operator in pipeline.operators
             if operator.is_sink
         }
+
+    @cached_property
+    def feeds(self) -> tuple[str, ...]:
+        """The ids of the feeds, which end in a sequencer."""
+        return tuple(id for id, (_, config) in self.sinks.items() if getattr(config, "paced", False))
 
     def tasks(self) -> list[TaskId]:
         """All tasks, stage by stage."""

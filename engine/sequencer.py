@@ -18,6 +18,8 @@ It is the state of one operator behind a gather, so its rows come in the flow's 
 5. ``ready`` is credit, not a right: with more than ``most_rows`` kept the owner takes no rows, *except* to reach a
    barrier that has been announced. Else a rank that stands still would hold the checkpoint up.
 6. Worlds are fenced by their generation. A restored sequencer may not know the newest: ranks then join again.
+7. When every rank has acknowledged everything, and a committed checkpoint says so, the feed is *settled*: no restart
+   comes back to rows that ranks would have to read again, so they may leave.
 """
 
 from __future__ import annotations
@@ -39,14 +41,23 @@ Hashing = Callable[[R], npt.NDArray[np.uint64]]
 """A hash for each row."""
 
 
+Place = tuple[int, bool, bool]
+"""The position, whether the feed had ended, and whether all of it had been acknowledged."""
+
+
 @dataclass(frozen=True, slots=True)
 class FeedSettings:
-    """``drop_last``: a last batch that is not full is not handed out. ``most_rows``: kept before new ones must wait."""
+    """``drop_last``: a last batch that is not full is not handed out. ``most_rows``: kept before new ones must wait.
+
+    ``ahead``: of these, at most so many that some rank has not taken; the rest is for what all have taken and not
+    saved, of which the oldest goes first. None: no such division. ``certain``: see rule 4."""
 
     batch_size: int
     repeatable: bool = True
     drop_last: bool = False
     most_rows: int = 1 << 20
+    ahead: int | None = None
+    certain: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch_size <= self.most_rows:
@@ -93,8 +104,10 @@ class Sequencer(Generic[R]):
     _end_committed: bool = False
     #: Rows from this position on were emitted by operators that finished.
     _final_from: int | None = None
-    #: The position at each cut that is not known to be committed, and whether the feed had ended; oldest first.
-    _cuts: dict[CheckpointId, tuple[int, bool]] = field(default_factory=dict)
+    #: Each cut that is not known to be committed, oldest first.
+    _cuts: dict[CheckpointId, Place] = field(default_factory=dict)
+    #: See rule 7.
+    is_settled: bool = False
 
     @classmethod
     def restored(
@@ -106,6 +119,7 @@ class Sequencer(Generic[R]):
             made._keep(rows)
         made.ended, made.order, made._committed = state.ended, state.order, state.position
         made._end_committed = state.ended
+        made.is_settled = made.is_finished
         return made
 
     # --- rows come -----------------------------------------------------------------------------------------------
@@ -117,7 +131,14 @@ class Sequencer(Generic[R]):
     @property
     def ready(self) -> bool:
         """Whether there is room (rule 5)."""
-        return self.kept_rows < self.settings.most_rows
+        if self.settings.ahead is None:
+            return self.kept_rows < self.settings.most_rows
+        return self.ahead < self.settings.ahead
+
+    @property
+    def ahead(self) -> int:
+        """Rows that some rank has not taken."""
+        return max(0, self.position - max(self.oldest, min(self._taken, default=0)) * self.settings.batch_size)
 
     def accept(self, rows: R, final: bool = False) -> None:
         """The next rows of the feed. ``final``: operators emitted them when they finished; none but such follow."""
@@ -133,6 +154,7 @@ class Sequencer(Generic[R]):
     def end(self) -> None:
         """No more rows come."""
         self.ended = True
+        self._end_committed = self._end_committed or self.settings.certain
 
     @property
     def wants_checkpoint(self) -> bool:
@@ -227,6 +249,13 @@ class Sequencer(Generic[R]):
             return "ranks to join"
         if self._deliverable < (self.oldest + 1) * self.settings.batch_size:
             return self._why_not((self.oldest + 1) * self.settings.batch_size)
+        return self.slow_ranks
+
+    @property
+    def slow_ranks(self) -> str:
+        """The ranks that have taken least."""
+        if self.world is None:
+            return "ranks to join"
         last = min(self._taken)
         slow = [rank for rank, batch in enumerate(self._taken) if batch == last]
         return f"rank {', '.join(map(str, slow[:5]))} of {self.world.ranks}, which is at batch {last}"
@@ -235,7 +264,20 @@ class Sequencer(Generic[R]):
 
     def snapshot(self, checkpoint: CheckpointId) -> SequencerState[R]:
         """The state at the checkpoint's cut."""
-        self._cuts[checkpoint] = (self.position, self.ended)
+        self.note_cut(checkpoint, self.place)
+        return self.state()
+
+    @property
+    def place(self) -> Place:
+        """Where the feed stands: what is to be noted of a cut."""
+        return self.position, self.ended, self.is_finished
+
+    def note_cut(self, checkpoint: CheckpointId, place: Place) -> None:
+        """The state as of ``place`` belongs to this checkpoint."""
+        self._cuts[checkpoint] = place
+
+    def state(self) -> SequencerState[R]:
+        """What a checkpoint that is cut here holds."""
         first = min(max(self._first_needed, self._starts[0]) if self._starts else self.position, self.position)
         rows = tuple(self._cut(first, self.position - first))
         return SequencerState(first, self.position, self.ended, self.order, rows)
@@ -243,9 +285,10 @@ class Sequencer(Generic[R]):
     def committed(self, checkpoint: CheckpointId) -> None:
         """The checkpoint stands in the log, and with it all older cuts."""
         for known in [one for one in self._cuts if one <= checkpoint]:
-            position, ended = self._cuts.pop(known)
+            position, ended, finished = self._cuts.pop(known)
             self._committed = max(self._committed, position)
             self._end_committed = self._end_committed or ended
+            self.is_settled = self.is_settled or finished
 
     # --- the rows that are kept ----------------------------------------------------------------------------------
 
@@ -263,12 +306,17 @@ class Sequencer(Generic[R]):
         """Drop what nobody needs, and what there is no room for (rule 2)."""
         if self._saved:
             self.oldest = max(self.oldest, min(self._saved))
-            wanted = min(self._taken)
-            if not self.ready and (wanted + 1) * self.settings.batch_size > self.position:
-                self.oldest = max(self.oldest, wanted)
+            self.oldest = max(self.oldest, self._pushed_out(min(self._taken)))
         while self._pieces and self._starts[0] + self._pieces[0].num_rows <= self._first_needed:
             self._pieces.popleft()
             self._starts.popleft()
+
+    def _pushed_out(self, taken: int) -> int:
+        """The first batch that there is room for, if all have taken those before ``taken``."""
+        settings, size = self.settings, self.settings.batch_size
+        if settings.ahead is None:
+            return taken if not self.ready and (taken + 1) * size > self.position else 0
+        return min(taken, -(-(self.position - settings.most_rows) // size))
 
     def _cut(self, first: int, length: int) -> Iterator[R]:
         """The kept rows from position ``first`` on."""
@@ -292,7 +340,7 @@ class Sequencer(Generic[R]):
             at += piece.num_rows
         if at != self.position:
             raise AssertionError(f"the kept rows end at {at}, not at {self.position}")
-        if self._committed > self.position or any(cut > self.position for cut, _ in self._cuts.values()):
+        if self._committed > self.position or any(cut > self.position for cut, _, _ in self._cuts.values()):
             raise AssertionError("a cut lies behind the newest row")
         if self._taken and not min(self._saved) <= self.oldest <= min(self._taken):
             raise AssertionError(f"taken {self._taken}, saved {self._saved}, but {self.oldest} is the oldest kept")

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from . import orders
 from .arrival_gate import ArrivalGate
 from .channel_state import Restored, channel_batches
 from .driver import Driver
@@ -68,8 +69,10 @@ class TaskParts:
 
     @property
     def ends_agree(self) -> bool:
-        """Whether every consumer in other tasks has processed everything, and every input from them is closed."""
-        processed = all(output.all_processed for output, _ in self.outputs.values())
+        """Whether every consumer, in other tasks and outside, has processed everything, and every input is closed."""
+        processed = orders.are_released(self.drivers) and all(
+            output.all_processed for output, _ in self.outputs.values()
+        )
         return processed and all(channel.closed for channel, _ in self.inputs.values())
 
     def release(self) -> None:
@@ -91,6 +94,11 @@ class _Background:
     def _post(self, action: Callable[[], object]) -> None:
         if self.driver is not None:
             self.driver.post(action)
+
+    def wake(self) -> None:
+        """Let the driver look again (``OperatorContext.wake``)."""
+        if self.driver is not None:
+            self.driver.post(orders.advance, self.driver)
 
     def __call__(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         if self.driver is None or self.driver.handle is None:
@@ -302,6 +310,7 @@ class _Builder:
             memory=self._parts.memory.account(operator.id, background.spilling),
             background=background,
             write=partial(background.writing.write, operator.id),
+            wake=background.wake,
         )
         with blame_build(operator.id):
             running = operator.config.build(context, operator.inputs, self._state(operator.id))

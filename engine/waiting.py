@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from .edges import Outlet
 from .gate import Feed
+from .pacing import PacedOperator
 from .scheduler.states import Wait, WaitReason
 
 FOR_COMMIT = Wait(WaitReason.COMMIT, "the final checkpoint")
@@ -16,18 +17,26 @@ FOR_CONSUMER = Wait(WaitReason.CONSUMER, "the reader of its output")
 class WaitWords:
     """The waits of one driver, by the feeds that have to speak or the outlet that has to be read."""
 
-    def __init__(self, feeds: Sequence[Feed], outlets: Sequence[Outlet]) -> None:
+    def __init__(self, feeds: Sequence[Feed], outlets: Sequence[Outlet], paced: PacedOperator | None = None) -> None:
         self._feeds = feeds
+        self._paced = paced
         self._channels = [channel for outlet in outlets for channel in outlet.channels]
         self._known: dict[tuple[WaitReason, tuple[int, ...]], Wait] = {}
 
     def for_output(self) -> Wait:
         """Credit of the first channel that is full."""
-        full = next((number for number, channel in enumerate(self._channels) if not channel.ready), 0)
-        key = (WaitReason.OUTPUT, (full,))
+        return self._of_channel(next((number for number, each in enumerate(self._channels) if not each.ready), 0))
+
+    def _of_channel(self, number: int) -> Wait:
+        key = (WaitReason.OUTPUT, (number,))
         if key not in self._known:
-            self._known[key] = Wait(WaitReason.OUTPUT, str(self._channels[full].channel))
+            self._known[key] = Wait(WaitReason.OUTPUT, str(self._channels[number].channel))
         return self._known[key]
+
+    def for_consumer(self) -> Wait:
+        """Whoever reads what leaves the driver; of a feed, the ranks."""
+        whom = "" if self._paced is None else self._paced.waits_for_whom
+        return Wait(WaitReason.CONSUMER, whom) if whom else FOR_CONSUMER
 
     def explain(self, busy: str, refused: bool, starved: Sequence[int], *, aligning: bool, ended: bool) -> Wait:
         """Why no element was taken. ``busy``: what is under way elsewhere; ``refused``: there is a batch that nobody
@@ -35,9 +44,14 @@ class WaitWords:
         if busy:
             return Wait(WaitReason.DEPENDENCY, busy)
         if refused and not starved:
-            return FOR_CONSUMER
+            return self.for_consumer()
         if aligning:
             return self._for(WaitReason.ALIGNMENT, starved, "its other inputs")
+        if self._paced is not None and self._paced.waits_for_whom:
+            return self.for_consumer()
+        held = next((number for number, channel in enumerate(self._channels) if channel.held), None)
+        if held is not None:
+            return self._of_channel(held)
         return FOR_COMMIT if ended else self._for(WaitReason.INPUT, starved, "its other port")
 
     def _for(self, reason: WaitReason, feeds: Sequence[int], otherwise: str) -> Wait:

@@ -24,6 +24,9 @@ from ..actors.audit import Audit, audit_job
 from ..actors.cleaning import clean_outputs
 from ..actors.coordinator_files import CoordinatorFiles
 from ..actors.coordinator_host import CoordinatorHost
+from ..actors.feed.hosting import feed_handle, open_desks, tell_desks
+from ..actors.feed.link import local_route
+from ..actors.feed.reader import FeedHandle
 from ..actors.interrupts import tell_interrupts_briefly
 from ..actors.job_face import JobFace, cannot_be_asked
 from ..actors.messages import Arrived, Deployment, Order, Ordered, ProcessMessage, Versioned
@@ -44,7 +47,7 @@ from ..coordinator.restoring import Snapshot
 from ..coordinator.settings import Settings
 from ..coordinator.statistics import JobStatus, Overview
 from ..engine.edges import Frame, Upstream
-from ..engine.errors import PenstockError
+from ..engine.errors import ConfigurationError, PenstockError
 from ..engine.flow import Flow
 from ..engine.identity import Attempt, TaskId
 from ..engine.overtaking import with_alignment
@@ -173,7 +176,9 @@ class LocalJob(JobFace):
             lambda tell: CoordinatorFiles(plan, open_store(folder), snapshots, tell),
             lambda _post: _LocalDrivers(plan, self._hosts),
             validate=os.environ.get("PENSTOCK_VALIDATE") == "1",
+            told=self._told,
         )
+        self._desks = open_desks(plan, self._coordinator.post)
         self._files: list[TaskFiles] = []
         for task in plan.tasks():
             self._hosts[task] = self._host(task)
@@ -256,6 +261,13 @@ class LocalJob(JobFace):
             self._audit = audit_job(self.plan, self.folder, self.status())
         return self._audit
 
+    def feed(self, name: str = "feed") -> FeedHandle:
+        """The feed that ``stream.feed(batch_size, name=name)`` ends in, for ranks in this process."""
+        return feed_handle(self.plan, name, local_route)
+
+    def _told(self, status: JobStatus) -> None:
+        tell_desks(self._desks, status)
+
     def result(self, name: str) -> pa.Table:
         """The rows that ``stream.collect(name)`` has kept, once the job is over."""
         self.wait()
@@ -291,6 +303,8 @@ class LocalJob(JobFace):
 
     def _end(self) -> None:
         self._closed = True
+        for desk in self._desks:
+            desk.over(ConfigurationError(f"job {self.name!r} was shut down", "run it again to go on reading"))
         self._coordinator.close()
         for host in self._hosts.values():
             host.close()

@@ -57,6 +57,7 @@ DRIVING = ("engine.driver", "engine.task", "engine.scheduler", "engine.flow", "e
 """What moves the parts; the parts do not know it."""
 PARTS = ("engine.operators", "engine.sources", "engine.sinks", "engine.state", "engine.alignment", "engine.edges")
 PURE_ACTORS = (
+    "actors.feed",
     "actors.storage",
     "actors.snapshots",
     "actors.audit",

@@ -106,6 +106,10 @@ def write_at_once(work: Callable[[], None], size: int = 0) -> None:
     work()
 
 
+def do_nothing() -> None:
+    """The ``wake`` of a context that has no driver."""
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
     """Where a running operator stands. ``lanes`` are the order lanes that its subtask owns; ``output_rows`` is the
@@ -121,6 +125,8 @@ class OperatorContext:
     memory: Memory = field(default_factory=Unlimited)
     background: Background = run_at_once
     write: Write = write_at_once
+    wake: Callable[[], None] = do_nothing
+    """Lets the driver look again at what it waits for, from any thread."""
 
 
 class Output(Protocol):

@@ -10,7 +10,8 @@ Rules:
 4. It reads the clock only as a number that the task hands in (``now``), for pacing.
 5. A job that stops with a savepoint ends here behind the barrier's round: *drained*, with the end of the data before
    the barrier, so that operators finish; or *suspended*, with nothing behind it. If given up, the task restarts.
-6. Where ``rounds`` are *short*, a barrier that may overtake ends its round where the reader stands; the lane that was
+6. Held by ``hold_rounds`` it begins no round but those up to a barrier.
+7. Where ``rounds`` are *short*, a barrier that may overtake ends its round where the reader stands; the lane that was
    being read goes on in the next one. Where they are *free* the reader need not stand in the same round as others.
 """
 
@@ -35,7 +36,7 @@ Stop: TypeAlias = Literal["drain", "suspend"]
 """How the data end at a barrier that the job stops with; see rule 5."""
 
 Rounds: TypeAlias = Literal["whole", "short", "free"]
-"""See rule 6."""
+"""See rule 7."""
 
 
 class SplitReader:
@@ -83,13 +84,10 @@ class SplitReader:
         #: with how the data end there, if they do
         self._barriers: deque[tuple[Barrier, int | None, Stop | None]] = deque()
         self._stopped: Stop | None = None
-        self._closing = self._settled = False
-        #: no row before the next task barrier is needed
-        self._dropping = False
-        #: no row is needed ever again
-        self._over = False
-        self.data_ended = False
-        self.closed = False
+        self._closing = self._settled = self._held_back = False
+        #: no row before the next task barrier is needed; none is needed ever again
+        self._dropping = self._over = False
+        self.data_ended = self.closed = False
         self.now = 0.0
         #: before this time no batch is emitted
         self.due = 0.0
@@ -127,6 +125,9 @@ class SplitReader:
     def say_settled(self) -> None:
         """Its barriers may stand behind the end now."""
         self._settled = True
+
+    def hold_rounds(self, hold: bool) -> None:
+        self._held_back = hold
 
     def drop_input(self, for_good: bool) -> None:
         """Skip the rows before the next task barrier; all that are left, if none can come or none is needed ever."""
@@ -180,8 +181,7 @@ class SplitReader:
         return self._round if self._position is not None else self._round - 1
 
     def trigger(self, barrier: Barrier, at_round: int | None, stop: Stop | None = None) -> None:
-        """Place the barrier at the end of ``at_round`` (None: of the round in progress), or of the data. ``stop``: the
-        job stops with it (rule 5)."""
+        """Place the barrier at the end of ``at_round`` (None: of the round in progress), or of the data (rule 5)."""
         self._hold = None
         if self._rounds == "free" and not stop and (at_round is None or at_round >= FINAL_ROUND):
             at_round = self._reached
@@ -263,7 +263,7 @@ class SplitReader:
             return CancelBarrier(self.declined)
         if ended and self.data_ended:
             return EndOfPartition() if self._closing else None
-        if self._hold is not None:
+        if self._hold is not None or (self._held_back and not self._barriers):
             return None
         if ended:
             return EndOfData()

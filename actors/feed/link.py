@@ -1,0 +1,77 @@
+"""What a reader needs of the way to its feed, and the way within one process."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from ...engine.errors import ConfigurationError
+from ...engine.feed_desk import DESKS, FeedDesk
+from ...engine.feed_messages import Ask, Reply
+
+
+class BrokenFeedLinkError(Exception):
+    """The feed's process cannot be reached now. The text says why; trying again may help."""
+
+
+class FeedLink(Protocol):
+    """A reader's way to the desk of its feed."""
+
+    def ask(self, ask: Ask, timeout: float) -> Reply[pa.RecordBatch]:
+        """The answer, after ``timeout`` seconds at most. Raises BrokenFeedLinkError, or the error of a job that is
+        over."""
+
+    def tell(self, ask: Ask) -> None:
+        """Say something that needs no answer, also while ``ask`` waits; it may get lost."""
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+
+
+class FeedRoute(Protocol):
+    """How readers reach a feed. It travels to them, so it can be pickled."""
+
+    def open(self) -> FeedLink:
+        """A link for one reader."""
+
+
+class LocalLink:
+    """Function calls within the process."""
+
+    def __init__(self, desk: FeedDesk) -> None:
+        self._desk = desk
+
+    def ask(self, ask: Ask, timeout: float) -> Reply[pa.RecordBatch]:
+        return self._desk.serve(ask, timeout)
+
+    def tell(self, ask: Ask) -> None:
+        self._desk.hear(ask)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRoute:
+    """To a feed of a job that runs in this process, and nowhere else."""
+
+    job: str
+    feed: str
+    process: int
+
+    def open(self) -> LocalLink:
+        """A link. Raises ConfigurationError in another process."""
+        if self.process != os.getpid():
+            raise ConfigurationError(
+                f"the feed {self.feed!r} of job {self.job!r} runs in another process and can be read there alone",
+                "run the job with ps.run, on Ray: its feeds can be read from any process",
+            )
+        return LocalLink(DESKS.of(self.job, self.feed))
+
+
+def local_route(job: str, feed: str) -> Any:
+    """The route to a feed of this process."""
+    return LocalRoute(job, feed, os.getpid())

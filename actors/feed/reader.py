@@ -1,0 +1,200 @@
+"""``Reader``: one rank's batches of a feed, for a training loop. It knows neither Ray nor torch.
+
+Rules:
+
+1. Of every global batch a rank gets its slice, in order, once; of a batch with fewer rows than ranks a slice may be
+   empty, so that all ranks take equally many steps.
+2. The place in the feed is one number, the global batches taken so far. It is the same in all ranks, and means the same
+   at any number of ranks.
+3. The ranks of a world say where it starts, and must say the same: 0, or what ``load_state_dict`` was given.
+4. A reader belongs to one thread at a time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import pyarrow as pa
+
+from ...engine.errors import ConfigurationError
+from ...engine.feed_messages import Slice
+from .intake import Intake
+from .link import FeedRoute
+
+CLOSE_SECONDS = 30.0
+"""How long the end of a reader waits for the checkpoint that says that everything was read."""
+
+BatchFormat = Literal["pyarrow", "numpy"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FeedHandle:
+    """A feed of a job, wherever it runs: give it to the ranks (it can be pickled) and let each make its ``reader``."""
+
+    job: str
+    name: str
+    batch_size: int
+    schema: pa.Schema
+    route: FeedRoute
+    drop_last: bool = False
+    rows: int | None = None
+    """Of the whole feed, if the flow's inputs tell."""
+
+    @property
+    def batches(self) -> int | None:
+        """Global batches in all, if known."""
+        if self.rows is None:
+            return None
+        whole, rest = divmod(self.rows, self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+    def reader(
+        self, rank: int = 0, world_size: int = 1, *, prefetch_batches: int = 4, timeout: float | None = None
+    ) -> Reader:
+        """The reader of one rank. ``prefetch_batches``: slices that are fetched ahead, on a thread. ``timeout``:
+        seconds to wait for a batch before a TimeoutError says for what, or whom, the rank waits; None: for ever."""
+        if not 0 <= rank < world_size:
+            raise ConfigurationError(f"rank {rank} of {world_size}", "ranks count from 0 to world_size - 1")
+        if prefetch_batches < 0:
+            raise ConfigurationError(f"prefetch_batches={prefetch_batches}", "give a number from 0 on")
+        return Reader(self, rank, world_size, prefetch_batches, timeout)
+
+
+class Reader:
+    """See the module's rules. Made by :meth:`FeedHandle.reader`."""
+
+    def __init__(self, feed: FeedHandle, rank: int, world_size: int, prefetch: int, timeout: float | None) -> None:
+        self.feed = feed
+        self.rank = rank
+        self.world_size = world_size
+        self.timeout = timeout
+        self._prefetch = prefetch
+        self._start = 0
+        self._intake: Intake | None = None
+        self._closed = False
+        atexit.register(self.close)
+
+    # ------------------------------------------------------------------ batches
+
+    @property
+    def step(self) -> int:
+        """Global batches taken so far."""
+        return self._start if self._intake is None else self._intake.next_batch
+
+    def iter_batches(self, *, batch_format: BatchFormat = "pyarrow") -> Iterator[Any]:
+        """The slices of the batches from here on: ``pyarrow.RecordBatch``, or a dictionary of NumPy arrays. A loop that
+        was left goes on with the next batch."""
+        if batch_format not in ("pyarrow", "numpy"):
+            raise ConfigurationError(f"batch_format={batch_format!r}", 'give "pyarrow" or "numpy"')
+        self._join()
+        return self._batches(batch_format)
+
+    def _batches(self, batch_format: BatchFormat) -> Iterator[Any]:
+        while (found := self._take()) is not None:
+            records = self._records(found)
+            yield records if batch_format == "pyarrow" else to_numpy(records)
+
+    def iter_rows(self) -> Iterator[dict[str, Any]]:
+        """The rows of the slices, as dictionaries. Leaving the loop leaves the rest of the slice."""
+        for records in self.iter_batches():
+            yield from records.to_pylist()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self.iter_batches()
+
+    def __len__(self) -> int:
+        """Global batches in all; TypeError if that is not known (yet)."""
+        known = None if self._intake is None else self._intake.batches
+        known = self.feed.batches if known is None else known
+        if known is None:
+            raise TypeError(f"the number of batches of feed {self.feed.name!r} is not known before its end")
+        return known
+
+    def _join(self) -> Intake:
+        """The intake, which joins the world when it begins."""
+        if self._closed:
+            raise ConfigurationError(f"the reader of rank {self.rank} is closed", "make a new one", self.feed.name)
+        if self._intake is None:
+            feed, link = self.feed, self.feed.route.open()
+            self._intake = Intake(link, feed.name, self.rank, self.world_size, self._start, self._prefetch)
+        return self._intake
+
+    def _take(self) -> Slice[pa.RecordBatch] | None:
+        return self._join().take(self.timeout)
+
+    def _records(self, found: Slice[pa.RecordBatch]) -> pa.RecordBatch:
+        if len(found.rows) == 1:
+            return found.rows[0]
+        pieces = pa.Table.from_batches(found.rows, self.feed.schema).combine_chunks().to_batches()
+        return pieces[0] if pieces else pa.RecordBatch.from_pylist([], schema=self.feed.schema)
+
+    # ------------------------------------------------------------------ the place
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the feed, to be saved with the model: the same in every rank."""
+        return {"version": 1, "feed": self.feed.name, "batch_size": self.feed.batch_size, "step": self.step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from the place of a saved model, at any number of ranks. All ranks must load the same."""
+        found = (state.get("version"), state.get("feed"), state.get("batch_size"))
+        if found != (1, self.feed.name, self.feed.batch_size):
+            raise ConfigurationError(
+                f"the state is that of feed {state.get('feed')!r} with batches of {state.get('batch_size')} rows, not "
+                f"of {self.feed.name!r} with {self.feed.batch_size}",
+                "load the state that was saved with this feed; the global batch size must not change",
+            )
+        step = state.get("step")
+        if not isinstance(step, int) or step < 0:
+            raise ConfigurationError(f"the state names the step {step!r}", "load a state that state_dict() gave")
+        if self._intake is not None:
+            self._intake.close(0.0)
+        self._start, self._intake = step, None
+
+    # ------------------------------------------------------------------ the end
+
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """End the reader. At the end of the feed this waits for the checkpoint that says that everything was read: a
+        restart of the feed's task before that would wait for ranks that are gone."""
+        atexit.unregister(self.close)
+        intake, self._intake = self._intake, None
+        self._closed = True
+        if intake is not None:
+            self._start = intake.next_batch
+            if not intake.close(timeout):
+                _log.warning(
+                    "rank %d leaves feed %r before a checkpoint says that it has read everything (%s)",
+                    self.rank,
+                    self.feed.name,
+                    intake.waits_for,
+                )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(CLOSE_SECONDS if kind is None else 0.0)
+
+
+def to_numpy(records: pa.RecordBatch) -> dict[str, Any]:
+    """The columns as NumPy arrays; lists of equal length become one array with as many columns."""
+    return {name: _array(column) for name, column in zip(records.schema.names, records.columns, strict=True)}
+
+
+def _array(column: pa.Array) -> Any:
+    kind = column.type
+    if pa.types.is_fixed_size_list(kind) and not column.null_count:
+        return _array(column.flatten()).reshape(len(column), kind.list_size)
+    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and len(column) and not column.null_count:
+        lengths = column.value_lengths()
+        if lengths[0] == lengths[len(lengths) - 1] and len(lengths.unique()) == 1:
+            return _array(column.flatten()).reshape(len(column), lengths[0].as_py())
+    return column.to_numpy(zero_copy_only=False)

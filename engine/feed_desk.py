@@ -1,0 +1,303 @@
+"""Where the ranks of one feed and its operator meet, in the operator's process. Safe to use from several threads.
+
+Rules:
+
+1. The operator comes and goes with its attempts; the desk stays, so that ranks in this process see nothing of it. In
+   another process the new desk learns the world from the first rank that asks.
+2. The ranks of a world come one by one: whoever names a number of ranks and a start that the world does not have, or a
+   seat that is taken, begins a world of a newer generation. No batch is handed out before every seat has been taken
+   once; till then a rank that lost its seat simply takes one in the newer world.
+3. Who waits is told why: for ranks to come, for a rank that is slow, for rows of the flow, for the feed's task.
+4. When the job is over everybody who waits is told so at once, with the reason.
+5. A checkpoint that was given up may have found no place because the end of one source is on its way while others are
+   held: as many rows more as there is room for may come before the next one. So it finds a place in the end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from .errors import ConfigurationError, PenstockError
+from .feed_messages import Ask, NotYet, Refusal, Refused, Reply, World
+from .identity import CheckpointId
+from .operators.protocol import do_nothing
+from .sequencer import Place, Sequencer, SequencerState
+
+Rows: TypeAlias = pa.RecordBatch
+
+ASK_AGAIN = 2.0
+"""Seconds after which the checkpoint that lets the ranks go is asked for again."""
+
+
+class FeedDesk:
+    """See the module's rules. ``ask_checkpoint`` wants one of the job, from any thread."""
+
+    def __init__(self, name: str, ask_checkpoint: Callable[[], None] = do_nothing) -> None:
+        self.name = name
+        self.ask_checkpoint = ask_checkpoint
+        self._changed = threading.Condition()
+        self._sequencer: Sequencer[Rows] | None = None
+        self._wake: Callable[[], None] = do_nothing
+        #: the checkpoint that is on its way
+        self._expected: CheckpointId | None = None
+        self._full = False
+        #: rows before this position are taken though there is no room (rule 5)
+        self._allowed = 0
+        self._world: World | None = None
+        #: by rank: the session that has taken the seat
+        self._seats: dict[int, str] = {}
+        self._over: PenstockError | None = None
+        self._all_read = False
+        self._asked_at = float("-inf")
+
+    # ------------------------------------------------------------------ the operator
+
+    def open(self, sequencer: Sequencer[Rows], wake: Callable[[], None]) -> None:
+        """An attempt of the operator begins."""
+        with self._changed:
+            self._sequencer, self._wake = sequencer, wake
+            self._expected, self._full, self._allowed = None, False, 0
+            if self._world is not None:
+                sequencer.join(self._world, sequencer.oldest)
+            self._changed.notify_all()
+
+    def close(self, sequencer: Sequencer[Rows]) -> None:
+        """It has ended."""
+        with self._changed:
+            if self._sequencer is sequencer:
+                self._all_read = self._all_read or sequencer.is_settled
+                self._sequencer, self._wake = None, do_nothing
+
+    def accept(self, rows: Rows) -> None:
+        """The next rows."""
+        with self._changed:
+            if self._sequencer is not None:
+                self._sequencer.accept(rows)
+                self._changed.notify_all()
+
+    def end(self) -> None:
+        """No more rows come."""
+        with self._changed:
+            if self._sequencer is not None:
+                self._sequencer.end()
+                self._changed.notify_all()
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether rows are welcome: there is room, or barriers stand behind them."""
+        with self._changed:
+            sequencer = self._sequencer
+            if self._expected is not None or sequencer is None:
+                return True
+            return sequencer.ready or sequencer.position < self._allowed
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further round should begin; again when half of the room is free."""
+        with self._changed:
+            sequencer = self._sequencer
+            if sequencer is None or sequencer.settings.ahead is None or sequencer.position < self._allowed:
+                return False
+            self._full = not sequencer.ready or (self._full and 2 * sequencer.ahead > sequencer.settings.ahead)
+            return self._full
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the ranks may go, and the task may end."""
+        with self._changed:
+            return self._settled
+
+    @property
+    def _settled(self) -> bool:
+        return self._all_read or (self._sequencer is not None and self._sequencer.is_settled)
+
+    @property
+    def waits_for(self) -> str:
+        """Who does not read; "" if nobody is waited for."""
+        with self._changed:
+            sequencer = self._sequencer
+            if sequencer is None or (sequencer.ready and not sequencer.ended) or sequencer.is_settled:
+                return ""
+            return (self._missing or sequencer.slow_ranks) if not sequencer.is_finished else ""
+
+    def expect(self, checkpoint: CheckpointId) -> None:
+        """Barriers are on their way: what stands before them is taken."""
+        with self._changed:
+            self._expected = checkpoint if self._expected is None else max(self._expected, checkpoint)
+
+    def give_up(self, checkpoint: CheckpointId) -> None:
+        """They were given up."""
+        with self._changed:
+            if self._expected is not None and self._expected <= checkpoint:
+                self._expected = None
+                if (sequencer := self._sequencer) is not None:
+                    self._allowed = sequencer.position + (sequencer.settings.ahead or 0)
+
+    def state(self) -> tuple[SequencerState[Rows], Place] | None:
+        """What a checkpoint that is cut here holds, and where that is."""
+        with self._changed:
+            return None if self._sequencer is None else (self._sequencer.state(), self._sequencer.place)
+
+    def cut(self, checkpoint: CheckpointId, place: Place) -> None:
+        """The checkpoint was cut at ``place``."""
+        with self._changed:
+            if self._sequencer is not None:
+                self._sequencer.note_cut(checkpoint, place)
+            if self._expected is not None and self._expected <= checkpoint:
+                self._expected, self._allowed = None, 0
+
+    def committed(self, checkpoint: CheckpointId) -> None:
+        """The checkpoint stands in the log."""
+        with self._changed:
+            if self._sequencer is not None:
+                self._sequencer.committed(checkpoint)
+                self._changed.notify_all()
+
+    # ------------------------------------------------------------------ the job
+
+    def over(self, error: PenstockError) -> None:
+        """The job is over; whoever still waits gets the error."""
+        with self._changed:
+            self._over = self._over or error
+            self._changed.notify_all()
+
+    # ------------------------------------------------------------------ the ranks
+
+    def serve(self, ask: Ask, timeout: float) -> Reply[Rows]:
+        """Take note of what a rank says, and answer it: as soon as there is something of what it wants, or it may go,
+        or after ``timeout`` seconds. Raises the job's error when that is over."""
+        until = time.monotonic() + timeout
+        with self._changed:
+            while True:
+                reply, more = self._try(ask)
+                left = until - time.monotonic()
+                if not more or left <= 0:
+                    return reply
+                self._changed.wait(left)
+
+    def hear(self, ask: Ask) -> None:
+        """Take note of what a rank says; it wants no answer."""
+        with self._changed:
+            world = self._world
+            if world is not None and ask.generation == world.generation and self._seats.get(ask.rank) == ask.session:
+                self._acknowledge(ask)
+
+    def _try(self, ask: Ask) -> tuple[Reply[Rows], bool]:
+        """The answer at this moment, and whether there may soon be a better one."""
+        if self._settled and ask.leaves:
+            return Reply(self._world, settled=True), False
+        if self._world is not None and 0 < ask.generation < self._world.generation:
+            return Reply(self._world, (Refused(Refusal.STALE, self._world.generation),)), False
+        if self._over is not None:
+            raise self._over
+        sequencer = self._sequencer
+        if sequencer is None:
+            return Reply(None, reason="the task of the feed, which is being started"), True
+        refused = self._admit(ask, sequencer)
+        if refused is not None:
+            return Reply(self._world, (refused,)), False
+        if ask.generation == 0 and (missing := self._missing):
+            return Reply(None, reason=missing), True
+        self._acknowledge(ask)
+        return self._answer(ask, sequencer)
+
+    def _answer(self, ask: Ask, sequencer: Sequencer[Rows]) -> tuple[Reply[Rows], bool]:
+        if ask.leaves:
+            self._let_go(sequencer)
+            return Reply(self._world, reason=self._why_stay(sequencer), settled=self._settled), not self._settled
+        assert self._world is not None
+        found = [sequencer.read(self._world.generation, ask.rank, batch) for batch in ask.wanted]
+        there = tuple(answer for answer in found if not isinstance(answer, NotYet))
+        missing = next((answer.reason for answer in found if isinstance(answer, NotYet)), "")
+        if missing and not sequencer.ready:
+            missing = self._missing or sequencer.slow_ranks
+        return Reply(self._world, there, missing), bool(ask.wanted) and not there
+
+    def _why_stay(self, sequencer: Sequencer[Rows]) -> str:
+        return "a checkpoint that covers the end" if sequencer.is_finished else sequencer.slow_ranks
+
+    def _let_go(self, sequencer: Sequencer[Rows]) -> None:
+        """Ask for the checkpoint that says that everything was read."""
+        now = time.monotonic()
+        if sequencer.is_finished and not sequencer.is_settled and now - self._asked_at > ASK_AGAIN:
+            self._asked_at = now
+            self.ask_checkpoint()
+
+    def _acknowledge(self, ask: Ask) -> None:
+        sequencer, world = self._sequencer, self._world
+        if sequencer is None or world is None:
+            return
+        before = (sequencer.ready, sequencer.oldest, sequencer.is_finished)
+        if not sequencer.acknowledge(world.generation, ask.rank, ask.taken, ask.saved):
+            return
+        if before != (sequencer.ready, sequencer.oldest, sequencer.is_finished) or self._full:
+            self._wake()
+            self._changed.notify_all()
+            self._let_go(sequencer)
+
+    @property
+    def _missing(self) -> str:
+        """The ranks that have not come."""
+        if self._world is None:
+            return "ranks to join"
+        absent = [rank for rank in range(self._world.ranks) if rank not in self._seats]
+        more = ", …" if len(absent) > 5 else ""
+        return f"rank {', '.join(map(str, absent[:5]))}{more} of {self._world.ranks} to join" if absent else ""
+
+    def _admit(self, ask: Ask, sequencer: Sequencer[Rows]) -> Refused | None:
+        """Rule 2. Why the rank may not read, or None."""
+        world, session = self._world, self._seats.get(ask.rank)
+        if ask.generation:
+            if world is None or ask.generation > world.generation:
+                return self._begin(World(ask.generation, ask.ranks, ask.start), ask, sequencer)
+            if session not in (None, ask.session):
+                return Refused(Refusal.STALE, world.generation)
+        elif session == ask.session:
+            return None
+        elif world is None or session is not None or (world.ranks, world.start) != (ask.ranks, ask.start):
+            generation = max(time.time_ns() // 1_000_000, 0 if world is None else world.generation + 1)
+            return self._begin(World(generation, ask.ranks, ask.start), ask, sequencer)
+        self._seats[ask.rank] = ask.session
+        self._changed.notify_all()
+        return None
+
+    def _begin(self, world: World, ask: Ask, sequencer: Sequencer[Rows]) -> Refused | None:
+        answer = sequencer.join(world, ask.taken)
+        if isinstance(answer, Refused):
+            return answer
+        self._world, self._seats = world, {ask.rank: ask.session}
+        self._wake()
+        self._changed.notify_all()
+        return None
+
+
+class FeedDesks:
+    """The desks of this process, by job and name."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._desks: dict[tuple[str, str], FeedDesk] = {}
+
+    def begin(self, job: str, name: str, ask_checkpoint: Callable[[], None]) -> FeedDesk:
+        """A new desk, in place of an earlier job's."""
+        desk = FeedDesk(name, ask_checkpoint)
+        with self._lock:
+            former = self._desks.get((job, name))
+            self._desks[job, name] = desk
+        if former is not None:
+            former.over(ConfigurationError(f"job {job!r} was started anew", "take a handle of the new job's feed"))
+        return desk
+
+    def of(self, job: str, name: str) -> FeedDesk:
+        """The desk of a feed; made when first asked for."""
+        with self._lock:
+            return self._desks.setdefault((job, name), FeedDesk(name))
+
+
+DESKS = FeedDesks()
+"""Operators and those who serve their ranks find each other here."""

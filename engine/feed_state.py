@@ -1,0 +1,70 @@
+"""The state of a feed's sequencer as a table.
+
+The first row holds the counters; each further one a kept row, in ``row``, a struct of the feed's columns. ``rows`` is
+the number of rows so far, in the first row alone, so that its sum is what the audit compares.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from .errors import StorageError
+from .operators.protocol import LANE
+from .order_hash import OrderHash
+from .sequencer import SequencerState
+
+_COUNTERS = pa.schema(
+    [
+        (LANE, pa.int32()),
+        ("rows", pa.int64()),
+        ("first", pa.int64()),
+        ("ended", pa.bool_()),
+        ("order", pa.uint64()),
+    ]
+)
+
+
+def write_state(state: SequencerState[pa.RecordBatch], lane: int, schema: pa.Schema) -> pa.Table:
+    """The table of a state; ``schema``: of the feed's rows."""
+    kind = pa.struct(list(schema))
+    header = pa.record_batch(
+        [
+            pa.array([lane], pa.int32()),
+            pa.array([state.position], pa.int64()),
+            pa.array([state.first], pa.int64()),
+            pa.array([state.ended], pa.bool_()),
+            pa.array([state.order.value], pa.uint64()),
+            pa.nulls(1, kind),
+        ],
+        schema=_COUNTERS.append(pa.field("row", kind)),
+    )
+    batches = [header]
+    for rows in state.rows:
+        count = rows.num_rows
+        structs = pa.StructArray.from_arrays(rows.columns, fields=list(schema))
+        columns = [pa.repeat(pa.scalar(lane, pa.int32()), count), pa.repeat(pa.scalar(0, pa.int64()), count)]
+        columns += [pa.nulls(count, field.type) for field in list(_COUNTERS)[2:]]
+        batches.append(pa.record_batch([*columns, structs], schema=header.schema))
+    return pa.Table.from_batches(batches).unify_dictionaries()
+
+
+def read_state(table: pa.Table, schema: pa.Schema) -> SequencerState[pa.RecordBatch]:
+    """The state of a table."""
+    table = table.combine_chunks()
+    if table.schema.field("row").type != pa.struct(list(schema)):
+        raise StorageError(
+            f"the checkpoint holds rows of another schema: {table.schema.field('row').type}",
+            "run the flow that the checkpoint was taken of",
+        )
+    counters = table.slice(0, 1).drop_columns(["row"]).to_pylist()[0]
+    rows: list[pa.RecordBatch] = []
+    for piece in table.slice(1).to_batches():
+        if piece.num_rows:
+            rows.append(pa.record_batch(piece.column("row").flatten(), schema=schema))
+    return SequencerState(
+        counters["first"],
+        counters["rows"],
+        counters["ended"],
+        OrderHash(counters["order"], counters["rows"]),
+        tuple(rows),
+    )

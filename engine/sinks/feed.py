@@ -1,0 +1,179 @@
+"""The sink that ends a flow in a feed: gives rows their global positions and keeps them for the ranks that read.
+
+The rules are the sequencer's (``sequencer``), the ranks come to the desk (``feed_desk``). It commits nothing: what a
+rank has read is the rank's business, and what a restart repeats has the same positions, so that readers know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pyarrow as pa
+
+from ..elements import Batch
+from ..errors import FlowError
+from ..feed_desk import DESKS, FeedDesk
+from ..feed_state import read_state, write_state
+from ..hashing import Hashes, can_hash, hashes
+from ..identity import CheckpointId, CommitPermit, Committable
+from ..operators.protocol import Committer, OperatorContext, Output, Stateless
+from ..sequencer import FeedSettings, Place, Sequencer
+
+LEAST_ROOM = 128 * 1024
+BATCHES_OF_ROOM = 16
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSink:
+    """``room``: rows that may wait for the slowest rank; ``keep``: rows that all ranks have taken and not saved."""
+
+    name: str
+    batch_size: int
+    drop_last: bool
+    room: int
+    keep: int
+    paced: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, name: str, batch_size: int, drop_last: bool, room: int | None, keep: int) -> FeedSink:
+        """With the default for the room. Raises FlowError."""
+        if batch_size < 1:
+            raise FlowError(f"global batches of {batch_size} rows", "give at least 1", name)
+        room = max(BATCHES_OF_ROOM * batch_size, LEAST_ROOM) if room is None else room
+        if room < batch_size:
+            raise FlowError(f"a feed with room for {room} rows", f"a batch needs room={batch_size} at least", name)
+        if keep < 0:
+            raise FlowError(f"keep={keep}", "give a number of rows from 0 on", name)
+        return cls(name, batch_size, drop_last, room, keep)
+
+    @property
+    def kind(self) -> str:
+        return "feed"
+
+    @property
+    def guarantee(self) -> str:
+        return "exactly once"
+
+    @property
+    def place(self) -> str:
+        return ""
+
+    def describe(self) -> str:
+        last = "a last batch that is not full is dropped" if self.drop_last else "the last batch may be short"
+        return f"global batches of {self.batch_size:,} rows to any number of ranks, {last}; the ranks set the pace"
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        if not len(inputs[0]):
+            raise FlowError("a feed of rows without columns", "keep at least one column")
+        return inputs[0]
+
+    def build(
+        self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
+    ) -> RunningFeedSink:
+        return RunningFeedSink(self, context, inputs[0], restored)
+
+    @property
+    def settings(self) -> FeedSettings:
+        """The sequencer's."""
+        most = self.room + self.keep
+        return FeedSettings(self.batch_size, True, self.drop_last, most, ahead=self.room, certain=True)
+
+    def committer(self, job: str) -> Committer:
+        return NothingToCommit()
+
+    def visible_rows(self, job: str) -> int | None:
+        """Ranks do not say what they have made of the rows."""
+        return None
+
+    def check(self, job: str, resuming: bool = False) -> None:
+        """Nothing can be wrong."""
+
+
+class NothingToCommit:
+    """Rows that ranks read are not made visible: the ranks have them."""
+
+    def commit(self, permit: CommitPermit) -> None:
+        """Nothing is ever prepared."""
+
+    def clean(self, keep: Sequence[Committable]) -> None:
+        """Nothing is left behind."""
+
+
+class RunningFeedSink(Stateless):
+    """The operator of one attempt; also a ``pacing.PacedOperator``."""
+
+    def __init__(
+        self, config: FeedSink, context: OperatorContext, schema: pa.Schema, restored: pa.Table | None
+    ) -> None:
+        self._schema, self._lane = schema, context.lanes.start
+        self._hashed = [number for number, field in enumerate(schema) if can_hash(field.type)]
+        self._sequencer: Sequencer[pa.RecordBatch]
+        if restored is None:
+            self._sequencer = Sequencer(config.settings, self._hashes)
+        else:
+            self._sequencer = Sequencer.restored(read_state(restored, schema), config.settings, self._hashes)
+        self._desk: FeedDesk = DESKS.of(context.job, context.operator)
+        #: where the last snapshot was taken
+        self._place: Place | None = None
+        self._desk.open(self._sequencer, context.wake)
+
+    def _hashes(self, rows: pa.RecordBatch) -> Hashes:
+        return hashes([rows.column(number) for number in self._hashed])
+
+    def process(self, port: int, batch: Batch, out: Output) -> None:
+        self._desk.accept(batch.records)
+
+    def finish(self, out: Output) -> None:
+        if not self._sequencer.ended:
+            self._desk.end()
+
+    def accepts(self, port: int) -> bool:
+        return self._desk.takes_rows
+
+    def snapshot(self) -> pa.Table | None:
+        found = self._desk.state()
+        if found is None:
+            return None
+        state, self._place = found
+        return write_state(state, self._lane, self._schema)
+
+    def flush(self, checkpoint: CheckpointId) -> None:
+        if self._place is not None:
+            self._desk.cut(checkpoint, self._place)
+
+    def prepare(self, checkpoint: CheckpointId) -> list[Committable]:
+        return []
+
+    def close(self) -> None:
+        self._desk.close(self._sequencer)
+
+    # ------------------------------------------------------------------ pacing
+
+    def expect(self, checkpoint: CheckpointId) -> None:
+        """Barriers are on their way."""
+        self._desk.expect(checkpoint)
+
+    def give_up(self, checkpoint: CheckpointId) -> None:
+        """They were given up."""
+        self._desk.give_up(checkpoint)
+
+    def committed(self, checkpoint: CheckpointId) -> None:
+        """The checkpoint stands in the log."""
+        self._desk.committed(checkpoint)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further round should begin."""
+        return self._desk.is_full
+
+    @property
+    def is_released(self) -> bool:
+        """Whether the ranks may go."""
+        return self._desk.is_settled
+
+    @property
+    def waits_for_whom(self) -> str:
+        """The ranks that do not read."""
+        return self._desk.waits_for

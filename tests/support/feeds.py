@@ -1,0 +1,84 @@
+"""Flows that end in feeds, and ranks that read them in this process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.actors.feed.reader import FeedHandle, Reader
+from penstock.engine.flow import Flow, Stream
+
+SPLITS, ROWS = 12, 100
+
+
+def tables(splits: int = SPLITS, rows: int = ROWS) -> list[pa.Table]:
+    """``n`` numbers all rows, ``key`` the splits."""
+    return [
+        pa.table({"n": pa.array(range(s * rows, (s + 1) * rows), pa.int64()), "key": pa.array([s] * rows)})
+        for s in range(splits)
+    ]
+
+
+def plain(flow: Flow, rate: float = 0.0) -> Stream:
+    """Two thirds of the rows."""
+    return flow.from_tables(tables(), name="rows", rate=rate).filter("n % 3 <> 0")
+
+
+def read_world(
+    feed: FeedHandle, ranks: int, start: int = 0, most: int | None = None, timeout: float = 60.0, close: bool = True
+) -> list[list[Any]]:
+    """The global batches that a world of so many ranks reads, each in a thread, put together; ``most`` at most. Raises
+    what the first rank raises."""
+    parts: list[list[list[Any]]] = [[] for _ in range(ranks)]
+    errors: list[BaseException] = []
+
+    def read(rank: int) -> None:
+        reader = feed.reader(rank, ranks, timeout=timeout)
+        try:
+            reader.load_state_dict({**reader.state_dict(), "step": start})
+            for records in reader.iter_batches():
+                parts[rank].append(records.to_pylist())
+                if most is not None and len(parts[rank]) >= most:
+                    break
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            if close:
+                reader.close(timeout)
+
+    threads = [threading.Thread(target=read, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    assert len({len(part) for part in parts}) == 1, "ranks have taken different numbers of batches"
+    return [[row for rows in slices for row in rows] for slices in zip(*parts, strict=True)]
+
+
+def take(reader: Reader, batches: int) -> list[list[Any]]:
+    """So many batches of one reader."""
+    found = []
+    for records in reader.iter_batches():
+        found.append(records.to_pylist())
+        if len(found) == batches:
+            break
+    return found
+
+
+def chunked(rows: Sequence[Any], size: int) -> list[list[Any]]:
+    """Rows in batches."""
+    return [list(rows[at : at + size]) for at in range(0, len(rows), size)]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Until the condition holds."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"did not come true in {seconds:g} s"
+        time.sleep(0.005)

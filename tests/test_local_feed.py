@@ -1,0 +1,276 @@
+"""Feeds in this process: the same global batches for any number of ranks, whatever happens to the flow meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.actors.feed.link import LocalRoute
+from penstock.coordinator.events import TaskLost
+from penstock.engine.errors import ConfigurationError, FlowError, UserCodeError
+from penstock.engine.identity import TaskId
+from support.feeds import ROWS, SPLITS, chunked, plain, read_world, tables, take, wait_for
+
+
+def joined(flow):
+    left = plain(flow).partition_by("key")
+    right = flow.from_tables(tables(), name="other").filter("n % 2 = 0").partition_by("key")
+    sums = right.aggregate(["key"], total=("n", "sum"))
+    return left.hash_join(sums, on=["key"], how="inner")
+
+
+def exploded(flow):
+    lists = plain(flow).map_batches(with_lists, pa.schema([("n", pa.int64()), ("each", pa.list_(pa.int64()))]))
+    return lists.unnest("each").filter("each <> 7")
+
+
+def with_lists(batch):
+    values = batch.column("n").to_pylist()
+    return pa.record_batch(
+        {"n": batch.column("n"), "each": pa.array([list(range(n % 4)) for n in values], pa.list_(pa.int64()))}
+    )
+
+
+def grouped(flow):
+    return plain(flow).aggregate(["key"], total=("n", "sum"), count="count")
+
+
+SHAPES = {"filter": plain, "join": joined, "unnest": exploded, "aggregate": grouped}
+
+
+def flow_of(shape, name="feeding", **options):
+    flow = ps.Flow(name, lanes=4)
+    SHAPES[shape](flow).feed(**{"batch_size": 50, **options})
+    return flow
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_global_batches_are_the_same_at_any_parallelism_and_number_of_ranks(shape):
+    flow = ps.Flow("one-list", lanes=4)
+    SHAPES[shape](flow).gather().collect("list")
+    rows = ps.run_local(flow).result("list").to_pylist()
+    size = 5 if shape == "aggregate" else 50
+    for parallelism, ranks in ((1, 1), (3, 2), (4, 5)):
+        job = ps.run_local(flow_of(shape, batch_size=size), parallelism=parallelism)
+        assert read_world(job.feed(), ranks) == chunked(rows, size)
+        assert job.wait(60).audit().clean
+
+
+def test_engine_that_goes_back_under_living_ranks_is_not_noticed():
+    expected = read_world(ps.run_local(flow_of("filter")).feed(), 1)
+    job = ps.run_local(flow_of("filter", room=100, keep=100), parallelism=2)
+    readers = [job.feed().reader(rank, 2, timeout=60) for rank in range(2)]
+    iterators = [reader.iter_batches() for reader in readers]
+    found = []
+    for step in range(len(expected)):
+        found.append([row for each in iterators for row in next(each).to_pylist()])
+        if step in (2, 5, 11):
+            lose(job)
+        if step in (4, 9):
+            job.checkpoint(60)
+    assert found == expected
+    assert [next(each, None) for each in iterators] == [None, None]
+    for reader in readers:
+        reader.close()
+    assert job.wait(60).status().restarts == 3
+
+
+def lose(job):
+    """The region's tasks start anew, as if a process had died."""
+    restarts = job.status().restarts
+    task = TaskId("gather-1", 0)
+    wait_for(lambda: job.statistics().get(task) is not None)
+    job._tell(TaskLost(task, job.statistics()[task].attempt, "the test says so", 0.0))
+    job.wait_until(lambda status: status.restarts > restarts and status.state == "running", 60)
+
+
+def test_rank_that_stands_still_delays_no_checkpoint_and_its_feed_does_not_grow(tmp_path, monkeypatch):
+    monkeypatch.setattr("penstock.engine.pipelines.ROUND_QUOTA", 50)
+    flow = ps.Flow("still", lanes=4)
+    rows = flow.from_tables([pa.table({"n": pa.array(range(100_000))})] * 4, name="rows")
+    rows.feed(100, room=500)
+    job = ps.run_local(flow, checkpoints=ps.Checkpoints(tmp_path, every="20ms"), parallelism=2)
+    readers = [job.feed().reader(rank, 2, timeout=60) for rank in range(2)]
+    quick, slow = (reader.iter_batches() for reader in readers)
+    assert len([next(each) for each in (quick, slow, quick)]) == 3
+    completed = job.status().checkpoints_completed
+
+    def position():
+        return job.statistics()[TaskId("gather-1", 0)].operators[-1].rows_in
+
+    job.wait_until(lambda status: status.checkpoints_completed >= completed + 5, 60)
+    taken = position()
+    job.wait_until(lambda status: status.checkpoints_completed >= completed + 40, 60)
+    assert position() == taken, "sources go on though nobody reads"
+    assert taken < 20_000, "what is taken beyond the room is bounded"
+    wait_for(lambda: any("rank 1 of 2, which is at batch 1" in why for why in job.why()))
+    readers[0].timeout = 0.5
+    with pytest.raises(TimeoutError, match=r"rank 0 of 2 has waited 0.5 s for batch \d+ of feed 'feed': .*rank 1 of 2"):
+        list(quick)
+    for reader in readers:
+        reader.close()
+    job.shutdown()
+
+
+def test_ranks_may_leave_at_the_end_though_the_feed_starts_anew_just_then():
+    job = ps.run_local(flow_of("filter"))
+    assert len(read_world(job.feed(), 3)) == 16
+    if not job.status().is_over:
+        job._tell(TaskLost(TaskId("gather-1", 0), job.statistics()[TaskId("gather-1", 0)].attempt, "late", 0.0))
+    assert job.wait(60).status().state == "finished"
+
+
+def fails(batch):
+    if 700 in batch.column("n").to_pylist():
+        raise ValueError("no 700")
+    return batch
+
+
+def test_ranks_are_told_at_once_why_a_job_has_failed():
+    flow = ps.Flow("failing", lanes=4)
+    stream = flow.from_tables(tables(), name="rows", rate=2000.0)
+    stream.map_batches(fails, stream.schema).feed(50)
+    job = ps.run_local(flow)
+    with pytest.raises(UserCodeError, match="no 700"):
+        read_world(job.feed(), 2)
+    with pytest.raises(UserCodeError):
+        job.wait(60)
+
+
+@pytest.mark.parametrize("end", ["cancel", "shutdown"])
+def test_ranks_are_told_at_once_that_a_job_is_over(end):
+    job = ps.run_local(flow_of("filter", room=50))
+    reader = job.feed().reader(timeout=60)
+    take(reader, 1)
+    getattr(job, end)()
+    with pytest.raises(ConfigurationError, match=r"feeding' (is over: cancelled|was shut down)"):
+        take(reader, 100)
+    reader.close()
+    job.shutdown()
+
+
+def test_job_goes_on_from_its_checkpoint_and_ranks_of_another_number_from_their_step(tmp_path):
+    expected = read_world(ps.run_local(flow_of("filter")).feed(), 1)
+    job = ps.run_local(flow_of("filter", room=100), checkpoints=tmp_path, parallelism=2)
+    first = read_world(job.feed(), 2, most=5, close=False)
+    state = {"version": 1, "feed": "feed", "batch_size": 50, "step": 5}
+    job.checkpoint(60)
+    job.shutdown()
+    again = ps.run_local(flow_of("filter", room=100), checkpoints=tmp_path, parallelism=3)
+    assert first + read_world(again.feed(), 3, start=state["step"]) == expected
+    assert again.wait(60).audit().clean
+
+
+def test_place_before_the_checkpoint_is_refused_with_the_remedy(tmp_path):
+    job = ps.run_local(flow_of("filter", room=50), checkpoints=tmp_path)
+    read_world(job.feed(), 1, most=9, close=False)
+    job.checkpoint(60)
+    job.shutdown()
+    again = ps.run_local(flow_of("filter", room=50), checkpoints=tmp_path)
+    with pytest.raises(ConfigurationError, match=r"not kept any more[\s\S]*resume the feed from the checkpoint"):
+        read_world(again.feed(), 1)
+    again.shutdown()
+
+
+def test_new_world_takes_over_in_the_middle_and_the_old_one_is_told():
+    expected = read_world(ps.run_local(flow_of("filter")).feed(), 1)
+    job = ps.run_local(flow_of("filter", keep=10_000))
+    old = job.feed().reader(timeout=60)
+    assert take(old, 4) == expected[:4]
+    assert read_world(job.feed(), 3, start=2) == expected[2:]
+    with pytest.raises(ConfigurationError, match=r"a newer world reads the feed[\s\S]*end this process"):
+        take(old, 1000)
+    old.close()
+    job.wait(60)
+
+
+def test_no_batch_is_handed_out_before_all_ranks_have_come():
+    job = ps.run_local(flow_of("filter"))
+    lonely = job.feed().reader(1, 3, timeout=0.6)
+    with pytest.raises(TimeoutError, match=r"rank 1 of 3 has waited .* rank 0, 2 of 3 to join"):
+        take(lonely, 1)
+    lonely.close()
+    assert len(read_world(job.feed(), 3)) == 16
+    job.wait(60)
+
+
+@pytest.mark.parametrize(("drop_last", "batches"), [(False, 12), (True, 11)])
+def test_last_batch_may_be_short_or_be_left_out(drop_last, batches):
+    flow = ps.Flow("short", lanes=2)
+    flow.from_tables([pa.table({"n": pa.array(range(112))})]).feed(10, drop_last=drop_last)
+    job = ps.run_local(flow)
+    feed = job.feed()
+    assert len(feed.reader(0, 5)) == batches
+    found = read_world(feed, 5)
+    assert [len(batch) for batch in found] == [10] * 11 + ([] if drop_last else [2])
+    job.wait(60)
+
+
+def test_feed_without_rows_ends_without_ranks():
+    flow = ps.Flow("nothing", lanes=2)
+    flow.from_tables([pa.table({"n": pa.array([1, 2])})]).filter("n > 5").feed(10)
+    assert ps.run_local(flow).wait(60).status().state == "finished"
+
+
+def test_two_feeds_of_one_job_are_read_side_by_side():
+    flow = ps.Flow("two", lanes=2)
+    rows = flow.from_tables(tables(), name="rows")
+    rows.filter("n % 10 > 0").feed(50, name="training")
+    rows.filter("n % 10 = 0").feed(10, name="validation")
+    job = ps.run_local(flow, parallelism=2)
+    validation = read_world(job.feed("validation"), 2)
+    training = read_world(job.feed("training"), 2)
+    assert sorted(row["n"] for batch in validation + training for row in batch) == list(range(SPLITS * ROWS))
+    job.wait(60)
+
+
+def test_rows_come_as_dictionaries_and_numpy_arrays_too():
+    job = ps.run_local(flow_of("filter"))
+    reader = job.feed().reader(timeout=60)
+    rows = reader.iter_rows()
+    assert next(rows)["n"] == 1
+    arrays = next(reader.iter_batches(batch_format="numpy"))
+    assert arrays["n"].shape == (50,)
+    assert reader.step == 2
+    reader.close()
+    job.shutdown()
+
+
+def test_handle_of_another_process_names_the_way_out():
+    job = ps.run_local(flow_of("filter"))
+    handle = pickle.loads(pickle.dumps(job.feed()))
+    assert isinstance(handle.route, LocalRoute)
+    with pytest.raises(ConfigurationError, match=r"another process[\s\S]*ps.run"):
+        LocalRoute(handle.route.job, handle.route.feed, -1).open()
+    job.shutdown()
+    gc.collect()
+
+
+def test_what_cannot_be_is_refused():
+    stream = ps.Flow("arrival", order="arrival").from_tables(tables())
+    with pytest.raises(FlowError, match="without an order"):
+        stream.feed(10)
+    with pytest.raises(FlowError, match="global batches of 0 rows"):
+        flow_of("filter", batch_size=0)
+    with pytest.raises(FlowError, match="room for 10 rows"):
+        flow_of("filter", room=10)
+    job = ps.run_local(flow_of("filter"))
+    with pytest.raises(ConfigurationError, match="no feed 'other'"):
+        job.feed("other")
+    with pytest.raises(ConfigurationError, match="rank 2 of 2"):
+        job.feed().reader(2, 2)
+    with pytest.raises(ConfigurationError, match="without drain=True"):
+        job.stop(drain=True, savepoint="/nowhere")
+    with pytest.raises(ConfigurationError, match="feed 'other'"):
+        job.feed().reader().load_state_dict({"version": 1, "feed": "other", "batch_size": 1, "step": 0})
+    job.shutdown()
+
+
+def test_explain_says_who_sets_the_pace():
+    text = flow_of("filter").explain()
+    assert "paced by its readers" in text
+    assert "global batches of 50 rows" in text
