@@ -4,16 +4,17 @@
 #   make test         all tests
 #   make test-fast    the tests of the pure parts but for long sweeps, with ray and pyspark refused
 #   make check        ruff, mypy --strict on the built wheel, the architecture test
-#   make bench        every script in benchmarks/, results in benchmarks/results/
+#   make bench        Penstock beside its peers, short: a table, and benchmarks/results/latest.json
+#   make bench-full   the same with more data and rounds, and every script in benchmarks/
 #   make chaos        the tests that kill processes, then DISASTERS=100 seeded ones; table in docs/reliability.md
 #   make simulate     the simulations of coordinator and engine, SEEDS=… schedules each
 #   make lock         resolve requirements.lock anew after a change of pyproject.toml; UPGRADE=1 takes newer versions
 #   make clean        remove the environment and everything built
 #
-# ARGS=… is handed on to pytest or to the demo: make test ARGS="-k barrier", make demo ARGS="--scale 2".
+# ARGS=… is handed on to pytest, to the demo or to the benchmarks: make test ARGS="-k barrier", make demo ARGS="--scale 2".
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fast check lint types architecture bench chaos simulate lock clean
+.PHONY: help venv demo test test-fast check lint types architecture bench bench-full chaos simulate lock clean
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
@@ -74,10 +75,10 @@ lint: $(STAMP)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 
-# In the checkout the package has the folder's name; only built and unpacked it is `penstock`. build/ is removed first,
-# because setuptools packs whatever older builds left there.
+# In the checkout the package has the folder's name; only built and unpacked it is `penstock`. What older builds left is
+# removed first, because setuptools would pack it; the environments and data of the benchmarks stay.
 types: $(STAMP)
-	@rm -rf build && mkdir -p build/wheel
+	@rm -rf build/bdist.* build/lib build/wheel build/unpacked && mkdir -p build/wheel
 	@$(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
 	@$(PY) -m zipfile -e build/wheel/penstock-*.whl build/unpacked
 	@MYPYPATH=build/unpacked $(VENV)/bin/mypy --strict -p penstock
@@ -85,10 +86,12 @@ types: $(STAMP)
 architecture: $(STAMP)
 	@$(PYTEST) -q tests/test_architecture.py
 
+# Peers get environments of their own under build/peers. ARGS="ray --only group" runs a part, ARGS=--docs writes the docs.
 bench: $(STAMP)
-	@mkdir -p benchmarks/results
-	@for script in $(filter-out benchmarks/harness.py,$(wildcard benchmarks/*.py)); do \
-	    echo "== $$script"; $(PY) $$script || exit 1; done
+	@$(PY) benchmarks/house.py $(ARGS)
+
+bench-full: $(STAMP)
+	@$(PY) benchmarks/house.py --full $(ARGS)
 
 chaos: $(STAMP)
 	@$(PYTEST) -m chaos $(ARGS)

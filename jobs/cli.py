@@ -16,7 +16,6 @@ import typer
 
 from ..actors.interrupts import EXIT_CODE, INTERRUPTED
 from ..engine.errors import PenstockError
-from . import running
 from .registry import JOBS, RunOptions, find_job
 
 DEMO_RATE = 17_000.0
@@ -105,18 +104,24 @@ def jobs() -> None:
 @app.command(name="list")
 def list_running(address: _Address = None) -> None:
     """List the jobs that run on a cluster."""
+    from . import running
+
     _tell(running.tell_list(address), nothing="no job runs on this cluster")
 
 
 @app.command()
 def status(job: _Running, address: _Address = None) -> None:
     """Tell where a running job stands: tasks, checkpoints, pins."""
+    from . import running
+
     _tell(running.tell_status(job, address))
 
 
 @app.command()
 def why(job: _Running, address: _Address = None) -> None:
     """Tell what a running job and its tasks wait for."""
+    from . import running
+
     _tell(running.tell_why(job, address))
 
 
@@ -128,6 +133,8 @@ def savepoint(
     timeout: _Timeout = None,
 ) -> None:
     """Take a savepoint of a running job, which goes on."""
+    from . import running
+
     _tell(running.take_savepoint(job, address, to, timeout))
 
 
@@ -140,12 +147,16 @@ def stop(
     timeout: _Timeout = None,
 ) -> None:
     """Stop a running job with a savepoint."""
+    from . import running
+
     _tell(running.stop_job(job, address, to, drain, timeout))
 
 
 @app.command()
 def cancel(job: _Running, address: _Address = None, timeout: _Timeout = None) -> None:
     """End a running job; what is committed stays."""
+    from . import running
+
     _tell(running.cancel_job(job, address, timeout))
 
 

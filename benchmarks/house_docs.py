@@ -1,0 +1,115 @@
+"""Writes the tables and plots of the last run of the house into the docs.
+
+Tables stand between ``<!-- bench: begin -->`` and ``<!-- bench: end -->``: the short one in ``README.md`` (of
+the operators alone those that stand for all), the whole one in ``docs/performance.md``. The plot of all ratios beside
+their aims is ``docs/plots/ratios.svg``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+from house_data import ROOT
+
+from harness import Row
+
+BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
+PLOT = ROOT / "docs" / "plots" / "ratios.svg"
+BUSY = 1.0
+"""More load than this by others, in processes over a quarter of an hour, and the figures are called preliminary."""
+
+LINE, LEFT, SCALE, WIDTH = 18, 560, 70.0, 1040
+MET, MISSED, NEUTRAL = "#2a9d8f", "#c1440e", "#8d99ae"
+
+
+def write_docs(results: Path) -> None:
+    """Everything, from ``latest.json`` and ``machine.json``."""
+    rows = [Row(**row) for row in json.loads((results / "latest.json").read_text(encoding="utf-8"))]
+    told = json.loads((results / "machine.json").read_text(encoding="utf-8"))
+    compared = [row for row in rows if row.aim > 0]
+    put(ROOT / "README.md", short_table(compared) + f"\n\n{told_of(told)}")
+    put(ROOT / "docs" / "performance.md", whole_table(rows) + f"\n\n{told_of(told)}")
+    PLOT.parent.mkdir(parents=True, exist_ok=True)
+    PLOT.write_text(plot(rows), encoding="utf-8")
+
+
+def put(path: Path, text: str) -> None:
+    """Replace what stands between the marks. Raises ValueError if they are not there."""
+    content = path.read_text(encoding="utf-8")
+    before, mark, rest = content.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not mark or not end:
+        raise ValueError(f"{path} has no marks {BEGIN} and {END}")
+    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+
+
+def told_of(told: Mapping[str, Any]) -> str:
+    """The date, the machine and the versions; what failed; and whether others were at work."""
+    machine = " · ".join(f"{name} {value}" for name, value in told["machine"].items())
+    lines = [f"{told['at'][:10]}: {machine}."]
+    if told["load_before"] > BUSY:
+        lines.append(
+            f"**Preliminary**: others kept {told['load_before']:.0f} processes busy on this machine when it began: "
+            "ratios may be off by as much as their spread, and more."
+        )
+    lines += [f"Not measured: {failure.splitlines()[0]}." for failure in told["failures"]]
+    return "\n".join(lines)
+
+
+def short_table(rows: Sequence[Row]) -> str:
+    """A line for each row; of the operators alone their mean against Velox, and the worst against pyarrow."""
+    chosen = [row for row in rows if row.peer != "Velox" or "geometric mean" in row.work]
+    bare = {}
+    for row in chosen:
+        if row.peer.startswith("pyarrow") and (row.aim not in bare or row.ratio < bare[row.aim].ratio):
+            bare[row.aim] = row
+    chosen = [row for row in chosen if not row.peer.startswith("pyarrow") or row in bare.values()]
+    lines = ["| work | peer | ratio | aim | |", "|---|---|--:|--:|---|"]
+    for row in chosen:
+        lines.append(f"| {row.work} | {row.peer} | {row.ratio:.2g} | {row.aim:g} | {'met' if row.met else 'missed'} |")
+    return "\n".join(lines)
+
+
+def whole_table(rows: Sequence[Row]) -> str:
+    """Every row."""
+    lines = ["| work | peer | ours | theirs | unit | ratio | spread | aim | |", "|---|---|--:|--:|---|--:|--:|--:|---|"]
+    for row in rows:
+        aim, met = (f"{row.aim:g}", "met" if row.met else "**missed**") if row.aim > 0 else ("", "reference")
+        lines.append(
+            f"| {row.work} | {row.peer} | {row.ours:.3g} | {row.theirs:.3g} | {row.unit} | {row.ratio:.2f} | "
+            f"{row.spread:.0%} | {aim} | {met} |"
+        )
+    return "\n".join(lines)
+
+
+def plot(rows: Sequence[Row]) -> str:
+    """A bar for each ratio on a logarithmic axis, and a tick where its aim is."""
+
+    def at(ratio: float) -> float:
+        return LEFT + SCALE * 3 + SCALE * max(-3.0, min(3.5, math.log2(max(ratio, 1e-9)) / 1.5))
+
+    height = LINE * (len(rows) + 3)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" '
+        f'font-size="11">\n<rect width="100%" height="100%" fill="white"/>',
+        '<text x="8" y="14" font-size="13">How many times as fast as the peer (logarithmic; | the aim)</text>',
+        f'<path d="M{at(1):.0f},22 V{height - 6}" stroke="black"/>',
+    ]
+    for number, row in enumerate(rows):
+        y = LINE * (number + 2)
+        first, last = sorted((at(1.0), at(row.ratio)))
+        colour = NEUTRAL if row.aim <= 0 else MET if row.met else MISSED
+        name = escape(f"{row.work} : {row.peer}"[:125])
+        parts += [
+            f'<text x="{LEFT + 40}" y="{y}" text-anchor="end" font-size="9">{name}</text>',
+            f'<rect x="{first:.1f}" y="{y - 9}" width="{max(1.0, last - first):.1f}" height="11" fill="{colour}"/>',
+            f'<text x="{max(last, at(row.aim) if row.aim > 0 else 0) + 5:.1f}" y="{y}">{row.ratio:.2g}</text>',
+        ]
+        if row.aim > 0:
+            parts.append(f'<path d="M{at(row.aim):.1f},{y - 11} v15" stroke="black" stroke-width="2"/>')
+    return "\n".join([*parts, "</svg>\n"])
