@@ -19,14 +19,14 @@ _BASE = np.uint64(0x5851F42D4C957F2D)
 _BLOCK = 4096
 
 
-def _powers(count: int) -> npt.NDArray[np.uint64]:
+def powers(count: int) -> npt.NDArray[np.uint64]:
     """The base to the powers ``count - 1`` down to 0."""
     rising = np.full(count, _BASE, dtype=np.uint64)
     rising[:1] = 1
     return np.multiply.accumulate(rising)[::-1]
 
 
-_FALLING = _powers(_BLOCK)
+_FALLING = powers(_BLOCK)
 
 
 @dataclass(frozen=True, slots=True)

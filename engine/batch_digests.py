@@ -1,0 +1,124 @@
+"""A digest of every global batch of a feed: what tells where two runs begin to differ. Pure.
+
+Rules:
+
+1. The digest of a batch is the order hash of its rows alone (``order_hash``): equal batches, equal digests, wherever
+   they stand and however their rows came.
+2. Only whole batches have one; the last, short one gets its at the end of the feed. Whoever begins within a batch
+   without its first rows leaves it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .order_hash import OrderHash, powers
+
+Digests = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class DigestRun:
+    """Digests of consecutive batches, from ``first`` on."""
+
+    first: int
+    digests: Digests
+
+    @property
+    def end(self) -> int:
+        """Behind the last one."""
+        return self.first + len(self.digests)
+
+
+class BatchDigests:
+    """Makes digests of the rows of a feed as they come. ``position``: of the first row that comes."""
+
+    def __init__(self, batch_size: int, position: int = 0) -> None:
+        self._size = batch_size
+        self._falling = powers(batch_size)
+        #: the batch that the next whole digest is of
+        self._batch = -(-position // batch_size)
+        #: rows of the batch before that which come first, and are left out
+        self._skip = -position % batch_size
+        #: hashes of the rows of the open batch
+        self._open: list[npt.NDArray[np.uint64]] = []
+        self._rows = 0
+        #: not taken yet: runs one behind the other
+        self._made: list[Digests] = []
+
+    def add(self, hashes: npt.NDArray[np.uint64]) -> None:
+        """The next rows, by their hashes."""
+        if self._skip:
+            skipped = min(self._skip, len(hashes))
+            self._skip -= skipped
+            hashes = hashes[skipped:]
+        if not len(hashes):
+            return
+        self._open.append(hashes)
+        self._rows += len(hashes)
+        if self._rows >= self._size:
+            whole = np.concatenate(self._open)
+            full = len(whole) - len(whole) % self._size
+            rows = whole[:full].reshape(-1, self._size)
+            self._made.append((rows * self._falling).sum(axis=1, dtype=np.uint64))
+            # a copy: a slice would keep all of them
+            self._open, self._rows = [whole[full:].copy()], len(whole) - full
+
+    def end(self) -> None:
+        """No more rows come: the open batch is the last one."""
+        if self._rows:
+            last = OrderHash().extended(np.concatenate(self._open))
+            self._made.append(np.array([last.value], dtype=np.uint64))
+            self._open, self._rows = [], 0
+
+    def take(self) -> DigestRun:
+        """The digests of the batches that were completed since the last call."""
+        made = np.concatenate([np.zeros(0, dtype=np.uint64), *self._made])
+        run = DigestRun(self._batch, made)
+        self._batch, self._made = run.end, []
+        return run
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What is known of a feed: batches in ascending order, the digest of each, and the first batch of which two
+    different ones were recorded: then the order of this feed has not been the same in all of its attempts."""
+
+    batches: npt.NDArray[np.int64]
+    digests: Digests
+    contradiction: int | None = None
+
+
+def merged(runs: Iterable[DigestRun]) -> Recorded:
+    """Several runs, which may overlap: a job that goes on from a checkpoint records some batches again."""
+    found = list(runs)
+    batches = np.concatenate([np.zeros(0, dtype=np.int64), *(np.arange(run.first, run.end) for run in found)])
+    digests = np.concatenate([np.zeros(0, dtype=np.uint64), *(run.digests for run in found)])
+    order = np.argsort(batches, kind="stable")
+    batches, digests = batches[order], digests[order]
+    again = np.append(np.zeros(min(1, len(batches)), dtype=np.bool_), batches[1:] == batches[:-1])
+    wrong = np.flatnonzero(again[1:] & (digests[1:] != digests[:-1]))
+    contradiction = int(batches[wrong[0]]) if len(wrong) else None
+    return Recorded(batches[~again], digests[~again], contradiction)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What two feeds' digests say. ``first``: the first batch that differs, if one does; ``compared``: batches that
+    both know; ``only``: how many the one and the other know alone."""
+
+    first: int | None
+    compared: int
+    only: tuple[int, int]
+
+
+def compare(one: Recorded, two: Recorded) -> Difference:
+    """Compare two feeds, over the batches that both know."""
+    shared, mine, other = np.intersect1d(one.batches, two.batches, assume_unique=True, return_indices=True)
+    different = np.flatnonzero(one.digests[mine] != two.digests[other])
+    only = (len(one.batches) - len(shared), len(two.batches) - len(shared))
+    return Difference(int(shared[different[0]]) if len(different) else None, len(shared), only)
