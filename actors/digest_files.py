@@ -13,9 +13,11 @@ Rules:
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from contextlib import suppress
+from threading import Lock
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +25,8 @@ from pyarrow import fs, ipc
 
 from ..engine.batch_digests import DigestRun, Recorded, merged
 from ..engine.errors import ConfigurationError, StorageError
+from ..engine.feed_desk import DESKS
+from ..engine.plan import JobPlan
 from ..engine.sources.files import absolute, make_durable, resolve, safe_name, storage_error
 
 CHUNK = 4096
@@ -38,14 +42,18 @@ class DigestFiles:
     def __init__(self, folder: str, job: str, feed: str) -> None:
         self._url = f"{absolute(folder).rstrip('/')}/{safe_name(job)}/feeds/{safe_name(feed)}"
         self._filesystem, self._folder = resolve(self._url)
+        self._lock = Lock()
         #: of the chunk that is not full
         self._open: DigestRun | None = None
         self._last = ""
 
     def record(self, run: DigestRun, batch_size: int) -> None:
         """Keep the digests of some more batches. Raises StorageError."""
-        if not len(run.digests):
-            return
+        if len(run.digests):
+            with self._lock:
+                self._record(run, batch_size)
+
+    def _record(self, run: DigestRun, batch_size: int) -> None:
         if self._open is not None and self._open.end == run.first:
             run = DigestRun(self._open.first, np.concatenate([self._open.digests, run.digests]))
         else:
@@ -101,7 +109,13 @@ class DigestFiles:
         return merged(runs), sizes.pop()
 
 
-def recorded_feeds(folder: str) -> list[tuple[str, str]]:
+def record_orders(plan: JobPlan, folder: str) -> None:
+    """Let the feeds of a job record their order below its checkpoint folder, if they run in this process."""
+    for feed in plan.feeds:
+        DESKS.of(plan.name, feed).record = DigestFiles(folder, plan.name, feed).record
+
+
+def recorded_feeds(folder: str | os.PathLike[str]) -> list[tuple[str, str]]:
     """Job and feed of all digests below a checkpoint folder."""
     filesystem, inner = resolve(absolute(folder).rstrip("/"))
     found = []

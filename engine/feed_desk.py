@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from .batch_digests import DigestRun, not_recorded
 from .errors import ConfigurationError, PenstockError
 from .feed_messages import Ask, NotYet, Refusal, Refused, Reply, World
 from .identity import CheckpointId
@@ -40,6 +41,8 @@ class FeedDesk:
     def __init__(self, name: str, ask_checkpoint: Callable[[], None] = do_nothing) -> None:
         self.name = name
         self.ask_checkpoint = ask_checkpoint
+        #: where digests of batches go; called from the thread that writes
+        self.record: Callable[[DigestRun, int], None] = not_recorded
         self._changed = threading.Condition()
         self._sequencer: Sequencer[Rows] | None = None
         self._wake: Callable[[], None] = do_nothing

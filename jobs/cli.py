@@ -1,5 +1,5 @@
-"""The command line: ready-made jobs (``run``, ``explain``, ``jobs``), and running ones (``list``, ``status``, ``why``,
-``savepoint``, ``stop``, ``cancel``).
+"""The command line: ready-made jobs (``run``, ``explain``, ``jobs``), running ones (``list``, ``status``, ``why``,
+``savepoint``, ``stop``, ``cancel``), and what runs have left (``verify-order``).
 
 Errors that Penstock raises on purpose are printed as a sentence and a remedy; ``--verbose`` adds the traceback.
 """
@@ -158,6 +158,25 @@ def cancel(job: _Running, address: _Address = None, timeout: _Timeout = None) ->
     from . import running
 
     _tell(running.cancel_job(job, address, timeout))
+
+
+@app.command(name="verify-order")
+def verify_order_of(
+    one: Annotated[str, typer.Argument(help="A checkpoint folder.", metavar="A")],
+    two: Annotated[str, typer.Argument(help="Another one.", metavar="B")],
+    job: Annotated[str | None, typer.Option(help="The job, if a folder has several.")] = None,
+    feed: Annotated[str | None, typer.Option(help="The feed, if a job has several.")] = None,
+) -> None:
+    """Name the first global batch in which two runs of a feed differ."""
+    from .orders import verify_order
+
+    def compare() -> int:
+        verdict = verify_order(one, two, job=job, feed=feed)
+        for line in verdict.lines:
+            typer.echo(line)
+        return 0 if verdict.same else 1
+
+    raise typer.Exit(_guarded(compare, verbose=False))
 
 
 def _tell(lines: Iterator[str], nothing: str = "") -> None:

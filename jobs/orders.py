@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..actors.digest_files import DigestFiles, recorded_feeds
 from ..engine.batch_digests import Recorded, compare
@@ -18,7 +19,7 @@ class OrderVerdict:
     first: int | None = None
 
 
-def verify_order(one: str, two: str, *, job: str | None = None, feed: str | None = None) -> OrderVerdict:
+def verify_order(one: str | Path, two: str | Path, *, job: str | None = None, feed: str | None = None) -> OrderVerdict:
     """Compare the feeds in two checkpoint folders, batch by batch. ``job``, ``feed``: which, if there are several."""
     mine, other = (_find(folder, job, feed) for folder in (one, two))
     (a, size), (b, other_size) = mine.read(), other.read()
@@ -44,16 +45,16 @@ def verify_order(one: str, two: str, *, job: str | None = None, feed: str | None
     return OrderVerdict(True, (f"{found.compared:,} batches of {size:,} rows are equal, in order{rest}",))
 
 
-def _contradicts(folder: str, recorded: Recorded) -> OrderVerdict:
+def _contradicts(folder: str | Path, recorded: Recorded) -> OrderVerdict:
     line = f"{folder} contradicts itself: batch {recorded.contradiction} was not the same after a restart"
     return OrderVerdict(False, (line,), recorded.contradiction)
 
 
-def _find(folder: str, job: str | None, feed: str | None) -> DigestFiles:
+def _find(folder: str | Path, job: str | None, feed: str | None) -> DigestFiles:
     known = recorded_feeds(folder)
     wanted = [(a, b) for a, b in known if job in (None, a) and feed in (None, b)]
     if len(wanted) == 1:
-        return DigestFiles(folder, *wanted[0])
+        return DigestFiles(str(folder), *wanted[0])
     names = ", ".join(f"{a}/{b}" for a, b in known) or "none"
     problem = "is not the only one" if wanted else "is not there"
     raise ConfigurationError(

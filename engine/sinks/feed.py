@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import pyarrow as pa
 
+from ..batch_digests import BatchDigests
 from ..elements import Batch
 from ..errors import FlowError
 from ..feed_desk import DESKS, FeedDesk
@@ -19,7 +21,7 @@ from ..feed_state import read_state, write_state
 from ..hashing import Hashes, can_hash, hashes
 from ..identity import CheckpointId, CommitPermit, Committable
 from ..operators.protocol import Committer, OperatorContext, Output, Stateless
-from ..sequencer import FeedSettings, Place, Sequencer
+from ..sequencer import FeedSettings, Place, Sequencer, SequencerState
 
 LEAST_ROOM = 128 * 1024
 BATCHES_OF_ROOM = 16
@@ -109,24 +111,42 @@ class RunningFeedSink(Stateless):
     ) -> None:
         self._schema, self._lane = schema, context.lanes.start
         self._hashed = [number for number, field in enumerate(schema) if can_hash(field.type)]
+        self._batch_size, self._write = config.batch_size, context.write
+        self._digests = BatchDigests(config.batch_size)
         self._sequencer: Sequencer[pa.RecordBatch]
         if restored is None:
             self._sequencer = Sequencer(config.settings, self._hashes)
         else:
-            self._sequencer = Sequencer.restored(read_state(restored, schema), config.settings, self._hashes)
+            state = read_state(restored, schema)
+            self._digests = self._digests_behind(state)
+            self._sequencer = Sequencer.restored(state, config.settings, self._hashes)
         self._desk: FeedDesk = DESKS.of(context.job, context.operator)
         #: where the last snapshot was taken
         self._place: Place | None = None
         self._desk.open(self._sequencer, context.wake)
 
     def _hashes(self, rows: pa.RecordBatch) -> Hashes:
-        return hashes([rows.column(number) for number in self._hashed])
+        found = hashes([rows.column(number) for number in self._hashed])
+        self._digests.add(found)
+        return found
+
+    def _digests_behind(self, state: SequencerState[pa.RecordBatch]) -> BatchDigests:
+        """Digests from the batch on that was open, if its rows are kept."""
+        begun = state.position % self._batch_size
+        if state.ended or begun > state.position - state.first:
+            return BatchDigests(self._batch_size, state.position)
+        self._digests, at = BatchDigests(self._batch_size, state.position - begun), state.first
+        for rows in state.rows:
+            self._hashes(rows.slice(min(rows.num_rows, max(0, state.position - begun - at))))
+            at += rows.num_rows
+        return self._digests
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         self._desk.accept(batch.records)
 
     def finish(self, out: Output) -> None:
         if not self._sequencer.ended:
+            self._digests.end()
             self._desk.end()
 
     def accepts(self, port: int) -> bool:
@@ -142,6 +162,8 @@ class RunningFeedSink(Stateless):
     def flush(self, checkpoint: CheckpointId) -> None:
         if self._place is not None:
             self._desk.cut(checkpoint, self._place)
+        if len((run := self._digests.take()).digests):
+            self._write(partial(self._desk.record, run, self._batch_size), run.digests.nbytes)
 
     def prepare(self, checkpoint: CheckpointId) -> list[Committable]:
         return []
