@@ -8,14 +8,16 @@ Rules:
    at any number of ranks.
 3. The ranks of a world say where it starts, and must say the same: 0, or what ``load_state_dict`` was given.
 4. A reader belongs to one thread at a time.
+5. Batches that a handle skips are taken and not handed out; steps count them. All ranks must skip the same: give them
+   one handle. What a state skips and what the handle skips are both skipped.
 """
 
 from __future__ import annotations
 
 import atexit
 import logging
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -46,6 +48,8 @@ class FeedHandle:
     drop_last: bool = False
     rows: int | None = None
     """Of the whole feed, if the flow's inputs tell."""
+    edits: tuple[tuple[int, int], ...] = ()
+    """Batches that are not handed out: from the first number up to the second."""
 
     @property
     def batches(self) -> int | None:
@@ -54,6 +58,16 @@ class FeedHandle:
             return None
         whole, rest = divmod(self.rows, self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
+
+    def skip(self, steps: range) -> FeedHandle:
+        """The feed without these global batches: no rank gets them, at a peak of the loss, say. Their rows keep their
+        positions, and all other batches their numbers. The edit goes into ``state_dict``, so that whoever goes on from
+        a model knows what it has not seen."""
+        if steps.step != 1 or steps.start < 0 or not len(steps):
+            raise ConfigurationError(
+                f"steps {steps} cannot be skipped", "give consecutive batches, range(first, end), from 0 on", self.name
+            )
+        return replace(self, edits=united(self.edits, [(steps.start, steps.stop)]))
 
     def reader(
         self, rank: int = 0, world_size: int = 1, *, prefetch_batches: int = 4, timeout: float | None = None
@@ -77,6 +91,7 @@ class Reader:
         self.timeout = timeout
         self._prefetch = prefetch
         self._start = 0
+        self._edits = feed.edits
         self._intake: Intake | None = None
         self._closed = False
         atexit.register(self.close)
@@ -110,12 +125,12 @@ class Reader:
         return self.iter_batches()
 
     def __len__(self) -> int:
-        """Global batches in all; TypeError if that is not known (yet)."""
+        """Global batches in all, but for those that are skipped; TypeError if that is not known (yet)."""
         known = None if self._intake is None else self._intake.batches
         known = self.feed.batches if known is None else known
         if known is None:
             raise TypeError(f"the number of batches of feed {self.feed.name!r} is not known before its end")
-        return known
+        return known - sum(max(0, min(end, known) - first) for first, end in self._edits)
 
     def _join(self) -> Intake:
         """The intake, which joins the world when it begins."""
@@ -127,7 +142,13 @@ class Reader:
         return self._intake
 
     def _take(self) -> Slice[pa.RecordBatch] | None:
-        return self._join().take(self.timeout)
+        intake = self._join()
+        while (found := intake.take(self.timeout)) is not None and self._skips(found.batch):
+            continue  # taken, so that nobody waits for it
+        return found
+
+    def _skips(self, batch: int) -> bool:
+        return any(first <= batch < end for first, end in self._edits)
 
     def _records(self, found: Slice[pa.RecordBatch]) -> pa.RecordBatch:
         if len(found.rows) == 1:
@@ -139,7 +160,13 @@ class Reader:
 
     def state_dict(self) -> dict[str, Any]:
         """The place in the feed, to be saved with the model: the same in every rank."""
-        return {"version": 1, "feed": self.feed.name, "batch_size": self.feed.batch_size, "step": self.step}
+        return {
+            "version": 1,
+            "feed": self.feed.name,
+            "batch_size": self.feed.batch_size,
+            "step": self.step,
+            "skipped": [list(each) for each in self._edits],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from the place of a saved model, at any number of ranks. All ranks must load the same."""
@@ -153,6 +180,7 @@ class Reader:
         step = state.get("step")
         if not isinstance(step, int) or step < 0:
             raise ConfigurationError(f"the state names the step {step!r}", "load a state that state_dict() gave")
+        self._edits = united(self.feed.edits, [(int(first), int(end)) for first, end in state.get("skipped", ())])
         if self._intake is not None:
             self._intake.close(0.0)
         self._start, self._intake = step, None
@@ -182,6 +210,17 @@ class Reader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(CLOSE_SECONDS if kind is None else 0.0)
+
+
+def united(edits: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Ranges in ascending order; those that touch are one."""
+    found: list[tuple[int, int]] = []
+    for first, end in sorted([*edits, *others]):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((first, end))
+    return tuple(found)
 
 
 def to_numpy(records: pa.RecordBatch) -> dict[str, Any]:
