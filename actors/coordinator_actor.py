@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,14 +28,19 @@ from ..coordinator.poison import PoisonPolicy
 from ..coordinator.restoring import Snapshot
 from ..coordinator.settings import Settings
 from ..coordinator.statistics import Overview
+from ..engine.errors import PenstockError
 from ..engine.identity import TaskId
 from .calls import unsealed
 from .coordinator_files import CoordinatorFiles
 from .coordinator_host import CoordinatorHost
 from .departure import Departure, LastWords
 from .driver_calls import RayDriverCalls
+from .logs import JobLog, write_json_lines
+from .measures import JobFigures, Sample
 from .messages import Address, Identity, JobCard, ProcessAppeared, ProcessMessage, Seat, Versioned
+from .metrics import Reporter
 from .plans import SharedPlan
+from .runtime import DEFAULT_TELLING, Telling
 from .snapshots import SnapshotFiles
 from .storage.opening import open_store
 from .supervisor import DEFAULT_POISON, Supervisor
@@ -65,6 +71,8 @@ class CoordinatorOptions:
     """Seconds that the coordinator of a detached job stays after its end."""
     poison: PoisonPolicy = DEFAULT_POISON
     """When a split is poison, and what is done about it."""
+    telling: Telling = DEFAULT_TELLING
+    """How often figures go to Ray's metrics, and what is logged."""
 
 
 class CoordinatorActor:
@@ -74,6 +82,7 @@ class CoordinatorActor:
         options: CoordinatorOptions = unsealed(sealed_options)
         plan, drivers = options.plan.load(), options.drivers
         self._options, self._plan = options, plan
+        write_json_lines(options.telling.log_level, job=plan.name)
         owner, graph = uuid.uuid4().hex, execution_graph(plan)
         core = Coordinator(
             plan.name, plan.fingerprint, plan.description, graph, options.settings, owner, options.snapshot
@@ -90,7 +99,12 @@ class CoordinatorActor:
             return self._supervisor
 
         self._host = CoordinatorHost(
-            core, partial(CoordinatorFiles, plan, store, snapshots), supervise, options.validate, options.period
+            core,
+            partial(CoordinatorFiles, plan, store, snapshots),
+            supervise,
+            options.validate,
+            options.period,
+            witness=JobLog(plan.name),
         )
         self._departure = Departure(
             self._host, plan, options.folder, options.plan, drivers, self.placement, me, options.lease
@@ -98,6 +112,17 @@ class CoordinatorActor:
         self._host.start()
         if options.detached:
             self._departure.start()
+        self._figures = JobFigures(plan.name)
+        period = options.telling.metrics
+        self._reporter = None if period is None else Reporter(self._look, period)
+
+    def _look(self) -> Iterable[Sample] | None:
+        """What metrics tell of the job now; None if it cannot be told."""
+        try:
+            status, shown = self._host.wait_status(None, 0.0).status, self.checkpoints()
+        except (PenstockError, TimeoutError):
+            return None
+        return self._figures.samples(status, shown, time.monotonic())
 
     @ray.method(concurrency_group="events")
     def deliver(self, event: Event) -> None:
@@ -173,6 +198,8 @@ class CoordinatorActor:
     @ray.method(concurrency_group="users")
     def shutdown(self) -> None:
         """End the thread and let what is being stored end."""
+        if self._reporter is not None:
+            self._reporter.close()
         self._host.close()
 
 

@@ -51,6 +51,16 @@ class Drivers(Protocol):
         """Take note of what became of a process; the events that follow from it."""
 
 
+class Witness(Protocol):
+    """Somebody who is told what happens (``logs``). Called on the coordinator's thread."""
+
+    def told(self, event: Event) -> None:
+        """The core is about to handle an event."""
+
+    def changed(self, before: JobStatus, after: JobStatus) -> None:
+        """The status is another one."""
+
+
 class CoordinatorHost:
     """See the module's rules."""
 
@@ -62,10 +72,12 @@ class CoordinatorHost:
         validate: bool = False,
         period: float | None = None,
         told: Callable[[JobStatus], None] | None = None,
+        witness: Witness | None = None,
     ) -> None:
         self._core = core
         #: is told of each new status, on the thread; must not block
         self._told = told
+        self._witness = witness
         #: seconds between two beats, and when the next one is due; None: never
         self._period = period
         self._beat_at = None if period is None else time.monotonic() + period
@@ -153,6 +165,8 @@ class CoordinatorHost:
             self._tell(message)
 
     def _tell(self, event: Event) -> None:
+        if self._witness is not None:
+            self._witness.told(event)
         self._perform(self._core.handle(replace(event, now=time.monotonic())))
         if self._validate:
             self._core.validate()
@@ -182,9 +196,12 @@ class CoordinatorHost:
     def _publish(self) -> None:
         status = self._core.status()
         with self._changed:
-            if status != self._status:
+            before = self._status
+            if status != before:
                 self._status = status
                 self._version = (self._version[0], self._version[1] + 1)
                 self._changed.notify_all()
+        if self._witness is not None and status != before:
+            self._witness.changed(before, status)
         if self._told is not None:
             self._told(status)

@@ -20,7 +20,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,7 +40,10 @@ from .acquaintance import Acquaintance, Neighbour
 from .calls import gone_for_good, unsealed, when_done
 from .departure import SHUTDOWN_SECONDS, leave_for_good
 from .environment import NAMESPACE
+from .logs import TaskLog, write_json_lines
+from .measures import Sample, TaskFigures
 from .messages import Abandoned, Address, Arrived, Deployment, Identity, Order, Ordered, Seat, SplitBegun
+from .metrics import Reporter
 from .plans import SharedPlan
 from .runtime import DEFAULT_RUNTIME, Runtime
 from .snapshots import SnapshotFiles
@@ -52,6 +55,7 @@ from .transport.listener import Listener
 from .transport.protocol import BrokenLink
 from .transport.streams import StreamTransport
 from .transport.tls import Certificate
+from .waiting_chain import Standing
 
 ANSWER_SECONDS = 5.0
 """How long a question waits for a task that is busy in one step (in a user's function, say)."""
@@ -91,6 +95,9 @@ class DriverActor:
         self._options = options
         self._guard = SplitGuard()
         self._plan = self._guard.guarded(options.plan.load())
+        telling = options.runtime.telling
+        write_json_lines(telling.log_level, job=self._plan.name, task=str(options.seat))
+        self._log = TaskLog(self._plan.name)
         incarnation = f"{time.time_ns()}-{os.getpid()}"
         self._identity = Identity(options.seat, incarnation, os.getpid(), ray.util.get_node_ip_address())
         self._coordinator: Address = None
@@ -108,6 +115,8 @@ class DriverActor:
         lease = options.runtime.lease_seconds
         if lease is not None:
             threading.Thread(target=self._keep_lease, args=(lease,), name="penstock-lease", daemon=True).start()
+        self._figures = TaskFigures(self._plan)
+        self._reporter = None if telling.metrics is None else Reporter(self._look, telling.metrics)
         if ray.get_runtime_context().was_current_actor_reconstructed:
             self._announce(self._plan.name)
 
@@ -192,6 +201,8 @@ class DriverActor:
     @ray.method(concurrency_group="control")
     def shutdown(self) -> None:
         """Stop the task and release what it holds. The actor takes no more orders."""
+        if self._reporter is not None:
+            self._reporter.close()
         if self._host is None:
             self._listener.close()
         else:
@@ -238,13 +249,12 @@ class DriverActor:
     # ------------------------------------------------------------------ questions
 
     @ray.method(concurrency_group="questions")
-    def why(self) -> list[str]:
-        """One sentence for each driver that waits."""
+    def standing(self) -> Standing:
+        """What the task waits for."""
         try:
-            found: list[str] | None = self._ask(lambda task: task.why())
+            return Standing(self._ask(lambda task: task.statistics()))
         except TimeoutError:
-            return [f"{self._identity.task} has been busy in one step for {ANSWER_SECONDS:g} s"]
-        return found or []
+            return Standing(None, ANSWER_SECONDS)
 
     @ray.method(concurrency_group="questions")
     def statistics(self) -> TaskStatistics | None:
@@ -255,6 +265,14 @@ class DriverActor:
             return None
         return found
 
+    def _look(self) -> Iterable[Sample] | None:
+        """What metrics tell of the task now; nothing if there is none, None if it is too busy to say."""
+        try:
+            found: TaskStatistics | None = self._ask(lambda task: task.statistics())
+        except TimeoutError:
+            return None
+        return () if found is None else self._figures.samples(found)
+
     def _ask(self, question: Callable[[Task], Any]) -> Any:
         host = self._host
         return None if host is None else host.ask(question, ANSWER_SECONDS)
@@ -263,6 +281,7 @@ class DriverActor:
 
     def _report(self, event: Event) -> None:
         """Send an event; Ray repeats the call until a restarting coordinator has it."""
+        self._log.told(event)
         if self._coordinator is None:
             return
         if isinstance(event, TaskFailed) and self._guard.raised is not None:

@@ -30,8 +30,8 @@ from ..coordinator.manifest import Ended
 from ..coordinator.statistics import JobStatus, Overview
 from ..engine.errors import PenstockError, TaskLostError
 from ..engine.identity import TaskId
+from ..engine.job_statistics import JobStatistics
 from ..engine.plan import JobPlan
-from ..engine.statistics import TaskStatistics
 from .at_exit import AtExit
 from .audit import Audit, audit_job
 from .calls import short_reason
@@ -44,6 +44,7 @@ from .storage.log import read_log
 from .storage.opening import open_store
 from .translate import error_of
 from .waiting import POLL_SECONDS, Deadline, wait_for_status
+from .waiting_chain import chain_of_waiting
 
 EXIT_SECONDS = 15.0
 """How long the end of a script waits for the processes of a job that it has not waited for."""
@@ -178,15 +179,16 @@ class Job(JobFace):
     # ------------------------------------------------------------------ questions
 
     def why(self) -> list[str]:
-        """What the job waits for, and what each task waits for, one sentence each."""
-        if self._closed:
-            return [self.status().why]
-        answers = answers_of(self._drivers, "why")
-        return [self.status().why] + [f"{task}: {each}" for task, found in answers.items() for each in found]
+        """What the job waits for; then the chain of waiting, from the consumers back to whoever holds them up, one
+        sentence for each task."""
+        status = self.status()
+        if self._closed or status.is_over:
+            return [status.why]
+        return [status.why, *chain_of_waiting(self.tasks(), answers_of(self._drivers, "standing"), status.tasks)]
 
-    def statistics(self) -> dict[TaskId, TaskStatistics]:
-        """The counts of every task that is there to tell."""
-        return dict(self._last.statistics) if self._closed else statistics_of(self._drivers)
+    def statistics(self) -> JobStatistics:
+        """The counts of every task that is there to tell; ``statistics().stages`` has them by stage."""
+        return JobStatistics(self._last.statistics if self._closed else statistics_of(self._drivers))
 
     def checkpoints(self) -> Overview:
         """Counts, history and summary of the coordinator's checkpoints, as Flink's pages show them."""

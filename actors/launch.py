@@ -17,6 +17,7 @@ from ..engine.plan import JobPlan
 from ..engine.sinks.collect import CollectSink
 from ..engine.state.memory import DEFAULT_BUDGET
 from .environment import ClusterInfo, connect, disconnect
+from .fitting import check_spares
 from .interrupts import tell_interrupts_briefly
 from .origin import Claim, find_start
 from .resuming import Place, check_resume, place_in
@@ -63,6 +64,8 @@ def run(
     """
     plan = plan_job(flow, parallelism, job=name, rate=rate, memory_budget=memory_budget, threads=threads)
     _refuse_collecting(plan)
+    check_spares(plan, runtime.spares)
+    runtime.codecs(edge.id for edge in plan.exchanges)  # refuses edges that there are not
     place = None if checkpoints is None else place_in(checkpoints)
     plan = with_alignment(plan, None if place is None else place.alignment_timeout)
     if detached:

@@ -7,12 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 from ..coordinator.poison import PoisonPolicy
 from ..engine.errors import ConfigurationError
 from .settings import Duration, seconds
 from .supervisor import MISSES
 from .transport.batches import Codec
+
+LogLevel: TypeAlias = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """What a process tells of itself. ``metrics``: seconds between two reports; None: there are none."""
+
+    metrics: float | None = 5.0
+    log_level: LogLevel = "INFO"
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,13 @@ class Runtime:
     """Whether such a split is skipped instead. ``job.status().skipped`` says which were."""
     spread: bool = False
     """Whether the processes are spread over the nodes of the cluster, or packed where there is room."""
+    wait_for_resources: bool = False
+    """Whether a job that asks for more than the cluster has (or has free) waits for it, because nodes will come, say,
+    from an autoscaler. By default it is refused."""
+    metrics: Duration | None = "5s"
+    """How often each process hands its figures to Ray's metrics. None: never."""
+    log_level: LogLevel = "INFO"
+    """What the processes write to their logs, as JSON lines: this and everything graver."""
 
     def __post_init__(self) -> None:
         if type(self.spares) is not int or self.spares < 0:
@@ -50,7 +69,10 @@ class Runtime:
                 raise ConfigurationError(f"compression={codec!r}{where} is unknown", 'give "lz4" or "zstd"')
         if type(self.poison_limit) is not int or self.poison_limit < 1:
             raise ConfigurationError(f"poison_limit={self.poison_limit!r} is no number of times", "give 1, 2, 3, …")
-        for name in ("heartbeat", "lease", "reconnect"):
+        if self.log_level not in LOG_LEVELS:
+            known = ", ".join(f'"{level}"' for level in LOG_LEVELS)
+            raise ConfigurationError(f"log_level={self.log_level!r} is unknown", f"give one of {known}")
+        for name in ("heartbeat", "lease", "reconnect", "metrics"):
             given = getattr(self, name)
             if given is not None and seconds(given, name) <= 0:
                 raise ConfigurationError(f"{name}={given!r} is too short", 'give a time above 0, such as "10s"')
@@ -66,12 +88,23 @@ class Runtime:
         return None if self.heartbeat is None else seconds(self.heartbeat, "heartbeat") / MISSES
 
     def codecs(self, edges: Iterable[str]) -> dict[str, Codec]:
-        """The compression of each edge that has one."""
-        if self.compression is None:
-            return {}
-        if isinstance(self.compression, str):
-            return dict.fromkeys(edges, self.compression)
+        """The compression of each edge that is said to have one. Raises ConfigurationError if others are named."""
+        known = list(edges)
+        if not isinstance(self.compression, Mapping):
+            return {} if self.compression is None else dict.fromkeys(known, self.compression)
+        for edge in self.compression:
+            if edge not in known:
+                there = f"its edges between stages are {', '.join(known)}" if known else "it has none between stages"
+                raise ConfigurationError(
+                    f"compression names the edge {edge!r}, which the flow does not have: {there}",
+                    "give the name of an edge, as flow.explain() shows it",
+                )
         return dict(self.compression)
+
+    @property
+    def telling(self) -> Telling:
+        """What the processes tell of themselves."""
+        return Telling(None if self.metrics is None else seconds(self.metrics, "metrics"), self.log_level)
 
     @property
     def poison(self) -> PoisonPolicy:
@@ -90,3 +123,4 @@ class Runtime:
 
 
 DEFAULT_RUNTIME = Runtime()
+DEFAULT_TELLING = Telling()

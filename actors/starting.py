@@ -25,6 +25,7 @@ from ..coordinator.restoring import Snapshot
 from ..coordinator.settings import Settings
 from ..engine.errors import ConfigurationError
 from ..engine.plan import JobPlan
+from .admission import admit, options_of
 from .calls import sealed
 from .coordinator_actor import CoordinatorOptions, coordinator_actor_class
 from .driver_actor import DriverOptions, coordinator_name, driver_actor_class
@@ -49,6 +50,7 @@ def start_job(
 ) -> Job:
     """Start the job, whose checkpoints go to ``place``. Raises ConfigurationError if its name is taken."""
     _refuse_taken_name(plan.name)
+    admit(plan, runtime)
     place = place or _temporary_place()
     try:
         return _start(plan, place, runtime, snapshot, detached)
@@ -103,12 +105,14 @@ def _start(plan: JobPlan, place: Place, runtime: Runtime, snapshot: Snapshot | N
     shared = share_plan(plan, detached=detached)
     life = {"lifetime": "detached"} if detached else {}
     strategy = "SPREAD" if runtime.spread else "DEFAULT"
-    driver = driver_actor_class().options(scheduling_strategy=strategy, **life)
+    driver = driver_actor_class()
     token = secrets.token_bytes(32)
     certificate = make_certificate(plan.name) if runtime.tls else None
     seats = [*plan.tasks(), *(spare_seat(number) for number in range(runtime.spares))]
     drivers: dict[Seat, Any] = {
-        seat: driver.remote(sealed(DriverOptions(seat, place.folder, shared, token, runtime, certificate, detached)))
+        seat: driver.options(scheduling_strategy=strategy, **life, **options_of(plan, seat)).remote(
+            sealed(DriverOptions(seat, place.folder, shared, token, runtime, certificate, detached))
+        )
         for seat in seats
     }
     validate = os.environ.get("PENSTOCK_VALIDATE") == "1"
@@ -124,6 +128,7 @@ def _start(plan: JobPlan, place: Place, runtime: Runtime, snapshot: Snapshot | N
         place.stays,
         runtime.lease_seconds or 0.0,
         runtime.poison,
+        runtime.telling,
     )
     coordinator = coordinator_actor_class().options(name=coordinator_name(plan.name), namespace=NAMESPACE, **life)
     try:

@@ -154,6 +154,8 @@ class OutputChannel:
         self.closed = False
         #: bytes of batches sent and not yet consumed
         self.in_flight = 0
+        #: rows, batches and bytes sent
+        self.rows = self.batches = self.sent = 0
         #: the consumer needs no more rows of this window: batches are thrown away
         self.dropping = False
         #: the same for all windows to come
@@ -179,12 +181,15 @@ class OutputChannel:
         if isinstance(element, Batch):
             if self.dropping:
                 return
+            self.rows += element.records.num_rows
+            self.batches += 1
         elif _is_drain(element):
             self._window += 1
             self.dropping = self.dropping_for_good
         size = size_of(element)
         self._credit -= size
         self.in_flight += size
+        self.sent += size
         self.closed = isinstance(element, EndOfPartition)
         sequence, self._sequence = self._sequence, self._sequence + 1
         self._wire(Frame(self.channel, self.attempts, sequence, element, size))
@@ -223,8 +228,8 @@ class InputChannel:
         self._reply = reply
         self._queue: deque[tuple[Element, int]] = deque()
         self._expected = 0
-        #: bytes of batches taken out of the queue, and how many of them the producer has been granted again
-        self._consumed = 0
+        #: rows, batches and bytes of batches taken out of the queue, and bytes that the producer was granted again
+        self.rows = self.batches = self.consumed = 0
         self._granted = 0
         #: so many bytes are owed before a grant, as long as batches are queued
         self._mark = credit // 2
@@ -289,9 +294,11 @@ class InputChannel:
         element, size = self._queue.popleft()
         if isinstance(element, Batch):
             self.queued_bytes -= size
-            self._consumed += size
-            if not self.queued_bytes or self._consumed - self._granted >= self._mark:
-                self._granted = self._consumed
+            self.rows += element.records.num_rows
+            self.batches += 1
+            self.consumed += size
+            if not self.queued_bytes or self.consumed - self._granted >= self._mark:
+                self._granted = self.consumed
                 self._reply(Grant(self.channel, self.attempts, self._granted))
         elif isinstance(element, EndOfData):
             self.data_ended = True

@@ -1,12 +1,25 @@
-"""What ``explain`` prints: stages, pipelines, exchanges, lanes and parts, and each sink's guarantee."""
+"""What ``explain`` prints: stages, pipelines, exchanges, lanes and parts, each sink's guarantee, the memory bound."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from .memory_bound import memory_bound
 from .plan import JobPlan, PipelinePlan, StagePlan
 
 
-def explain(plan: JobPlan) -> str:
+class RunsOn(Protocol):
+    """What is said about the processes of a run (``penstock.Runtime``), as far as it shows in the plan."""
+
+    def codecs(self, edges: Iterable[str]) -> Mapping[str, str | None]:
+        """How the batches of each edge are compressed between machines, of those that are. Raises ConfigurationError
+        if others are named."""
+
+
+def explain(plan: JobPlan, runtime: RunsOn | None = None) -> str:
     """The plan in words."""
+    codecs = {} if runtime is None else runtime.codecs([edge.id for edge in plan.exchanges])
     order = "deterministic" if plan.deterministic else "arrival"
     meaning = "the same rows in the same order" if plan.deterministic else "the same rows, in another order each time"
     where = "at any parallelism" if plan.deterministic else ""
@@ -20,10 +33,11 @@ def explain(plan: JobPlan) -> str:
     ]
     for stage in plan.stages.values():
         lines += [*_stage(plan, stage), ""]
-    lines += ["edges", *(_exchanges(plan) or ["  none between stages"]), "", "sinks"]
+    lines += ["edges", *(_exchanges(plan, codecs) or ["  none between stages"]), "", "sinks"]
     lines += [
         f"  {id}: {config.kind}, {config.guarantee}, {config.describe()}" for id, (_, config) in plan.sinks.items()
     ]
+    lines += ["", "memory, at most", *memory_bound(plan).lines()]
     return "\n".join(lines)
 
 
@@ -43,7 +57,9 @@ def _stage(plan: JobPlan, stage: StagePlan) -> list[str]:
     behind = any(edge.target == stage.name and edge.is_partitioned for edge in plan.exchanges)
     share = f"{stage.lanes / stage.parallelism:.3g} {'parts' if behind else 'lanes'} each"
     pace = ", paced by its readers" if stage.paced else ""
-    lines = [f"stage {stage.name}: {stage.parallelism} subtask{'s' if stage.parallelism > 1 else ''}, {share}{pace}"]
+    asks = f"; each asks for {stage.resources}" if stage.resources else ""
+    count = f"{stage.parallelism} subtask{'s' if stage.parallelism > 1 else ''}"
+    lines = [f"stage {stage.name}: {count}, {share}{pace}{asks}"]
     for pipeline in stage.pipelines:
         lines += _pipeline(pipeline)
     return lines
@@ -61,9 +77,10 @@ def _pipeline(pipeline: PipelinePlan) -> list[str]:
     return [*lines, f"    ⇒ {outputs}"] if outputs else lines
 
 
-def _exchanges(plan: JobPlan) -> list[str]:
+def _exchanges(plan: JobPlan, codecs: Mapping[str, str | None]) -> list[str]:
     return [
         f"  {edge.id}: {edge.source} → {edge.target}, {edge.pattern.replace('_', ' ')}; "
         f"{edge.config.kind} {edge.config.describe()}"
+        f"{f'; {codecs[edge.id]} between machines' if codecs.get(edge.id) else ''}"
         for edge in plan.exchanges
     ]

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .errors import ConfigurationError, FlowError
-from .explain import explain
+from .explain import RunsOn, explain
 from .graph import Graph, Node, NodeConfig
 from .joins import Joins
 from .operators import Filter, MapBatches, Mix, Project, Union, Unnest
@@ -26,6 +26,7 @@ from .partitioning import Broadcast, Exchanging, Gather, HashPartitioning, Range
 from .pipelines import plan_job
 from .placement import Placement
 from .relations import FLUSH, AtBarrier
+from .resources import resources_of
 from .sequences import Sequences
 from .sinks.collect import CollectSink
 from .sinks.feed import FeedSink
@@ -35,6 +36,7 @@ from .sources.ipc import IpcSource
 from .sources.memory import MemorySource
 from .sources.parquet import ParquetSource
 from .sources.protocol import SourceConfig
+from .state.memory import DEFAULT_BUDGET
 
 
 class Flow(Graph):
@@ -175,9 +177,12 @@ class Flow(Graph):
                 raise error.at(self._id(config.kind, name)) from None
         return self._add(config, (stream.id,), stream.schema, name)
 
-    def explain(self, parallelism: int = 2) -> str:
-        """What a run would do: stages, pipelines, edges, lanes, and each sink's guarantee."""
-        return explain(plan_job(self, parallelism))
+    def explain(
+        self, parallelism: int = 2, *, memory_budget: int | None = DEFAULT_BUDGET, runtime: RunsOn | None = None
+    ) -> str:
+        """What a run would do: stages, pipelines, edges, lanes, each sink's guarantee, and the most memory that it may
+        take. ``memory_budget``, ``runtime``: as the run would get them."""
+        return explain(plan_job(self, parallelism, memory_budget=memory_budget), runtime)
 
 
 class Stream(Joins, Sequences):
@@ -214,6 +219,14 @@ class Stream(Joins, Sequences):
 
     def _with(self, other: Self, config: OperatorConfig, name: str | None, at_barrier: AtBarrier = FLUSH) -> Self:
         return cast("Self", self.flow.apply(config, [self, other], name=name, at_barrier=at_barrier))
+
+    def resources(
+        self, *, num_cpus: float = 0.0, num_gpus: float = 0.0, resources: Mapping[str, float] | None = None
+    ) -> Self:
+        """Let each subtask of the stage that makes this stream have these resources of the cluster (Ray's meaning of
+        them): ``stream.map_batches(Model, schema).resources(num_gpus=1)``. By default a stage asks for nothing."""
+        self.flow.ask(self.id, resources_of(num_cpus, num_gpus, resources))
+        return self
 
     def filter(self, predicate: pc.Expression | str, *, name: str | None = None) -> Stream:
         """The rows for which ``predicate``, an expression or SQL text, is true (neither false nor null)."""

@@ -20,6 +20,7 @@ from .errors import FlowError
 from .operators.protocol import OperatorConfig
 from .partitioning import DEFAULT_PARTS, MAX_PARTS, Exchanging
 from .placement import EXCHANGES, Placement, place, place_exchange
+from .resources import NOTHING, Resources
 from .sources.protocol import SourceConfig
 
 DEFAULT_LANES = 8
@@ -81,11 +82,14 @@ class Graph:
         self.order: Order = order
         self._placements: dict[str, Placement] = {}
         self._nodes: dict[str, Node] = {}
+        #: what the operators ask of the cluster that ask for anything
+        self._asked: dict[str, Resources] = {}
 
     def copy(self) -> Self:
         """A graph of the same nodes, to which others can be added."""
         other = copy(self)
         other._nodes, other._placements = dict(self._nodes), dict(self._placements)
+        other._asked = dict(self._asked)
         return other
 
     @property
@@ -100,6 +104,16 @@ class Graph:
     def placement(self, id: str) -> Placement:
         """Where the rows of a node are."""
         return self._placements[id]
+
+    def asked(self, id: str) -> Resources:
+        """What a node asks of the cluster."""
+        return self._asked.get(id, NOTHING)
+
+    def ask(self, id: str, resources: Resources) -> None:
+        """Let a node ask the cluster for something. Raises FlowError if it asks for something else already."""
+        if self._asked.setdefault(id, resources) != resources:
+            message = f"asks for {resources}, and has asked for {self._asked[id]} before"
+            raise FlowError(message, "ask once, for everything", id)
 
     def _place(self, node: Node) -> None:
         """Take in a node, and find out where its rows are."""

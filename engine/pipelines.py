@@ -26,6 +26,7 @@ from .operators.protocol import OperatorConfig
 from .operators.regroup import Regroup
 from .partitioning import Broadcast, Exchanging, Gather, wire_schema
 from .plan import Exchange, JobPlan, OperatorPlan, OutputPlan, PipelinePlan, PortPlan, SourcePlan, StagePlan
+from .resources import joined
 from .rounds import CHUNK_ROWS
 from .rounds_kept import check_merge_joins
 from .sources.protocol import SourceConfig
@@ -69,7 +70,7 @@ def plan_job(
         fingerprint=f"{flow.fingerprint(lanes, order)}-{data}",
         description=description,
         lanes=lanes,
-        stages={stage.name: _plan_stage(graph, stage, ordered) for stage in graph.stages.values()},
+        stages={stage.name: _plan_stage(flow, graph, stage, ordered) for stage in graph.stages.values()},
         exchanges=tuple(_plan_exchange(graph, node) for node in graph.exchanges()),
         sources=sources,
         deterministic=ordered,
@@ -124,10 +125,11 @@ def _plan_exchange(graph: LiveGraph, node: Node) -> Exchange:
     return Exchange(node.id, source, target, "all_to_all", cast(Exchanging, node.config), graph.schema(node.id))
 
 
-def _plan_stage(graph: LiveGraph, stage: Stage, ordered: bool) -> StagePlan:
+def _plan_stage(flow: Graph, graph: LiveGraph, stage: Stage, ordered: bool) -> StagePlan:
     heads = [graph.nodes[id] for id in stage.nodes if graph.begins_pipeline(graph.nodes[id])]
     pipelines = tuple(_plan_pipeline(graph, head, ordered) for head in heads)
-    return StagePlan(stage.name, stage.parallelism, pipelines, stage.lanes)
+    resources = joined((id, flow.asked(id)) for id in stage.nodes)
+    return StagePlan(stage.name, stage.parallelism, pipelines, stage.lanes, resources)
 
 
 def _plan_pipeline(graph: LiveGraph, head: Node, ordered: bool) -> PipelinePlan:

@@ -15,6 +15,7 @@ from .errors import ConfigurationError, PenstockError
 from .identity import TaskId
 from .operators.protocol import Committer, OperatorConfig, SinkConfig
 from .partitioning import Broadcast, Exchanging, Gather
+from .resources import NOTHING, Resources
 from .rounds import lanes_of
 from .sources.protocol import SourceConfig, Split
 from .state.memory import DEFAULT_BUDGET
@@ -85,13 +86,15 @@ class PipelinePlan:
 class StagePlan:
     """Pipelines that need no exchange between them, run by ``parallelism`` subtasks. Upstream pipelines come first.
 
-    ``lanes``: how many lanes the subtasks share: the flow's, or behind a partitioned exchange its parts.
+    ``lanes``: how many lanes the subtasks share: the flow's, or behind a partitioned exchange its parts. ``resources``:
+    what each subtask asks of the cluster.
     """
 
     name: str
     parallelism: int
     pipelines: tuple[PipelinePlan, ...]
     lanes: int
+    resources: Resources = NOTHING
 
     def lanes_of(self, subtask: int) -> range:
         """The lanes that a subtask owns."""

@@ -37,10 +37,11 @@ from .scheduler.serial import SerialScheduler
 from .scheduler.states import Wait
 from .sources.protocol import Split
 from .sources.reader import SplitReader, Stop
-from .statistics import OperatorStatistics, SourceStatistics, TaskStatistics
+from .statistics import TaskStatistics
 from .task_checkpoints import TaskCheckpoints
 from .task_listener import News, Step, TaskListener
 from .task_parts import TaskParts, Wiring, build_parts
+from .task_statistics import statistics_of
 from .windows import OperatorWindow
 
 
@@ -333,17 +334,8 @@ class Task:
 
     def statistics(self) -> TaskStatistics:
         """Counts since this attempt began."""
-        operators = tuple(
-            OperatorStatistics(operator.id, operator.rows_in, operator.rows_out, operator.batches_out)
-            for driver in reversed(self.drivers)
-            for operator in driver.operators
-        )
-        sources = tuple(
-            SourceStatistics(reader.operator, reader.rows, reader.batches, reader.current_split)
-            for reader in self.readers
-        )
-        drivers = self._query.statistics().handles
-        return TaskStatistics(self.id, self.attempt, self.state, operators, sources, tuple(self.why()), drivers)
+        parts, query = self._parts, self._query.statistics()
+        return statistics_of(self.id, self.attempt, self.state, parts.drivers, tuple(self.why()), query, parts.memory)
 
     def channel_ids(self) -> tuple[list[ChannelId], list[ChannelId]]:
         """The channels to other tasks: (inputs, outputs)."""

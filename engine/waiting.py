@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .edges import Outlet
+from .edges import InputChannel, Outlet
 from .gate import Feed
 from .pacing import PacedOperator
 from .scheduler.states import Wait, WaitReason
@@ -30,7 +30,8 @@ class WaitWords:
     def _of_channel(self, number: int) -> Wait:
         key = (WaitReason.OUTPUT, (number,))
         if key not in self._known:
-            self._known[key] = Wait(WaitReason.OUTPUT, str(self._channels[number].channel))
+            channel = self._channels[number].channel
+            self._known[key] = Wait(WaitReason.OUTPUT, str(channel), (channel.consumer,))
         return self._known[key]
 
     def for_consumer(self) -> Wait:
@@ -55,9 +56,18 @@ class WaitWords:
         return FOR_COMMIT if ended else self._for(WaitReason.INPUT, starved, "its other port")
 
     def _for(self, reason: WaitReason, feeds: Sequence[int], otherwise: str) -> Wait:
+        named = [self._feeds[feed] for feed in feeds]
+        if reason is WaitReason.INPUT and named and all(_paced(feed) for feed in named):
+            reason = WaitReason.TIMER
         key = (reason, tuple(feeds))
         if key not in self._known:
-            named = [self._feeds[feed] for feed in feeds]
             whom = [str(getattr(feed, "channel", None) or getattr(feed, "operator", "a feed")) for feed in named]
-            self._known[key] = Wait(reason, ", ".join(whom) or otherwise)
+            tasks = tuple(dict.fromkeys(feed.channel.producer for feed in named if isinstance(feed, InputChannel)))
+            pace = "the pace of " if reason is WaitReason.TIMER else ""
+            self._known[key] = Wait(reason, pace + (", ".join(whom) or otherwise), tasks)
         return self._known[key]
+
+
+def _paced(feed: Feed) -> bool:
+    """Whether it is a source that keeps to its rate."""
+    return bool(getattr(feed, "due", 0.0) > getattr(feed, "now", 0.0))

@@ -40,6 +40,7 @@ from ..actors.task_host import TaskHost
 from ..actors.translate import error_of, execution_graph, neighbours_of
 from ..actors.transport.protocol import BrokenLink
 from ..actors.waiting import wait_for_status
+from ..actors.waiting_chain import Standing, chain_of_waiting
 from ..coordinator.commands import Command, DeployTask
 from ..coordinator.events import Event, TaskFailed, TaskLost
 from ..coordinator.machine import Coordinator
@@ -50,6 +51,7 @@ from ..engine.edges import Frame, Upstream
 from ..engine.errors import ConfigurationError, PenstockError
 from ..engine.flow import Flow
 from ..engine.identity import Attempt, TaskId
+from ..engine.job_statistics import JobStatistics
 from ..engine.overtaking import with_alignment
 from ..engine.pipelines import plan_job
 from ..engine.plan import JobPlan
@@ -112,6 +114,10 @@ def _temporary_place() -> Place:
 
     atexit.register(release)  # whatever else happens, also to a thread that does not end
     return Place(folder, Settings(interval=None), release, stays=False)
+
+
+WHY_SECONDS = 1.0
+"""How long a task may take to say what it waits for; after that it is busy."""
 
 
 class _Wires:
@@ -238,16 +244,28 @@ class LocalJob(JobFace):
         return status
 
     def why(self) -> list[str]:
-        """What the job waits for, and what each task waits for, one sentence each."""
-        sentences = [self.status().why]
-        return sentences + [f"{task}: {each}" for task, found in self.statistics().items() for each in found.why]
+        """What the job waits for; then the chain of waiting, from the consumers back to whoever holds them up, one
+        sentence for each task."""
+        status = self.status()
+        if self._closed or status.is_over:
+            return [status.why]
+        return [status.why, *chain_of_waiting(self.tasks(), self._standings(), status.tasks)]
 
-    def statistics(self) -> dict[TaskId, TaskStatistics]:
-        """The counts of every task that is deployed."""
+    def _standings(self) -> dict[TaskId, Standing]:
+        found = {}
+        for task, host in self._hosts.items():
+            try:
+                found[task] = Standing(host.ask(lambda task: task.statistics(), WHY_SECONDS))
+            except TimeoutError:
+                found[task] = Standing(None, WHY_SECONDS)
+        return found
+
+    def statistics(self) -> JobStatistics:
+        """The counts of every task that is deployed; ``statistics().stages`` has them by stage."""
         if not self._closed:
             found = {task: host.ask(lambda task: task.statistics(), 60.0) for task, host in self._hosts.items()}
             self._statistics.update({task: counts for task, counts in found.items() if counts is not None})
-        return dict(self._statistics)
+        return JobStatistics(self._statistics)
 
     def checkpoints(self) -> Overview:
         """Counts, history and summary of the checkpoints."""

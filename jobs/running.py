@@ -10,9 +10,7 @@ from collections.abc import Iterator
 
 from ..actors.launch import attach, list_jobs
 from ..coordinator.statistics import CheckpointStatistics, JobStatus, Overview, PendingStatus
-
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
-_KIB = 1024
+from ..engine.sizes import size
 
 
 def tell_list(address: str | None) -> Iterator[str]:
@@ -88,12 +86,3 @@ def _figures(one: CheckpointStatistics) -> str:
     if one.slowest is not None:
         words += [f"slowest {one.slowest.task}"]
     return ", ".join(words + [each for each in (one.location, one.failure) if each])
-
-
-def size(count: float) -> str:
-    """Bytes in the unit that reads best."""
-    for unit in _UNITS:
-        if count < _KIB or unit == _UNITS[-1]:
-            break
-        count /= _KIB
-    return f"{count:.0f} {unit}" if unit == _UNITS[0] else f"{count:.1f} {unit}"

@@ -64,7 +64,10 @@ PURE_ACTORS = (
     "actors.cleaning",
     "actors.coordinator_files",
     "actors.coordinator_host",
+    "actors.fitting",
+    "actors.logs",
     "actors.mailbox",
+    "actors.measures",
     "actors.messages",
     "actors.resuming",
     "actors.savepoints",
@@ -74,6 +77,7 @@ PURE_ACTORS = (
     "actors.translate",
     "actors.transport",
     "actors.waiting",
+    "actors.waiting_chain",
 )
 """The part of ``actors`` that the embedded runner shares: no Ray, also not through others."""
 

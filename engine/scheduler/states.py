@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ..errors import InternalError
+from ..identity import TaskId
 
 
 class DriverState(Enum):
@@ -89,10 +90,11 @@ class WaitReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why a driver waits, and for whom, in words."""
+    """Why a driver waits, and for whom, in words. ``tasks``: those among them, as far as tasks have to act."""
 
     reason: WaitReason
     whom: str
+    tasks: tuple[TaskId, ...] = ()
 
     def __str__(self) -> str:
         return f"waits for {self.reason.value}: {self.whom}"

@@ -33,7 +33,7 @@ from ..errors import ConfigurationError, FlowError
 from ..operators.protocol import OperatorContext
 from ..sources.files import absolute, is_hidden, resolve, storage_error
 from .parquet_committer import ParquetCommitter
-from .parquet_writer import RunningParquetSink
+from .parquet_writer import BUFFER_BYTES, RunningParquetSink
 
 MARKER = "_penstock.json"
 FORMAT = 1
@@ -64,6 +64,11 @@ class ParquetSink:
     @property
     def kind(self) -> str:
         return "parquet sink"
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of rows that wait for their row group to be complete, at most."""
+        return BUFFER_BYTES
 
     @property
     def guarantee(self) -> str:

@@ -27,7 +27,7 @@ from ..sources.files import make_durable, safe_name, storage_error
 from .lane_counts import LaneCounts
 
 STAGING = "_staging"
-_PENDING_BYTES = 64 * 1024 * 1024
+BUFFER_BYTES = 64 * 1024 * 1024
 """A row group is written at this size even if it has few rows: wide rows must not fill the memory."""
 
 
@@ -55,7 +55,7 @@ class StagedFile:
         self._pending.append(records)
         self._pending_rows += records.num_rows
         self._pending_bytes += records.nbytes
-        if self._pending_rows >= self._group_rows or self._pending_bytes >= _PENDING_BYTES:
+        if self._pending_rows >= self._group_rows or self._pending_bytes >= BUFFER_BYTES:
             self._flush()
 
     def _flush(self) -> None:

@@ -1,0 +1,39 @@
+"""Bytes in words, and how many a batch may have."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from .rounds import CHUNK_ROWS
+
+TEXT_BYTES = 32
+"""What a value of variable length is taken for where nothing is known of it."""
+
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+_KIB = 1024
+
+
+def size(count: float) -> str:
+    """Bytes in the unit that reads best."""
+    for unit in _UNITS:
+        if count < _KIB or unit == _UNITS[-1]:
+            break
+        count /= _KIB
+    return f"{count:.0f} {unit}" if unit == _UNITS[0] else f"{count:.1f} {unit}"
+
+
+def batch_bytes(schema: pa.Schema) -> int:
+    """About the bytes of a batch as sources cut them: ``CHUNK_ROWS`` rows."""
+    return CHUNK_ROWS * sum(_value_bytes(field.type) for field in schema)
+
+
+def _value_bytes(type: pa.DataType) -> int:
+    """Bytes of one value; of a list or a text a guess."""
+    if pa.types.is_struct(type):
+        return sum(_value_bytes(field.type) for field in type)
+    if pa.types.is_dictionary(type):
+        return _value_bytes(type.index_type)
+    try:
+        return max(1, int(type.bit_width) // 8)
+    except ValueError:
+        return TEXT_BYTES
