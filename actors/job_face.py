@@ -38,6 +38,8 @@ from ..engine.errors import ConfigurationError, TaskLostError
 from ..engine.identity import CheckpointId
 from ..engine.plan import JobPlan
 from ..engine.sources.files import absolute
+from .audit import last_state
+from .feed.audit import FeedAudit, audit_feed
 from .messages import UNKNOWN_TIME
 from .savepoints import holds_savepoint
 from .storage.log import read_log
@@ -88,6 +90,11 @@ class JobFace(ABC):
     @abstractmethod
     def _tell(self, event: Event) -> None:
         """Send the coordinator an event; not for a job that is over and gone."""
+
+    def audit_feed(self, name: str = "feed") -> FeedAudit:
+        """Whether a feed has given every input row exactly once, by count and by content, as of the last checkpoint. It
+        reads all inputs again, here. Raises ConfigurationError without a checkpoint (in a folder that stays)."""
+        return audit_feed(self.plan, last_state(self.plan, self.folder), name)
 
     # ------------------------------------------------------------------ checkpoints and their end
 

@@ -20,6 +20,7 @@ _COUNTERS = pa.schema(
         ("first", pa.int64()),
         ("ended", pa.bool_()),
         ("order", pa.uint64()),
+        ("content", pa.uint64()),
     ]
 )
 
@@ -34,6 +35,7 @@ def write_state(state: SequencerState[pa.RecordBatch], lane: int, schema: pa.Sch
             pa.array([state.first], pa.int64()),
             pa.array([state.ended], pa.bool_()),
             pa.array([state.order.value], pa.uint64()),
+            pa.array([state.order.content], pa.uint64()),
             pa.nulls(1, kind),
         ],
         schema=_COUNTERS.append(pa.field("row", kind)),
@@ -65,6 +67,6 @@ def read_state(table: pa.Table, schema: pa.Schema) -> SequencerState[pa.RecordBa
         counters["first"],
         counters["rows"],
         counters["ended"],
-        OrderHash(counters["order"], counters["rows"]),
+        OrderHash(counters["order"], counters["rows"], counters["content"]),
         tuple(rows),
     )

@@ -5,6 +5,7 @@ Rules:
 1. Rolling: a polynomial over the rows' hashes, modulo 2^64; adding rows costs what hashing them costs.
 2. It depends on the order: two rows that have changed places change it. It is no protection against malice.
 3. What is stored is the number and the count of rows; from these one can go on.
+4. ``content`` is the sum of the rows' hashes: it does not depend on the order, only on which rows there are.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class OrderHash:
 
     value: int = 0
     rows: int = 0
+    content: int = 0
 
     def extended(self, hashes: npt.NDArray[np.uint64]) -> OrderHash:
         """With these rows' hashes added at the end."""
@@ -45,4 +47,5 @@ class OrderHash:
             shift = np.multiply(step[:1], _BASE)[0]
             # arrays wrap around silently, scalars warn
             value = (np.array([value]) * np.array([shift]) + (block * step).sum(dtype=np.uint64))[0]
-        return OrderHash(int(value), self.rows + len(hashes))
+        content = (self.content + int(hashes.sum(dtype=np.uint64))) % 2**64
+        return OrderHash(int(value), self.rows + len(hashes), content)

@@ -8,7 +8,7 @@ from ...coordinator.events import CheckpointRequested, Event
 from ...coordinator.statistics import JobStatus
 from ...engine.errors import ConfigurationError, PenstockError
 from ...engine.feed_desk import DESKS, FeedDesk
-from ...engine.operators import Project, Sort
+from ...engine.operators import Project, Shuffle, Sort
 from ...engine.operators.regroup import Regroup
 from ...engine.plan import JobPlan
 from ...engine.sinks.feed import FeedSink
@@ -17,7 +17,7 @@ from ..translate import error_of
 from .link import FeedRoute
 from .reader import FeedHandle
 
-KEEP_ROWS = (Project, Sort, Regroup)
+KEEP_ROWS = (Project, Sort, Shuffle, Regroup)
 """Operators that give as many rows as they take."""
 
 

@@ -1,0 +1,189 @@
+"""The audit of a feed: every input row handed out exactly once, by count and by content.
+
+It compares two independent sides. What the feed has numbered is in its last checkpoint: the number of rows, and the
+sum of their hashes, which does not depend on their order. What it should have numbered comes from the inputs: every
+split is read again, from its beginning, and passes the operators that work row by row (filter, project, unnest), in
+this process. What only changes the order or the place of rows (exchanges, sort, shuffle, union, a mixture that goes on to
+its end) is left out. Behind any other operator (a join, an aggregation, a function of the user) it is not known what
+should come, and the counts of the sources must do (``job.audit()``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ...engine.elements import Batch, Tag
+from ...engine.errors import ConfigurationError
+from ...engine.feed_state import read_state
+from ...engine.hashing import can_hash, hashes
+from ...engine.identity import Attempt, TaskId
+from ...engine.operators import Filter, Mix, Project, Shuffle, Sort, Union, Unnest
+from ...engine.operators.protocol import OperatorContext
+from ...engine.operators.regroup import Regroup
+from ...engine.partitioning import Broadcast
+from ...engine.plan import JobPlan, OperatorPlan, PipelinePlan, PortPlan
+from ...engine.sources.protocol import Split
+
+ROW_BY_ROW = (Filter, Project, Unnest)
+ORDER_ONLY = (Sort, Shuffle, Union, Regroup)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitContent:
+    """What a split has, and what of it belongs into the feed. ``content``: the sum of the hashes of those rows."""
+
+    source: str
+    split: str
+    rows: int
+    fed: int
+    content: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeedAudit:
+    """``rows``: numbered so far, that is handed out, or waiting; ``ended``: there will be no more. ``unknown``: why it
+    is not known what the inputs should give; else ``expected`` rows, split by split, with the content ``same`` or not
+    (None: before the end, or if no column has a hash)."""
+
+    feed: str
+    rows: int
+    ended: bool
+    splits: tuple[SplitContent, ...] = ()
+    expected: int | None = None
+    same: bool | None = None
+    unknown: str = ""
+
+    @property
+    def gaps(self) -> int:
+        """Rows that are missing, at the end."""
+        return max(0, self.expected - self.rows) if self.ended and self.expected is not None else 0
+
+    @property
+    def repeats(self) -> int:
+        """Rows that are too many."""
+        return 0 if self.expected is None else max(0, self.rows - self.expected)
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is known to be missing, repeated or altered."""
+        return self.gaps == 0 and self.repeats == 0 and self.same is not False
+
+    def __str__(self) -> str:
+        end = "" if self.ended else " so far"
+        lines = [f"audit of feed {self.feed}: {self.rows:,} rows{end}"]
+        for split in self.splits:
+            lines.append(f"  {split.source} {split.split}: {split.rows:,} rows, of which {split.fed:,} belong here")
+        if self.unknown:
+            return "\n".join([*lines, f"  not compared with the inputs: {self.unknown}"])
+        content = {True: "the same content", False: "OTHER CONTENT", None: "content not compared"}[self.same]
+        return "\n".join([*lines, f"  {self.expected:,} expected, gaps {self.gaps}, repeats {self.repeats}, {content}"])
+
+
+def audit_feed(plan: JobPlan, state: Mapping[str, pa.Table], feed: str = "feed") -> FeedAudit:
+    """Audit a feed by ``state``, the last checkpoint's tables by operator. It reads all inputs. Raises
+    ConfigurationError if there is no such feed, or no checkpoint yet."""
+    pipeline, sink = _find(plan, feed)
+    if feed not in state:
+        raise ConfigurationError(f"feed {feed!r} stands in no checkpoint yet", "audit it after the first checkpoint")
+    (schema,) = sink.inputs
+    reached = read_state(state[feed], schema)
+    try:
+        routes = list(_routes(plan, pipeline, len(pipeline.operators) - 1))
+    except _Unknown as unknown:
+        return FeedAudit(feed, reached.position, reached.ended, unknown=str(unknown))
+    splits = tuple(
+        _content(source, split, operators) for source, operators in routes for split in plan.sources[source].splits
+    )
+    expected, content = sum(split.fed for split in splits), sum(split.content for split in splits) % 2**64
+    comparable = reached.ended and any(can_hash(field.type) for field in schema)
+    same = content == reached.order.content if comparable else None
+    return FeedAudit(feed, reached.position, reached.ended, splits, expected, same)
+
+
+class _Unknown(Exception):
+    """Why it is not known what should come."""
+
+
+def _find(plan: JobPlan, feed: str) -> tuple[PipelinePlan, OperatorPlan]:
+    for pipeline in _pipelines(plan):
+        for operator in pipeline.operators:
+            if operator.id == feed and feed in plan.feeds:
+                return pipeline, operator
+    known = ", ".join(plan.feeds) or "none"
+    raise ConfigurationError(f"job {plan.name!r} has no feed {feed!r}", f"its feeds: {known}")
+
+
+def _pipelines(plan: JobPlan) -> Iterator[PipelinePlan]:
+    for stage in plan.stages.values():
+        yield from stage.pipelines
+
+
+def _routes(plan: JobPlan, pipeline: PipelinePlan, end: int) -> Iterator[tuple[str, tuple[OperatorPlan, ...]]]:
+    """Every source that leads to the first ``end`` operators of the pipeline, and what its rows pass row by row."""
+    passed: tuple[OperatorPlan, ...] = ()
+    for operator in pipeline.operators[:end]:
+        if isinstance(operator.config, ROW_BY_ROW):
+            passed = (*passed, operator)
+        elif isinstance(operator.config, Mix) and operator.config.at_end == "go on":
+            continue
+        elif not isinstance(operator.config, ORDER_ONLY):
+            raise _Unknown(f"{operator.id} makes other rows of its input")
+    for port in pipeline.ports:
+        if port.kind == "source":
+            yield port.id, passed
+        else:
+            before = _producer(plan, port)
+            for source, operators in _routes(plan, before, len(before.operators)):
+                yield source, (*operators, *passed)
+
+
+def _producer(plan: JobPlan, port: PortPlan) -> PipelinePlan:
+    exchange = next((each for each in plan.exchanges if each.id == port.id), None)
+    if exchange is not None and isinstance(exchange.config, Broadcast):
+        raise _Unknown(f"{exchange.id} copies its rows")
+    return next(
+        pipeline
+        for pipeline in _pipelines(plan)
+        for output in pipeline.outputs
+        if (output.kind, output.id) == (port.kind, port.id)
+    )
+
+
+class _Through:
+    """Rows on their way through operators that work row by row."""
+
+    def __init__(self, operators: tuple[OperatorPlan, ...], out: list[pa.RecordBatch]) -> None:
+        self._out = out
+        self._next = _Through(operators[1:], out) if operators else None
+        if operators:
+            first = operators[0]
+            context = OperatorContext(first.id, TaskId("audit", 0), Attempt(1, 1), 1, range(1))
+            self._running = first.config.build(context, first.inputs, None)
+
+    def emit(self, batch: Batch) -> None:
+        if self._next is None:
+            self._out.append(batch.records)
+        else:
+            self._running.process(0, batch, self._next)
+
+
+def _content(source: str, split: Split, operators: tuple[OperatorPlan, ...]) -> SplitContent:
+    fed: list[pa.RecordBatch] = []
+    through = _Through(operators, fed)
+    rows = count = content = 0
+    for number, records in enumerate(split.open(0)):
+        if not records.num_rows:
+            continue
+        rows += records.num_rows
+        through.emit(Batch(records, Tag(0, 0, number)))
+        for found in fed:
+            count += found.num_rows
+            columns = [column for column in found.columns if can_hash(column.type)]
+            if columns:
+                content += int(hashes(columns).sum(dtype=np.uint64))
+        fed.clear()
+    return SplitContent(source, split.id, rows, count, content % 2**64)
