@@ -28,6 +28,7 @@ from ..coordinator.poison import PoisonPolicy
 from ..coordinator.restoring import Snapshot
 from ..coordinator.settings import Settings
 from ..coordinator.statistics import Overview
+from ..coordinator.window_reports import WindowReport
 from ..engine.errors import PenstockError
 from ..engine.identity import TaskId
 from .calls import unsealed
@@ -158,6 +159,12 @@ class CoordinatorActor:
         if left is not None:
             return left.checkpoints
         found: Overview = self._host.ask(lambda core: core.checkpoint_statistics(), ANSWER_SECONDS)
+        return found
+
+    @ray.method(concurrency_group="users")
+    def windows(self) -> tuple[WindowReport, ...]:
+        """The statistics of the newest windows between task barriers."""
+        found: tuple[WindowReport, ...] = self._host.ask(lambda core: core.windows(), ANSWER_SECONDS)
         return found
 
     @ray.method(concurrency_group="users")

@@ -26,6 +26,7 @@ from ..coordinator.events import (
     TaskFailed,
 )
 from ..coordinator.manifest import LogEntry
+from ..coordinator.split_events import SplitSetsRead
 from ..coordinator.store import Store
 from ..engine.errors import PenstockError
 from ..engine.identity import StateHandle
@@ -35,6 +36,7 @@ from .messages import UNKNOWN_TIME
 from .savepoints import SavepointFiles
 from .snapshots import SnapshotFiles
 from .storage.log import create_entry, delete_entries, read_log
+from .storage.split_log import SplitLog
 from .task_files import as_penstock_error, commit_permit
 from .translate import failure_of
 
@@ -47,6 +49,7 @@ class CoordinatorFiles:
     def __init__(self, plan: JobPlan, store: Store, snapshots: SnapshotFiles, tell: Callable[[Event], None]) -> None:
         self._plan = plan
         self._store = store
+        self._splits = SplitLog(store, plan.name)
         self._snapshots = snapshots
         self._savepoints = SavepointFiles(snapshots.url, plan.name)
         self._tell = tell
@@ -133,6 +136,30 @@ class CoordinatorFiles:
                 _log.warning("could not delete old entries of the log: %s", error)
 
         self._log_thread.submit(work)
+
+    def read_split_sets(self, start: int) -> None:
+        """Read the log of split sets; tells ``SplitSetsRead``."""
+
+        def work() -> Event:
+            try:
+                entries, oldest = self._splits.read(start)
+            except (OSError, PenstockError) as error:
+                _log.warning("the log of split sets could not be read: %s", error)
+                return SplitSetsRead((), start, UNKNOWN_TIME, failed=True)
+            return SplitSetsRead(tuple(entries), oldest, UNKNOWN_TIME)
+
+        self._log_thread.submit(lambda: self._tell(work()))
+
+    def discard_split_sets(self, numbers: tuple[int, ...]) -> None:
+        """Delete split sets that nobody needs any more."""
+
+        def work() -> None:
+            try:
+                self._splits.delete(numbers)
+            except OSError as error:
+                _log.warning("could not delete old split sets: %s", error)
+
+        self._file_thread.submit(work)
 
     def close(self) -> None:
         """Let what is under way end."""

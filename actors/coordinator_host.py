@@ -186,6 +186,10 @@ class CoordinatorHost:
                     self._files.discard_snapshot(location, handles)
                 case commands.DiscardEntries(numbers):
                     self._files.discard_entries(numbers)
+                case commands.ReadSplitSets(start):
+                    self._files.read_split_sets(start)
+                case commands.DiscardSplitSets(numbers):
+                    self._files.discard_split_sets(numbers)
                 case commands.CommitOrphans():
                     self._files.commit(command)
                 case commands.EndJob():

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
+from threading import Lock
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -28,6 +29,7 @@ from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
 from ..coordinator.events import Event, Failure
 from ..coordinator.manifest import Ended
 from ..coordinator.statistics import JobStatus, Overview
+from ..coordinator.window_reports import WindowReport
 from ..engine.errors import PenstockError, TaskLostError
 from ..engine.identity import TaskId
 from ..engine.job_statistics import JobStatistics
@@ -75,6 +77,7 @@ class Job(JobFace):
         tie: Tie = Tie.OWNER,
     ) -> None:
         self.plan = plan
+        self._feeding = Lock()
         self.tie = tie
         self.folder = place.folder
         self.folder_stays = place.stays
@@ -195,6 +198,12 @@ class Job(JobFace):
         if self._closed:
             return self._last.checkpoints
         found: Overview = self._ask(self._coordinator.checkpoints.remote())
+        return found
+
+    def _fetch_windows(self) -> tuple[WindowReport, ...] | None:
+        if self._closed:
+            return None
+        found: tuple[WindowReport, ...] = self._ask(self._coordinator.windows.remote())
         return found
 
     def audit(self) -> Audit:

@@ -15,7 +15,7 @@ Rules:
 from __future__ import annotations
 
 import uuid
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -42,6 +42,7 @@ from .audit import last_state
 from .feed.audit import FeedAudit, audit_feed
 from .messages import UNKNOWN_TIME
 from .savepoints import holds_savepoint
+from .split_sets_face import SplitSetsFace
 from .storage.log import read_log
 from .storage.opening import open_store
 from .translate import error_of
@@ -59,7 +60,7 @@ class Savepoint:
     id: CheckpointId
 
 
-class JobFace(ABC):
+class JobFace(SplitSetsFace):
     """See the module's rules. ``folder``: the checkpoint folder; ``folder_stays``: whether it outlives the job."""
 
     plan: JobPlan
@@ -189,7 +190,10 @@ class JobFace(ABC):
 
     def _saved(self, ask: Callable[[str], Event], deadline: Deadline) -> Savepoint:
         """Rules 1 and 2."""
-        self._running("take savepoints while the job runs")
+        splits = self._running("take savepoints while the job runs").splits
+        if splits is not None and splits.open_sets and not splits.ended:
+            message = f"{splits.open_sets} split sets of job {self.name!r} stand behind its last task barrier"
+            raise ConfigurationError(message, "request a barrier first: job.request_barrier()")
         for tried in range(1, TRIES + 1):
             result, status = self._answer(ask, deadline)
             if result is None:

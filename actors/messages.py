@@ -20,6 +20,7 @@ from ..coordinator.commands import (
     CommitCheckpoint,
     DeployTask,
     ExpectBarrier,
+    FeedTask,
     ProposeRound,
     StartTask,
     StopTask,
@@ -38,7 +39,14 @@ Address: TypeAlias = Any
 """How to reach a process: an actor's handle."""
 
 Order: TypeAlias = (
-    StartTask | StopTask | ProposeRound | TriggerCheckpoint | ExpectBarrier | AbortCheckpoint | CommitCheckpoint
+    StartTask
+    | StopTask
+    | ProposeRound
+    | TriggerCheckpoint
+    | ExpectBarrier
+    | FeedTask
+    | AbortCheckpoint
+    | CommitCheckpoint
 )
 """What the coordinator orders an attempt that is deployed."""
 

@@ -42,6 +42,11 @@ class TaskFiles:
         self._named: frozenset[str] = frozenset()
         record_orders(plan, snapshots.url)
 
+    @property
+    def folder(self) -> str:
+        """The checkpoint folder."""
+        return self._snapshots.url
+
     def read(self, command: DeployTask, done: Callable[[Restored | PenstockError], None]) -> None:
         """Read what an attempt is restored from and hand it, or the error, to ``done``."""
 

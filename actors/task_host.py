@@ -59,6 +59,7 @@ from .messages import (
     StateRead,
     Woken,
 )
+from .task_feed import TaskFeed
 from .task_files import TaskFiles
 from .translate import failure_of
 from .transport.protocol import BrokenLink, Transport
@@ -89,6 +90,7 @@ class TaskHost:
         self._id = task
         self._files = files
         self._report = report
+        self._feed = TaskFeed(plan, files.folder, report)
         self._transport = transport(self._link_broke)
         self._mailbox: Mailbox[HostMessage] = Mailbox()
         self._thread = threading.Thread(target=self._run, name=f"penstock-task-{task}", daemon=True)
@@ -204,6 +206,7 @@ class TaskHost:
         with _Guard(self):
             listener = _Listener(self, attempt)
             attempts = dict(deployment.attempts)
+            self._feed.begin()
             self._task = Task(
                 self._plan,
                 self._id,
@@ -212,6 +215,7 @@ class TaskHost:
                 state,
                 self._transport,
                 listener,
+                more_splits=bool(self._plan.fed),
                 scheduler=self._scheduler,
                 notify=lambda: self.post(Woken()),
             )
@@ -236,8 +240,10 @@ class TaskHost:
                     self._release()
                 case commands.ProposeRound(checkpoint=checkpoint):
                     task.propose_round(checkpoint)
-                case commands.TriggerCheckpoint(_, _, checkpoint, kind, at_round, at, stop):
-                    task.trigger(checkpoint, kind, at_round, at, None if stop is None else stop.value)
+                case commands.TriggerCheckpoint():
+                    self._feed.trigger(task, command)
+                case commands.FeedTask():
+                    self._feed.fed(task, command)
                 case commands.AbortCheckpoint(checkpoint=checkpoint):
                     task.abort(checkpoint)
                     orders.give_up(task.drivers, checkpoint)
@@ -327,7 +333,7 @@ class _Listener:
         self._host.tell(TaskDeclined(self._id, self._attempt, checkpoint, NO_ROWS_LEFT, UNKNOWN_TIME, True))
 
     def drained(self, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
-        """Nobody asks for a task barrier over the whole job yet."""
+        self._host._feed.drained(self._host._task, barrier, window)
 
     def data_ended(self) -> None:
         self._host.tell(DataEnded(self._id, self._attempt, UNKNOWN_TIME))

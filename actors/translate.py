@@ -23,7 +23,7 @@ def execution_graph(plan: JobPlan) -> ExecutionGraph:
     """The plan as the coordinator sees it: stages and the exchanges between them."""
     return ExecutionGraph(
         vertices=tuple(
-            Vertex(stage.name, stage.parallelism, _stateful(stage), stage.lanes, stage.paced)
+            Vertex(stage.name, stage.parallelism, _stateful(stage), stage.lanes, stage.paced, _is_fed(plan, stage))
             for stage in plan.stages.values()
         ),
         edges=tuple(
@@ -40,6 +40,12 @@ def _mapper(exchange: Exchange) -> ChannelMapper:
     if isinstance(exchange.config, Broadcast):
         return ChannelMapper.UNSUPPORTED
     return ChannelMapper.RANGE if exchange.is_partitioned else ChannelMapper.FIRST
+
+
+def _is_fed(plan: JobPlan, stage: StagePlan) -> bool:
+    """Whether the stage has sources that the caller feeds."""
+    ports = (port for pipeline in stage.pipelines for port in pipeline.ports)
+    return any(port.kind == "source" and port.id in plan.fed for port in ports)
 
 
 def _stateful(stage: StagePlan) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ class BarrierOrders:
         context, triggers, now = self._context, pending.triggers, self._context.now
         deterministic, proposing = context.graph.deterministic, pending.phase is Phase.PROPOSING
         id, barrier, started, stop = pending.id, pending.barrier, pending.started_at, pending.request.stop
+        fed = pending.fed
         for task in tasks:
             record = context.tasks[task]
             attempt = record.attempt
@@ -45,7 +46,7 @@ class BarrierOrders:
                 context.out.append(ProposeRound(task, attempt, id))
             else:
                 at = pending.at_round(record.region, True) if deterministic else None
-                context.out.append(TriggerCheckpoint(task, attempt, id, barrier, at, started, stop))
+                context.out.append(TriggerCheckpoint(task, attempt, id, barrier, at, started, stop, fed))
 
     def _announce(self, pending: PendingCheckpoint) -> None:
         context = self._context

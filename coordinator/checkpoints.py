@@ -119,9 +119,10 @@ class Checkpoints:
 
     @property
     def _may_start(self) -> bool:
-        """Rule 1."""
-        if not self._context.graph.deterministic:
-            return True
+        """Rule 1, and that of ``split_feed``."""
+        between_windows = self._context.split_feed.is_between_windows
+        if not (between_windows and self._context.graph.deterministic):
+            return between_windows
         return all(one.has_left_sources for one in self.pendings.values() if one.is_open)
 
     def start_due(self) -> None:
@@ -134,13 +135,18 @@ class Checkpoints:
         if isinstance(plan, CheckpointPlan) and plan.waits:
             self._start(plan, request)
 
-    def _start(self, plan: CheckpointPlan, request: Request) -> None:
-        context = self._context
-        id = CheckpointId(context.generation, self.next_number)
+    def draw_id(self) -> CheckpointId:
+        """The next id; task barriers have theirs from the same sequence."""
         self.next_number += 1
+        return CheckpointId(self._context.generation, self.next_number - 1)
+
+    def _start(self, plan: CheckpointPlan, request: Request) -> None:
+        context, id = self._context, self.draw_id()
         triggers, proposing = context.tasks.ids(plan.to_trigger), context.graph.deterministic
         wait_for, finished = plan.waiting_set(), plan.finished_set()
         pending = PendingCheckpoint(id, triggers, wait_for, proposing, context.now, request, finished)
+        if context.split_feed.begun:
+            pending.splits, pending.fed = context.split_feed.cut, context.split_feed.released
         self.pendings[id] = pending
         self.history.started(pending)
         self.decider.started(request, context.now)

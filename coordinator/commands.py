@@ -27,6 +27,7 @@ from ..engine.identity import Attempt, BarrierKind, CheckpointId, CommitPermit, 
 from .events import Failure
 from .kinds import StopMode
 from .manifest import LogEntry, Manifest
+from .split_sets import SplitEntry
 from .splits import Skipped
 
 
@@ -112,6 +113,22 @@ class TriggerCheckpoint(msgspec.Struct, frozen=True, gc=False):
     """Not None: the job stops with this savepoint. Sources end their data there (``EndOfData``, draining or not as the
     mode says), then the barrier follows; a task's snapshot comes after the end of its data. Given up after that, the
     coordinator restarts the task."""
+    fed: int | None = None
+    """How many entries of the log of split sets the task's sources have got when it comes, if they are fed. A task that
+    has got fewer does nothing: the rest is on its way, and the order comes again. One that has got more declines."""
+
+
+class FeedTask(msgspec.Struct, frozen=True, gc=False):
+    """Give the sources what was fed, and answer ``TaskFed``. ``base``: the number of the first entry that the attempt
+    gets; ``start``: that of the first one here. What the task has got is left out; if something before ``start`` is
+    missing, nothing is done. ``barriers``: the ids of the task barriers among the entries, in order."""
+
+    task: TaskId
+    attempt: Attempt
+    base: int
+    start: int
+    entries: tuple[SplitEntry, ...]
+    barriers: tuple[CheckpointId, ...]
 
 
 class ExpectBarrier(msgspec.Struct, frozen=True, gc=False):
@@ -186,6 +203,20 @@ class DiscardEntries:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadSplitSets:
+    """Read the log of split sets from that number on; answer ``SplitSetsRead``, once."""
+
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardSplitSets:
+    """Nobody needs these entries of the log of split sets any more: delete them and their files. No answer."""
+
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CommitOrphans:
     """Commit the permit without a task: its task has finished or the job is about to end with an error.
 
@@ -218,6 +249,7 @@ Command: TypeAlias = (
     | ProposeRound
     | TriggerCheckpoint
     | ExpectBarrier
+    | FeedTask
     | AbortCheckpoint
     | CommitCheckpoint
     | CommitOrphans
@@ -225,5 +257,7 @@ Command: TypeAlias = (
     | DiscardState
     | DiscardSnapshot
     | DiscardEntries
+    | ReadSplitSets
+    | DiscardSplitSets
     | EndJob
 )

@@ -91,6 +91,11 @@ class CommitLedger:
         """Whether some committable is not known to be visible."""
         return any(outstanding.entries for outstanding in self._tasks.values())
 
+    @property
+    def oldest_open(self) -> CheckpointId | None:
+        """The oldest checkpoint some of whose committables are not known to be visible."""
+        return min((known.entries[0][0] for known in self._tasks.values() if known.entries), default=None)
+
     def tasks(self) -> tuple[TaskId, ...]:
         """Tasks with anything open, sorted."""
         return tuple(sorted(self._tasks))

@@ -9,6 +9,7 @@ from .execution_graph import ExecutionGraph
 from .log_writer import LogWriter
 from .manifest import Claim
 from .settings import Settings
+from .split_feed import SplitFeed
 from .splits import Skipped
 from .tasks import TaskTable
 
@@ -23,6 +24,8 @@ class Context:
         self.settings = settings
         self.tasks = TaskTable(graph)
         self.log = LogWriter()
+        #: What the caller has fed, if the job's sources are fed.
+        self.split_feed = SplitFeed()
         #: 0 until the job is claimed.
         self.generation = 0
         #: The claim that made the job ours; None until it stands.

@@ -16,6 +16,7 @@ from ..engine.identity import Attempt, CheckpointId, Committable, StateHandle, T
 from .kinds import StopMode
 from .manifest import LogEntry
 from .reasons import FailureReason
+from .split_events import SplitEvent
 from .splits import Skipped
 
 
@@ -330,6 +331,7 @@ Event: TypeAlias = (
     | TaskFinished
     | TaskFailed
     | TaskLost
+    | SplitEvent
     | CancelRequested
     | CheckpointRequested
     | SavepointRequested

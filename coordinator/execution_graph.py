@@ -31,13 +31,14 @@ class Pattern(Enum):
 class Vertex:
     """A stage: ``parallelism`` equal tasks. ``operators``: the ids under which its state is stored; empty: unknown.
     ``lanes``: into how many lanes it is divided; 0: as the graph's. ``paced``: it takes no more rows than somebody
-    outside the job reads (a feed)."""
+    outside the job reads (a feed). ``fed``: it has sources that the caller feeds with split sets."""
 
     name: str
     parallelism: int
     operators: tuple[str, ...] = ()
     lanes: int = 0
     paced: bool = False
+    fed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,12 @@ class ExecutionGraph:
     def paced(self) -> tuple[str, ...]:
         """The vertices that somebody outside the job sets the pace of."""
         return tuple(vertex.name for vertex in self.vertices if vertex.paced)
+
+    @cached_property
+    def fed_tasks(self) -> tuple[TaskId, ...]:
+        """The tasks with sources that the caller feeds."""
+        fed = (vertex for vertex in self.vertices if vertex.fed)
+        return tuple(TaskId(vertex.name, subtask) for vertex in fed for subtask in range(vertex.parallelism))
 
     @cached_property
     def inputs(self) -> Mapping[str, tuple[JobEdge, ...]]:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from ..engine.identity import TaskId
 from .execution_graph import ExecutionGraph, JobEdge, Pattern, pointwise_upstreams
-from .tasks import TaskTable
+from .job_states import TaskStatus
+from .tasks import TaskRecord, TaskTable
 
 
 def unfed_consumers(graph: ExecutionGraph, tasks: TaskTable, finished: TaskId) -> tuple[TaskId, ...]:
@@ -43,3 +44,11 @@ def _is_fed(graph: ExecutionGraph, tasks: TaskTable, edge: JobEdge, consumer: Ta
         return tasks.any_started(edge.source)
     feeders = pointwise_upstreams(graph.parallelism[edge.source], graph.parallelism[edge.target], consumer.subtask)
     return any(tasks[TaskId(edge.source, feeder)].is_started for feeder in feeders)
+
+
+def feeds_somebody(graph: ExecutionGraph, tasks: TaskTable, record: TaskRecord) -> bool:
+    """Whether a consumer of a finished task has not finished: the end of their channel may be lost with the task's
+    process, and the consumer would wait for it for ever."""
+    consumers = {edge.target for edge in graph.outputs[record.id.vertex]}
+    region = tasks.region_of(record)
+    return any(task.vertex in consumers and tasks[task].state is not TaskStatus.FINISHED for task in region.tasks)

@@ -34,6 +34,7 @@ from .recovery import Over, TakeOver
 from .restoring import Snapshot
 from .retention import Ending
 from .takeover import TRIES
+from .windows import Windows
 
 ENDING = frozenset({JobState.FAILING, JobState.CANCELLING})
 WORKING = frozenset({JobState.DEPLOYING, JobState.RUNNING, JobState.RESTARTING})
@@ -58,6 +59,7 @@ class Job:
         self.checkpoints = Checkpoints(context, completed)
         self.completion = Completion(context, self.checkpoints, self.committing)
         self.deployment = Deployment(context, completed, self.committing)
+        self.windows = Windows(context, self.checkpoints, self.committing)
         self.pins = Pins(context, completed, self.completion.let_go)
         self.failover = Failover(context.settings)
         self._snapshot = snapshot

@@ -47,6 +47,7 @@ from .events import (
     UnpinRequested,
 )
 from .execution_graph import ExecutionGraph
+from .feeding import feeds_somebody
 from .job import CLOSING, ENDING, WORKING, Job
 from .job_states import FINAL_JOB_STATES, IllegalTransition, JobState, TaskStatus
 from .log_answers import LogAnswers
@@ -54,13 +55,16 @@ from .manifest import Manifest
 from .requests import Cause, Request
 from .restoring import Snapshot
 from .settings import Settings
+from .split_events import SplitSetsAdded, SplitSetsRead, TaskFed, WindowDrained
 from .statistics import JobStatus, Overview
 from .status import describe
 from .story import Story
 from .takeover import TakeOverAttempt
 from .tasks import TaskRecord
+from .window_reports import WindowReport
 
-_TaskReport = TaskDeployed | RoundProposed | TaskAcked | TaskDeclined | TaskCommitted | DataEnded | TaskFinished
+_Done = TaskAcked | TaskDeclined | TaskCommitted | DataEnded | TaskFinished | TaskFed | WindowDrained
+_TaskReport = TaskDeployed | RoundProposed | _Done
 
 
 class Coordinator:
@@ -141,6 +145,10 @@ class Coordinator:
         """Counts, history and summary of this coordinator's checkpoints."""
         return self._job.checkpoints.history.overview(self._context.settings)
 
+    def windows(self) -> tuple[WindowReport, ...]:
+        """The newest windows between task barriers, oldest first."""
+        return self._job.windows.reports()
+
     def story(self, word: str = "") -> str:
         """The last events and orders, as text; only those that mention ``word``."""
         return self._story.tell(word)
@@ -152,6 +160,7 @@ class Coordinator:
         job.completion.completed.validate()
         job.checkpoints.failures.validate()
         job.committing.ledger.validate()
+        job.windows.validate()
         pendings, latest = job.checkpoints.pendings, job.completion.completed.latest_id
         for pending in pendings.values():
             pending.validate()
@@ -176,17 +185,11 @@ class Coordinator:
     def _note(self, event: Event) -> bool:
         """Whether it is quiet: nothing has become possible by it. Most answers of a large job are; the last is not."""
         job = self._job
+        if isinstance(event, _TaskReport):
+            return self._note_report(event)
         match event:
-            case (
-                TaskAcked()
-                | TaskCommitted()
-                | DataEnded()
-                | TaskFinished()
-                | TaskDeployed()
-                | RoundProposed()
-                | TaskDeclined()
-            ):
-                return self._note_report(event)
+            case SplitSetsAdded() | SplitSetsRead():
+                job.windows.note(event)
             case LogRead() | LogFailed() | EntryStored() | EntryRefused() | EntryFailed():
                 self._log_answers.note(event)
             case TaskFailed() | TaskLost():
@@ -249,6 +252,8 @@ class Coordinator:
         elif isinstance(event, TaskDeclined):
             job.checkpoints.declined(event)
             quiet = False
+        elif isinstance(event, TaskFed | WindowDrained):
+            job.windows.told(event, record)
         return quiet
 
     def _task_deployed(self, event: TaskDeployed, record: TaskRecord) -> bool:
@@ -283,20 +288,14 @@ class Coordinator:
         over = (TaskStatus.CREATED, TaskStatus.STOPPED)
         if record is None or record.state in over or (event.attempt is not None and record.attempt != event.attempt):
             return
-        if record.state is TaskStatus.FINISHED and not (isinstance(event, TaskLost) and self._feeds_somebody(record)):
+        if record.state is TaskStatus.FINISHED and not (
+            isinstance(event, TaskLost) and feeds_somebody(self._context.graph, self._context.tasks, record)
+        ):
             return
         if failure.retry:
             job.restart(record.region, failure)
         else:
             job.fail(failure)
-
-    def _feeds_somebody(self, record: TaskRecord) -> bool:
-        """Whether a consumer of a finished task has not finished: the end of their channel may be lost with the task's
-        process, and the consumer would wait for it for ever."""
-        tasks, graph = self._context.tasks, self._context.graph
-        consumers = {edge.target for edge in graph.outputs[record.id.vertex]}
-        region = tasks.region_of(record)
-        return any(task.vertex in consumers and tasks[task].state is not TaskStatus.FINISHED for task in region.tasks)
 
     def _orphan_failed(self, event: TaskFailed | TaskLost, failure: Failure) -> None:
         """The shell could not commit for a task that is gone: again later, or never, as the failure says."""
@@ -325,6 +324,7 @@ class Coordinator:
         if job.state in WORKING:
             job.deploy_due()
             job.runs()
+            job.windows.advance(job.state)
             job.checkpoints.start_due()
             job.pins.store_due()
         if job.state in CLOSING:
@@ -343,4 +343,5 @@ class Coordinator:
         if job.state in WORKING:
             job.deployment.resend(before, job.checkpoints.last_aborted)
             job.checkpoints.resend(before)
+            job.windows.resend(before)
         job.committing.resend(before)

@@ -20,6 +20,7 @@ from typing import TypeAlias
 import msgspec
 
 from ..engine.identity import CheckpointId, Committable, StateHandle, TaskId
+from .split_sets import SetPosition
 from .splits import Skipped
 
 FORMAT = 3
@@ -95,6 +96,8 @@ class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True):
     """The asker's name for that savepoint."""
     skipped: tuple[Skipped, ...] = ()
     """Splits that are not read any more, as they would end whoever reads them."""
+    splits: SetPosition | None = None
+    """What it covers of the log of split sets; None: the job's sources are not fed."""
 
 
 class Pinned(msgspec.Struct, frozen=True, tag="pinned", kw_only=True):

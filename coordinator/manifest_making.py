@@ -62,6 +62,7 @@ def make_manifest(
         savepoint=pending.location,
         request=pending.request.name,
         skipped=context.skipped,
+        splits=pending.splits,
     )
 
 

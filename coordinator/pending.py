@@ -20,6 +20,7 @@ from .job_states import check_move
 from .kinds import CheckpointKind
 from .manifest import TaskState
 from .requests import PERIODIC, Request
+from .split_sets import SetPosition
 from .task_set import TaskSet
 
 
@@ -99,6 +100,9 @@ class PendingCheckpoint:
         self.union: dict[str, set[str]] = {}
         #: The files that its manifest names, once it is made: those of tasks that had finished are among them.
         self.named: Mapping[str, StateHandle] = {}
+        #: If the job is fed: what is covered of the log of split sets, and how many entries sources have got.
+        self.splits: SetPosition | None = None
+        self.fed: int | None = None
         #: Where the savepoint lies, once it does.
         self.location = ""
 

@@ -13,6 +13,7 @@ from .events import NO_TIMING, Failure, SnapshotTiming
 from .job_states import FINAL_JOB_STATES, JobState
 from .requests import SavepointResult
 from .settings import Settings
+from .window_reports import SplitStatus
 
 
 @dataclass(frozen=True)
@@ -190,6 +191,8 @@ class JobStatus:
     """The newest names whose checkpoint was not kept any more when they asked."""
     skipped: tuple[str, ...] = ()
     """Splits of the input that are poison and are not read any more, each with the reason, in a sentence."""
+    splits: SplitStatus | None = None
+    """How far a job whose sources are fed has come; None: they are not, or it has not begun."""
 
     @property
     def is_over(self) -> bool:

@@ -32,6 +32,7 @@ from .sinks.collect import CollectSink
 from .sinks.feed import FeedSink
 from .sinks.parquet import ParquetSink
 from .sources.csv import CsvSource
+from .sources.fed import FedSource
 from .sources.ipc import IpcSource
 from .sources.memory import MemorySource
 from .sources.parquet import ParquetSource
@@ -65,6 +66,11 @@ class Flow(Graph):
     def from_tables(self, tables: Sequence[pa.Table], *, name: str | None = None, rate: float = 0.0) -> Stream:
         """Read tables that are in memory: one table, one split."""
         return self.from_source(MemorySource(tuple(tables)), name=name, rate=rate)
+
+    def from_split_sets(self, schema: pa.Schema, *, name: str, rate: float = 0.0) -> Stream:
+        """Read what the caller feeds: ``job.add_splits({name: table, …})``, or ``task.add_split`` of a ``PlanTask``.
+        In a job either all sources are fed, or none."""
+        return self.from_source(FedSource(schema, name), name=name, rate=rate)
 
     def read_parquet(
         self,

@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -74,6 +75,8 @@ class OperatorChain:
             self._put(batch)
             return
         operator = self.operators[position]
+        if operator.first_at is None:
+            operator.first_at = time.perf_counter()
         operator.rows_in += batch.records.num_rows
         operator.at = batch.tag
         with blame(operator):

@@ -34,6 +34,8 @@ class OperatorInstance:
     bytes_out: int = 0
     #: rows in, rows out and bytes out when the window began
     window: tuple[int, int, int] = (0, 0, 0)
+    #: when the window's first row came, by ``time.perf_counter``
+    first_at: float | None = None
     #: tag of the batch being processed, or processed last
     at: Tag | None = None
 
@@ -41,9 +43,9 @@ class OperatorInstance:
         """A task barrier has passed: what happened since the one before."""
         rows_in, rows_out, bytes_out = self.window
         self.window = (self.rows_in, self.rows_out, self.bytes_out)
-        return OperatorWindow(
-            self.id, self.rows_in - rows_in, self.rows_out - rows_out, self.bytes_out - bytes_out, drain_seconds
-        )
+        first_at, self.first_at = self.first_at, None
+        rows = (self.rows_in - rows_in, self.rows_out - rows_out, self.bytes_out - bytes_out)
+        return OperatorWindow(self.id, *rows, drain_seconds, first_at)
 
     @property
     def where(self) -> str:

@@ -95,8 +95,9 @@ def _plan_source(graph: LiveGraph, node: Node, rate: float | None) -> SourcePlan
         splits = tuple(config.splits())
     except PenstockError as error:
         raise error.at(node.id) from error
+    fed = getattr(config, "fed", False)
     pace = rate if rate is not None and node.rate else node.rate
-    return SourcePlan(node.id, config, config.schema, splits, None if joined else _quota(graph, node), pace)
+    return SourcePlan(node.id, config, config.schema, splits, None if joined or fed else _quota(graph, node), pace)
 
 
 def _quota(graph: LiveGraph, source: Node) -> int:

@@ -154,6 +154,11 @@ class JobPlan:
         return {name: stage.parallelism for name, stage in self.stages.items()}
 
     @cached_property
+    def fed(self) -> tuple[str, ...]:
+        """The sources that the caller feeds (``Flow.from_split_sets``)."""
+        return tuple(id for id, source in self.sources.items() if getattr(source.config, "fed", False))
+
+    @cached_property
     def sinks(self) -> dict[str, tuple[str, SinkConfig]]:
         """Sink id to (stage, config)."""
         return {
@@ -179,6 +184,7 @@ class JobPlan:
 
     def check(self, resuming: bool = False) -> None:
         """Ask every sink whether it can be written. Raises ConfigurationError that names the sink."""
+        check_fed(self)
         places: dict[str, str] = {}
         for id, (_, config) in self.sinks.items():
             try:
@@ -190,3 +196,18 @@ class JobPlan:
                 message = f"writes to {place}, and so does {places[place]}"
                 raise ConfigurationError(message, "give each sink a folder of its own", id)
             places[place] = id
+
+
+def check_fed(plan: JobPlan) -> None:
+    """Whether the plan's task barriers can be placed. Raises ConfigurationError."""
+    others = sorted(set(plan.sources) - set(plan.fed))
+    if plan.fed and others:
+        raise ConfigurationError(
+            f"the caller feeds {', '.join(plan.fed)}, but not {', '.join(others)}: a task barrier needs all sources",
+            "feed all sources (flow.from_split_sets) or none; small tables fit a lookup_join with ps.index",
+        )
+    if plan.fed and plan.alignment_timeout is not None:
+        raise ConfigurationError(
+            "checkpoints that overtake batches could overtake task barriers",
+            "leave out alignment= in Checkpoints(…): the flow is fed by split sets",
+        )

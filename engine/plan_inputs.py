@@ -10,8 +10,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from .flow import Stream
 from .pipelines import plan_job
 from .plan import JobPlan
 from .sinks.output import OutputSink
+from .sources.fed import NoRows
 from .sources.memory import MemorySource
 from .sources.protocol import Split
 from .task import Task
@@ -37,17 +38,6 @@ def plan_stream(stream: Stream, sink: OutputSink, parallelism: int) -> JobPlan:
     flow.attach(sink, exit if exit.is_gathered or parallelism == 1 else exit.gather(), name="output")
     plan = plan_job(flow, parallelism, rate=0.0, lanes=parallelism)
     return replace(plan, sources={id: replace(source, splits=()) for id, source in plan.sources.items()})
-
-
-@dataclass(frozen=True, slots=True)
-class _NoRows:
-    """Stands in a window for the split that a source did not get."""
-
-    id: str = "no split"
-    rows: int = 0
-
-    def open(self, start: int) -> Iterator[pa.RecordBatch]:
-        return iter(())
 
 
 class PlanInputs:
@@ -102,4 +92,4 @@ class PlanInputs:
         longest = max(self._counts.values(), default=0)
         for source, count in self._counts.items():
             for _ in range(count, longest):
-                self.add(source, _NoRows())
+                self.add(source, NoRows())

@@ -36,6 +36,7 @@ from .scheduler.protocol import Query
 from .sources.reader import Rounds, SplitReader
 from .spooling import SpoolingGate
 from .state.memory import TaskMemory
+from .windowed_checkpointing import WindowedCheckpointing
 from .write_behind import WriteBehind
 
 
@@ -199,6 +200,8 @@ class _Builder:
         driver = Driver(pipeline.name, gates, operators, outlets, self._host, readers, overtaking)
         driver.clock = time.perf_counter
         driver.writing, driver.spilling = background.writing, background.spilling
+        if self.more_splits:
+            driver.checkpointing = WindowedCheckpointing(driver, overtaking)
         background.driver = driver
         for output in pipeline.outputs:
             driver.pending += self._unsent(output.id)

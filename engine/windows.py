@@ -16,13 +16,19 @@ from .identity import CheckpointId
 
 @dataclass(frozen=True, slots=True)
 class OperatorWindow:
-    """One operator in one window. ``drain_seconds``: time that it took to emit what it held at the barrier."""
+    """One operator in one window. ``drain_seconds``: time that it took to emit what it held at the barrier.
+
+    ``first_at``: when its first row came, by ``time.perf_counter``; None: no row did. ``waits``: of the operator that a
+    pipeline begins with, how long each input stood behind the barrier until the last one had come, in seconds.
+    """
 
     operator: str
     rows_in: int
     rows_out: int
     bytes_out: int
     drain_seconds: float
+    first_at: float | None = None
+    waits: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

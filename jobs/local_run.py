@@ -14,6 +14,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from threading import Lock
 from types import TracebackType
 from typing import Literal, Self, cast
 
@@ -47,6 +48,7 @@ from ..coordinator.machine import Coordinator
 from ..coordinator.restoring import Snapshot
 from ..coordinator.settings import Settings
 from ..coordinator.statistics import JobStatus, Overview
+from ..coordinator.window_reports import WindowReport
 from ..engine.edges import Frame, Upstream
 from ..engine.errors import ConfigurationError, PenstockError
 from ..engine.flow import Flow
@@ -165,6 +167,7 @@ class LocalJob(JobFace):
         self, plan: JobPlan, place: Place, scheduler: PoolScheduler | None = None, start: Snapshot | None = None
     ) -> None:
         self.plan = plan
+        self._feeding = Lock()
         self._scheduler = scheduler
         self.folder = folder = place.folder
         self.folder_stays = place.stays
@@ -273,6 +276,12 @@ class LocalJob(JobFace):
             self._checkpoints = self._coordinator.ask(lambda core: core.checkpoint_statistics(), 60.0)
         return self._checkpoints
 
+    def _fetch_windows(self) -> tuple[WindowReport, ...] | None:
+        if self._closed:
+            return None
+        found: tuple[WindowReport, ...] = self._coordinator.ask(lambda core: core.windows(), 60.0)
+        return found
+
     def audit(self) -> Audit:
         """Compare what was read with what is visible, as of the last checkpoint."""
         if self._audit is None or not self._closed:
@@ -305,6 +314,8 @@ class LocalJob(JobFace):
             self.statistics()
         with suppress(PenstockError, TimeoutError):
             self.checkpoints()
+        with suppress(PenstockError, TimeoutError):
+            self.windows()
         with suppress(PenstockError):
             self.audit()
         self._at_exit.call_off()

@@ -72,6 +72,8 @@ PURE_ACTORS = (
     "actors.resuming",
     "actors.savepoints",
     "actors.settings",
+    "actors.split_sets_face",
+    "actors.task_feed",
     "actors.task_files",
     "actors.task_host",
     "actors.translate",

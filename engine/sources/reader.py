@@ -59,19 +59,21 @@ class SplitReader:
     ) -> None:
         self.operator = operator
         self._rounds = rounds
-        #: whether splits may still be added; until then the data have not ended
-        self._more = more
         #: rows per second that this reader may emit; 0: no limit
         self._rate = rate * len(lanes) / lane_count
         #: the round in progress, or the next one if none is
         self._round, self._cursors = read_cursors(restored, lanes)
+        #: no row is needed ever again
+        self.over = more and all(cursor.needless for cursor in self._cursors)
+        #: whether splits may still be added; until then the data have not ended
+        self._more = more and not self.over
         self._splits = SplitQueue(schema, splits, self._cursors, lane_count, quota, background)
         #: position in ``_cursors`` of the lane being read; None between rounds
         self._position: int | None = None
         #: where the next round begins: with the lane whose round was cut short
         self._first = 0
         #: the state at a cut that was made ahead of its turn, until it is asked for
-        self._overtaken: pa.Table | None = None
+        self.overtaken: pa.Table | None = None
         self._sequence = 0
         #: batches emitted by this attempt
         self.batches = 0
@@ -85,8 +87,8 @@ class SplitReader:
         self._barriers: deque[tuple[Barrier, int | None, Stop | None]] = deque()
         self._stopped: Stop | None = None
         self._closing = self._settled = self._held_back = False
-        #: no row before the next task barrier is needed; none is needed ever again
-        self._dropping = self._over = False
+        #: no row before the next task barrier is needed
+        self._dropping = False
         self.data_ended = self.closed = False
         self.now = 0.0
         #: before this time no batch is emitted
@@ -138,7 +140,7 @@ class SplitReader:
         ahead = [self._head, *(barrier for barrier, _, _ in self._barriers)]
         drains = any(isinstance(each, Barrier) and each.kind is BarrierKind.DRAIN for each in ahead)
         if for_good or not (self._more or drains):
-            self._over = self._over or for_good
+            self.over = self.over or for_good
             self._more = False
             self._splits.pass_all()
             if self._position is not None:
@@ -194,7 +196,7 @@ class SplitReader:
             return None
         barrier, at_round, _ = self._barriers.popleft()
         round = max(self._reached, -1 if at_round is None else at_round)
-        self._overtaken = write_cursors(round + 1, before(self._cursors, self._head))
+        self.overtaken = write_cursors(round + 1, before(self._cursors, self._head))
         if self._position is not None:
             self._cut_short(self._position, round)
         elif not self.data_ended:
@@ -205,12 +207,12 @@ class SplitReader:
         """Forget a proposal or a barrier that has not been placed yet."""
         if self._hold is not None and self._hold <= checkpoint:
             self._hold = None
-        while self._barriers and self._barriers[0][0].checkpoint <= checkpoint:
-            self._barriers.popleft()
+        drain = BarrierKind.DRAIN  # nobody gives those up
+        self._barriers = deque(one for one in self._barriers if one[0].kind is drain or one[0].checkpoint > checkpoint)
 
     def add_split(self, split: Split) -> None:
         """One more split, behind all others. Only for a reader that was told to expect more."""
-        if self._over:
+        if self.over:
             return
         if not self._more:
             raise InternalError("a split after the last one", operator=self.operator)
@@ -231,8 +233,8 @@ class SplitReader:
 
     def snapshot(self) -> pa.Table:
         """The cursors. Only between two rounds, which is where barriers stand, or behind ``overtake``."""
-        if self._overtaken is not None:
-            table, self._overtaken = self._overtaken, None
+        if self.overtaken is not None:
+            table, self.overtaken = self.overtaken, None
             return table
         if self._position is not None:
             raise InternalError("snapshot in the middle of a round", operator=self.operator)

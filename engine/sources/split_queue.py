@@ -42,8 +42,10 @@ class SplitQueue:
         self._lane_count = lane_count
         self._quota = quota
         self._background = background
-        #: splits known so far, those of other lanes included
-        self.count = 0
+        #: splits known so far, those of other lanes included. A fed source does not get again what it had read before a
+        #: restart; its lanes stand behind equally many
+        read = 0 if splits else max((each.ordinal for each in cursors if not each.needless), default=0)
+        self.count = read * lane_count
         #: those that have not been read to their end, by position
         self._splits: dict[int, Split] = {}
         #: the open split of each lane that stands within one

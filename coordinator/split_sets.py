@@ -1,0 +1,124 @@
+"""The log of split sets: what a caller has fed to a job, in order, and where its windows end. Versioned JSON.
+
+Rules:
+
+1. It is one dense sequence of entries beside the job's log, each created if absent by whoever feeds the job. An entry
+   that stands there is never changed, and goes only when the newest completed checkpoint lies behind it. The last one
+   stays: it says where the next one goes.
+2. Each entry says what stands before it (:class:`SetPosition`), so one entry is enough to go on from.
+3. A set is whole rounds of every source: the same number of splits for each, split ``k`` of one source beside split
+   ``k`` of every other. In which lanes they stand depends on their number and the set's (:func:`places`), so it is the
+   same at any parallelism; lanes that get none have an empty split in that round.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+FORMAT = 1
+"""Version of the form, stored in every entry."""
+
+
+class SetPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in the log: how many entries, split sets, windows and rounds stand before it."""
+
+    number: int = 0
+    sets: int = 0
+    windows: int = 0
+    rounds: int = 0
+
+
+class SplitRef(msgspec.Struct, frozen=True, kw_only=True):
+    """One split. Its rows are in ``data`` (an Arrow IPC stream), or in the file at ``path``: absolute, or relative to
+    the checkpoint folder. ``rows``: None if unknown."""
+
+    id: str
+    rows: int | None = None
+    path: str = ""
+    format: str = ""
+    data: bytes = b""
+
+
+class SetAdded(msgspec.Struct, frozen=True, tag="set", kw_only=True):
+    """A split set. ``rounds``: how many rounds it is."""
+
+    format: int = FORMAT
+    at: SetPosition
+    splits: dict[str, tuple[SplitRef, ...]]
+    rounds: int
+
+
+class WindowEnded(msgspec.Struct, frozen=True, tag="barrier", kw_only=True):
+    """A task barrier was requested here, at ``requested_at`` (seconds since the epoch, by the caller's clock)."""
+
+    format: int = FORMAT
+    at: SetPosition
+    requested_at: float = 0.0
+
+
+class NoMoreSets(msgspec.Struct, frozen=True, tag="end", kw_only=True):
+    """Nothing follows. It stands behind the end of a window."""
+
+    format: int = FORMAT
+    at: SetPosition
+
+
+SplitEntry: TypeAlias = SetAdded | WindowEnded | NoMoreSets
+
+
+def following(entry: SplitEntry) -> SetPosition:
+    """The place behind the entry."""
+    at, is_set = entry.at, isinstance(entry, SetAdded)
+    return SetPosition(
+        number=at.number + 1,
+        sets=at.sets + is_set,
+        windows=at.windows + isinstance(entry, WindowEnded),
+        rounds=at.rounds + (entry.rounds if isinstance(entry, SetAdded) else 0),
+    )
+
+
+def rounds_of(count: int, lanes: int) -> int:
+    """How many rounds a set of ``count`` splits a source is."""
+    return max(1, -(-count // lanes))
+
+
+def places(count: int, lanes: int, turn: int) -> tuple[int, ...]:
+    """Where the splits of a set stand in its rounds, ``lanes`` places to a round, ascending: so their order is that of
+    the splits. They are spread evenly over the lanes, and small sets stand in other lanes each ``turn``, so that
+    subtasks that own neighbouring lanes all get some."""
+    size = lanes * rounds_of(count, lanes)
+    spread = size // count if count else 1
+    first = _scattered(turn, spread)
+    return tuple(number * size // count + first for number in range(count))
+
+
+def _scattered(turn: int, size: int) -> int:
+    """The numbers below ``size``, in an order in which those of successive turns lie far apart (van der Corput)."""
+    steps = 1
+    while steps < size:
+        steps *= 2
+    # of 0 … steps-1 with their bits reversed, those below size, in turn
+    found = [each for each in (_reversed(number, steps) for number in range(steps)) if each < size]
+    return found[turn % size]
+
+
+def _reversed(number: int, steps: int) -> int:
+    result = 0
+    while steps > 1:
+        result, number, steps = 2 * result + number % 2, number // 2, steps // 2
+    return result
+
+
+def encode_splits(entry: SplitEntry) -> bytes:
+    """The entry as JSON."""
+    return msgspec.json.encode(entry)
+
+
+def decode_splits(data: bytes) -> SplitEntry:
+    """The entry read back. Raises msgspec.ValidationError for what is no entry of a known form."""
+    entry: SplitEntry = msgspec.json.decode(data, type=SplitEntry)
+    if entry.format > FORMAT:
+        raise msgspec.ValidationError(f"it has format {entry.format}, and this version knows {FORMAT}")
+    return entry
