@@ -1,0 +1,248 @@
+"""Task barriers over whole jobs in this process: the rows of every window, durably fed, through losses and restarts."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import penstock as ps
+from penstock.coordinator.events import TaskLost
+from penstock.engine.errors import ConfigurationError, FlowError
+from support.split_jobs import (
+    LEFT,
+    SHAPES,
+    draw_windows,
+    expected,
+    flat,
+    job_flow,
+    joined,
+    kept,
+    sums,
+    written,
+)
+
+PATIENCE = 60
+
+
+@pytest.fixture(autouse=True)
+def validated(monkeypatch):
+    monkeypatch.setenv("PENSTOCK_VALIDATE", "1")
+
+
+def feed(job, window):
+    for split_set in window:
+        job.add_splits(split_set)
+    return job.request_barrier()
+
+
+def rows(*pairs) -> pa.Table:
+    return pa.table([[k for k, _ in pairs], [v for _, v in pairs]], schema=LEFT)
+
+
+def checkpoints(tmp_path, **options) -> ps.Checkpoints:
+    return ps.Checkpoints(
+        tmp_path / "state", **{"every": "50ms", "restart_delay": 0.01, "max_restarts": 100, **options}
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rows_of_each_window_are_those_of_a_plan_task_and_visible_when_its_barrier_is_reached(shape, tmp_path):
+    build = SHAPES[shape]
+    windows = draw_windows(7, build)
+    wanted = expected(build, windows)
+    with ps.run_local(job_flow(build, tmp_path), parallelism=2) as job:
+        for number, window in enumerate(windows):
+            report = feed(job, window).wait(PATIENCE)
+            assert (report.number, report.sets, report.reached) == (number + 1, len(window), True)
+            for output, found in wanted.items():
+                assert written(tmp_path / output) == flat(found[: number + 1]), f"{output}, window {number + 1}"
+        job.no_more_splits()
+        job.wait(PATIENCE)
+    for output, found in wanted.items():
+        assert written(tmp_path / output) == flat(found)
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_windows_that_are_queued_ahead_give_the_same_rows_at_any_parallelism(shape, parallelism, tmp_path):
+    build = SHAPES[shape]
+    windows = draw_windows(11, build, windows=12)
+    with ps.run_local(job_flow(build, tmp_path), parallelism=parallelism) as job:
+        barriers = [feed(job, window) for window in windows]
+        job.no_more_splits()
+        assert [barrier.wait(PATIENCE).number for barrier in barriers] == list(range(1, 13))
+        assert job.wait(PATIENCE).audit().clean
+    for output, found in expected(build, windows).items():
+        assert written(tmp_path / output) == flat(found)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nothing_is_lost_or_doubled_when_tasks_are_lost_and_the_process_ends_in_the_middle(seed, tmp_path):
+    draw = random.Random(seed)
+    build = SHAPES[draw.choice(sorted(SHAPES))]
+    windows = draw_windows(seed, build, windows=10)
+    fed = 0
+    while True:
+        job = ps.run_local(
+            job_flow(build, tmp_path), parallelism=draw.choice((1, 2)), checkpoints=checkpoints(tmp_path)
+        )
+        until = len(windows) if fed else draw.randrange(len(windows))
+        with job:
+            for window in windows[fed:until]:
+                feed(job, window)
+                if draw.random() < 0.4:
+                    job._tell(TaskLost(draw.choice(job.tasks()), None, "the test says so", 0.0))
+            fed = until
+            if fed == len(windows):
+                job.no_more_splits()
+                job.wait(PATIENCE)
+                break
+            job.wait_until(lambda status: status.splits is not None and draw.random() < 0.3, PATIENCE)
+    for output, found in expected(build, windows).items():
+        assert written(tmp_path / output) == flat(found)
+
+
+def test_job_that_resumes_tells_what_it_has_been_fed_and_counts_on(tmp_path):
+    with ps.run_local(job_flow(kept, tmp_path), checkpoints=checkpoints(tmp_path)) as job:
+        assert job.add_splits({"left": rows((1, 1))}) == 1
+        job.request_barrier().wait(PATIENCE)
+        assert job.add_splits({"left": rows((2, 2))}) == 2  # behind the last barrier when the process ends
+    with ps.run_local(job_flow(kept, tmp_path), checkpoints=checkpoints(tmp_path)) as job:
+        status = job.wait_until(lambda status: status.splits is not None and status.splits.sets == 2, PATIENCE)
+        assert (status.splits.requested, status.splits.open_sets) == (1, 1)
+        assert job.window(1).wait(PATIENCE).tasks == {}, "its statistics went with the process"
+        assert job.add_splits({"left": rows((4, 4))}) == 3
+        assert job.request_barrier().wait(PATIENCE).sets == 2
+        assert written(tmp_path / "kept") == [(1, 1, 2), (2, 2, 4), (4, 4, 8)]
+
+
+def test_savepoint_between_windows_goes_on_in_another_folder_at_another_parallelism(tmp_path):
+    windows = draw_windows(3, sums, windows=6)
+    with ps.run_local(job_flow(sums, tmp_path / "a"), checkpoints=checkpoints(tmp_path)) as job:
+        for window in windows[:3]:
+            feed(job, window).wait(PATIENCE)
+        saved = job.stop(timeout=PATIENCE)
+    second = ps.Checkpoints(tmp_path / "second", every="50ms")
+    options = {"checkpoints": second, "from_snapshot": saved.path, "parallelism": 3}
+    with ps.run_local(job_flow(sums, tmp_path / "a"), **options) as job:
+        for number, window in enumerate(windows[3:]):
+            assert feed(job, window).number == number + 4
+        job.no_more_splits()
+        job.wait(PATIENCE)
+    assert written(tmp_path / "a" / "sums") == flat(expected(sums, windows)["sums"])
+
+
+def test_savepoint_is_refused_while_a_window_is_open(tmp_path):
+    with ps.run_local(job_flow(kept, tmp_path), checkpoints=checkpoints(tmp_path)) as job:
+        job.add_splits({"left": rows((1, 1))})
+        job.wait_until(lambda status: status.splits is not None and status.splits.open_sets == 1, PATIENCE)
+        with pytest.raises(ConfigurationError, match=r"1 split sets .* stand behind its last task barrier"):
+            job.savepoint(tmp_path / "mine")
+
+
+def test_several_callers_feed_one_job(tmp_path):
+    with ps.run_local(job_flow(kept, tmp_path), parallelism=2) as job:
+
+        def add(first: int) -> None:
+            for value in range(first, first + 10):
+                job.add_splits({"left": rows((value, value + 1))})
+
+        threads = [threading.Thread(target=add, args=(100 * each,)) for each in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert job.request_barrier().wait(PATIENCE).sets == 40
+        assert len(written(tmp_path / "kept")) == 40
+
+
+def test_files_and_large_tables_are_splits(tmp_path):
+    table = rows(*((number, number + 1) for number in range(20_000)))
+    pq.write_table(table, tmp_path / "one.parquet")
+    with ps.run_local(job_flow(kept, tmp_path / "out"), checkpoints=checkpoints(tmp_path)) as job:
+        job.add_splits({"left": [table, tmp_path / "one.parquet"]})
+        report = job.request_barrier().wait(PATIENCE)
+        assert report.rows["with-columns-1" if "with-columns-1" in report.rows else "filter-1"] == 40_000
+        assert len(written(tmp_path / "out" / "kept")) == 40_000
+        job.no_more_splits()
+        job.wait(PATIENCE)
+    left = [path.name for path in (tmp_path / "state" / "fed" / "splits").rglob("*") if path.is_file()]
+    assert left == ["000000000002.json"], "sets that a checkpoint covers are not kept"
+
+
+def test_statistics_say_when_rows_came_who_waited_and_who_was_last(tmp_path):
+    with ps.run_local(job_flow(joined, tmp_path), parallelism=2) as job:
+        [window] = draw_windows(2, joined, windows=1)
+        tables = {name: rows((1, 1)).rename_columns(["k", name]) for name in ("v", "w")}
+        job.add_splits({"left": [tables["v"]] * 2, "right": [tables["w"]] * 2})
+        report = feed(job, window).wait(PATIENCE)
+    assert set(report.tasks) == set(job.tasks())
+    assert report.slowest in report.tasks
+    assert report.seconds is not None
+    assert set(report.first_token) == set(job.tasks())
+    merge = [each for task in report.tasks.values() for each in task.operators if len(each.waits) == 2]
+    assert {name for each in merge for name, _ in each.waits} >= {"left", "right"}
+    assert all(min(wait for _, wait in each.waits) == 0.0 for each in merge), "the last input waits for nobody"
+
+
+def refused(job, kind, match, split_set) -> None:
+    with pytest.raises(kind, match=match):
+        job.add_splits(split_set)
+
+
+def test_sets_that_do_not_fit_the_job_are_refused_where_they_are_added(tmp_path):
+    some = rows((1, 1))
+    with ps.run_local(job_flow(joined, tmp_path), parallelism=2) as job:
+        other = some.rename_columns(["k", "w"])
+        refused(job, ConfigurationError, "there is no source 'middle'", {"middle": some})
+        refused(job, ConfigurationError, "has nothing for right", {"left": some})
+        refused(job, ConfigurationError, "left has 2, right has 1 splits", {"left": [some, some], "right": other})
+        refused(job, FlowError, r"has the columns k \(int64\), v \(int64\)", {"left": some, "right": some})
+        refused(job, ConfigurationError, "does not exist", {"left": some, "right": tmp_path / "none.parquet"})
+        refused(job, ConfigurationError, "the form of .* is unknown", {"left": some, "right": "rows.txt"})
+        job.no_more_splits()
+        job.no_more_splits()
+        refused(job, ConfigurationError, "no more splits come", {"left": some, "right": other})
+        with pytest.raises(ConfigurationError, match="no more splits come"):
+            job.request_barrier()
+        job.wait(PATIENCE)
+        refused(job, ConfigurationError, "is over: finished", {"left": some, "right": other})
+
+
+def test_barrier_that_the_job_does_not_reach_tells_why(tmp_path):
+    def explode(batch):
+        raise ValueError("no")
+
+    flow = ps.Flow("fed")
+    rows_of = flow.from_split_sets(LEFT, name="left").map_batches(explode, LEFT)
+    rows_of.write_parquet(tmp_path / "out")
+    with ps.run_local(flow) as job:
+        job.add_splits({"left": rows((1, 1))})
+        with pytest.raises(ps.errors.UserCodeError, match="no"):
+            job.request_barrier().wait(PATIENCE)
+
+
+def test_flow_that_is_fed_only_in_part_is_refused(tmp_path):
+    flow = ps.Flow("mixed")
+    own = flow.from_tables([rows((1, 1))], name="own")
+    flow.from_split_sets(LEFT, name="left").union(own).write_parquet(tmp_path / "out")
+    with pytest.raises(ConfigurationError, match="feeds left, but not own"):
+        ps.run_local(flow)
+
+
+def test_checkpoints_that_overtake_are_refused(tmp_path):
+    flow = ps.Flow("overtaken", order="arrival")
+    flow.from_split_sets(LEFT, name="left").gather().write_parquet(tmp_path / "out")
+    with pytest.raises(ConfigurationError, match="could overtake task barriers"):
+        ps.run_local(flow, checkpoints=ps.Checkpoints(tmp_path / "state", alignment="unaligned"))
+
+
+def test_job_with_splits_of_its_own_cannot_be_fed(tmp_path):
+    flow = ps.Flow("own")
+    flow.from_tables([rows((1, 1))]).write_parquet(tmp_path / "out")
+    with ps.run_local(flow) as job, pytest.raises(ConfigurationError, match="read splits of their own"):
+        job.request_barrier()
