@@ -70,7 +70,7 @@ class UpstreamNote(msgspec.Struct, array_like=True, tag=4, frozen=True):
 
     channel: int
     kind: int
-    rest: tuple[int, ...]
+    rest: tuple[int | bool, ...]
 
 
 class Bye(msgspec.Struct, array_like=True, tag=5, frozen=True):
