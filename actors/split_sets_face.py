@@ -97,9 +97,9 @@ class SplitSetsFace(ABC):
     def _tell(self, event: Event) -> None:
         """Send the coordinator an event; not for a job that is over and gone."""
 
-    @abstractmethod
     def _fetch_windows(self) -> tuple[WindowReport, ...] | None:
-        """The windows that the coordinator remembers; None if it is gone."""
+        """The windows that the coordinator remembers; None if it is gone, or cannot be asked."""
+        return None
 
     # ------------------------------------------------------------------ feeding
 
