@@ -63,9 +63,8 @@ class SplitReader:
         self._rate = rate * len(lanes) / lane_count
         #: the round in progress, or the next one if none is
         self._round, self._cursors = read_cursors(restored, lanes)
-        #: no row is needed ever again
+        #: no row is needed ever again; else, whether splits may still be added: until then the data have not ended
         self.over = more and all(cursor.needless for cursor in self._cursors)
-        #: whether splits may still be added; until then the data have not ended
         self._more = more and not self.over
         self._splits = SplitQueue(schema, splits, self._cursors, lane_count, quota, background)
         #: position in ``_cursors`` of the lane being read; None between rounds
@@ -73,7 +72,7 @@ class SplitReader:
         #: where the next round begins: with the lane whose round was cut short
         self._first = 0
         #: the state at a cut that was made ahead of its turn, until it is asked for
-        self.overtaken: pa.Table | None = None
+        self._overtaken: pa.Table | None = None
         self._sequence = 0
         #: batches emitted by this attempt
         self.batches = 0
@@ -90,9 +89,8 @@ class SplitReader:
         #: no row before the next task barrier is needed
         self._dropping = False
         self.data_ended = self.closed = False
-        self.now = 0.0
-        #: before this time no batch is emitted
-        self.due = 0.0
+        #: before ``due`` no batch is emitted
+        self.now = self.due = 0.0
 
     # ------------------------------------------------------------------ the channel's face
 
@@ -196,7 +194,7 @@ class SplitReader:
             return None
         barrier, at_round, _ = self._barriers.popleft()
         round = max(self._reached, -1 if at_round is None else at_round)
-        self.overtaken = write_cursors(round + 1, before(self._cursors, self._head))
+        self._overtaken = write_cursors(round + 1, before(self._cursors, self._head))
         if self._position is not None:
             self._cut_short(self._position, round)
         elif not self.data_ended:
@@ -233,8 +231,8 @@ class SplitReader:
 
     def snapshot(self) -> pa.Table:
         """The cursors. Only between two rounds, which is where barriers stand, or behind ``overtake``."""
-        if self.overtaken is not None:
-            table, self.overtaken = self.overtaken, None
+        if self._overtaken is not None:
+            table, self._overtaken = self._overtaken, None
             return table
         if self._position is not None:
             raise InternalError("snapshot in the middle of a round", operator=self.operator)
