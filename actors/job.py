@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
-from threading import Lock
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -77,7 +76,6 @@ class Job(JobFace):
         tie: Tie = Tie.OWNER,
     ) -> None:
         self.plan = plan
-        self._feeding = Lock()
         self.tie = tie
         self.folder = place.folder
         self.folder_stays = place.stays

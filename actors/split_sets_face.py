@@ -15,6 +15,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike, fspath
 from threading import Lock
@@ -73,7 +74,6 @@ class SplitSetsFace(ABC):
 
     plan: JobPlan
     folder: str
-    _feeding: Lock
     #: the entry written last, as far as this process knows, and where the next one goes
     _last_entry: SplitEntry | None = None
     _next_entry: SetPosition | None = None
@@ -147,7 +147,19 @@ class SplitSetsFace(ABC):
             self._seen_windows = found
         return self._seen_windows
 
+    def _remember_windows(self) -> None:
+        """Keep what is known: whoever knows it is about to go."""
+        if self.plan.fed:
+            with suppress(PenstockError, TimeoutError):
+                self.windows()
+
     # ------------------------------------------------------------------ the log
+
+    @property
+    def _feeding(self) -> Lock:
+        """Held by the thread that adds something."""
+        found: Lock = self.__dict__.setdefault("_feeding_lock", Lock())
+        return found
 
     def _append(self, make: Callable[[SetPosition], SplitEntry], remedy: str) -> SplitEntry:
         """Write an entry where the next one goes, and tell the coordinator."""

@@ -14,7 +14,6 @@ import tempfile
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from threading import Lock
 from types import TracebackType
 from typing import Literal, Self, cast
 
@@ -167,7 +166,6 @@ class LocalJob(JobFace):
         self, plan: JobPlan, place: Place, scheduler: PoolScheduler | None = None, start: Snapshot | None = None
     ) -> None:
         self.plan = plan
-        self._feeding = Lock()
         self._scheduler = scheduler
         self.folder = folder = place.folder
         self.folder_stays = place.stays
@@ -314,8 +312,7 @@ class LocalJob(JobFace):
             self.statistics()
         with suppress(PenstockError, TimeoutError):
             self.checkpoints()
-        with suppress(PenstockError, TimeoutError):
-            self.windows()
+        self._remember_windows()
         with suppress(PenstockError):
             self.audit()
         self._at_exit.call_off()
