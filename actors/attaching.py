@@ -41,7 +41,7 @@ def attach_job(name: str) -> Job:
     card: JobCard = ray.get(coordinator.card.remote())
     tie = Tie.DETACHED if card.detached else Tie.GUEST
     place = Place(card.folder, card.settings, lambda: None, card.folder_stays)
-    return Job(card.plan, place, coordinator, card.drivers, tie)
+    return Job(card.plan, place, coordinator, card.drivers, tie, card.secrets)
 
 
 def job_names() -> list[str]:

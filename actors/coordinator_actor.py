@@ -27,7 +27,7 @@ from ..coordinator.machine import Coordinator
 from ..coordinator.poison import PoisonPolicy
 from ..coordinator.restoring import Snapshot
 from ..coordinator.settings import Settings
-from ..coordinator.statistics import Overview
+from ..coordinator.statistics import JobStatus, Overview
 from ..coordinator.window_reports import WindowReport
 from ..engine.errors import PenstockError
 from ..engine.identity import TaskId
@@ -36,6 +36,7 @@ from .coordinator_files import CoordinatorFiles
 from .coordinator_host import CoordinatorHost
 from .departure import Departure, LastWords
 from .driver_calls import RayDriverCalls
+from .feed.notices import FeedNotices, how_it_ended, run_of
 from .logs import JobLog, write_json_lines
 from .measures import JobFigures, Sample
 from .messages import Address, Identity, JobCard, ProcessAppeared, ProcessMessage, Seat, Versioned
@@ -46,6 +47,7 @@ from .snapshots import SnapshotFiles
 from .storage.opening import open_store
 from .supervisor import DEFAULT_POISON, Supervisor
 from .translate import execution_graph, neighbours_of
+from .transport.dialling import Secrets
 
 ANSWER_SECONDS = 60.0
 """How long a question may wait for the coordinator's thread."""
@@ -74,6 +76,8 @@ class CoordinatorOptions:
     """When a split is poison, and what is done about it."""
     telling: Telling = DEFAULT_TELLING
     """How often figures go to Ray's metrics, and what is logged."""
+    secrets: Secrets | None = None
+    """What whoever reads the job's feeds must know."""
 
 
 class CoordinatorActor:
@@ -106,6 +110,7 @@ class CoordinatorActor:
             options.validate,
             options.period,
             witness=JobLog(plan.name),
+            told=self._told if plan.feeds else None,
         )
         self._departure = Departure(
             self._host, plan, options.folder, options.plan, drivers, self.placement, me, options.lease
@@ -124,6 +129,12 @@ class CoordinatorActor:
         except (PenstockError, TimeoutError):
             return None
         return self._figures.samples(status, shown, time.monotonic())
+
+    def _told(self, status: JobStatus) -> None:
+        """Tell the ranks of feeds that the job is over."""
+        if status.is_over and self._options.secrets is not None:
+            run = run_of(self._options.secrets.token)
+            FeedNotices(self._options.folder, self._plan.name, run).end(how_it_ended(status, run))
 
     @ray.method(concurrency_group="events")
     def deliver(self, event: Event) -> None:
@@ -173,7 +184,13 @@ class CoordinatorActor:
         self._departure.heard()
         options = self._options
         return JobCard(
-            self._plan, options.folder, options.settings, options.drivers, options.detached, options.folder_stays
+            self._plan,
+            options.folder,
+            options.settings,
+            options.drivers,
+            options.detached,
+            options.folder_stays,
+            options.secrets,
         )
 
     @ray.method(concurrency_group="users")

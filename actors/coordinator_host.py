@@ -75,7 +75,7 @@ class CoordinatorHost:
         witness: Witness | None = None,
     ) -> None:
         self._core = core
-        #: is told of each new status, on the thread; must not block
+        #: is told of each new status, on the thread, before anybody else
         self._told = told
         self._witness = witness
         #: seconds between two beats, and when the next one is due; None: never
@@ -199,6 +199,8 @@ class CoordinatorHost:
 
     def _publish(self) -> None:
         status = self._core.status()
+        if self._told is not None and status != self._status:
+            self._told(status)
         with self._changed:
             before = self._status
             if status != before:
@@ -207,5 +209,3 @@ class CoordinatorHost:
                 self._changed.notify_all()
         if self._witness is not None and status != before:
             self._witness.changed(before, status)
-        if self._told is not None:
-            self._told(status)

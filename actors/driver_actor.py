@@ -40,6 +40,8 @@ from .acquaintance import Acquaintance, Neighbour
 from .calls import gone_for_good, unsealed, when_done
 from .departure import SHUTDOWN_SECONDS, leave_for_good
 from .environment import NAMESPACE
+from .feed.notices import FeedNotices, run_of
+from .feed.server import FeedServer, feeds_of
 from .logs import TaskLog, write_json_lines
 from .measures import Sample, TaskFigures
 from .messages import Abandoned, Address, Arrived, Deployment, Identity, Order, Ordered, Seat, SplitBegun
@@ -110,6 +112,8 @@ class DriverActor:
         self._neighbours = Acquaintance()
         #: of the newest host
         self._streams: StreamTransport | None = None
+        #: serves the feeds of the newest host
+        self._feeds: FeedServer | None = None
         #: the task that is hosted, or was last
         self._hosted: tuple[TaskId, TaskHost] | None = None
         lease = options.runtime.lease_seconds
@@ -157,14 +161,26 @@ class DriverActor:
             )
             return self._streams
 
+        self._feeds = self._serve_feeds(task)
         host = TaskHost(
             self._plan, task, self._files, self._report, streams, self._scheduler, self._identity.incarnation
         )
         host.start()
         return host
 
+    def _serve_feeds(self, task: TaskId) -> FeedServer | None:
+        """Serve the feeds that end in the task to their ranks."""
+        options, me = self._options, self._identity
+        if not feeds_of(self._plan, task):
+            return None
+        notices = FeedNotices(options.folder, self._plan.name, run_of(options.token))
+        identity = (options.token, me.incarnation, me.node)
+        return FeedServer(self._plan, task, notices, *identity, self._report, options.certificate)
+
     def _drop_host(self) -> None:
         host, self._hosted = self._host, None
+        if self._feeds is not None:
+            self._feeds.close()
         if host is not None:
             self._listener = self._listen()  # the old one goes with its host
             threading.Thread(target=host.close, name="penstock-close", daemon=True).start()
@@ -203,6 +219,8 @@ class DriverActor:
         """Stop the task and release what it holds. The actor takes no more orders."""
         if self._reporter is not None:
             self._reporter.close()
+        if self._feeds is not None:
+            self._feeds.close()
         if self._host is None:
             self._listener.close()
         else:

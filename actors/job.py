@@ -29,7 +29,7 @@ from ..coordinator.events import Event, Failure
 from ..coordinator.manifest import Ended
 from ..coordinator.statistics import JobStatus, Overview
 from ..coordinator.window_reports import WindowReport
-from ..engine.errors import PenstockError, TaskLostError
+from ..engine.errors import InternalError, PenstockError, TaskLostError
 from ..engine.identity import TaskId
 from ..engine.job_statistics import JobStatistics
 from ..engine.plan import JobPlan
@@ -38,12 +38,17 @@ from .audit import Audit, audit_job
 from .calls import short_reason
 from .cleaning import clean_outputs
 from .departure import LastWords, answers_of, end_actors, leave_for_good, statistics_of
+from .feed.hosting import feed_handle
+from .feed.notices import FeedNotices, run_of, shut_down
+from .feed.reader import FeedHandle
+from .feed.stream_link import StreamRoute
 from .job_face import JobFace, cannot_be_asked
 from .messages import Address, Identity, Seat, Versioned
 from .resuming import Place
 from .storage.log import read_log
 from .storage.opening import open_store
 from .translate import error_of
+from .transport.dialling import Secrets
 from .waiting import POLL_SECONDS, Deadline, wait_for_status
 from .waiting_chain import chain_of_waiting
 
@@ -74,9 +79,11 @@ class Job(JobFace):
         coordinator: Address,
         drivers: Mapping[Seat, Address],
         tie: Tie = Tie.OWNER,
+        secrets: Secrets | None = None,
     ) -> None:
         self.plan = plan
         self.tie = tie
+        self._secrets = secrets
         self.folder = place.folder
         self.folder_stays = place.stays
         self._address: Address = coordinator
@@ -208,6 +215,14 @@ class Job(JobFace):
         """Compare what was read with what is visible, as of the last checkpoint."""
         return self._audit or audit_job(self.plan, self.folder, self.status())
 
+    def feed(self, name: str = "feed") -> FeedHandle:
+        """The feed that ``stream.feed(batch_size, name=name)`` ends in. The handle can be pickled, and its readers made
+        in any process that sees the checkpoint folder and reaches the cluster's machines."""
+        secrets = self._secrets
+        if secrets is None:
+            raise InternalError(f"job {self.name!r} has no secrets")
+        return feed_handle(self.plan, name, lambda job, feed: StreamRoute(self.folder, job, feed, secrets))
+
     # ------------------------------------------------------------------ requests
 
     def _tell(self, event: Event) -> None:
@@ -251,6 +266,9 @@ class Job(JobFace):
                 if self.tie is Tie.DETACHED:
                     self._ask(self._coordinator.dismiss.remote())
                     leave_for_good(self._coordinator)
+            if self.plan.feeds and self._secrets is not None and self.tie is not Tie.GUEST:
+                run = run_of(self._secrets.token)
+                FeedNotices(self.folder, self.name, run).end(shut_down(self.name, run))
             self._close()
 
     def _hear_last_words(self, deadline: Deadline) -> None:

@@ -221,6 +221,8 @@ class JobCard:
     drivers: Mapping[Seat, Address]
     detached: bool
     folder_stays: bool
+    secrets: Any = None
+    """What whoever reads the job's feeds must know (``dialling.Secrets``)."""
 
 
 @dataclass(frozen=True, slots=True)

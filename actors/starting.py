@@ -35,6 +35,7 @@ from .messages import Seat, spare_seat
 from .plans import share_plan
 from .resuming import Place
 from .runtime import DEFAULT_RUNTIME, Runtime
+from .transport.dialling import Secrets
 from .transport.tls import make_certificate
 
 _ANSWER_SECONDS = 10.0
@@ -129,6 +130,7 @@ def _start(plan: JobPlan, place: Place, runtime: Runtime, snapshot: Snapshot | N
         runtime.lease_seconds or 0.0,
         runtime.poison,
         runtime.telling,
+        Secrets(token, certificate),
     )
     coordinator = coordinator_actor_class().options(name=coordinator_name(plan.name), namespace=NAMESPACE, **life)
     try:
@@ -138,4 +140,4 @@ def _start(plan: JobPlan, place: Place, runtime: Runtime, snapshot: Snapshot | N
             ray.kill(each)
         shared.forget()
         raise _taken(plan.name) from error
-    return Job(plan, place, actor, drivers, Tie.DETACHED if detached else Tie.OWNER)
+    return Job(plan, place, actor, drivers, Tie.DETACHED if detached else Tie.OWNER, options.secrets)

@@ -3,8 +3,8 @@
 It compares two independent sides. What the feed has numbered is in its last checkpoint: the number of rows, and the
 sum of their hashes, which does not depend on their order. What it should have numbered comes from the inputs: every
 split is read again, from its beginning, and passes the operators that work row by row (filter, project, unnest), in
-this process. What only changes the order or the place of rows (exchanges, sort, shuffle, union, a mixture that goes on to
-its end) is left out. Behind any other operator (a join, an aggregation, a function of the user) it is not known what
+this process. What only changes the order or the place of rows (exchanges, sort, shuffle, union, a mixture that goes on
+to its end) is left out. Behind any other operator (a join, an aggregation, a function of the user) it is not known what
 should come, and the counts of the sources must do (``job.audit()``).
 """
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import atexit
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -25,8 +25,10 @@ import pyarrow as pa
 
 from ...engine.errors import ConfigurationError
 from ...engine.feed_messages import Slice
+from .arrays import to_numpy
 from .intake import Intake
 from .link import FeedRoute
+from .torch_batches import torch_batches
 
 CLOSE_SECONDS = 30.0
 """How long the end of a reader waits for the checkpoint that says that everything was read."""
@@ -115,6 +117,22 @@ class Reader:
         while (found := self._take()) is not None:
             records = self._records(found)
             yield records if batch_format == "pyarrow" else to_numpy(records)
+
+    def iter_torch_batches(
+        self,
+        *,
+        prefetch_batches: int | None = None,
+        dtypes: Any = None,
+        device: Any = None,
+        collate_fn: Callable[[dict[str, Any]], Any] | None = None,
+        pin_memory: bool = False,
+    ) -> Iterator[Any]:
+        """The slices as dictionaries of torch tensors, or what ``collate_fn`` makes of NumPy arrays. The arguments are
+        Ray Data's. ``dtypes``: one for all columns, or by name; ``device``: where the tensors go, from pinned memory if
+        ``pin_memory``. ``prefetch_batches`` replaces the reader's, if nothing has been read yet."""
+        if prefetch_batches is not None and self._intake is None:
+            self._prefetch = prefetch_batches
+        return torch_batches(self.iter_batches(), dtypes, device, collate_fn, pin_memory)
 
     def iter_rows(self) -> Iterator[dict[str, Any]]:
         """The rows of the slices, as dictionaries. Leaving the loop leaves the rest of the slice."""
@@ -221,19 +239,3 @@ def united(edits: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]) 
         else:
             found.append((first, end))
     return tuple(found)
-
-
-def to_numpy(records: pa.RecordBatch) -> dict[str, Any]:
-    """The columns as NumPy arrays; lists of equal length become one array with as many columns."""
-    return {name: _array(column) for name, column in zip(records.schema.names, records.columns, strict=True)}
-
-
-def _array(column: pa.Array) -> Any:
-    kind = column.type
-    if pa.types.is_fixed_size_list(kind) and not column.null_count:
-        return _array(column.flatten()).reshape(len(column), kind.list_size)
-    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and len(column) and not column.null_count:
-        lengths = column.value_lengths()
-        if lengths[0] == lengths[len(lengths) - 1] and len(lengths.unique()) == 1:
-            return _array(column.flatten()).reshape(len(column), lengths[0].as_py())
-    return column.to_numpy(zero_copy_only=False)

@@ -1,0 +1,121 @@
+"""The way of a rank to a feed in another process, on this machine or another one.
+
+Rules:
+
+1. A connection that breaks, or leads to a process that does not host the feed any more, is given up; the next question
+   looks up who serves the feed now.
+2. That the job is over is found out whenever the feed cannot be asked, and told as the job's own error.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from ...engine.errors import SetupError
+from ...engine.feed_messages import Ask, Reply
+from ...engine.identity import Attempt, TaskId
+from ..transport.dialling import Secrets, Stop, connect
+from ..transport.endpoint import Endpoint
+from ..transport.greeting import Caller, GreetingError
+from ..transport.sockets import let_calls_return, send_parts, shut
+from ..transport.wire import GarbageError
+from .link import BrokenFeedLinkError
+from .notices import FeedNotices, error_of_end, run_of
+from .wire import ReplyReader, request_bytes
+
+_NOBODY = Attempt(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRoute:
+    """To a feed of a job on Ray, from any process that sees its checkpoint folder and reaches its machines.
+
+    It holds the job's token: who has it may read the feed.
+    """
+
+    folder: str
+    job: str
+    feed: str
+    secrets: Secrets = field(repr=False)
+
+    def open(self) -> StreamLink:
+        """A link for one reader."""
+        return StreamLink(self)
+
+
+class StreamLink:
+    """See the module's rules."""
+
+    def __init__(self, route: StreamRoute) -> None:
+        self._route = route
+        self._notices = FeedNotices(route.folder, route.job, run_of(route.secrets.token))
+        self._stop = Stop()
+        self._sending = threading.Lock()
+        self._endpoint: Endpoint | None = None
+        self._connection: socket.socket | None = None
+        self._replies: ReplyReader | None = None
+
+    def ask(self, ask: Ask, timeout: float) -> Reply[pa.RecordBatch]:
+        try:
+            replies = self._replies or self._connect(ask)
+            self._send(request_bytes(ask, timeout))
+            reply = replies.next()
+        except (OSError, EOFError, GarbageError, GreetingError) as error:
+            self._drop()
+            return self._explain(ask, f"its process, which cannot be reached: {error}", error)
+        if reply.world is None and not reply.answers and self._notices.server(self._route.feed) != self._endpoint:
+            self._drop()
+        if reply.world is None and (over := self._notices.over()) is not None:
+            raise error_of_end(over)
+        return reply
+
+    def tell(self, ask: Ask) -> None:
+        with suppress(OSError):
+            self._send(request_bytes(ask, None))
+
+    def close(self) -> None:
+        self._stop.set()
+        self._drop()
+
+    def _explain(self, ask: Ask, reason: str, error: Exception) -> Reply[pa.RecordBatch]:
+        """Why nobody answers: the job is over, or it will go on."""
+        over = self._notices.over()
+        if over is not None and over.finished and ask.leaves:
+            return Reply(None, settled=True)
+        if over is not None:
+            raise error_of_end(over)
+        if isinstance(error, GreetingError) and not error.retry:
+            raise SetupError(f"feed {self._route.feed!r} cannot be read: {error}", "make the handle anew: job.feed(…)")
+        raise BrokenFeedLinkError(reason) from error
+
+    def _connect(self, ask: Ask) -> ReplyReader:
+        endpoint = self._notices.server(self._route.feed)
+        if endpoint is None:
+            raise OSError("nobody serves it yet")
+        me, feed = TaskId("(rank)", ask.rank), TaskId(self._route.feed, 0)
+        connection = connect(endpoint, Caller(me, _NOBODY, feed, _NOBODY), self._route.secrets, self._stop)
+        let_calls_return(connection)
+        with self._sending:
+            self._endpoint, self._connection = endpoint, connection
+        self._stop.watch(connection)
+        self._replies = ReplyReader(connection)
+        return self._replies
+
+    def _send(self, data: bytes) -> None:
+        with self._sending:
+            if self._connection is not None and not send_parts(self._connection, [data], lambda: self._stop.is_set):
+                raise OSError("the reader is closed")
+
+    def _drop(self) -> None:
+        self._stop.watch(None)
+        with self._sending:
+            connection, self._connection = self._connection, None
+        self._replies = None
+        if connection is not None:
+            shut(connection)
+            connection.close()

@@ -1,0 +1,194 @@
+"""The streams between a feed's process and its ranks, without a cluster: the operator's side is played by the test."""
+
+from __future__ import annotations
+
+import pickle
+import secrets
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.actors.feed.hosting import feed_handle
+from penstock.actors.feed.notices import FeedNotices, how_it_ended, run_of, shut_down
+from penstock.actors.feed.reader import FeedHandle
+from penstock.actors.feed.server import FeedServer
+from penstock.actors.feed.stream_link import StreamRoute
+from penstock.actors.transport.dialling import Secrets
+from penstock.actors.transport.tls import make_certificate
+from penstock.coordinator.events import Event, Failure
+from penstock.coordinator.statistics import JobStatus
+from penstock.engine.errors import ConfigurationError, SetupError, UserCodeError
+from penstock.engine.feed_desk import DESKS
+from penstock.engine.identity import CheckpointId, TaskId
+from penstock.engine.pipelines import plan_job
+from penstock.engine.sequencer import Sequencer
+from support.feeds import read_world, take
+
+TASK = TaskId("gather-1", 0)
+FIRST, LAST = CheckpointId(1, 1), CheckpointId(1, 2)
+
+
+class Host:
+    """The process of the feed's task, in this one. A restart begins with another server and a restored sequencer."""
+
+    def __init__(self, folder: Path, secret: Secrets) -> None:
+        flow = ps.Flow("streams", lanes=2)
+        flow.from_tables([pa.table({"n": [0], "word": ["a"]})]).feed(10, room=1000)
+        self.plan = plan_job(flow, 1)
+        self.settings = self.plan.sinks["feed"][1].settings  # type: ignore[attr-defined]
+        self.notices = FeedNotices(str(folder), "streams", run_of(secret.token))
+        self.handle: FeedHandle = feed_handle(
+            self.plan, "feed", lambda job, feed: StreamRoute(str(folder), job, feed, secret)
+        )
+        self.asked = threading.Event()
+        self._secret = secret
+        self._number = 0
+        self.sequencer: Sequencer[pa.RecordBatch] = Sequencer(self.settings)
+        self.server = self._serve()
+
+    def _serve(self) -> FeedServer:
+        self._number += 1
+        server = FeedServer(
+            self.plan,
+            TASK,
+            self.notices,
+            self._secret.token,
+            f"process-{self._number}",
+            "127.0.0.1",
+            self._report,
+            self._secret.certificate,
+        )
+        self.desk = DESKS.of("streams", "feed")
+        self.desk.open(self.sequencer, lambda: None)
+        return server
+
+    def _report(self, event: Event) -> None:
+        self.asked.set()
+
+    def rows(self, start: int, stop: int) -> None:
+        words = pa.array([str(n) for n in range(start, stop)])
+        self.desk.accept(pa.record_batch({"n": pa.array(range(start, stop), pa.int64()), "word": words}))
+
+    def checkpoint(self, checkpoint: CheckpointId) -> Any:
+        found = self.desk.state()
+        assert found is not None
+        self.desk.cut(checkpoint, found[1])
+        self.desk.committed(checkpoint)
+        return found[0]
+
+    def restart(self, state: Any) -> None:
+        self.server.close()
+        self.sequencer = Sequencer.restored(state, self.settings)
+        self.server = self._serve()
+
+
+@pytest.fixture(params=["plain", "tls"])
+def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    certificate = make_certificate("streams") if request.param == "tls" else None
+    if certificate is not None:  # unix sockets are not encrypted
+        monkeypatch.setattr("penstock.actors.transport.listener.this_machine", lambda: "")
+    made = Host(tmp_path, Secrets(secrets.token_bytes(32), certificate))
+    yield made
+    made.server.close()
+
+
+def numbers(batches: list[list[Any]]) -> list[list[int]]:
+    return [[row["n"] for row in batch] for batch in batches]
+
+
+def end(host: Host) -> threading.Thread:
+    """Takes the checkpoint that lets the ranks go, once it is asked for."""
+
+    def work() -> None:
+        assert host.asked.wait(60)
+        host.checkpoint(LAST)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_ranks_read_their_slices_and_leave_when_a_checkpoint_covers_the_end(host: Host) -> None:
+    host.rows(0, 7)
+    host.rows(7, 55)
+    host.desk.end()
+    ending = end(host)
+    found = read_world(pickle.loads(pickle.dumps(host.handle)), 3)
+    ending.join()
+    assert numbers(found) == [list(range(at, min(at + 10, 55))) for at in range(0, 60, 10)]
+    assert [row["word"] for row in found[0]] == [str(n) for n in range(10)]
+
+
+def test_process_that_takes_the_place_of_another_is_found_and_nothing_comes_twice(host: Host) -> None:
+    host.rows(0, 40)
+    readers = [host.handle.reader(rank, 2, timeout=60, prefetch_batches=0) for rank in range(2)]
+    slices = [reader.iter_batches() for reader in readers]
+
+    def step() -> list[int]:
+        return [n for each in slices for n in next(each).column("n").to_pylist()]
+
+    assert [step(), step()] == [list(range(10)), list(range(10, 20))]
+    state = host.checkpoint(FIRST)
+    host.rows(40, 60)
+    assert step() == list(range(20, 30))
+    host.restart(state)
+    host.rows(40, 60)
+    assert [step(), step()] == [list(range(30, 40)), list(range(40, 50))]
+    host.desk.end()
+    ending = end(host)
+    assert step() == list(range(50, 60))
+    assert [next(each, None) for each in slices] == [None, None]
+    for reader in readers:
+        reader.close()
+    ending.join()
+
+
+def test_rank_says_what_it_waits_for(host: Host) -> None:
+    host.rows(0, 15)
+    reader = host.handle.reader(timeout=0.8)
+    with reader, pytest.raises(TimeoutError, match=r"rank 0 of 1 has waited .* batch 1 .* rows of the flow: 5 are"):
+        take(reader, 2)
+
+
+def test_rank_is_told_that_the_job_is_over_and_why(host: Host) -> None:
+    host.rows(0, 15)
+    reader = host.handle.reader(timeout=60)
+    take(reader, 1)
+    failure = Failure("cannot go on", retry=False, kind="UserCodeError")
+    status = JobStatus("streams", "failed", 1, 0, 0, 0, None, None, {}, failure, None, "")
+    host.notices.end(how_it_ended(status, host.notices.run))
+    host.server.close()
+    with pytest.raises(UserCodeError, match="cannot go on"):
+        take(reader, 1)
+    reader.close()
+
+
+def test_notices_of_another_run_mean_nothing(host: Host, tmp_path: Path) -> None:
+    host.rows(0, 15)
+    FeedNotices(str(tmp_path), "streams", "another").end(shut_down("streams", "another"))
+    with host.handle.reader(timeout=60) as reader:
+        assert len(take(reader, 1)) == 1
+
+
+def test_whoever_does_not_know_the_token_is_not_let_in(host: Host, tmp_path: Path) -> None:
+    stranger = StreamRoute(str(tmp_path), "streams", "feed", Secrets(b"x" * 32, host._secret.certificate))
+    notices = FeedNotices(str(tmp_path), "streams", run_of(stranger.secrets.token))
+    notices.serve("feed", host.server._listener.endpoint)
+    link = stranger.open()
+    feed = FeedHandle("streams", "feed", 10, host.handle.schema, stranger)
+    with feed.reader(timeout=60) as reader, pytest.raises(SetupError, match="token of this job"):
+        take(reader, 1)
+    link.close()
+    assert "xxxx" not in repr(stranger)
+
+
+def test_folder_that_is_gone_means_that_the_job_is_over(tmp_path: Path) -> None:
+    route = StreamRoute(str(tmp_path / "gone"), "streams", "feed", Secrets(b"x" * 32))
+    feed = FeedHandle("streams", "feed", 10, pa.schema([("n", pa.int64())]), route)
+    with feed.reader(timeout=60) as reader, pytest.raises(ConfigurationError, match=r"its temporary folder .* gone"):
+        take(reader, 1)

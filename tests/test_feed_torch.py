@@ -1,0 +1,57 @@
+"""Batches of a feed as torch tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+import penstock as ps
+from penstock.engine.errors import ConfigurationError, DataError
+
+
+@pytest.fixture
+def reader(request):
+    flow = ps.Flow("tensors", lanes=2)
+    table = pa.table(
+        {
+            "n": pa.array(range(25), pa.int32()),
+            "x": pa.array([n / 2 for n in range(25)], pa.float64()),
+            "tokens": pa.array([[n, n + 1, n + 2] for n in range(25)], pa.list_(pa.int64())),
+            "word": [str(n) for n in range(25)],
+        }
+    )
+    columns = getattr(request, "param", ("n", "x", "tokens"))
+    flow.from_tables([table]).project(*columns).feed(10)
+    job = ps.run_local(flow)
+    with job.feed().reader(timeout=60) as found:
+        yield found
+    job.shutdown()
+
+
+def test_columns_are_tensors_of_the_types_asked_for(reader):
+    found = list(reader.iter_torch_batches(prefetch_batches=2, dtypes={"x": torch.float32}, device="cpu"))
+    assert [len(batch["n"]) for batch in found] == [10, 10, 5]
+    assert (found[0]["n"].dtype, found[0]["x"].dtype) == (torch.int32, torch.float32)
+    assert found[0]["tokens"].shape == (10, 3)
+    assert torch.cat([batch["n"] for batch in found]).tolist() == list(range(25))
+    found[0]["n"] += 1  # theirs to write into
+
+
+def test_collate_fn_gets_arrays_and_its_tensors_are_moved(reader):
+    def collate(arrays):
+        assert isinstance(arrays["n"], np.ndarray)
+        return torch.as_tensor(arrays["n"].copy()), ["kept"]
+
+    tensor, kept = next(reader.iter_torch_batches(collate_fn=collate, device="cpu"))
+    assert tensor.tolist() == list(range(10))
+    assert kept == ["kept"]
+
+
+@pytest.mark.parametrize("reader", [("n", "word")], indirect=True)
+def test_column_that_is_no_number_is_refused_by_name(reader):
+    with pytest.raises(DataError, match=r"column 'word' cannot become a tensor[\s\S]*collate_fn"):
+        next(reader.iter_torch_batches())
+    with pytest.raises(ConfigurationError, match="dtypes and collate_fn"):
+        next(reader.iter_torch_batches(dtypes=torch.float32, collate_fn=dict))
