@@ -88,6 +88,9 @@ def _running(job: Job) -> str:
     commits = _commits(job)
     if commits:
         return commits
+    splits = job.context.split_feed
+    if splits.begun and not splits.ended and splits.covered == splits.known:
+        return f"all windows are complete: {splits.known.windows}; waiting for split sets (add_splits)"
     running = _in_state(job, TaskStatus.RUNNING)
     if running:
         return f"{running} running"

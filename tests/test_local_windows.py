@@ -158,6 +158,7 @@ def test_several_callers_feed_one_job(tmp_path):
             thread.join()
         assert job.request_barrier().wait(PATIENCE).sets == 40
         assert len(written(tmp_path / "kept")) == 40
+        assert job.why()[0] == "all windows are complete: 1; waiting for split sets (add_splits)"
 
 
 def test_files_and_large_tables_are_splits(tmp_path):
