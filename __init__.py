@@ -18,6 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.actors import spark_bridge as spark
     from penstock.actors.job import Job
     from penstock.actors.job_face import Savepoint
     from penstock.actors.launch import attach, list_jobs, run
@@ -51,6 +52,7 @@ __all__ = [
     "list_jobs",
     "run",
     "run_local",
+    "spark",
 ]
 
 _HOMES = {
@@ -71,7 +73,11 @@ _HOMES = {
     "run": "penstock.actors.launch",
     "run_local": "penstock.jobs.local_run",
 }
-_MODULES = {"errors": "penstock.engine.errors", "index": "penstock.engine.index"}
+_MODULES = {
+    "errors": "penstock.engine.errors",
+    "index": "penstock.engine.index",
+    "spark": "penstock.actors.spark_bridge",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,56 +1,22 @@
-"""Splits whose rows are Arrow blocks in Ray's object store.
+"""Arrow blocks as Spark's executors write them: one Arrow IPC stream for each partition.
 
 Rules:
 
-1. A block is one Arrow IPC stream, as Spark's executors write it; :func:`to_table` is the only place that opens one.
-   Arrow for Java leaves out the one offset of a string, list or map array that has no elements, at any depth. Readers
-   of that offset, in pyarrow and in Ray, fail or read beyond the buffer, so such columns are made anew.
-2. A split holds the reference to its block, not the block. It must travel inside an argument of a Ray call (as part of
-   a list or an object is fine): Ray then knows that the receiver borrows the reference and keeps the block. A split
-   pickled in any other way would be a reference that nobody counts.
-3. A block belongs to the process that made the hand-off and lives as long as that process; ``open`` says so when the
-   block is gone.
-4. A split's rows have exactly the schema that its source declares. Spark marks some columns as never null; that promise
+1. :func:`to_table` is the only place that opens one. Arrow for Java leaves out the one offset of a string, list or map
+   array that has no elements, at any depth. Readers of that offset, in pyarrow and in Ray, fail or read beyond the
+   buffer, so such columns are made anew.
+2. A block's rows have exactly the schema that its source declares. Spark marks some columns as never null; that promise
    would not survive an outer join, so declared schemas make none at the top level.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
-
 import numpy as np
 import pyarrow as pa
 
-from ..engine.errors import InternalError, TaskLostError
-from ..engine.sources.files import from_row
+from ..engine.errors import InternalError
 
 _OFFSET_BYTES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class RayBlockSplit:
-    """One Spark partition: the reference to its block, its number of rows, and the schema to read it with."""
-
-    id: str
-    rows: int
-    schema: pa.Schema = field(hash=False)
-    block: Any = field(hash=False)
-    blocking: ClassVar[bool] = True
-
-    def open(self, start: int) -> Iterator[pa.RecordBatch]:
-        import ray
-
-        try:
-            data = ray.get(self.block)
-        except ray.exceptions.RayError as error:
-            raise TaskLostError(
-                f"the block of split {self.id} is gone: {error}",
-                "blocks live as long as the process that handed them over from Spark; hand the frame over again",
-            ) from error
-        yield from from_row(iter(to_table(data, self.schema).to_batches()), start)
 
 
 def to_table(data: bytes, schema: pa.Schema | None = None) -> pa.Table:
@@ -81,11 +47,6 @@ def _lacks_offset(array: pa.Array) -> bool:
     if pa.types.is_map(array.type):
         return _lacks_offset(array.keys) or _lacks_offset(array.items)
     return pa.types.is_list(array.type) and _lacks_offset(array.values)
-
-
-def measure(data: bytes) -> tuple[int, str]:
-    """The number of rows of a block, and a hash of its bytes: equal for equal rows in the same order."""
-    return to_table(data).num_rows, f"{zlib.crc32(data):08x}"
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:

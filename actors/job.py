@@ -299,6 +299,7 @@ class Job(JobFace):
         if self.tie is Tie.OWNER:
             end_actors([self._address])
             end_actors(self._actors.values())
+            self._close_leases()
         self._actors = dict.fromkeys(self._actors)
 
     def _close(self) -> None:

@@ -40,7 +40,9 @@ from ..engine.plan import JobPlan
 from ..engine.sources.files import absolute
 from .audit import last_state
 from .feed.audit import FeedAudit, audit_feed
+from .leases import Leasing
 from .messages import UNKNOWN_TIME
+from .outputs import Output, output_of
 from .savepoints import holds_savepoint
 from .split_sets_face import SplitSetsFace
 from .storage.log import read_log
@@ -60,7 +62,7 @@ class Savepoint:
     id: CheckpointId
 
 
-class JobFace(SplitSetsFace):
+class JobFace(Leasing, SplitSetsFace):
     """See the module's rules. ``folder``: the checkpoint folder; ``folder_stays``: whether it outlives the job."""
 
     plan: JobPlan
@@ -96,6 +98,20 @@ class JobFace(SplitSetsFace):
         """Whether a feed has given every input row exactly once, by count and by content, as of the last checkpoint. It
         reads all inputs again, here. Raises ConfigurationError without a checkpoint (in a folder that stays)."""
         return audit_feed(self.plan, last_state(self.plan, self.folder), name)
+
+    # ------------------------------------------------------------------ results
+
+    def output(self, name: str | None = None) -> Output:
+        """What one of the sinks has made visible by now; ``name`` may be left out where there is one sink."""
+        return output_of(self.plan, name)
+
+    def to_spark(self, spark: Any, name: str | None = None) -> Any:
+        """The same as a DataFrame of ``spark``, which may be any session."""
+        return self.output(name).to_spark(spark)
+
+    def to_ray_dataset(self, name: str | None = None) -> Any:
+        """The same as a ``ray.data.Dataset``, on the cluster that this process is connected to."""
+        return self.output(name).to_ray_dataset()
 
     # ------------------------------------------------------------------ checkpoints and their end
 

@@ -18,7 +18,9 @@ from ..engine.sinks.collect import CollectSink
 from ..engine.state.memory import DEFAULT_BUDGET
 from .environment import ClusterInfo, connect, disconnect
 from .fitting import check_spares
+from .handing_over import hand_over
 from .interrupts import tell_interrupts_briefly
+from .leases import closing_leases
 from .origin import Claim, find_start
 from .resuming import Place, check_resume, place_in
 from .runtime import DEFAULT_RUNTIME, Runtime
@@ -62,31 +64,35 @@ def run(
     names, and that of operators that are gone is left behind.
     ``detached``: the job outlives this script; ``attach(name)`` finds it again.
     """
-    plan = plan_job(flow, parallelism, job=name, rate=rate, memory_budget=memory_budget, threads=threads)
-    _refuse_collecting(plan)
-    check_spares(plan, runtime.spares)
-    runtime.codecs(edge.id for edge in plan.exchanges)  # refuses edges that there are not
     place = None if checkpoints is None else place_in(checkpoints)
-    plan = with_alignment(plan, None if place is None else place.alignment_timeout)
     if detached:
         _check_detached(place, runtime)
-    start = None
-    if place is not None:
-        resuming = check_resume(place.folder, plan.name, resume)
-        start = find_start(plan, place.folder, from_snapshot, claim=claim, allow_changes=allow_changes)
-        plan.check(resuming or start is not None)
-    else:
-        plan.check()
-        _refuse_snapshot_without_folder(from_snapshot)
-    tell_interrupts_briefly()
-    cluster = connect(address, verbose)
-    from .plans import check_detachable
-    from .starting import start_job
+    flow = hand_over(flow, place, name=name, resume=resume, detached=detached)
+    with closing_leases(flow):
+        plan = plan_job(flow, parallelism, job=name, rate=rate, memory_budget=memory_budget, threads=threads)
+        _refuse_collecting(plan)
+        check_spares(plan, runtime.spares)
+        runtime.codecs(edge.id for edge in plan.exchanges)  # refuses edges that there are not
+        plan = with_alignment(plan, None if place is None else place.alignment_timeout)
+        start = None
+        if place is not None:
+            resuming = check_resume(place.folder, plan.name, resume)
+            start = find_start(plan, place.folder, from_snapshot, claim=claim, allow_changes=allow_changes)
+            plan.check(resuming or start is not None)
+        else:
+            plan.check()
+            _refuse_snapshot_without_folder(from_snapshot)
+        tell_interrupts_briefly()
+        cluster = connect(address, verbose)
+        from .plans import check_detachable
+        from .starting import start_job
 
-    if detached:
-        check_detachable(plan)
-        _refuse_own_cluster(cluster)
-    return start_job(plan, place, runtime, start, detached=detached)
+        if detached:
+            check_detachable(plan)
+            _refuse_own_cluster(cluster)
+        job = start_job(plan, place, runtime, start, detached=detached)
+        job.follow_leases()
+        return job
 
 
 def attach(name: str, *, address: str | None = None, verbose: bool = False) -> Job:

@@ -5,7 +5,7 @@ Rules:
 1. The plan of an attached job lies in the object store and belongs to the script that started it, as its processes do.
 2. A detached job outlives that script, and so must its plan: it lies in the cluster's key-value store until the job's
    coordinator leaves. That store is in the head node's memory, so tables that a flow reads from memory are best small.
-3. Splits whose rows are blocks in the object store belong to the script. A flow that reads such cannot be detached.
+3. Splits whose rows are leased blocks belong to the script. A flow that reads such cannot be detached.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ray.experimental import internal_kv
 
 from ..engine.errors import ConfigurationError, TaskLostError
 from ..engine.plan import JobPlan
-from .blocks import RayBlockSplit
 from .messages import Address
+from .spark.holder import LeasedSplit
 
 _NAMESPACE = b"penstock"
 
@@ -61,9 +61,9 @@ def share_plan(plan: JobPlan, *, detached: bool) -> SharedPlan:
 def check_detachable(plan: JobPlan) -> None:
     """Refuse rule 3's flows. Raises ConfigurationError that names the source."""
     for source in plan.sources.values():
-        if any(isinstance(split, RayBlockSplit) for split in source.splits):
+        if any(isinstance(split, LeasedSplit) for split in source.splits):
             raise ConfigurationError(
-                "the rows of a Spark frame belong to this script, and a detached job outlives it",
-                "write the frame with Spark (frame.write.parquet(…)) and read it with flow.read_parquet(…)",
+                "the rows of a leased Spark frame belong to this script, and a detached job outlives it",
+                'hand the frame over with handoff="stage"',
                 source.id,
             )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -31,6 +34,18 @@ def place_in(checkpoints: Checkpoints | str | os.PathLike[str]) -> Place:
     asked = checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(checkpoints)
     folder = os.path.abspath(os.fspath(asked.folder))
     return Place(folder, asked.for_coordinator(), lambda: None, alignment_timeout=asked.overtaking_after)
+
+
+def temporary_place() -> Place:
+    """For a job of this process that keeps nothing: a folder that goes with it, whatever else happens."""
+    folder = tempfile.mkdtemp(prefix="penstock-")
+
+    def release() -> None:
+        atexit.unregister(release)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(release)  # also to a thread that does not end
+    return Place(folder, Settings(interval=None), release, stays=False)
 
 
 def check_resume(folder: str, job: str, resume: str) -> bool:

@@ -1,48 +1,45 @@
-"""Spark beside the actors: a RayDP session, and the hand-off of a DataFrame's partitions as Arrow blocks.
+"""Spark beside the actors: a RayDP session with the settings that work.
 
-This is the only module that imports raydp, and outside ``jobs`` the only one that imports pyspark; both inside
-functions. Rules:
+Here alone is raydp imported, and only ``spark`` (the hand-offs), this module and ``jobs`` import pyspark, all of them
+inside functions. Rules:
 
-1. One Spark session a process (RayDP allows no more). The settings that a session needs, and why, are in
-   ``spark_settings``.
-2. One Spark partition becomes one block, in the order of the partitions. The blocks belong to this process, so they
-   survive Spark: after the hand-off :func:`stop` may free its CPUs and memory.
-3. A hand-off is complete or it failed: every block was seen before the first one is handed out. If an executor dies
-   meanwhile, the whole conversion is done once more, since half of it cannot be trusted.
-4. RayDP needs a switch in Ray's worker to call Java actors. It stands for those calls only: left on, every worker
-   would import the driver's script by name and run it again.
+1. One Spark session a process (RayDP allows no more); a session that the script has already is used and left running.
+   The settings that a session needs, and why, are in ``spark_settings``.
+2. A session is up when its executors have answered, or it was refused: without an executor Spark's first job would wait
+   for ever.
+3. A session ends without a word, whatever state its JVM is in.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pyarrow as pa
-
-from ..engine.errors import ConfigurationError, SetupError, StorageError
+from ..engine.errors import ConfigurationError, SetupError
 from . import java
-from .blocks import RayBlockSplit, measure, nullable
+from .environment import connect
+from .job_face import JobFace
+from .outputs import Output
+from .spark.source import SparkFrameSource, Way
 from .spark_settings import Quiet, prepare_environment, settings
 
 FIRST_JOB_SECONDS = 120.0
 """How long the first, tiny Spark job may take; an executor usually stands after ten seconds."""
 
-HAND_OFF_SECONDS = 900.0
-_ATTEMPTS = 2
 _log = logging.getLogger("penstock.spark")
 
 
 @contextlib.contextmanager
 def session(
-    name: str,
+    name: str = "penstock",
     *,
     executors: int = 1,
     cores: int = 2,
@@ -51,12 +48,19 @@ def session(
     brief: bool = False,
     timeout: float = FIRST_JOB_SECONDS,
     extra: dict[str, str] | None = None,
+    address: str | None = None,
 ) -> Iterator[Any]:
-    """A Spark session on the Ray cluster that this process is connected to; stopped at the end of the block.
+    """A Spark session on Ray; stopped at the end of the block, so after ``job.wait_spark_released()`` if it leases.
 
-    ``brief``: for a minute's work; the JVMs start in half the time and compute slower. ``extra``: Spark settings of
-    your own. Spark takes ``executors * cores`` CPUs of the cluster, and as much memory.
+    It runs on the cluster that this process is connected to, or on the one at ``address``; by default a small one is
+    started on this machine, and ends with the process. ``executors`` of ``cores`` CPUs and ``memory`` each are taken
+    from it. ``brief``: for a minute's work; the JVMs start in half the time and compute slower. ``extra``: Spark
+    settings of your own. ``timeout``: seconds for the first executor to answer. A RayDP session that the process has
+    already is given as it is, and is not stopped.
     """
+    if (running := current()) is not None:
+        yield running
+        return
     try:
         yield start(
             name,
@@ -67,13 +71,14 @@ def session(
             brief=brief,
             timeout=timeout,
             extra=extra,
+            address=address,
         )
     finally:
         stop()
 
 
 def start(
-    name: str,
+    name: str = "penstock",
     *,
     executors: int = 1,
     cores: int = 2,
@@ -82,12 +87,15 @@ def start(
     brief: bool = False,
     timeout: float = FIRST_JOB_SECONDS,
     extra: dict[str, str] | None = None,
+    address: str | None = None,
 ) -> Any:
-    """As :func:`session`, to be ended with :func:`stop`."""
+    """As :func:`session`, to be ended with :func:`stop`. Raises SetupError if there is a session already."""
+    if current() is not None:
+        remedy = "use that one (ps.spark.session() gives it), or stop it first (ps.spark.stop())"
+        raise SetupError("this process has a Spark session on Ray, and there can be only one", remedy)
+    connect(address, verbose, spark=True)
     import ray
 
-    if not ray.is_initialized():
-        raise SetupError("Spark runs on Ray, and this process is not connected", "call environment.connect() first")
     _log.info("Spark uses %s", java.ensure().describe())
     raydp = _raydp()
     shortage = _shortage(executors, cores, memory)
@@ -109,6 +117,13 @@ def start(
         stop()
         raise
     return spark
+
+
+def current() -> Any:
+    """The RayDP session of this process; None if it has none."""
+    context = sys.modules.get("raydp.context")
+    found = None if context is None else context._global_spark_context
+    return None if found is None else found._spark_session
 
 
 @contextlib.contextmanager
@@ -142,155 +157,22 @@ def _stop() -> None:
         _raydp().stop_spark()
 
 
-def open_frame(frame: Any) -> SparkFrameSource:
-    """The source behind ``Flow.from_spark``: a DataFrame of a RayDP session."""
-    return SparkFrameSource(frame)
+def read(spark: Any, result: Any, name: str | None = None) -> Any:
+    """What a job has committed by now, as a DataFrame of ``spark``, which may be any session.
 
-
-class SparkFrameSource:
-    """A DataFrame as a source: one Spark partition, one split (see ``engine.sources.protocol``).
-
-    The first call of ``splits`` hands the partitions over. The rows of a partition must come in the same order whenever
-    Spark computes it: repartition by a key and ``sortWithinPartitions`` by a unique one.
+    ``result``: a job (``name``: which of its sinks, if there are several), an :class:`Output`, or the folder that a
+    Parquet sink wrote.
     """
-
-    def __init__(self, frame: Any) -> None:
-        # The DataFrame until its partitions were handed over; None from then on, and in every copy that travels.
-        self._frame = frame
-        self._schema = arrow_schema(frame)
-        # One split for each partition, in their order; None before the hand-off.
-        self._splits: tuple[RayBlockSplit, ...] | None = None
-        # One entry "rows:hash" for each split, in their order; empty before the hand-off.
-        self.fingerprint: tuple[str, ...] = ()
-
-    @property
-    def kind(self) -> str:
-        return "spark"
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._schema
-
-    def splits(self) -> Sequence[RayBlockSplit]:
-        if self._splits is None:
-            blocks, measures = hand_over(self._frame)
-            self._splits = tuple(
-                RayBlockSplit(f"spark/{position}", rows, self._schema, block)
-                for position, (block, (rows, _)) in enumerate(zip(blocks, measures, strict=True))
-            )
-            self.fingerprint = tuple(f"{rows}:{digest}" for rows, digest in measures)
-            self._frame = None
-        return self._splits
-
-    def describe(self) -> str:
-        return f"frame with {', '.join(self._schema.names)}"
-
-    def __getstate__(self) -> dict[str, Any]:
-        if self._splits is None:
-            raise ConfigurationError("a DataFrame cannot leave its process", "call splits() before the flow travels")
-        return self.__dict__ | {"_frame": None}
+    if isinstance(result, JobFace):
+        result = result.output(name)
+    elif not isinstance(result, Output):
+        result = Output(os.fspath(result), None)
+    return result.to_spark(spark)
 
 
-def arrow_schema(frame: Any) -> pa.Schema:
-    """The Arrow schema of a frame's blocks. Timestamps with a zone are labelled UTC, whatever the session's zone is:
-    the label of an instant."""
-    import warnings
-
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # PySpark 3.5 uses distutils to compare versions
-        try:
-            return nullable(to_arrow_schema(frame.schema))
-        except Exception as error:
-            remedy = "cast or drop the column that the message names before the hand-off"
-            raise ConfigurationError(f"a column of the DataFrame has no Arrow type: {error}", remedy) from error
-
-
-def hand_over(frame: Any, timeout: float = HAND_OFF_SECONDS) -> tuple[list[Any], list[tuple[int, str]]]:
-    """A reference to one block for each partition, in their order, and what :func:`blocks.measure` says of each."""
-    import ray
-
-    _check_session(frame)
-    failure: Exception | None = None
-    for attempt in range(_ATTEMPTS):
-        try:
-            with _prepared(frame) as prepared:
-                blocks = _fetch(frame.sparkSession.sparkContext, prepared, timeout)
-                return blocks, [measure(ray.get(block)) for block in blocks]
-        except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
-            _log.warning("hand-off from Spark failed (attempt %d of %d): %s", attempt + 1, _ATTEMPTS, error)
-            failure = error
-    raise StorageError(
-        f"Spark's partitions could not be handed over: {failure}",
-        "look for executors that died (--verbose), give them more memory, or use more and smaller partitions",
-    ) from failure
-
-
-@contextlib.contextmanager
-def _prepared(frame: Any) -> Iterator[Any]:
-    """The frame's partitions as Arrow, held in the executors' storage while the block lasts."""
-    from pyspark import StorageLevel
-
-    context = frame.sparkSession.sparkContext
-    writer = context._jvm.org.apache.spark.sql.raydp.ObjectStoreWriter
-    level = context._getJavaStorageLevel(StorageLevel.MEMORY_AND_DISK)
-    prepared = writer.prepareRecoverableRDD(frame._jdf, level)
-    try:
-        yield prepared
-    finally:
-        with contextlib.suppress(Exception):  # an executor that died has released it already
-            writer.releaseRecoverableRDD(prepared.rddId())
-
-
-def _fetch(context: Any, prepared: Any, timeout: float) -> list[Any]:
-    import ray
-
-    locations = list(prepared.locations())
-    arguments = prepared.rddId(), prepared.schemaJson(), prepared.driverAgentUrl()
-    names = _executor_names(context)
-    with _java_calls():
-        executors = {
-            executor: ray.get_actor(f"raydp-executor-{names.get(executor, executor)}") for executor in set(locations)
-        }
-        blocks = [
-            executors[locations[position]].getRDDPartition.remote(arguments[0], position, *arguments[1:])
-            for position in range(prepared.numPartitions())
-        ]
-    if blocks:
-        _, missing = ray.wait(blocks, num_returns=len(blocks), timeout=timeout)
-        if missing:
-            raise TimeoutError(f"{len(missing)} of {len(blocks)} partitions did not come within {timeout:g} s")
-    return blocks
-
-
-def _executor_names(context: Any) -> dict[str, str]:
-    """The names of executors that were restarted: a new one has a new id in Spark, and its actor the old name."""
-    master = context._jvm.io.ray.api.Ray.getActor("RAY_APP_MASTER").get()
-    return dict(context._jvm.org.apache.spark.deploy.raydp.RayAppMasterUtils.getRestartedExecutors(master))
-
-
-@contextlib.contextmanager
-def _java_calls() -> Iterator[None]:
-    """Lets this process call Java actors while the block lasts; see rule 4."""
-    import ray
-
-    worker = ray._private.worker.global_worker
-    before = worker.load_code_from_local
-    worker.set_load_code_from_local(True)
-    try:
-        yield
-    finally:
-        worker.set_load_code_from_local(before)
-
-
-def _check_session(frame: Any) -> None:
-    context = frame.sparkSession.sparkContext
-    if context._jsc is None:
-        raise ConfigurationError("the Spark session of this DataFrame has ended", "build the flow before Spark stops")
-    if not context.master.startswith("ray"):
-        remedy = "make the session with penstock.actors.spark_bridge.session(), or write Parquet and read that"
-        raise ConfigurationError("this DataFrame belongs to a Spark session that does not run on Ray", remedy)
+def open_frame(frame: Any, handoff: Way = "auto") -> SparkFrameSource:
+    """The source behind ``Flow.from_spark``."""
+    return SparkFrameSource(frame, handoff)
 
 
 def _raydp() -> Any:

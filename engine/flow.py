@@ -8,16 +8,16 @@ and nothing is read before the flow is handed to ``run`` or ``run_local``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .errors import ConfigurationError, FlowError
+from .errors import FlowError
 from .explain import RunsOn, explain
 from .graph import Graph, Node, NodeConfig
+from .handoff import open_outer
 from .joins import Joins
 from .operators import Filter, MapBatches, Mix, Project, Union, Unnest
 from .operators.mix import AtEnd
@@ -52,16 +52,27 @@ class Flow(Graph):
             raise FlowError(f"a rate of {rate} rows/s is impossible", "give 0 (no limit) or a positive number")
         return self._add(source, (), source.schema, name, rate)
 
-    def from_spark(self, frame: object, *, name: str | None = None, rate: float = 0.0) -> Stream:
+    def from_spark(
+        self,
+        frame: object,
+        *,
+        handoff: Literal["auto", "stage", "lease"] = "auto",
+        name: str | None = None,
+        rate: float = 0.0,
+    ) -> Stream:
         """Read a Spark DataFrame: one Spark partition, one split, in the order of the partitions.
 
         The rows of a partition must always come in the same order (``sortWithinPartitions`` by a unique key).
+        ``handoff``: "stage" lets Spark write the partitions into the checkpoint folder when a job starts; they outlive
+        Spark and this script. "lease" pulls them into Ray's object store while the job runs, from a session that runs
+        on Ray; ``job.spark_released`` says when Spark may stop. "auto" stages where something has to be kept.
         """
-        found = [entry for entry in entry_points(group="penstock.frames") if entry.name == "spark"]
-        if not found:
-            raise ConfigurationError("Spark support is not installed", "pip install 'penstock[spark]'")
-        open_frame = cast("Callable[[object], SourceConfig]", found[0].load())
-        return self.from_source(open_frame(frame), name=name, rate=rate)
+        return self.from_source(open_outer("spark", frame, handoff), name=name, rate=rate)
+
+    def from_ray_dataset(self, dataset: object, *, name: str | None = None, rate: float = 0.0) -> Stream:
+        """Read a Ray Dataset: one block, one split, in the order of the blocks. It is computed when a job starts; where
+        something has to outlive this script, its blocks are written into the checkpoint folder then."""
+        return self.from_source(open_outer("ray", dataset), name=name, rate=rate)
 
     def from_tables(self, tables: Sequence[pa.Table], *, name: str | None = None, rate: float = 0.0) -> Stream:
         """Read tables that are in memory: one table, one split."""

@@ -92,6 +92,12 @@ class Graph:
         other._asked = dict(self._asked)
         return other
 
+    def with_node(self, node: Node) -> Self:
+        """A copy in which ``node`` stands for the one of the same id; inputs and schema must be the same."""
+        other = self.copy()
+        other._nodes[node.id] = node
+        return other
+
     @property
     def nodes(self) -> tuple[Node, ...]:
         """All nodes, each after its inputs."""

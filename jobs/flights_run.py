@@ -20,6 +20,7 @@ import pyarrow.dataset as ds
 from rich.console import Console
 
 from ..actors.audit import Audit
+from ..actors.handing_over import hand_over
 from ..actors.resuming import check_resume, place_in
 from ..actors.settings import Checkpoints
 from ..coordinator.statistics import JobStatus
@@ -169,7 +170,7 @@ def _run_with_spark(
             spark = spark_bridge.start("flights", cores=1, verbose=options.verbose, brief=brief)
         with _thread_beside(spark) as submit:
             with report.step("Spark has prepared the data and handed them over"):
-                flow = submit(_handed_over, spark, output, config, workspace).result()
+                flow = submit(_handed_over, spark, output, config, checkpoints, workspace).result()
             # the job needs Spark no more, so Spark may compute the reference meanwhile
             compute = flights_reference.compute
             reference = submit(compute, spark, config.scale, workspace) if options.verify else None
@@ -202,16 +203,13 @@ def _thread_beside(spark: Any) -> Iterator[Callable[..., Future[Any]]]:
             raise
 
 
-def _handed_over(spark: Any, output: Path, config: FlightsConfig, workspace: Path) -> Flow:
+def _handed_over(spark: Any, output: Path, config: FlightsConfig, checkpoints: Checkpoints, workspace: Path) -> Flow:
     """The flow, with the frames' partitions handed over already, so that the time it takes shows where it belongs."""
-    from ..actors.spark_bridge import open_frame
     from .flights_etl import frames
 
-    prepared = frames(spark, config.scale, config.split_count, workspace)
-    flights, weather = open_frame(prepared[0]), open_frame(prepared[1])
-    flights.splits()
-    weather.splits()
-    return build(flights, weather, prepared[2], output, config)
+    return hand_over(
+        build(*frames(spark, config.scale, config.split_count, workspace), output, config), place_in(checkpoints)
+    )
 
 
 def _run_job(flow: Flow, options: RunOptions, checkpoints: Checkpoints, report: _Report) -> None:

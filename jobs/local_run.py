@@ -7,10 +7,7 @@ is imported.
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
-import tempfile
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -27,11 +24,12 @@ from ..actors.coordinator_host import CoordinatorHost
 from ..actors.feed.hosting import feed_handle, open_desks, tell_desks
 from ..actors.feed.link import local_route
 from ..actors.feed.reader import FeedHandle
+from ..actors.handing_over import hand_over
 from ..actors.interrupts import tell_interrupts_briefly
 from ..actors.job_face import JobFace, cannot_be_asked
 from ..actors.messages import Arrived, Deployment, Order, Ordered, ProcessMessage, Versioned
 from ..actors.origin import Claim, find_start
-from ..actors.resuming import Place, check_resume, place_in
+from ..actors.resuming import Place, check_resume, place_in, temporary_place
 from ..actors.settings import Checkpoints
 from ..actors.snapshots import SnapshotFiles
 from ..actors.storage.opening import open_store
@@ -45,7 +43,6 @@ from ..coordinator.commands import Command, DeployTask
 from ..coordinator.events import Event, TaskFailed, TaskLost
 from ..coordinator.machine import Coordinator
 from ..coordinator.restoring import Snapshot
-from ..coordinator.settings import Settings
 from ..coordinator.statistics import JobStatus, Overview
 from ..coordinator.window_reports import WindowReport
 from ..engine.edges import Frame, Upstream
@@ -85,8 +82,10 @@ def run_local(
     many as there are cores; 0: each task has a thread of its own). The rows and their order depend on neither. Without
     ``checkpoints`` nothing survives the process, and rows become visible when the job ends.
     """
+    asked = None if checkpoints is None else place_in(checkpoints)
+    flow = hand_over(flow, asked, name=name, resume=resume, on_ray=False)
     plan = plan_job(flow, parallelism, job=name, rate=rate, memory_budget=memory_budget, threads=threads or 0)
-    place = _temporary_place() if checkpoints is None else place_in(checkpoints)
+    place = asked or temporary_place()
     plan = with_alignment(plan, place.alignment_timeout)
     scheduler: PoolScheduler | None = None
     try:
@@ -104,17 +103,6 @@ def run_local(
             scheduler.shutdown()
         place.release()
         raise
-
-
-def _temporary_place() -> Place:
-    folder = tempfile.mkdtemp(prefix="penstock-")
-
-    def release() -> None:
-        atexit.unregister(release)
-        shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(release)  # whatever else happens, also to a thread that does not end
-    return Place(folder, Settings(interval=None), release, stays=False)
 
 
 WHY_SECONDS = 1.0

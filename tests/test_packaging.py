@@ -91,6 +91,7 @@ def test_wheel_declares_command_bridge_and_licence(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         information = {name.split("/", 1)[1]: archive.read(name).decode() for name in archive.namelist() if "/" in name}
     assert "penstock = penstock.jobs.cli:main" in information["entry_points.txt"]
+    assert "ray = penstock.actors.spark.ray_datasets:open_dataset" in information["entry_points.txt"]
     assert "spark = penstock.actors.spark_bridge:open_frame" in information["entry_points.txt"]
     assert "License-Expression: Apache-2.0" in information["METADATA"]
     assert "Apache License" in information["licenses/LICENSE"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.actors.blocks import measure, nullable, to_table
+from penstock.actors.blocks import nullable, to_table
 from penstock.engine.errors import InternalError
 
 TABLE = pa.table({"n": pa.array([1, 2]), "words": pa.array([["a", "b"], []], pa.list_(pa.string()))})
@@ -50,10 +50,3 @@ def test_arrays_that_lack_their_offset_are_made_anew_at_any_depth() -> None:
 def test_block_with_other_columns_than_declared_is_refused() -> None:
     with pytest.raises(InternalError, match=r"has the columns \['n', 'words'\]"):
         to_table(block(TABLE), pa.schema([("m", pa.int64()), ("words", pa.list_(pa.string()))]))
-
-
-def test_measure_tells_rows_and_a_hash_that_changes_with_a_value() -> None:
-    rows, digest = measure(block(TABLE))
-    assert rows == 2
-    assert digest == measure(block(TABLE))[1]
-    assert digest != measure(block(TABLE.set_column(0, "n", [[1, 3]])))[1]

@@ -75,8 +75,9 @@ def canonical(value: Any) -> Any:
 # ---------------------------------------------------------------------- the bridge
 
 
-def test_blocks_hold_every_type_exactly_when_an_actor_reads_them(staged: Staged) -> None:
-    rows = [row for table in staged.tables("types") for row in table.to_pylist(maps_as_pydicts="strict")]
+@pytest.mark.parametrize("way", ["types", "types_staged"])
+def test_both_ways_hand_every_type_over_exactly(staged: Staged, way: str) -> None:
+    rows = [row for table in staged.tables(way) for row in table.to_pylist(maps_as_pydicts="strict")]
     names = [column.split()[0] for column in spark_stage.TYPES.replace("y:", "").replace("q:", "").split(", ")]
     expected = [dict(zip(names, row, strict=True)) for row in spark_stage.typed_rows()]
     for row in expected:
@@ -86,7 +87,7 @@ def test_blocks_hold_every_type_exactly_when_an_actor_reads_them(staged: Staged)
 
 
 def test_declared_schema_is_the_one_that_the_blocks_are_read_with(staged: Staged) -> None:
-    for name in ("types", "empty"):
+    for name in ("types", "types_staged", "empty"):
         assert {table.schema.to_string() for table in staged.tables(name)} == {staged.facts["types_schema"]}
 
 
@@ -106,10 +107,18 @@ def test_blocks_stay_readable_after_spark_has_stopped(staged: Staged) -> None:
 def test_fingerprint_is_equal_for_equal_data_and_tells_where_data_differ(staged: Staged) -> None:
     first, again, other = (staged.facts[f"fingerprint{name}"] for name in ("", "_again", "_other"))
     assert first == again
-    assert [int(entry.split(":")[0]) for entry in first] == [table.num_rows for table in staged.tables("types")]
-    differing = [position for position, pair in enumerate(zip(first, other, strict=True)) if pair[0] != pair[1]]
-    (changed,) = differing
+    assert first != other
+    pairs = zip(staged.facts["partitions"], staged.facts["partitions_other"], strict=True)
+    (changed,) = [position for position, pair in enumerate(pairs) if pair[0] != pair[1]]
     assert 3 in staged.tables("types")[changed]["id"].to_pylist()
+
+
+def test_frame_without_columns_is_staged_and_keeps_its_rows(staged: Staged) -> None:
+    assert staged.facts["no_columns"] == ["StagedSource", 10]
+
+
+def test_session_inside_a_session_is_the_same_one_and_does_not_end_it(staged: Staged) -> None:
+    assert staged.facts["same_session"]
 
 
 def test_source_describes_its_columns_and_no_place(staged: Staged) -> None:
@@ -129,8 +138,8 @@ def test_first_job_that_does_not_end_in_time_is_refused_with_what_the_cluster_la
 
 
 def test_column_without_an_arrow_type_is_refused_before_anything_runs(staged: Staged) -> None:
-    assert staged.facts["no_arrow_type"].startswith("ConfigurationError: a column of the DataFrame has no Arrow type")
-    assert "cast or drop the column" in staged.facts["no_arrow_type"]
+    assert staged.facts["no_arrow_type"].startswith("ConfigurationError: column 'months' of the DataFrame has")
+    assert "CAST(column AS INT)" in staged.facts["no_arrow_type"]
 
 
 def test_frame_of_a_stopped_session_is_refused(staged: Staged) -> None:

@@ -3,8 +3,9 @@
     python spark_stage.py FOLDER
 
 Starting Spark takes half a minute, so all the tests share this run. What it leaves: ``flights`` and ``weather``, the
-blocks of the flights job (one IPC file each), ``planes``, ``features`` and ``daily`` from the reference query, the
-blocks of a frame with every column type (read in an actor, before and after Spark stopped), and ``facts.json``.
+partitions of the flights job (one IPC file each), ``planes``, ``features`` and ``daily`` from the reference query, the
+partitions of a frame with every column type (leased and staged, read in an actor, before and after Spark stopped), and
+``facts.json``.
 """
 
 from __future__ import annotations
@@ -58,57 +59,77 @@ def save(folder: Path, name: str, tables: list[pa.Table]) -> None:
         feather.write_feather(table, folder / name / f"{position:04}.arrow", compression="uncompressed")
 
 
-def read_in_actor(splits: Any) -> list[pa.Table]:
-    """The rows of the splits, read by an actor that gets them inside a list: it borrows their references."""
+def read_in_actor(source: Any) -> list[pa.Table]:
+    """The rows of a source's splits, read by an actor that gets them inside a list: it borrows their references."""
     import ray
 
     @ray.remote(num_cpus=0)
     class Reader:
-        def __init__(self, splits: list[Any]) -> None:
+        def __init__(self, splits: list[Any], schema: pa.Schema) -> None:
             self.splits = splits
+            self.schema = schema
 
         def read(self) -> list[pa.Table]:
-            return [pa.Table.from_batches(split.open(0), split.schema) for split in self.splits]
+            return [pa.Table.from_batches(split.open(0), self.schema) for split in self.splits]
 
         def after(self, row: int) -> list[int]:
             return [sum(batch.num_rows for batch in split.open(row)) for split in self.splits]
 
-    reader = Reader.remote(list(splits))
-    sizes = [split.rows for split in splits]
-    assert ray.get(reader.after.remote(1)) == [max(0, size - 1) for size in sizes]
+    splits = source.splits()
+    reader = Reader.remote(list(splits), source.schema)
     tables: list[pa.Table] = ray.get(reader.read.remote())
-    assert [table.num_rows for table in tables] == sizes
+    sizes = [table.num_rows for table in tables]
+    assert [split.rows or size for split, size in zip(splits, sizes, strict=True)] == sizes
+    assert ray.get(reader.after.remote(1)) == [max(0, size - 1) for size in sizes]
     return tables
 
 
 def stage_types(spark: Any, folder: Path, facts: dict[str, Any]) -> Any:
-    """Hand a frame of every type over, twice; gives the source of the first time."""
+    """Lease a frame of every type, and stage it twice; gives the lease."""
+    from penstock.actors.spark.lease import lease
     from penstock.actors.spark_bridge import open_frame
+    from penstock.engine.handoff import Destination
 
     frame = spark.createDataFrame(typed_rows(), TYPES).repartition(PARTITIONS, "id").sortWithinPartitions("id")
-    source, again = open_frame(frame), open_frame(frame)
-    save(folder, "types", read_in_actor(source.splits()))
-    again.splits()
-    facts |= {"fingerprint": source.fingerprint, "fingerprint_again": again.fingerprint}
-    facts |= {"types_schema": source.schema.to_string(), "describe": source.describe(), "kind": source.kind}
-    other = open_frame(frame.where("id <> 3"))
-    other.splits()
-    empty = open_frame(frame.where("id < 0"))
-    facts |= {"fingerprint_other": other.fingerprint, "empty": [split.rows for split in empty.splits()]}
-    save(folder, "empty", read_in_actor(empty.splits()))
-    return source
+    source = open_frame(frame)
+    leased = lease(frame, source.schema, "types", group=3)
+    save(folder, "types", read_in_actor(leased))
+    leased.lease.wait_released(60)
+    facts |= {"types_schema": source.schema.to_string(), "describe": leased.describe(), "kind": leased.kind}
+    to = Destination("types", str(folder / "checkpoints"))
+    first, again = source.handed_over("first", to), open_frame(frame).handed_over("again", to)
+    save(folder, "types_staged", read_in_actor(first))
+    facts |= {"fingerprint": first.fingerprint, "fingerprint_again": again.fingerprint}
+    other = open_frame(frame.where("id <> 3")).handed_over("other", to)
+    facts |= {"fingerprint_other": other.fingerprint, "partitions": partitions_of(first)}
+    facts["partitions_other"] = partitions_of(other)
+    empty = frame.where("id < 0")
+    nothing = lease(empty, source.schema, "empty")
+    save(folder, "empty", read_in_actor(nothing))
+    nothing.lease.close()
+    staged = open_frame(empty).handed_over("empty", to)
+    facts["empty"] = [split.rows for split in staged.splits()]
+    bare = open_frame(spark.range(10).repartition(3).select())
+    counted = bare.handed_over("bare", Destination("bare", on_ray=True))
+    facts["no_columns"] = [type(counted).__name__, sum(split.rows for split in counted.splits())]
+    return leased
+
+
+def partitions_of(staged: Any) -> list[list[Any]]:
+    """Rows and digest of each partition."""
+    return [[each.rows, each.digest] for each in staged.manifest.partitions]
 
 
 def stage_flights(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
     from penstock.actors.spark_bridge import open_frame
+    from penstock.engine.handoff import Destination
     from penstock.jobs import flights_etl, flights_reference
 
     started = time.monotonic()
     flights, weather, planes = flights_etl.frames(spark, 1, None, folder / "workspace")
     for name, frame in (("flights", flights), ("weather", weather)):
-        source = open_frame(frame)
-        save(folder, name, read_in_actor(source.splits()))
-        facts[f"{name}_fingerprint"] = source.fingerprint
+        source = open_frame(frame).handed_over(name, Destination("flights", str(folder / "checkpoints")))
+        save(folder, name, [pa.Table.from_batches(split.open(0), source.schema) for split in source.splits()])
     facts["hand_over_seconds"] = time.monotonic() - started
     started = time.monotonic()
     features, daily = flights_reference.compute(spark, 1, folder / "workspace")
@@ -120,6 +141,7 @@ def stage_flights(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
 def stage_refusals(spark: Any, facts: dict[str, Any]) -> None:
     """Errors that need a session."""
     from penstock.actors import spark_bridge
+    from penstock.actors.spark.lease import lease
     from penstock.engine.errors import PenstockError
     from penstock.jobs import flights_etl
 
@@ -136,7 +158,9 @@ def stage_refusals(spark: Any, facts: dict[str, Any]) -> None:
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     facts["wrong_zone"] = refused(lambda: flights_etl.frames(spark, 1, None, Path("unused")))
     moment = spark.sql("SELECT id, timestamp '2024-07-01 00:00:00' AS at FROM range(0, 2, 1, 1)")
-    rows = read_in_actor(spark_bridge.open_frame(moment).splits())[0]
+    leased = lease(moment, spark_bridge.open_frame(moment).schema, "moment")
+    rows = read_in_actor(leased)[0]
+    leased.lease.close()
     facts["other_zone"] = [str(rows.schema.field("at").type), rows["at"][0].as_py().isoformat()]
     spark.conf.set("spark.sql.session.timeZone", "UTC")
 
@@ -144,6 +168,7 @@ def stage_refusals(spark: Any, facts: dict[str, Any]) -> None:
 def main() -> None:
     from penstock.actors import environment, spark_bridge
     from penstock.engine.errors import ConfigurationError, SetupError
+    from penstock.engine.handoff import Destination
 
     folder = Path(sys.argv[1])
     facts: dict[str, Any] = {}
@@ -153,15 +178,18 @@ def main() -> None:
     except SetupError as error:
         facts["no_room"] = str(error)
     with spark_bridge.session("stage") as spark:
+        with spark_bridge.session() as same:
+            facts["same_session"] = same is spark
         source = stage_types(spark, folder, facts)
         stage_flights(spark, folder, facts)
         stage_refusals(spark, facts)
         late = spark_bridge.open_frame(spark.range(3))
-    save(folder, "types_after_stop", read_in_actor(source.splits()))
+    save(folder, "types_after_stop", read_in_actor(source))
     try:
-        late.splits()
+        late.handed_over("late", Destination("late", on_ray=True))
     except ConfigurationError as error:
         facts["after_stop"] = str(error)
+    source.lease.close()
     environment.disconnect(cluster)
     (folder / "facts.json").write_text(json.dumps(facts))
     print("staged")

@@ -1,0 +1,46 @@
+"""Hands over what a flow's deferred sources stand for, before a job starts. Both runners use it. No Ray.
+
+What the job's log says comes first: a log belongs to one flow over one data, so a source that left its rows in the
+checkpoint folder finds them there by what the log's last claim describes.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from ..coordinator.manifest import Claim
+from ..coordinator.retention import RetentionPolicy
+from ..engine import handoff
+from ..engine.graph import Graph
+from ..engine.handoff import Destination
+from .resuming import Place, check_resume
+from .storage.log import read_log
+from .storage.opening import open_store
+
+G = TypeVar("G", bound=Graph)
+
+
+def hand_over(
+    flow: G,
+    place: Place | None,
+    *,
+    name: str | None = None,
+    resume: str = "auto",
+    detached: bool = False,
+    on_ray: bool = True,
+) -> G:
+    """The flow as a job named ``name`` (by default as the flow) can read it. Raises PenstockError.
+
+    What ``run`` does by itself; call it to do this ahead, in a thread of its own, say.
+    """
+    if not handoff.has_deferred(flow):
+        return flow
+    job = name or flow.name
+    if place is None or not place.stays:
+        return handoff.hand_over(flow, Destination(job, detached=detached, on_ray=on_ray))
+    resuming = check_resume(place.folder, job, resume)
+    claims = [entry for entry in read_log(open_store(place.folder), job) if isinstance(entry, Claim)]
+    description = claims[-1].description if claims else ""
+    keeps = place.settings.retention is not RetentionPolicy.NEVER
+    to = Destination(job, place.folder, description, resuming, detached, on_ray, keeps)
+    return handoff.hand_over(flow, to)

@@ -1,0 +1,109 @@
+"""What a job has made visible, for whoever reads it next: Spark, Ray Data, or a table in this process.
+
+Rules:
+
+1. Rows that were committed by the time of the call, and no others: what a reader of the output's folder sees.
+2. A folder of Parquet files is handed on as it is and read where the reader runs, so it must be storage that the
+   reader's workers see. Rows that were collected in this process travel to Spark with the query, so they should be few.
+3. Neither Ray nor Spark is imported before one of them is asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyarrow import fs
+
+from ..engine.errors import ConfigurationError
+from ..engine.plan import JobPlan
+from ..engine.sinks.collect import COLLECTED, CollectSink
+from ..engine.sinks.parquet import ParquetSink
+from ..engine.sources.files import absolute, is_hidden, resolve
+
+
+@dataclass(frozen=True)
+class Output:
+    """The rows of one sink. ``path``: of its folder; None: they were collected in this process. ``schema``: None where
+    only the folder is known and it has no file yet."""
+
+    path: str | None
+    schema: pa.Schema | None
+    collected: pa.Table | None = None
+
+    def files(self) -> list[str]:
+        """The data files as paths that Arrow's file system of the folder knows, sorted."""
+        if self.path is None:
+            return []
+        filesystem, folder = resolve(absolute(self.path))
+        found = filesystem.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
+        root = folder.rstrip("/") + "/"
+        return sorted(
+            each.path for each in found if each.type == fs.FileType.File and not is_hidden(each.path.removeprefix(root))
+        )
+
+    def to_table(self) -> pa.Table:
+        """All rows, file by file."""
+        if self.collected is not None:
+            return self.collected
+        files = self.files()
+        if not files:
+            return self._known_schema().empty_table()
+        filesystem, _ = resolve(absolute(str(self.path)))
+        return ds.dataset(files, schema=self.schema, format="parquet", filesystem=filesystem).to_table()
+
+    def to_spark(self, spark: Any) -> Any:
+        """A DataFrame of ``spark``, any session (see ``ps.spark.read``)."""
+        from .spark.results import folder_to_spark, table_to_spark
+
+        if self.collected is not None:
+            return table_to_spark(spark, self.collected)
+        if not self.files():
+            return table_to_spark(spark, self._known_schema().empty_table())
+        return folder_to_spark(spark, absolute(str(self.path)))
+
+    def to_ray_dataset(self) -> Any:
+        """A ``ray.data.Dataset``, on the cluster that this process is connected to."""
+        import ray.data
+
+        files = self.files()
+        if self.collected is not None or not files:
+            return ray.data.from_arrow(self.to_table())
+        filesystem, _ = resolve(absolute(str(self.path)))
+        return ray.data.read_parquet(files, filesystem=filesystem)
+
+    def _known_schema(self) -> pa.Schema:
+        if self.schema is None:
+            remedy = "wait for the job's first checkpoint, or read the output of the job itself: job.output()"
+            raise ConfigurationError(f"{self.path} holds no data files", remedy)
+        return self.schema
+
+
+def output_of(plan: JobPlan, name: str | None) -> Output:
+    """The output of one of the plan's sinks, by its name; the name may be left out where there is one."""
+    if name is None and len(plan.sinks) != 1:
+        raise ConfigurationError(
+            f"job {plan.name!r} has {len(plan.sinks)} sinks", f"name one of them: {', '.join(sorted(plan.sinks))}"
+        )
+    id = name or next(iter(plan.sinks))
+    collecting = {config.name: id for id, (_, config) in plan.sinks.items() if isinstance(config, CollectSink)}
+    id = id if id in plan.sinks else collecting.get(id, id)
+    if id not in plan.sinks:
+        raise ConfigurationError(f"job {plan.name!r} has no sink {id!r}", f"it has: {', '.join(sorted(plan.sinks))}")
+    config = plan.sinks[id][1]
+    if isinstance(config, CollectSink):
+        return Output(None, None, COLLECTED.read(plan.name, config.name))
+    if isinstance(config, ParquetSink):
+        return Output(str(config.path), _schema_of(plan, id))
+    raise ConfigurationError(f"sink {id} writes no Parquet files", "read what it writes with the tools for that")
+
+
+def _schema_of(plan: JobPlan, sink: str) -> pa.Schema:
+    for stage in plan.stages.values():
+        for pipeline in stage.pipelines:
+            for operator in pipeline.operators:
+                if operator.id == sink:
+                    return operator.inputs[0]
+    raise AssertionError(sink)

@@ -1,0 +1,269 @@
+"""Stage: a DataFrame's partitions as Arrow IPC files in the checkpoint folder, written by Spark's executors.
+
+They lie in ``<checkpoint folder>/<job>/spark/<source>/<run>/<partition>-<task attempt>.arrow``, and beside that folder
+the manifest ``<run>.json``: what was accepted, in the order of the partitions.
+
+Rules:
+
+1. The manifest is created whole, once, after Spark has said that all partitions are done: it is what makes a stage
+   exist. Files that it does not name are nobody's (attempts that failed, or that a faster one overtook).
+2. Reading needs the files alone: no Spark, no Ray, no script that is still there.
+3. A stage is never changed and never deleted while its checkpoint folder stays: the log refers to it by its
+   fingerprint, which is made of the schema and of the rows of every partition. Each staging has a run of its own, so
+   two scripts that start one job do not disturb each other.
+4. It is plain PySpark, by its public face: any session will do, if its executors can write where the tasks read.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyarrow import fs
+
+from ...engine.errors import ConfigurationError, StorageError
+from ...engine.rounds import CHUNK_ROWS
+from ...engine.sources.files import DataFile, absolute, resolve, safe_name, storage_error, sync
+from ...engine.sources.ipc import IpcSplit
+from ..storage.opening import open_store
+from .writing import ANSWER, make_writer
+
+FORMAT = 1
+_log = logging.getLogger("penstock.spark")
+
+
+class StagedPartition(msgspec.Struct, frozen=True):
+    """One accepted file: its name within the run's folder, and the hash of its bytes."""
+
+    file: str
+    rows: int
+    bytes: int
+    digest: str
+
+
+class StageManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What one staging came to. ``schema``: as Arrow serialises it, in base64."""
+
+    format: int = FORMAT
+    run: str
+    source: str
+    schema: str
+    partitions: tuple[StagedPartition, ...]
+    fingerprint: str
+
+    @property
+    def rows(self) -> int:
+        """Of all partitions."""
+        return sum(each.rows for each in self.partitions)
+
+    @property
+    def bytes(self) -> int:
+        """Of all files."""
+        return sum(each.bytes for each in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class NoRows:
+    """A partition that has no file, since Spark knew that it is empty."""
+
+    id: str
+    rows: int = 0
+
+    def open(self, start: int) -> Iterator[pa.RecordBatch]:
+        return iter(())
+
+
+@dataclass(frozen=True)
+class StagedSource:
+    """A staged DataFrame: one partition, one split."""
+
+    schema: pa.Schema = field(hash=False)
+    manifest: StageManifest = field(hash=False)
+    place: str
+    """The run's folder."""
+    kind: str = "spark"
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal rows in equal partitions."""
+        return _told(self.manifest.fingerprint)
+
+    def describe(self) -> str:
+        return describe_frame(self.schema)
+
+    def splits(self) -> Sequence[IpcSplit | NoRows]:
+        """Raises StorageError if a file is gone or has another size."""
+        filesystem, folder = resolve(self.place)
+        infos = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        sizes = {info.base_name: info.size for info in infos}
+        for each in self.manifest.partitions:
+            if each.file and sizes.get(each.file) != each.bytes:
+                found = "is gone" if each.file not in sizes else f"has {sizes[each.file]} bytes instead of {each.bytes}"
+                remedy = "restore the checkpoint folder from a copy, or start over with an empty one"
+                raise StorageError(f"the staged partition {self.place}/{each.file} {found}", remedy)
+        names = tuple(self.schema.names)
+        files = [
+            DataFile(filesystem, f"{folder}/{each.file}", each.bytes, f"{self.kind}/{position}")
+            for position, each in enumerate(self.manifest.partitions)
+        ]
+        return [
+            IpcSplit(file, names, True, each.rows) if each.file else NoRows(file.id)
+            for file, each in zip(files, self.manifest.partitions, strict=True)
+        ]
+
+
+def describe_frame(schema: pa.Schema) -> str:
+    """A frame for ``explain`` and the flow's fingerprint: however it is handed over."""
+    return f"frame with {', '.join(schema.names)}"
+
+
+def stage(frame: Any, schema: pa.Schema, folder: str, job: str, source: str) -> StagedSource:
+    """Let Spark write the frame's partitions. Raises ConfigurationError if it cannot compute or write them."""
+    return stage_with(lambda place: _written(frame, schema, place), schema, folder, job, source)
+
+
+def stage_with(
+    write: Callable[[str], tuple[StagedPartition, ...]],
+    schema: pa.Schema,
+    folder: str,
+    job: str,
+    source: str,
+    system: str = "spark",
+    kind: str = "spark",
+) -> StagedSource:
+    """Stage what ``write`` writes into the folder that it is given."""
+    store = open_store(folder)
+    run, root = uuid.uuid4().hex, _root(job, source, system)
+    url = absolute(folder)
+    filesystem, inner = resolve(url)
+    place = f"{inner.rstrip('/')}/{root}/{run}"
+    started = time.monotonic()
+    try:
+        filesystem.create_dir(place, recursive=True)
+        partitions = write(place)
+        _check_seen(filesystem, place, partitions)
+    except BaseException as error:
+        with suppress(OSError):
+            filesystem.delete_dir(place)
+        if isinstance(error, OSError):
+            raise storage_error("stage partitions in", place, error) from error
+        raise
+    accepted = {each.file for each in partitions}
+    for info in filesystem.get_file_info(fs.FileSelector(place)):
+        if info.base_name not in accepted:
+            with suppress(OSError):  # an attempt that is being killed may remove it itself
+                filesystem.delete_file(info.path)
+    text = base64.b64encode(bytes(schema.serialize())).decode()
+    manifest = StageManifest(
+        run=run, source=source, schema=text, partitions=partitions, fingerprint=_fingerprint(schema, partitions)
+    )
+    with suppress(OSError):
+        sync(place)
+    try:
+        store.create(f"{root}/{run}.json", msgspec.json.encode(manifest))
+    except OSError as error:
+        raise storage_error("write the manifest of a stage into", url, error) from error
+    seconds = time.monotonic() - started
+    _log.info("staged %d partitions, %.1f MB, in %.1f s", len(partitions), manifest.bytes / 1e6, seconds)
+    return StagedSource(schema, manifest, place, kind)
+
+
+def find_stage(
+    folder: str, job: str, source: str, description: str, system: str = "spark", kind: str = "spark"
+) -> StagedSource | None:
+    """The stage that a job's log speaks of in ``description``, if there is one."""
+    if not description:
+        return None
+    store, root = open_store(folder), _root(job, source, system)
+    for key in store.list(f"{root}/"):
+        if key.count("/") != root.count("/") + 1 or not key.endswith(".json"):
+            continue
+        manifest = _decode(key, store.read(key) or b"")
+        if _told(manifest.fingerprint) in description:
+            _, inner = resolve(absolute(folder))
+            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(manifest.schema)))
+            return StagedSource(schema, manifest, f"{inner.rstrip('/')}/{root}/{manifest.run}", kind)
+    return None
+
+
+def _root(job: str, source: str, system: str) -> str:
+    return f"{safe_name(job)}/{system}/{safe_name(source)}"
+
+
+def _told(fingerprint: str) -> str:
+    return f"staged:{fingerprint}"
+
+
+def _decode(key: str, data: bytes) -> StageManifest:
+    try:
+        manifest = msgspec.json.decode(data, type=StageManifest)
+    except msgspec.MsgspecError as error:
+        remedy = "it is damaged, or of another version of Penstock: restore it, or start over with an empty folder"
+        raise StorageError(f"{key} in the checkpoint folder cannot be read: {error}", remedy) from error
+    if manifest.format > FORMAT:
+        message = f"{key} has format {manifest.format}, and this version knows {FORMAT}"
+        raise StorageError(message, "use the version of Penstock that wrote it, or a newer one")
+    return manifest
+
+
+def _fingerprint(schema: pa.Schema, partitions: Sequence[StagedPartition]) -> str:
+    digest = hashlib.sha256(schema.to_string().encode())
+    for each in partitions:
+        digest.update(f"\n{each.rows} {each.digest}".encode())
+    return digest.hexdigest()[:32]
+
+
+def _written(frame: Any, schema: pa.Schema, place: str) -> tuple[StagedPartition, ...]:
+    """What each partition came to, by the answers of the attempts that Spark accepted."""
+    if not schema.names:  # PySpark would lose the number of rows
+        from pyspark.sql import functions
+
+        frame = frame.select(functions.lit(True).alias("rows"))
+    try:
+        answers = frame.mapInArrow(make_writer(place, bytes(schema.serialize()), CHUNK_ROWS), ANSWER).collect()
+    except Exception as error:
+        raise ConfigurationError(
+            f"Spark could not stage the DataFrame: {cause_of(error)}",
+            "see the message; the frame must compute in Spark (try frame.count()), and its executors must have pyarrow "
+            f"and be able to write to {place}",
+            detail=str(error)[-4000:],
+        ) from error
+    found = {
+        row["partition"]: StagedPartition(row["file"], row["rows"], row["bytes"], row["digest"]) for row in answers
+    }
+    # where all partitions are empty, Spark may find out that there is nothing to do and ask nobody
+    count = 1 + max(found) if found else _partitions_of(frame)
+    return tuple(found.get(partition, StagedPartition("", 0, 0, "")) for partition in range(count))
+
+
+def _partitions_of(frame: Any) -> int:
+    """How many partitions a frame without rows has; 0 where Spark Connect does not tell."""
+    return int(frame.rdd.getNumPartitions()) if hasattr(frame, "_jdf") else 0
+
+
+def cause_of(error: Exception) -> str:
+    """The line of a Spark error that says what has happened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith(("Caused by:", "pyarrow.", "OSError", "ModuleNotFoundError"))]
+    chosen = causes[-1] if causes else next(iter(lines), type(error).__name__)
+    return chosen[:300]
+
+
+def _check_seen(filesystem: fs.FileSystem, place: str, partitions: Sequence[StagedPartition]) -> None:
+    """The files that the executors wrote are here, too."""
+    seen = {info.base_name for info in filesystem.get_file_info(fs.FileSelector(place))}
+    missing = [each.file for each in partitions if each.file and each.file not in seen]
+    if missing:
+        raise ConfigurationError(
+            f"Spark has staged {len(partitions)} partitions, and {len(missing)} of them are not in {place}",
+            "the checkpoint folder must be on storage that Spark's executors and this process share",
+        )

@@ -1,0 +1,149 @@
+"""What Spark's Python workers do to stage a partition: one Arrow IPC file each, under a name that no other attempt has.
+
+Rules:
+
+1. :func:`make_writer` gives a function that carries everything it needs: it is pickled by value, so the workers need
+   pyarrow and not Penstock. Nothing of this package may be used inside it.
+2. Rows come in canonical record batches, ``rows`` each but the last, made anew: equal rows in equal order give equal
+   bytes, however Spark cut them, and arrays that Arrow for Java left without offsets are whole (see ``blocks``).
+3. An attempt that fails removes its file, if it still can. Which attempts count is not decided here: Spark returns the
+   answer of exactly one attempt for each partition, and only the files that those name are accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Writer = Callable[[Iterator[Any]], Iterator[Any]]
+
+ANSWER = "partition int, file string, rows long, bytes long, digest string"
+"""The schema, in Spark's words, of the one row that a partition answers with."""
+
+
+def make_writer(folder: str, schema: bytes, rows: int, identity: tuple[int, str] | None = None) -> Writer:  # noqa: PLR0915
+    """The function for ``DataFrame.mapInArrow``. ``folder``: path or URL; ``schema``: serialised, of the files.
+    ``identity``: partition and attempt, where it is not Spark that knows them."""
+
+    def write(batches: Iterator[Any]) -> Iterator[Any]:  # noqa: PLR0915 rule 1
+        import contextlib
+        import hashlib
+        import os
+
+        import numpy as np
+        import pyarrow as pa
+        from pyarrow import fs, ipc
+
+        if identity is None:
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            partition, attempt = context.partitionId(), str(context.taskAttemptId())
+        else:
+            partition, attempt = identity
+        wanted = ipc.read_schema(pa.py_buffer(schema))
+        names = wanted.names
+        filesystem, place = fs.FileSystem.from_uri(folder) if "://" in folder else (fs.LocalFileSystem(), folder)
+        file = f"{partition:06d}-{attempt}.arrow"
+        path = f"{place}/{file}"
+
+        def renew(column: Any, count: int) -> Any:
+            return column.take(pa.array(np.arange(count)))
+
+        def declared(records: Any) -> Any:
+            """The batch with the columns and types that the files have."""
+            if not names:
+                return records.select([])  # keeps the number of rows
+            columns = [renew(column, records.num_rows) for column in records.columns]
+            kinds = [column.type for column in wanted]
+            cast = [each if each.type == kind else each.cast(kind) for each, kind in zip(columns, kinds, strict=True)]
+            return pa.RecordBatch.from_arrays(cast, schema=wanted)
+
+        def canonical() -> Iterator[Any]:
+            held: list[Any] = []
+            count = 0
+            for records in batches:
+                if not records.num_rows:
+                    continue
+                whole, begin = declared(records), 0
+                while begin < whole.num_rows:
+                    piece = whole.slice(begin, rows - count)
+                    held.append(piece)
+                    begin, count = begin + piece.num_rows, count + piece.num_rows
+                    if count == rows:
+                        yield joined(held)
+                        held, count = [], 0
+            if held:
+                yield joined(held)
+
+        def joined(held: list[Any]) -> Any:
+            if len(held) == 1:
+                return held[0]
+            if not names:
+                table = pa.Table.from_batches(held)
+                return pa.RecordBatch.from_arrays([pa.nulls(table.num_rows)], ["_"]).select([])
+            columns = [pa.concat_arrays([each.column(index) for each in held]) for index in range(len(names))]
+            return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+        class Hashing:
+            """A file that hashes what is written to it."""
+
+            closed = False
+
+            def __init__(self, stream: Any) -> None:
+                self.stream = stream
+                self.hash = hashlib.blake2b(digest_size=16)
+                self.size = 0
+
+            def write(self, data: Any) -> int:
+                self.hash.update(data)
+                self.stream.write(data)
+                self.size += len(data)
+                return len(data)
+
+            def flush(self) -> None:
+                self.stream.flush()
+
+            def writable(self) -> bool:
+                return True
+
+            def readable(self) -> bool:
+                return False
+
+            def seekable(self) -> bool:
+                return False
+
+            def tell(self) -> int:
+                return self.size
+
+            def close(self) -> None:
+                self.closed = True
+
+        written = 0
+        try:
+            with filesystem.open_output_stream(path) as stream:
+                sink = Hashing(stream)
+                with ipc.new_file(pa.PythonFile(sink, "w"), wanted) as writer:
+                    for records in canonical():
+                        writer.write_batch(records)
+                        written += records.num_rows
+            if isinstance(filesystem, fs.LocalFileSystem):
+                descriptor = os.open(path, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                filesystem.delete_file(path)
+            raise
+        answer = {
+            "partition": pa.array([partition], pa.int32()),
+            "file": [file],
+            "rows": pa.array([written], pa.int64()),
+            "bytes": pa.array([sink.size], pa.int64()),
+            "digest": [sink.hash.hexdigest()],
+        }
+        yield pa.RecordBatch.from_pydict(answer)
+
+    return write

@@ -1,0 +1,78 @@
+"""Sources whose rows are handed over when a job starts: where to is known only then.
+
+Rules:
+
+1. A *deferred* source stands in a flow for an outer system's data (a Spark DataFrame, say). It gives its schema while
+   the flow is built, and a source with splits when a job is about to start and says where its checkpoints will be.
+2. :func:`hand_over` gives a flow in which every deferred source is replaced so; the flow that the user built stays as
+   it is and can be run again. The new source has the same kind and the same description, so the flow's fingerprint
+   does not change by it.
+3. Handing over may take as long as computing the data, and may fail; nothing of the job has been started by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from typing import Protocol, TypeVar, cast, runtime_checkable
+
+from .errors import ConfigurationError, PenstockError
+from .graph import Graph
+from .sources.protocol import SourceConfig
+
+G = TypeVar("G", bound=Graph)
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """What the job that is about to start says about itself.
+
+    ``folder``: its checkpoint folder; None: it has none that outlives it. ``description``: in the words of the job's
+    log, what the run before was made of; empty if there was none. ``resuming``: it goes on from a checkpoint.
+    ``detached``: it outlives this script. ``on_ray``: its tasks are actors. ``keeps_checkpoints``: some of them stay
+    when the job is over.
+    """
+
+    job: str
+    folder: str | None = None
+    description: str = ""
+    resuming: bool = False
+    detached: bool = False
+    on_ray: bool = False
+    keeps_checkpoints: bool = False
+
+
+@runtime_checkable
+class Deferred(Protocol):
+    """A source that hands its rows over when a job starts."""
+
+    def handed_over(self, source: str, to: Destination) -> SourceConfig:
+        """The source to read instead, called ``source`` in the flow. Raises PenstockError."""
+
+
+def has_deferred(flow: Graph) -> bool:
+    """Whether anything is left to be handed over."""
+    return any(isinstance(node.config, Deferred) for node in flow.nodes)
+
+
+def hand_over(flow: G, to: Destination) -> G:
+    """The flow with the deferred sources replaced, one after the other. Raises PenstockError that names the source."""
+    for node in flow.nodes:
+        if isinstance(node.config, Deferred):
+            try:
+                flow = flow.with_node(replace(node, config=node.config.handed_over(node.id, to)))
+            except PenstockError as error:
+                raise error.at(node.id) from error
+    return flow
+
+
+def open_outer(system: str, *arguments: object) -> SourceConfig:
+    """The source for an outer system's data ("spark", "ray"), by whoever knows that system: an entry point, so that the
+    engine need not know it. Raises ConfigurationError if the installed package has none."""
+    found = [entry for entry in entry_points(group="penstock.frames") if entry.name == system]
+    if not found:
+        message = f"support for {system} is not among the entry points of the installed Penstock"
+        raise ConfigurationError(message, "install Penstock again: pip install 'penstock[spark]'")
+    open_frame = cast("Callable[..., SourceConfig]", found[0].load())
+    return open_frame(*arguments)

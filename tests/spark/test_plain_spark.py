@@ -1,0 +1,98 @@
+"""Staging with plain PySpark, without Ray and RayDP: one process, at whose results all the tests here look."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import spark_plain
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("plain")
+    tests = str(Path(__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, spark_plain.__file__, str(folder)],
+        env={**os.environ, "PYTHONPATH": tests},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads((folder / "facts.json").read_text())
+    return found
+
+
+def test_fingerprint_does_not_depend_on_how_spark_cuts_its_batches(facts: dict[str, Any]) -> None:
+    first, second = facts["batches"]
+    assert first == second
+
+
+def test_partitions_keep_their_order_and_their_rows_theirs(facts: dict[str, Any]) -> None:
+    ids = facts["typed_ids"]
+    assert sorted(each for part in ids for each in part) == list(range(12))
+    assert all(part == sorted(part) for part in ids)
+
+
+def test_timestamps_of_a_session_in_another_zone_are_instants_in_utc(facts: dict[str, Any]) -> None:
+    assert facts["zoned"].startswith("1969-12-31 23:59:59.000001+00:00")
+
+
+def test_frames_without_rows_without_columns_and_with_a_thousand_are_handed_over(facts: dict[str, Any]) -> None:
+    assert facts["empty"] == [0, 0, 0]
+    assert facts["bare"] == 10
+    assert facts["wide"] == [9 + 999, 19 + 999]
+
+
+def test_attempts_that_fail_leave_no_accepted_file(facts: dict[str, Any]) -> None:
+    assert facts["shaky"] == [list(range(start, start + 10)) for start in range(0, 40, 10)]
+    assert facts["shaky_files"] == 4
+    assert facts["found"]
+
+
+def test_frame_that_spark_cannot_compute_is_refused_with_its_reason_and_leaves_nothing(facts: dict[str, Any]) -> None:
+    assert "Spark could not stage the DataFrame" in facts["broken"]
+    assert "boom" in facts["broken"]
+    assert facts["broken_left"] == []
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("lease", "only a Spark session on Ray can lease"),
+        ("stream", "a streaming DataFrame has no fixed partitions"),
+        ("unknown", "handoff='copy' is unknown"),
+        ("twice", "several columns named 'id'"),
+        ("no_frame", "builtins.list is no Spark DataFrame"),
+        ("no_type", "column 'held' of the DataFrame has type struct<a:interval year to month>"),
+        ("other_frame", "has other columns than this one"),
+    ],
+)
+def test_what_cannot_be_handed_over_is_refused_by_name(facts: dict[str, Any], what: str, words: str) -> None:
+    assert words in facts[what], facts[what]
+    assert "remedy:" in facts[what]
+
+
+def test_job_goes_on_from_its_stage_when_spark_is_gone(facts: dict[str, Any]) -> None:
+    assert facts["first"] == "cancelled"
+    assert facts["spark_released"]
+    assert facts["exact"]
+    assert facts["audit"] == [0, 0]
+
+
+def test_results_come_back_as_a_dataframe(facts: dict[str, Any]) -> None:
+    assert facts["few"] == sorted(facts["few"])
+    assert len(facts["few"]) == 10
+    assert facts["read"]
+    assert facts["read_job"]

@@ -1,0 +1,173 @@
+"""Runs plain PySpark (no Ray) in a process of its own, stages frames, and leaves ``facts.json`` in a folder.
+
+python spark_plain.py FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+
+def plain_session(folder: Path) -> Any:
+    """Two threads, tasks that may fail twice, and settings unlike those of our own sessions."""
+    from penstock.actors import java
+
+    java.ensure()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2,3]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
+    builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.local.dir", str(folder / "local"))
+    builder = builder.config("spark.sql.session.timeZone", "America/New_York")
+    spark = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC").getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def rows_of(source: Any) -> list[list[Any]]:
+    return [pa.Table.from_batches(split.open(0), source.schema).to_pylist() for split in source.splits()]
+
+
+def stage_shapes(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
+    """Frames of unusual shapes, and one whose rows come in other batches the second time."""
+    from pyspark.sql import functions
+
+    from penstock.actors.spark_bridge import open_frame
+    from penstock.engine.handoff import Destination
+    from support.spark_stage import TYPES, typed_rows
+
+    to = Destination("shapes", str(folder / "checkpoints"))
+    typed = spark.createDataFrame(typed_rows(), TYPES).repartition(3, "id").sortWithinPartitions("id")
+    prints = []
+    for size in (10_000, 1):
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", size)
+        source = open_frame(typed).handed_over(f"typed-{size}", to)
+        prints.append(source.fingerprint)
+    facts["batches"] = prints
+    facts["typed_ids"] = [[row["id"] for row in rows] for rows in rows_of(source)]
+    facts["zoned"] = str(rows_of(source)[0][0]["ts"])
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 10_000)
+    empty = open_frame(typed.where("id < 0")).handed_over("empty", to)
+    facts["empty"] = [len(rows) for rows in rows_of(empty)]
+    bare = open_frame(spark.range(10).repartition(3).select()).handed_over("bare", to)
+    facts["bare"] = sum(split.rows for split in bare.splits())
+    wide = spark.range(0, 20, 1, 2).select(*[(functions.col("id") + n).alias(f"c{n}") for n in range(1000)])
+    facts["wide"] = [rows[-1]["c999"] for rows in rows_of(open_frame(wide).handed_over("wide", to))]
+
+
+def stage_badly(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
+    """A partition whose first attempts fail after their file was begun, and a frame that cannot be computed."""
+    from penstock.actors.spark.stage import find_stage
+    from penstock.actors.spark_bridge import open_frame
+    from penstock.engine.errors import ConfigurationError
+    from penstock.engine.handoff import Destination
+
+    def failing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        for batch in batches:
+            yield batch
+            if context.partitionId() == 1 and context.attemptNumber() < 2:
+                raise OSError("the executor's disk has gone")
+
+    checkpoints = folder / "checkpoints"
+    to = Destination("bad", str(checkpoints))
+    shaky = spark.range(0, 40, 1, 4).mapInArrow(failing, "id long")
+    source = open_frame(shaky).handed_over("shaky", to)
+    facts["shaky"] = [[row["id"] for row in rows] for rows in rows_of(source)]
+    facts["shaky_files"] = len(os.listdir(source.place))
+    found = find_stage(str(checkpoints), "bad", "shaky", f"shaky: 4 splits {source.fingerprint}")
+    facts["found"] = found is not None and found.place == source.place
+    try:
+        open_frame(spark.range(4).selectExpr("raise_error('boom') AS x")).handed_over("broken", to)
+    except ConfigurationError as error:
+        facts["broken"] = str(error)
+    facts["broken_left"] = sorted(os.listdir(checkpoints / "bad" / "spark" / "broken"))
+
+
+def refuse(spark: Any, facts: dict[str, Any]) -> None:
+    import penstock as ps
+
+    def refused(action: Any) -> str:
+        try:
+            action()
+        except ps.errors.PenstockError as error:
+            return str(error)
+        return "nothing was refused"
+
+    stream = spark.readStream.format("rate").load()
+    facts["lease"] = refused(lambda: ps.Flow("f").from_spark(spark.range(3), handoff="lease"))
+    facts["stream"] = refused(lambda: ps.Flow("f").from_spark(stream))
+    facts["unknown"] = refused(lambda: ps.Flow("f").from_spark(spark.range(3), handoff="copy"))  # type: ignore[arg-type]
+    facts["twice"] = refused(lambda: ps.Flow("f").from_spark(spark.range(3).selectExpr("id", "id")))
+    facts["no_frame"] = refused(lambda: ps.Flow("f").from_spark([1, 2]))
+    inside = spark.sql("SELECT named_struct('a', make_ym_interval(1, 2)) AS held")
+    facts["no_type"] = refused(lambda: ps.Flow("f").from_spark(inside))
+
+
+def run_jobs(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
+    """A job that is cancelled, and goes on when Spark is gone; its rows back as a DataFrame; another frame refused."""
+    import penstock as ps
+
+    frame = spark.range(0, 4000, 1, 6).selectExpr("id", "id % 7 AS key", "id / 3 AS value")
+    frame = frame.repartition(6, "key").sortWithinPartitions("id")
+
+    def flow(frame: Any, rate: float) -> Any:
+        flow = ps.Flow("plain")
+        flow.from_spark(frame, name="rows", rate=rate).filter(ps.field("key") > 0).write_parquet(folder / "out")
+        return flow
+
+    state = ps.Checkpoints(folder / "state", every="0.2s")
+    with ps.run_local(flow(frame, 1500.0), checkpoints=state) as job:
+        job.checkpoint(60)
+        facts["spark_released"] = job.spark_released
+        job.cancel()
+        with suppress(ps.errors.PenstockError):
+            job.wait(60)
+    facts["first"] = job.status().state
+    collected = ps.Flow("collected")
+    collected.from_spark(frame.limit(10)).collect("few")
+    with ps.run_local(collected) as few:
+        few.wait(60)
+        facts["few"] = sorted(row["id"] for row in few.to_spark(spark).collect())
+    other = frame.withColumn("more", frame.id)
+    expected = sorted(row["id"] for row in frame.where("key > 0").select("id").collect())
+    spark.stop()
+    try:
+        ps.run_local(flow(other, 0.0), checkpoints=state)
+    except ps.errors.PenstockError as error:
+        facts["other_frame"] = str(error)
+    with ps.run_local(flow(frame, 0.0), checkpoints=state) as job:
+        job.wait(60)
+        facts["audit"] = [job.audit().gaps, job.audit().repeats]
+    facts["exact"] = sorted(job.output().to_table()["id"].to_pylist()) == expected
+    again = plain_session(folder)
+    facts["read"] = sorted(row["id"] for row in ps.spark.read(again, folder / "out").collect()) == expected
+    facts["read_job"] = job.to_spark(again).count() == len(expected)
+    again.stop()
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    facts: dict[str, Any] = {}
+    spark = plain_session(folder)
+    stage_shapes(spark, folder, facts)
+    stage_badly(spark, folder, facts)
+    refuse(spark, facts)
+    run_jobs(spark, folder, facts)
+    (folder / "facts.json").write_text(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main()
