@@ -20,7 +20,7 @@ from penstock.engine.task import Task
 from penstock.engine.task_parts import _Builder
 from support.engine_simulation import FAULTS, NO_FAULTS, SETTINGS, EngineSimulation, Faults, Sizes
 from support.engine_simulation_runs import check, expected_rows, shape_of, simulate, varied
-from support.engine_simulation_shapes import SHAPES, WIDEST, plan_of
+from support.engine_simulation_shapes import DRAWN, SHAPES, WIDEST, plan_of
 
 SEEDS = 280
 PER_TEST = 28
@@ -30,6 +30,12 @@ PER_TEST = 28
 def test_committed_rows_and_their_order_equal_those_of_a_run_without_failures(first: int) -> None:
     for seed in range(first, first + PER_TEST):
         simulate(seed)
+
+
+@pytest.mark.parametrize("shape", range(DRAWN, len(SHAPES)))
+def test_sequences_are_the_same_whatever_goes_wrong(shape: int) -> None:
+    for seed in range(PER_TEST // 4):
+        simulate(seed, shape)
 
 
 @pytest.mark.parametrize("shape", range(len(SHAPES)), ids=[shape.__name__ for shape in SHAPES])

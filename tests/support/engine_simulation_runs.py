@@ -14,7 +14,7 @@ from penstock.actors.audit import make_audit
 from penstock.coordinator.machine import Coordinator
 from support.engine_simulation import FAULTS, NO_FAULTS, SETTINGS, EngineSimulation, Faults, Sizes
 from support.engine_simulation_flows import Row
-from support.engine_simulation_shapes import SHAPES, WIDEST
+from support.engine_simulation_shapes import DRAWN, WIDEST
 from support.engine_simulation_storage import SimulatedSnapshots, last_tables
 
 Rows = dict[str, list[Row]]
@@ -52,10 +52,12 @@ def check(run: EngineSimulation, shape: int) -> EngineSimulation:
 
 
 def shape_of(seed: int) -> int:
-    return seed % len(SHAPES)
+    return seed % DRAWN
 
 
-def varied(seed: int, faults: Faults = FAULTS, core: type[Coordinator] = Coordinator) -> EngineSimulation:
+def varied(
+    seed: int, faults: Faults = FAULTS, core: type[Coordinator] = Coordinator, shape: int | None = None
+) -> EngineSimulation:
     """The run of a seed: sizes, checkpoints and the number of faults differ, and every start draws a parallelism."""
     draw = random.Random(seed)
     sizes = Sizes(draw.choice((1, 1, 100, 10_000)), draw.choice((1, 3, 3, 100)))
@@ -63,10 +65,16 @@ def varied(seed: int, faults: Faults = FAULTS, core: type[Coordinator] = Coordin
     patience = min(faults.patience, draw.choice((2, 8, 8, 25)))
     parallelism = tuple(range(1, WIDEST + 1))
     return EngineSimulation(
-        seed, shape_of(seed), parallelism, replace(faults, patience=patience), settings, sizes, core
+        seed,
+        shape_of(seed) if shape is None else shape,
+        parallelism,
+        replace(faults, patience=patience),
+        settings,
+        sizes,
+        core,
     )
 
 
-def simulate(seed: int) -> EngineSimulation:
-    """One run with faults, checked."""
-    return check(varied(seed).run(), shape_of(seed))
+def simulate(seed: int, shape: int | None = None) -> EngineSimulation:
+    """One run with faults, checked; of the seed's shape, unless another one is given."""
+    return check(varied(seed, shape=shape).run(), shape_of(seed) if shape is None else shape)

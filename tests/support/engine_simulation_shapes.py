@@ -12,6 +12,9 @@ from support.exchange_flows import EXCHANGES
 from support.sequence_flows import SEQUENCES
 
 SHAPES = (*PLAIN, *EXCHANGES, *SEQUENCES)
+DRAWN = len(PLAIN) + len(EXCHANGES)
+"""Seeds draw among so many; those behind them have tests of their own, so that seeds keep their shapes."""
+
 WIDEST = 4
 PARTS = 6
 
