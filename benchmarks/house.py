@@ -41,12 +41,10 @@ from harness import Row, describe_machine, make_row, make_table, results_folder,
 
 SHORT_ROUNDS, FULL_ROUNDS = 3, 5
 WIDTH = 160
+GROWTH = "growth.py"
 SCRIPTS_SHORT = {"engine.py": "batches of 64 Ki", "barrier.py": "split set of 15", "job_barrier.py": "",
                  "feed.py": "", "spark_handoff.py": ""}  # fmt: skip
 """Scripts that are part of the short form, and what the names of the rows taken from them hold."""
-NOT_SCRIPTS = frozenset({"harness.py", "side.py", "svg_plot.py", "engine_pipelines.py", "engine_work.py",
-                         "transport_peers.py"})  # fmt: skip
-
 
 ALL = (*SUITES, "import", "scripts")
 
@@ -129,10 +127,11 @@ def geometric_mean(rows: Sequence[Row]) -> Row:
     return Row(work, rows[0].peer, ours, theirs, rows[0].unit, ratio, spread, 1.0, met=ratio >= 1.0)
 
 
-def script_rows(script: Path, wanted: str, results: Path) -> list[Row]:
+def script_rows(script: Path, wanted: str, results: Path, full: bool) -> list[Row]:
     """The rows of a script of its own, those whose work has ``wanted`` in it. They are also in a file of its own."""
     environ = {**os.environ, **LOCAL, "PENSTOCK_BENCH_RESULTS": str(results)}
-    made = subprocess.run([sys.executable, str(script)], env=environ, check=False, stdout=subprocess.DEVNULL)
+    command = [sys.executable, str(script), *(["--full"] if full and script.name == GROWTH else [])]
+    made = subprocess.run(command, env=environ, check=False, stdout=subprocess.DEVNULL)
     if made.returncode:
         raise SideError(f"{script.name} failed: run it alone to see how")
     for path in (results / f"{script.stem}.json", script.parent / "results" / f"{script.stem}.json"):
@@ -145,10 +144,10 @@ def script_rows(script: Path, wanted: str, results: Path) -> list[Row]:
 def scripts(full: bool) -> dict[Path, str]:
     """Scripts to run, and which of their rows are wanted."""
     here = Path(__file__).resolve().parent
-    names = SCRIPTS_SHORT if not full else {
-        each.name: "" for each in here.glob("*.py") if each.name not in NOT_SCRIPTS and "house" not in each.name
-    }  # fmt: skip
-    return {here / name: wanted for name, wanted in sorted(names.items()) if (here / name).exists()}
+    if not full:
+        return {here / name: wanted for name, wanted in SCRIPTS_SHORT.items() if (here / name).exists()}
+    found = [each for each in sorted(here.glob("*.py")) if "__main__" in each.read_text(encoding="utf-8")]
+    return {each: "" for each in found if each.name != Path(__file__).name}
 
 
 def run_suite(name: str, options: Any, versions: dict[str, str]) -> Iterator[Callable[[], Iterable[Row]]]:
@@ -182,7 +181,8 @@ def main() -> None:
         rows += found
         if name == "velox" and len(found) > 1:
             rows.append(geometric_mean(found))
-    write(rows, versions, failures, results, load)
+        save(rows, versions, failures, results, load)  # after each suite: a run that is broken off leaves what it has
+    show(rows, versions)
     if failures:
         raise SystemExit(
             f"{len(failures)} suites failed: " + "; ".join(each.partition(chr(10))[0] for each in failures)
@@ -197,22 +197,27 @@ def measurements(
         yield lambda: list(import_rows())
     elif name == "scripts":
         for script, wanted in scripts(options.full).items():
+            if options.only not in script.name:
+                continue
             print(f"scripts: {script.name}", flush=True)
-            yield partial(script_rows, script, wanted, results)
+            yield partial(script_rows, script, wanted, results, options.full)
     else:
         yield from run_suite(name, options, versions)
 
 
-def write(
-    rows: Sequence[Row], versions: Mapping[str, str], failures: Sequence[str], results: Path, load: float
-) -> None:
-    """``latest.json`` and ``machine.json``, and the table on the screen."""
+def save(rows: Sequence[Row], versions: Mapping[str, str], failures: Sequence[str], results: Path, load: float) -> None:
+    """``latest.json`` and ``machine.json``."""
     results.mkdir(parents=True, exist_ok=True)
     machine = {**describe_machine(), **versions}
     at = datetime.now(UTC).isoformat(timespec="minutes")
     (results / "latest.json").write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n", encoding="utf-8")
     told = {"at": at, "machine": machine, "failures": list(failures), "load_before": load}
     (results / "machine.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+
+
+def show(rows: Sequence[Row], versions: Mapping[str, str]) -> None:
+    """Machine, versions and the table on the screen."""
+    machine = {**describe_machine(), **versions}
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     console.print(" · ".join(f"{name} {value}" for name, value in machine.items()), highlight=False)
     console.print(make_table(rows))

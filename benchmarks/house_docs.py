@@ -2,13 +2,14 @@
 
 Tables stand between ``<!-- bench: begin -->`` and ``<!-- bench: end -->``: the short one in ``README.md`` (of
 the operators alone those that stand for all), the whole one in ``docs/performance.md``. The plot of all ratios beside
-their aims is ``docs/plots/ratios.svg``.
+their aims is ``docs/plots/ratios.svg``; the curves of ``growth.py`` stand beside it.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ def write_docs(results: Path) -> None:
     put(ROOT / "docs" / "performance.md", whole_table(rows) + f"\n\n{told_of(told)}")
     PLOT.parent.mkdir(parents=True, exist_ok=True)
     PLOT.write_text(plot(rows), encoding="utf-8")
+    if (results / "growth.svg").exists():
+        shutil.copy(results / "growth.svg", PLOT.parent)
 
 
 def put(path: Path, text: str) -> None:

@@ -90,7 +90,11 @@ class Side:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environ, cwd=ROOT
             )
-        self.versions = self._hear()["ready"]
+        try:
+            self.versions = self._hear()["ready"]
+        except BaseException:
+            self._close()
+            raise
         return self
 
     def run(self) -> Answer:
@@ -117,6 +121,10 @@ class Side:
         return LOGS / f"{self.name.replace(' ', '-').replace('/', '-')}-{os.getpid()}.log"
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        """Say that nothing more is asked, and wait for the process."""
         if self._process is None:
             return
         assert self._process.stdin is not None

@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import house
+import house_docs
 import pyarrow as pa
 import pytest
 import side
@@ -66,6 +68,54 @@ def test_geometric_mean_of_ratios() -> None:
     ]
     found = house.geometric_mean(rows)
     assert (found.ratio, found.spread, found.met) == (pytest.approx(1.0), 0.2, found.ratio >= 1.0)
+
+
+@pytest.mark.slow
+def test_growth_runs_and_draws_its_curves(tmp_path: Path) -> None:
+    environ = {**os.environ, "PENSTOCK_BENCH": "tiny", "PENSTOCK_BENCH_RESULTS": str(tmp_path)}
+    command = [sys.executable, str(HOUSE.with_name("growth.py"))]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False, env=environ)
+    assert made.returncode == 0, made.stdout + made.stderr
+    rows = json.loads((tmp_path / "growth.json").read_text(encoding="utf-8"))["rows"]
+    assert {row["unit"] for row in rows} == {"M rows/s", "MiB", "ns", "B", "events/s"}
+    assert (tmp_path / "growth.svg").read_text(encoding="utf-8").count("<polyline") == 4
+
+
+def test_tables_and_plot_are_written_between_the_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        Row("top-n", "Velox", 2.0, 1.0, "M rows/s", 2.0, 0.1, 0.5, met=True),
+        Row("the 1 works above, geometric mean", "Velox", 2.0, 1.0, "M rows/s", 2.0, 0.1, 1.0, met=True),
+        Row("a <b>", "Ray Data", 1.0, 2.0, "M rows/s", 0.5, 0.1, 4.0, met=False),
+        Row("one process", "duckdb, for reference", 1.0, 9.0, "M rows/s", 0.11, 0.1, 0.0, met=True),
+    ]
+    told = {"at": "2026-01-02T03:04", "machine": {"cores": "2"}, "failures": ["flink: no Java"], "load_before": 9.0}
+    (tmp_path / "latest.json").write_text(json.dumps([asdict(row) for row in rows]), encoding="utf-8")
+    (tmp_path / "machine.json").write_text(json.dumps(told), encoding="utf-8")
+    (tmp_path / "docs").mkdir()
+    for name in ("README.md", "docs/performance.md"):
+        (tmp_path / name).write_text(
+            "before\n<!-- bench: begin -->\nold\n<!-- bench: end -->\nafter\n", encoding="utf-8"
+        )
+    monkeypatch.setattr(house_docs, "ROOT", tmp_path)
+    monkeypatch.setattr(house_docs, "PLOT", tmp_path / "docs" / "plots" / "ratios.svg")
+    house_docs.write_docs(tmp_path)
+    short, whole = (tmp_path / name for name in ("README.md", "docs/performance.md"))
+    text = short.read_text(encoding="utf-8")
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert "| a <b> | Ray Data | 0.5 | 4 | missed |" in text
+    assert "top-n" not in text
+    assert "duckdb" not in text
+    assert "2026-01-02: cores 2." in text
+    assert "**Preliminary**" in text
+    assert "Not measured: flink: no Java." in text
+    found = whole.read_text(encoding="utf-8")
+    assert "| top-n | Velox | 2 | 1 | M rows/s | 2.00 | 10% | 0.5 | met |" in found
+    assert "| one process | duckdb, for reference | 1 | 9 | M rows/s | 0.11 | 10% |  | reference |" in found
+    plotted = (tmp_path / "docs" / "plots" / "ratios.svg").read_text(encoding="utf-8")
+    assert plotted.count("<rect") == 1 + len(rows)
+    assert "a &lt;b&gt; : Ray Data" in plotted
 
 
 def run_house(results: Path, *arguments: str, **environment: str) -> list[Mapping[str, Any]]:

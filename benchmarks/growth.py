@@ -1,0 +1,152 @@
+"""Cost as the work grows: rows, subtasks, keys of state, tasks of the coordinator.
+
+Run it as ``python benchmarks/growth.py``; the rows go to ``benchmarks/results/growth.json`` and the curves to
+``growth.svg`` beside it. Each row sets the largest size against the smallest: what should be flat has a ratio of 1.
+
+1. *Rows*: Parquet → filter → project → group by (300 K groups) → Parquet in one process at 1, 10 and, with ``--full``,
+   100 million rows, with 1 and 2 subtasks: rows a second, and the peak of the process's memory. Every size runs in
+   a process of its own, in turn with the others.
+2. *Keys*: the state of a hash aggregation with 10 K to 1 M keys (10 M with ``--full``): seconds for taking and writing
+   it to disk, and its bytes.
+3. *Tasks*: the coordinator's events a second over the life of a job with 10 to 10,000 tasks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from statistics import median
+
+import numpy as np
+import pyarrow as pa
+from engine_work import Kept
+from house_data import DATA, bid_files
+from house_sides import OURS, Side
+from svg_plot import Series, write_plot
+
+from coordinator import life_rate
+from harness import Row, make_row, report, results_folder, sized
+from penstock.engine.elements import Batch, Tag
+from penstock.engine.identity import Attempt, TaskId
+from penstock.engine.operators import Aggregate, HashAggregate
+from penstock.engine.operators.protocol import OperatorContext
+
+ROWS, MOST_ROWS = sized((1_000_000, 10_000_000), (2_000, 4_000)), 100_000_000
+KEYS, MOST_KEYS = sized((10_000, 100_000, 1_000_000), (100, 1_000)), 10_000_000
+TASKS = sized((10, 100, 1_000, 10_000), (10, 100))
+ROUNDS = sized(3, 1)
+AIM_FLAT, AIM_SUBTASKS = 0.9, 1.5
+BATCH = 64 * 1024
+
+
+def run_once(rows: int, subtasks: int) -> tuple[float, float]:
+    """Million rows a second, and the peak of the memory in MiB, of a new process."""
+    asked = {"folder": str(bid_files(rows, "parquet")), "subtasks": subtasks, "out": str(DATA / "out-growth")}
+    with Side(f"growth {rows} {subtasks}", OURS, "growth_run.py", asked) as side:
+        answer = side.run()
+    return rows / answer["seconds"] / 1e6, answer["peak"] / 2**20
+
+
+def rows_grow(sizes: Sequence[int]) -> tuple[list[Row], list[Series]]:
+    cells = [(rows, subtasks) for rows in sizes for subtasks in (1, 2)]
+    found: dict[tuple[int, int], list[tuple[float, float]]] = {cell: [] for cell in cells}
+    for _ in range(ROUNDS):
+        for cell in cells:
+            found[cell].append(run_once(*cell))
+    least, most = sizes[0], sizes[-1]
+
+    def figures(cell: tuple[int, int], which: int) -> list[float]:
+        return [each[which] for each in found[cell]]
+
+    job = "filter → project → group by in one process"
+    table = [
+        against(f"{job}, {most:,} rows, 2 subtasks", f"{least:,} rows",
+                figures((most, 2), 0), figures((least, 2), 0), "M rows/s", AIM_FLAT, True),
+        against(f"{job}, {most:,} rows, 2 subtasks: memory", f"{least:,} rows",
+                figures((most, 2), 1), figures((least, 2), 1), "MiB", 0.5, False),
+        against(f"{job}, {most:,} rows, 2 subtasks", "1 subtask",
+                figures((most, 2), 0), figures((most, 1), 0), "M rows/s", AIM_SUBTASKS, True),
+    ]  # fmt: skip
+    curves = [
+        Series("M rows/s × 100, 2 subtasks", "rows", sizes, [median(figures((n, 2), 0)) * 100 for n in sizes]),
+        Series("peak memory, MiB, 2 subtasks", "rows", sizes, [median(figures((n, 2), 1)) for n in sizes]),
+    ]
+    return table, curves
+
+
+def against(
+    work: str, peer: str, ours: Sequence[float], theirs: Sequence[float], unit: str, aim: float, higher: bool
+) -> Row:
+    return make_row(work, peer, (ours, theirs), unit, aim, higher)
+
+
+def snapshot_once(keys: int) -> tuple[float, float]:
+    """Seconds and bytes for the state of so many keys, on disk."""
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    asked = (Aggregate("n", None, "count"), Aggregate("total", "v", "sum"), Aggregate("most", "v", "max"))
+    context = OperatorContext("operator", TaskId("stage", 0), Attempt(1, 1), 1, range(1))
+    running = HashAggregate(("k",), asked).build(context, [schema], None)
+    for number, start in enumerate(range(0, keys, BATCH)):
+        values = np.arange(start, min(keys, start + BATCH))
+        running.process(0, Batch(pa.record_batch([values, values], schema=schema), Tag(0, 0, number)), Kept())
+    started = time.perf_counter()
+    state = running.snapshot()
+    assert state is not None
+    with tempfile.NamedTemporaryFile() as opened:
+        with pa.ipc.new_file(opened, state.schema) as writer:
+            writer.write_table(state)
+        opened.flush()
+        os.fsync(opened.fileno())
+        seconds, size = time.perf_counter() - started, opened.tell()
+    running.close()
+    return seconds, float(size)
+
+
+def keys_grow(sizes: Sequence[int]) -> tuple[list[Row], list[Series]]:
+    found: dict[int, list[tuple[float, float]]] = {size: [] for size in sizes}
+    for _ in range(ROUNDS):
+        for size in sizes:
+            found[size].append(snapshot_once(size))
+    least, most = sizes[0], sizes[-1]
+
+    def per_key(size: int, which: int) -> list[float]:
+        return [each[which] / size * (1e9, 1.0)[which] for each in found[size]]
+
+    table = [
+        against(f"state of {most:,} keys, taken and written, per key", f"{least:,} keys",
+                per_key(most, 0), per_key(least, 0), "ns", AIM_FLAT, False),
+        against(f"state of {most:,} keys, bytes per key", f"{least:,} keys",
+                per_key(most, 1), per_key(least, 1), "B", AIM_FLAT, False),
+    ]  # fmt: skip
+    return table, [Series("state on disk, ms", "keys", sizes, [median(s for s, _ in found[n]) * 1e3 for n in sizes])]
+
+
+def tasks_grow(sizes: Sequence[int]) -> tuple[list[Row], list[Series]]:
+    found: dict[int, list[float]] = {size: [] for size in sizes}
+    for _ in range(ROUNDS):
+        for size in sizes:
+            found[size].append(life_rate(size))
+    least, most = sizes[0], sizes[-1]
+    work = f"coordinator, {most:,} tasks"
+    table = [against(work, f"{least:,} tasks", found[most], found[least], "events/s", 0.5, True)]
+    return table, [Series("coordinator, K events/s", "tasks", sizes, [median(found[n]) / 1e3 for n in sizes])]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--full", action="store_true", help=f"up to {MOST_ROWS:,} rows and {MOST_KEYS:,} keys")
+    full = parser.parse_args().full
+    parts = [
+        rows_grow((*ROWS, *([MOST_ROWS] if full else []))),
+        keys_grow((*KEYS, *([MOST_KEYS] if full else []))),
+        tasks_grow(TASKS),
+    ]
+    report([row for rows, _ in parts for row in rows], results_folder() / "growth.json")
+    write_plot(results_folder() / "growth.svg", "As the work grows", [each for _, curves in parts for each in curves])
+
+
+if __name__ == "__main__":
+    main()
