@@ -41,6 +41,8 @@ from harness import Row, describe_machine, make_row, make_table, results_folder,
 
 SHORT_ROUNDS, FULL_ROUNDS = 3, 5
 WIDTH = 160
+COMMON = frozenset({"pyarrow", "numpy"})
+"""What many environments hold, each its own version; the lists in ``peers/`` tell those of the peers."""
 GROWTH = "growth.py"
 SCRIPTS_SHORT = {"engine.py": "batches of 64 Ki", "barrier.py": "split set of 15", "job_barrier.py": "",
                  "feed.py": "", "spark_handoff.py": ""}  # fmt: skip
@@ -60,7 +62,7 @@ def make_rows(comparison: Comparison, rounds: int, versions: dict[str, str]) -> 
     with ExitStack() as stack:
         sides = [stack.enter_context(start(spec, who)) for who, spec in named(comparison)]
         for side in sides:
-            versions.update(side.versions)
+            versions.update({name: each for name, each in side.versions.items() if name not in COMMON})
         for _ in range(warmups + rounds):
             found = [side.run() for side in sides]
             if comparison.digests:
@@ -123,7 +125,7 @@ def geometric_mean(rows: Sequence[Row]) -> Row:
 
     ours, theirs = mean([row.ours for row in rows]), mean([row.theirs for row in rows])
     ratio, spread = mean([row.ratio for row in rows]), max(row.spread for row in rows)
-    work = f"the {len(rows)} works above, geometric mean"
+    work = f"{len(rows)} operators on batches in memory, one thread, geometric mean"
     return Row(work, rows[0].peer, ours, theirs, rows[0].unit, ratio, spread, 1.0, met=ratio >= 1.0)
 
 
