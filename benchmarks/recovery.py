@@ -6,8 +6,10 @@ in two tasks, at a pace, and gathers into one that writes Parquet; a checkpoint 
 - *First row*: from SIGKILL of a driver actor's process to the first batch at the sink that a new process has read or
   taken. *Next commit*: to the first checkpoint after it, with which rows become visible. With and without a spare.
 - *Coordinator*: from its SIGKILL until a successor has claimed the job and all tasks run again. Rows flow until then.
-- *Steady cost*: processor time of all processes of a job that reads as fast as it can, with checkpoints every second
-  or every ten, over the same without any. That is an upper bound: the cost and the noise of the machine.
+- *Steady cost* of checkpoints, and how long one takes *under back-pressure*: see ``checkpoint_work.py``.
+
+These are seconds by the clock: on a machine that does other things at the same time they are as many times longer as
+processes wait for a core, which the start of a process (about 1.5 s of processor time) feels most.
 """
 
 from __future__ import annotations
@@ -18,24 +20,21 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from checkpoint_work import PATIENCE, cost_rows, pressure_row
 
 import penstock as ps
-from harness import Row, make_row, report
+from harness import Row, make_row, report, results_folder, sized
 
-RESULT = Path(__file__).parent / "results" / "recovery.json"
 AIM_SECONDS, AIM_SECONDS_WITH_SPARE = 2.0, 0.7
-AIM_COST = {"1s": 0.03, "10s": 0.005}
 SPLITS, ROWS, PACE = 4000, 500, 20_000.0
-COST_SPLITS, COST_ROWS = 40_000, 64 * 1024
-PATIENCE = 120.0
-WARM_UP_SECONDS = 1.5
+KINDS = sized([("reader", 0, 0), ("sink", -1, 0), ("reader", 0, 1), ("sink", -1, 1)], [("sink", -1, 1)])
+"""Of whose process is killed: a name for it, the number of its task, and how many spares there are."""
+WARM_UP_SECONDS = sized(1.5, 0.1)
 """The job has run for so long when a process is killed."""
 
 
@@ -118,81 +117,14 @@ def kill_coordinator() -> float:
         return time.monotonic() - killed
 
 
-# ---------------------------------------------------------------------- the cost of checkpoints
-
-
-@dataclass(frozen=True)
-class Made:
-    """A split of rows that are made when it is read, so that the plan stays small."""
-
-    id: str
-    rows: int = COST_ROWS
-
-    def open(self, start: int) -> Iterator[pa.RecordBatch]:
-        numbers = np.arange(start, self.rows)
-        yield pa.record_batch({"n": numbers, "key": numbers % 1000})
-
-
-@dataclass(frozen=True)
-class Maker:
-    """So many splits of them."""
-
-    kind = "made"
-    schema = pa.schema({"n": pa.int64(), "key": pa.int64()})
-
-    def splits(self) -> list[Made]:
-        return [Made(str(number)) for number in range(COST_SPLITS)]
-
-    def describe(self) -> str:
-        return f"{COST_SPLITS} splits"
-
-
-def cost_flow(folder: Path) -> ps.Flow:
-    """Groups numbers, as fast as it can."""
-    flow = ps.Flow("cost", lanes=4)
-    flow.from_source(Maker()).aggregate(by=["key"], total=("n", "sum")).write_parquet(folder / "out")
-    return flow
-
-
-def processor_seconds(every: str | None) -> float:
-    """Processor time that the job's processes take for all of its rows, from when they run."""
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
-        folder = Path(name)
-        checkpoints = ps.Checkpoints(folder / "state", every=every)
-        with ps.run(cost_flow(folder), parallelism=2, checkpoints=checkpoints) as job:
-            job.wait_until(lambda status: status.state == "running", PATIENCE)
-            pids = [identity.pid for identity in job.identities().values()] + [job.coordinator_process()]
-            before = sum(map(_processor_time, pids))
-            job.wait_until(lambda status: status.is_over, 10 * PATIENCE)
-            return sum(map(_processor_time, pids)) - before
-
-
-def _processor_time(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def cost_rows(rounds: int) -> Iterator[Row]:
-    """Processor time with checkpoints over that without, as the share that comes on top."""
-    seconds: dict[str | None, list[float]] = {None: [], "1s": [], "10s": []}
-    for _ in range(rounds):
-        for every, found in seconds.items():
-            found.append(processor_seconds(every))
-    for every, aim in AIM_COST.items():
-        shares = [with_them / median(seconds[None]) for with_them in seconds[every]]
-        allowed = [1 + aim] * rounds
-        yield make_row(f"processor time, a checkpoint every {every}", "none", (shares, allowed), "×", 1.0, False)
-
-
 # ---------------------------------------------------------------------- all of it
 
 
 def death_rows(rounds: int) -> Iterator[Row]:
     """Seconds after deaths."""
-    kinds = [(name, victim, spares) for spares in (0, 1) for name, victim in (("reader", 0), ("sink", -1))]
-    found: dict[tuple[str, int, int], list[tuple[float, float]]] = {kind: [] for kind in kinds}
+    found: dict[tuple[str, int, int], list[tuple[float, float]]] = {kind: [] for kind in KINDS}
     for _ in range(rounds):
-        for kind in kinds:
+        for kind in KINDS:
             found[kind].append(kill_driver(*kind[1:]))
     for (name, _, spares), times in found.items():
         aim = AIM_SECONDS_WITH_SPARE if spares else AIM_SECONDS
@@ -217,15 +149,17 @@ def coordinator_row(rounds: int) -> Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=["deaths", "coordinator", "cost"], help="leave the others out")
+    parser.add_argument("--rounds", type=int, default=sized(5, 1))
+    parser.add_argument("--only", choices=["deaths", "coordinator", "cost", "pressure"], help="leave the others out")
     options = parser.parse_args()
     parts: dict[str, Callable[[], list[Row]]] = {
         "deaths": lambda: list(death_rows(options.rounds)),
         "coordinator": lambda: [coordinator_row(options.rounds)],
-        "cost": lambda: list(cost_rows(options.rounds)),
+        "cost": lambda: cost_rows(options.rounds),
+        "pressure": lambda: [pressure_row(options.rounds)],
     }
-    report([row for name, part in parts.items() if options.only in (None, name) for row in part()], RESULT)
+    rows = [row for name, part in parts.items() if options.only in (None, name) for row in part()]
+    report(rows, results_folder() / "recovery.json")
 
 
 if __name__ == "__main__":
