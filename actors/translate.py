@@ -23,7 +23,15 @@ def execution_graph(plan: JobPlan) -> ExecutionGraph:
     """The plan as the coordinator sees it: stages and the exchanges between them."""
     return ExecutionGraph(
         vertices=tuple(
-            Vertex(stage.name, stage.parallelism, _stateful(stage), stage.lanes, stage.paced, _is_fed(plan, stage))
+            Vertex(
+                stage.name,
+                stage.parallelism,
+                _stateful(stage),
+                stage.lanes,
+                stage.paced,
+                _is_fed(plan, stage),
+                in_step=plan.deterministic and not plan.fed and len(_sources(stage)) == 1,
+            )
             for stage in plan.stages.values()
         ),
         edges=tuple(
@@ -50,8 +58,11 @@ def _is_fed(plan: JobPlan, stage: StagePlan) -> bool:
 
 def _stateful(stage: StagePlan) -> tuple[str, ...]:
     """The ids under which the tasks of a stage store state: its sources' and its operators'."""
-    sources = [port.id for pipeline in stage.pipelines for port in pipeline.ports if port.kind == "source"]
-    return (*sources, *(operator.id for pipeline in stage.pipelines for operator in pipeline.operators))
+    return (*_sources(stage), *(operator.id for pipeline in stage.pipelines for operator in pipeline.operators))
+
+
+def _sources(stage: StagePlan) -> list[str]:
+    return [port.id for pipeline in stage.pipelines for port in pipeline.ports if port.kind == "source"]
 
 
 def neighbours_of(plan: JobPlan, task: TaskId) -> list[TaskId]:

@@ -5,7 +5,9 @@ Rules:
 1. Deterministic flows: sources are asked for their round first, and told where to cut when all have answered.
 2. A *paced* vertex takes no more than somebody outside reads. Its tasks are told when a checkpoint begins, so that they
    take what stands before its barriers: else whoever reads slowly would hold the checkpoint up.
-3. What has had no answer is ordered again.
+3. Sources that are far ahead of others of their region get their trigger when those have cut (``keeping_step.py``).
+   Not so if the job stops with the checkpoint.
+4. What has had no answer is ordered again.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from collections.abc import Iterable
 from ..engine.identity import TaskId
 from .commands import ExpectBarrier, ProposeRound, TriggerCheckpoint
 from .context import Context
+from .keeping_step import who_waits
 from .pending import PendingCheckpoint, Phase
+from .tasks import TaskRecord
 
 
 class BarrierOrders:
@@ -28,6 +32,20 @@ class BarrierOrders:
         """The checkpoint is planned."""
         self._announce(pending)
         self.tell(pending, pending.triggers)
+
+    def trigger(self, pending: PendingCheckpoint) -> None:
+        """Every round is known: order the barriers, but of those who wait (rule 3)."""
+        pending.move(Phase.TRIGGERED)
+        context = self._context
+        if pending.request.stop is None:
+            regions = {task: context.tasks[task].region for task in pending.proposals}
+            pending.held = who_waits(pending.proposals, regions, context.graph.in_step, context.settings.lead)
+        self.tell(pending, [task for task in pending.triggers if not pending.is_held(task)])
+
+    def left(self, pending: PendingCheckpoint, record: TaskRecord) -> None:
+        """The task has cut, or finished: others may have waited for that."""
+        if pending.held and pending.is_open:
+            self.tell(pending, pending.left(record.id, record.region))
 
     def tell(self, pending: PendingCheckpoint, tasks: Iterable[TaskId]) -> None:
         """Ask for a round, or order the barrier, whatever the phase wants."""
@@ -64,5 +82,6 @@ class BarrierOrders:
             if pending.started_at <= before:
                 self._announce(pending)
             proposing = pending.phase is Phase.PROPOSING
-            silent = pending.unproposed if proposing else [t for t in pending.triggers if t in pending.waiting]
+            uncut = [task for task in pending.triggers if task in pending.waiting and not pending.is_held(task)]
+            silent = pending.unproposed if proposing else uncut
             self.tell(pending, [task for task in sorted(silent) if pending.triggers[task] <= before])

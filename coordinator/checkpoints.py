@@ -165,8 +165,7 @@ class Checkpoints:
         if pending.is_undecided:
             self.failed(pending, SOURCE_ENDS, FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING, Origin.TASK)
             return
-        pending.move(Phase.TRIGGERED)
-        self._orders.tell(pending, tuple(pending.triggers))
+        self._orders.trigger(pending)
 
     def resend(self, before: float) -> None:
         """Ask or order again where no answer came."""
@@ -188,6 +187,7 @@ class Checkpoints:
             TaskState(task=record.id, state=event.state, committables=committables, data_ended=event.data_ended)
         )
         if result is AckResult.ACCEPTED:
+            self._orders.left(pending, record)
             wish = self._accepted(pending, event, record)
             return wish or not pending.waiting or pending.has_left_sources != had_left
         if result is AckResult.LATE:
@@ -252,6 +252,7 @@ class Checkpoints:
             unfed = unfed_consumers(self._context.graph, self._context.tasks, record.id)
             self._orders.tell(pending, pending.add_triggers(unfed, self._context.now))
             self._trigger_if_proposed(pending)
+            self._orders.left(pending, record)
             given_up = not pending.is_open
             news = news or given_up or not pending.waiting or pending.has_left_sources != had_left
         return news

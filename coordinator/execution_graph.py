@@ -31,7 +31,8 @@ class Pattern(Enum):
 class Vertex:
     """A stage: ``parallelism`` equal tasks. ``operators``: the ids under which its state is stored; empty: unknown.
     ``lanes``: into how many lanes it is divided; 0: as the graph's. ``paced``: it takes no more rows than somebody
-    outside the job reads (a feed). ``fed``: it has sources that the caller feeds with split sets."""
+    outside the job reads (a feed). ``fed``: it has sources that the caller feeds with split sets. ``in_step``: each of
+    its tasks reads one source, by whole rounds."""
 
     name: str
     parallelism: int
@@ -39,6 +40,7 @@ class Vertex:
     lanes: int = 0
     paced: bool = False
     fed: bool = False
+    in_step: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,11 @@ class ExecutionGraph:
         """The tasks with sources that the caller feeds."""
         fed = (vertex for vertex in self.vertices if vertex.fed)
         return tuple(TaskId(vertex.name, subtask) for vertex in fed for subtask in range(vertex.parallelism))
+
+    @cached_property
+    def in_step(self) -> frozenset[str]:
+        """The vertices whose tasks can be kept near each other by their rounds."""
+        return frozenset(vertex.name for vertex in self.vertices if vertex.in_step)
 
     @cached_property
     def inputs(self) -> Mapping[str, tuple[JobEdge, ...]]:

@@ -17,6 +17,7 @@ from enum import Enum
 
 from ..engine.identity import FINAL_ROUND, UNDECIDED_ROUND, BarrierKind, CheckpointId, StateHandle, TaskId, later_round
 from .job_states import check_move
+from .keeping_step import Waiting
 from .kinds import CheckpointKind
 from .manifest import TaskState
 from .requests import PERIODIC, Request
@@ -87,8 +88,11 @@ class PendingCheckpoint:
         self.unproposed: set[TaskId] = set(self.triggers) if proposing else set()
         #: How many triggers have not acknowledged.
         self._uncut = len(self.triggers)
-        #: The largest round proposed, by region.
+        #: The largest round proposed, by region, and what each task proposed.
         self.rounds: dict[int, int] = {}
+        self.proposals: dict[TaskId, int] = {}
+        #: By region, tasks that get their trigger when others have cut.
+        self.held: dict[int, Waiting] = {}
         #: All and only the tasks that still have to acknowledge.
         self.waiting = wait_for if isinstance(wait_for, TaskSet) else TaskSet.of(wait_for)
         #: What was acknowledged.
@@ -147,8 +151,25 @@ class PendingCheckpoint:
         if self.phase is not Phase.PROPOSING or task not in self.unproposed:
             return False
         self.unproposed.discard(task)
+        self.proposals[task] = round
         self.rounds[region] = later_round(round, self.rounds.get(region, FINAL_ROUND))
         return True
+
+    def is_held(self, task: TaskId) -> bool:
+        """Whether the task gets its trigger only when others have cut."""
+        return any(task in waiting.tasks for waiting in self.held.values())
+
+    def left(self, task: TaskId, region: int) -> tuple[TaskId, ...]:
+        """The task has cut, or finished; those that waited for it, if it was the last."""
+        waiting = self.held.get(region)
+        if waiting is None:
+            return ()
+        waiting.tasks.discard(task)
+        waiting.behind.discard(task)
+        if waiting.behind:
+            return ()
+        del self.held[region]
+        return tuple(sorted(waiting.tasks))
 
     @property
     def is_undecided(self) -> bool:
@@ -179,6 +200,7 @@ class PendingCheckpoint:
         if not self.is_open or not self.waiting.discard(task):
             return False
         self.unproposed.discard(task)
+        self.proposals.pop(task, None)
         self._uncut -= self.triggers.pop(task, None) is not None
         self.finished.add(task)
         return True
@@ -212,5 +234,8 @@ class PendingCheckpoint:
         awaited = self.unproposed if self.phase is not Phase.ABORTED else set()
         if not awaited <= set(self.triggers) or (awaited and self.phase is not Phase.PROPOSING):
             raise AssertionError(f"checkpoint {self.id}: a proposal is awaited from a task that was not asked")
+        for each in self.held.values():
+            if self.phase is Phase.TRIGGERED and not (each.behind and each.tasks | each.behind <= waiting):
+                raise AssertionError(f"checkpoint {self.id}: {sorted(each.tasks)} wait for nobody who will cut")
         if self._uncut != len(set(self.triggers) - set(self.acked)):
             raise AssertionError(f"checkpoint {self.id}: the count of triggers that have not cut is wrong")

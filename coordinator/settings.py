@@ -35,6 +35,9 @@ class Settings:
     """Completed checkpoints kept."""
     retention: RetentionPolicy = RetentionPolicy.ALWAYS
     """At which ends of the job the kept ones are deleted. ``ALWAYS`` deletes none."""
+    lead: int = 8
+    """A source of a deterministic flow that is so many rounds ahead of another one at a checkpoint waits for it.
+    0: none ever does, and checkpoints may take longer and longer."""
     history: int = 10
     """Checkpoints remembered in the statistics."""
     max_restarts: int = 10
@@ -69,6 +72,7 @@ class Settings:
             ("max_restarts", 0),
             ("max_concurrent", 1),
             ("history", 1),
+            ("lead", 0),
         ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")

@@ -82,7 +82,11 @@ def cluster_for(seed: int) -> SimulatedCluster:
     chance, flows = random.Random(seed), flows_for(seed)
     unaligned = not flows[0].graph.deterministic and chance.random() < 0.5
     settings = replace(
-        SETTINGS, max_concurrent=chance.choice((1, 1, 2, 3)), retained=chance.choice((1, 2, 3)), unaligned=unaligned
+        SETTINGS,
+        max_concurrent=chance.choice((1, 1, 2, 3)),
+        retained=chance.choice((1, 2, 3)),
+        unaligned=unaligned,
+        lead=(1, 1, 2, 0)[seed // 14 % 4],
     )
     task_type = UnalignedTask if unaligned else SimulatedTask
     return SimulatedCluster(seed, flows, settings=settings, task_type=task_type)

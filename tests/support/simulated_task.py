@@ -64,8 +64,9 @@ class SimulatedTask:
         self.feed = FeedEnd(flow, self.state.feed) if flow.feed == self.id.vertex and not is_over else None
         self.inputs, self.outputs = connect(flow, channels, self.id, self.attempt, self.state.round)
         self.started = self.data_ended = self.finished = False
-        #: A checkpoint that the source holds for.
+        #: A checkpoint that the source holds for, and the round at whose end it does.
         self.holds_for: CheckpointId | None = None
+        self.promised = -1
         #: Barriers that the source still has to inject, oldest first.
         self.triggers: list[TriggerCheckpoint] = []
         #: Orders for checkpoints up to this one are old.
@@ -86,9 +87,12 @@ class SimulatedTask:
             return None
         if not self.is_source:
             return -1
-        if not self.data_ended:
-            self.holds_for = checkpoint
-        return self.state.round
+        if self.data_ended:
+            return self.state.round
+        if self.holds_for is None or self.state.round <= self.promised:
+            self.promised = self.state.round
+        self.holds_for = checkpoint
+        return self.promised
 
     def order_barrier(self, command: TriggerCheckpoint) -> None:
         if self._is_old(command.checkpoint) or (self.passed is not None and command.checkpoint <= self.passed):
@@ -97,6 +101,8 @@ class SimulatedTask:
         self.holds_for = None
         if self.is_source and not self.data_ended:
             self.triggers.append(command)
+            if command.at_round is not None and self.state.round > command.at_round:
+                self._inject()
         elif self.is_source:
             self._cut(command.checkpoint, command.kind)
         else:
@@ -142,8 +148,7 @@ class SimulatedTask:
         if any(len(channel.elements) >= CAPACITY for _, _, channel in self.outputs):
             return False
         if self.is_source:
-            held = self.holds_for is not None and not self._rows_left_in_round()
-            return not self.data_ended and not held
+            return not self.data_ended and not self._is_held
         return any(self._welcome(channel) for channel in self.inputs)
 
     def step(self, choice: int) -> None:
@@ -166,6 +171,11 @@ class SimulatedTask:
     def _left(self, lane: int) -> int:
         return 0 if self.is_over else self.flow.rows[self.id.vertex][lane] - self.state.cursors[lane]
 
+    @property
+    def _is_held(self) -> bool:
+        """Whether the end of the promised round has been sent."""
+        return self.holds_for is not None and self.state.round > self.promised
+
     def _rows_left_in_round(self) -> list[int]:
         limit = (self.state.round + 1) * ROWS_PER_ROUND
         return [lane for lane in self.lanes if self._left(lane) and self.state.cursors[lane] < limit]
@@ -179,7 +189,7 @@ class SimulatedTask:
             lane, cursor = lanes[0], self.state.cursors[lanes[0]]
             self.state.cursors[lane] += 1
             self._emit((self.state.round, lane, cursor), (lane, f"{self.id.vertex}/{lane}/{cursor}"))
-        elif any(map(self._left, self.lanes)):
+        elif any(map(self._left, self.lanes)) or self.holds_for is not None:
             self._send(("round", self.state.round))
             self.state.round += 1
             at = self.triggers[0].at_round if self.triggers else None
