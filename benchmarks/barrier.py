@@ -21,12 +21,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness import Row, compare, report
+from harness import Row, compare, report, results_folder, sized
 from penstock.engine.elements import Batch, Tag
 from penstock.engine.flow import Flow
 from penstock.engine.identity import Attempt, TaskId
@@ -35,12 +34,11 @@ from penstock.engine.operators.protocol import OperatorContext, RunningOperator
 from penstock.engine.plan_task import PlanTask
 from penstock.engine.sources.memory import MemorySource, MemorySplit
 
-SETS = 50
+SETS = sized(50, 3)
 AIM_TIMES_CHEAPER = 10.0
 AIM_SECONDS = 300e-6
 BUILD_SECONDS = 0.005
 PIPELINES = 3
-RESULT = Path(__file__).parent / "results" / "barrier.json"
 
 LEFT_SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 RIGHT_SCHEMA = pa.schema([("k", pa.int64()), ("w", pa.int64())])
@@ -222,7 +220,7 @@ def main() -> None:
         compare("barrier and next split set of 15 rows", aim, partial(on_warm_task, SMALL), lambda: AIM_SECONDS),
         compare("the operators' own work on 15 rows", aim, partial(bare_work, SMALL), lambda: AIM_SECONDS),
     ]
-    report(rows, RESULT)
+    report(rows, results_folder() / "barrier.json")
 
 
 if __name__ == "__main__":

@@ -20,9 +20,8 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 
-from harness import Row, compare, report
+from harness import Row, compare, report, results_folder, sized
 from penstock.coordinator import events
 from penstock.coordinator.barrier_orders import BarrierOrders
 from penstock.coordinator.commands import Command, StoreEntry
@@ -36,9 +35,9 @@ from penstock.engine.identity import Attempt, CheckpointId, Committable, StateHa
 
 AIM = 100_000.0
 AIM_SECONDS = 0.1
-SIZES = (1_000, 10_000, 100_000)
+SMALLEST, LARGEST = sized((1_000, 100_000), (20, 200))
+SIZES = (SMALLEST, 10 * SMALLEST, LARGEST)[: sized(3, 2)]
 CHECKPOINTS = 3
-RESULT = Path(__file__).parent / "results" / "coordinator.json"
 
 
 def two_stages(tasks: int) -> ExecutionGraph:
@@ -148,7 +147,7 @@ def chain(size: int) -> ExecutionGraph:
 
 def start_rows() -> list[Row]:
     """A running job of a million tasks; what happens when a checkpoint starts."""
-    core = Coordinator("job", "print", "a flow", chain(100_000), Settings(interval=1.0))
+    core = Coordinator("job", "print", "a flow", chain(LARGEST), Settings(interval=1.0))
     graph, table = core._context.graph, core._context.tasks
     for codes in table._codes.values():
         codes[:] = bytes([4]) * len(codes)
@@ -168,7 +167,7 @@ def start_rows() -> list[Row]:
     def with_orders() -> None:
         core._context.out = []
         orders.begin(begin(told=True))
-        if len(core._context.out) != 100_000:
+        if len(core._context.out) != LARGEST:
             raise ValueError(f"{len(core._context.out)} orders")
 
     def timed(action: object) -> float:
@@ -185,7 +184,7 @@ def start_rows() -> list[Row]:
 def main() -> None:
     rows: list[Row] = []
     for tasks in SIZES:
-        rounds = 3 if tasks < 100_000 else 1
+        rounds = 3 if tasks < LARGEST else 1
         for name, rate in (("life", life_rate), ("checkpoint", checkpoint_rate)):
             rows.append(
                 compare(
@@ -196,23 +195,25 @@ def main() -> None:
                     unit="1/s",
                     higher_is_better=True,
                     rounds=rounds,
-                    warmup=0 if tasks == 100_000 else 1,
+                    warmup=0 if tasks == LARGEST else 1,
                 )
             )
     rows.append(
         compare(
-            "per event at 100,000 tasks",
-            "at 1,000 tasks",
-            lambda: 1e6 / checkpoint_rate(100_000),
-            lambda: 1e6 / checkpoint_rate(1_000),
+            f"per event at {LARGEST:,} tasks",
+            f"at {SMALLEST:,} tasks",
+            lambda: 1e6 / checkpoint_rate(LARGEST),
+            lambda: 1e6 / checkpoint_rate(SMALLEST),
             unit="us",
             aim=0.5,
             rounds=1,
             warmup=0,
         )
     )
-    rows.append(compare("memory per task", "1 KiB", lambda: bytes_per_task(10_000), lambda: 1024.0, unit="B", rounds=1))
-    report([*rows, *start_rows()], RESULT)
+    rows.append(
+        compare("memory per task", "1 KiB", lambda: bytes_per_task(10 * SMALLEST), lambda: 1024.0, unit="B", rounds=1)
+    )
+    report([*rows, *start_rows()], results_folder() / "coordinator.json")
 
 
 if __name__ == "__main__":

@@ -88,6 +88,7 @@ def compare(
     """Run both sides ``warmup + rounds`` times in turn and return their comparison."""
     if rounds < 1 or warmup < 0:
         raise ValueError(f"{work}: rounds={rounds}, warmup={warmup}; at least one round must be counted")
+    rounds, warmup = sized((rounds, warmup), (1, 0))
     results: tuple[list[float], list[float]] = ([], [])
     returned: set[bool] = set()
     for turn in range(warmup + rounds):

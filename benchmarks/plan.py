@@ -19,11 +19,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
-from harness import Row, compare, report
+from harness import Row, compare, report, results_folder, sized
 from penstock.coordinator.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex, pointwise_upstreams
 from penstock.coordinator.plan_calculator import CheckpointPlan, VertexStates, compute_checkpoint_plan, task_ids
 from penstock.coordinator.task_set import TaskSet
@@ -31,7 +30,6 @@ from penstock.engine.identity import TaskId
 
 VERTICES = 10
 AIM_SECONDS = 0.1
-RESULT = Path(__file__).parent / "results" / "plan.json"
 
 
 def chain(pattern: Pattern, size: int, other: int | None = None) -> ExecutionGraph:
@@ -94,9 +92,10 @@ def start(graph: ExecutionGraph, given: dict[str, bytearray]) -> tuple[TaskSet, 
 
 
 def time_row(pattern: Pattern, percent: int, other: int | None = None) -> Row:
-    graph = chain(pattern, 100_000, other)
+    size = sized(100_000, 1_000)
+    graph = chain(pattern, size, other)
     given = codes(graph, percent)
-    sizes = "10 × 100,000" if other is None else f"5 × 100,000 and 5 × {other:,}"
+    sizes = f"10 × {size:,}" if other is None else f"5 × {size:,} and 5 × {other:,}"
     work = f"plan, {sizes} {pattern.name}, {percent} % finished"
     return compare(work, "the aim", lambda: seconds(lambda: start(graph, given)), lambda: AIM_SECONDS)
 
@@ -133,12 +132,13 @@ def walk_row(pattern: Pattern, size: int, percent: int) -> Row:
 
 
 def main() -> None:
-    rows = [time_row(pattern, percent) for pattern in Pattern for percent in (0, 50, 99)]
-    rows += [time_row(Pattern.POINTWISE, percent, 75_000) for percent in (0, 50, 99)]
-    rows += [growth_row(pattern, size) for pattern in Pattern for size in (100, 1_000, 10_000)]
-    rows += [walk_row(Pattern.ALL_TO_ALL, 1_000, percent) for percent in (0, 50, 99)]
-    rows += [walk_row(Pattern.POINTWISE, 10_000, percent) for percent in (0, 50, 99)]
-    report(rows, RESULT)
+    shares, sizes = sized((0, 50, 99), (50,)), sized((100, 1_000, 10_000), (100,))
+    rows = [time_row(pattern, percent) for pattern in Pattern for percent in shares]
+    rows += [time_row(Pattern.POINTWISE, percent, sized(75_000, 750)) for percent in shares]
+    rows += [growth_row(pattern, size) for pattern in Pattern for size in sizes]
+    rows += [walk_row(Pattern.ALL_TO_ALL, sized(1_000, 10), percent) for percent in shares]
+    rows += [walk_row(Pattern.POINTWISE, sized(10_000, 100), percent) for percent in shares]
+    report(rows, results_folder() / "plan.json")
 
 
 if __name__ == "__main__":

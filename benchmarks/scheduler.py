@@ -21,14 +21,13 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from svg_plot import Series, write_plot
 
-from harness import Row, compare, report
+from harness import Row, compare, report, results_folder, sized
 from penstock.engine.scheduler.pool import PoolScheduler
 from penstock.engine.scheduler.protocol import Handle, Scheduler
 from penstock.engine.scheduler.runnable import Blocked, Finished, Outcome, Progress, Quantum
@@ -36,15 +35,13 @@ from penstock.engine.scheduler.serial import SerialScheduler
 from penstock.engine.scheduler.shares import LEVEL_THRESHOLDS
 from penstock.engine.scheduler.states import Wait, WaitReason
 
-RESULTS = Path(__file__).parent / "results"
-BATCH = pa.array(np.random.default_rng(7).random(64 * 1024))
-BATCHES = 240
-TURNS = 50_000
-LONG_QUERIES = 8
+BATCH = pa.array(np.random.default_rng(7).random(sized(64 * 1024, 1024)))
+BATCHES, TURNS = sized(240, 12), sized(50_000, 500)
+LONG_QUERIES = sized(8, 1)
 SHORT_BATCHES = 9
-SHORT_RUNS = 15
-INSTANCES = (1, 2, 4, 8, 16, 32, 64, 128)
-THREADS = (1, 2, 3, 4, 6, 8)
+SHORT_RUNS = sized(15, 2)
+INSTANCES = sized((1, 2, 4, 8, 16, 32, 64, 128), (1, 4))
+THREADS = sized((1, 2, 3, 4, 6, 8), (1, 2))
 NOBODY = (Wait(WaitReason.INPUT, "nobody"),)
 
 AIM_TWO_THREADS = 1.7
@@ -190,7 +187,7 @@ def short_query(pool: Scheduler) -> float:
 
 
 class LongQueries:
-    """A pool of two threads with eight queries that never end, all of them past the level of the young."""
+    """A pool of two threads with some queries that never end, all of them past the level of the young."""
 
     def __init__(self, *, feedback: bool) -> None:
         self.pool = PoolScheduler(2, levels=LEVEL_THRESHOLDS if feedback else (0.0,))
@@ -238,7 +235,7 @@ def experiment() -> None:
     by_instances = [throughput(2, instances) for instances in INSTANCES]
     by_threads = [throughput(threads, 16) for threads in THREADS]
     write_plot(
-        RESULTS / "scheduler.svg",
+        results_folder() / "scheduler.svg",
         "Throughput in batches per second",
         (
             Series("2 threads, growing instances", "instances", INSTANCES, by_instances),
@@ -264,7 +261,7 @@ def main() -> None:
         turn_row("in a pool of 2", partial(PoolScheduler, 2)),
         turn_row("at degree 0", SerialScheduler),
     ]
-    report(rows, RESULTS / "scheduler.json")
+    report(rows, results_folder() / "scheduler.json")
     experiment()
 
 

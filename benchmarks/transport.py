@@ -18,16 +18,14 @@ import argparse
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from transport_peers import BATCHES, SIZES, Peer, local_exchange, ray_calls, started_peer
 
-from harness import Row, compare, report
+from harness import Row, compare, report, results_folder, sized
 
-RESULT = Path(__file__).parent / "results" / "transport.json"
 AIM_OF_BARE = 0.8
 AIM_OF_RAY = 8.0
-ROUNDS = 5
+ROUNDS = sized(5, 1)
 
 Run = Callable[[str, int, int], float]
 
@@ -92,7 +90,7 @@ def main() -> None:
         if not options.no_ray:
             with started_ray():
                 rows += ray_rows(peer)
-    report(rows, RESULT)
+    report(rows, results_folder() / "transport.json")
 
 
 if __name__ == "__main__":

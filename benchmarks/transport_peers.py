@@ -15,14 +15,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight
 
+from harness import sized
 from penstock.actors.transport.listener import Listener
 from penstock.actors.transport.streams import StreamTransport
 from penstock.engine.edges import DEFAULT_CREDIT, ChannelId, Frame, InputChannel, OutputChannel, Upstream
 from penstock.engine.elements import Batch, EndOfData, Tag
 from penstock.engine.identity import Attempt, TaskId
 
-SIZES = (1 << 10, 16 << 10, 64 << 10, 256 << 10)
-BATCHES = {1 << 10: 4000, 16 << 10: 1600, 64 << 10: 400, 256 << 10: 120}
+SIZES = sized((1 << 10, 16 << 10, 64 << 10, 256 << 10), (1 << 10, 16 << 10))
+BATCHES = {1 << 10: sized(4000, 40), 16 << 10: sized(1600, 16), 64 << 10: 400, 256 << 10: 120}
 """Batches per round, by rows."""
 
 TOKEN = bytes(32)
