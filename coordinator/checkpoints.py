@@ -253,8 +253,7 @@ class Checkpoints:
             self._orders.tell(pending, pending.add_triggers(unfed, self._context.now))
             self._trigger_if_proposed(pending)
             self._orders.left(pending, record)
-            given_up = not pending.is_open
-            news = news or given_up or not pending.waiting or pending.has_left_sources != had_left
+            news = news or not pending.is_open or not pending.waiting or pending.has_left_sources != had_left
         return news
 
     # --- end -----------------------------------------------------------------------------------------------------

@@ -148,7 +148,9 @@ class SimulatedTask:
         if any(len(channel.elements) >= CAPACITY for _, _, channel in self.outputs):
             return False
         if self.is_source:
-            return not self.data_ended and not self._is_held
+            # it is held once it has sent the end of the promised round
+            held = self.holds_for is not None and self.state.round > self.promised
+            return not self.data_ended and not held
         return any(self._welcome(channel) for channel in self.inputs)
 
     def step(self, choice: int) -> None:
@@ -170,11 +172,6 @@ class SimulatedTask:
 
     def _left(self, lane: int) -> int:
         return 0 if self.is_over else self.flow.rows[self.id.vertex][lane] - self.state.cursors[lane]
-
-    @property
-    def _is_held(self) -> bool:
-        """Whether the end of the promised round has been sent."""
-        return self.holds_for is not None and self.state.round > self.promised
 
     def _rows_left_in_round(self) -> list[int]:
         limit = (self.state.round + 1) * ROWS_PER_ROUND
