@@ -27,7 +27,7 @@ import penstock as ps
 from harness import Row, compare, report, results_folder, sized
 
 ROWS = 1_500
-SETS, NEW_JOBS, ROUNDS = sized((20, 2, 3), (2, 1, 1))
+SETS, NEW_JOBS, ROUNDS = sized((20, 1, 3), (2, 1, 1))
 AIM_TIMES_CHEAPER = 10.0
 PATIENCE = 300.0
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
