@@ -44,7 +44,7 @@ from .translate import unexpected
 class Drivers(Protocol):
     """The processes that host the tasks. Both methods are called on the coordinator's thread and must not block."""
 
-    def perform(self, command: DeployTask | Order) -> None:
+    def perform(self, command: DeployTask | commands.ReplaceProcess | Order) -> None:
         """Hand an order to the process of its task."""
 
     def handle(self, message: ProcessMessage) -> list[Event]:

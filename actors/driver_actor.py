@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from ..coordinator.events import Event, TaskFailed
+from ..coordinator.notices import NoticeGiven
 from ..coordinator.splits import SplitName
 from ..engine.edges import Frame, Upstream
 from ..engine.identity import Attempt, TaskId
@@ -39,15 +40,15 @@ from ..engine.task import Task
 from .acquaintance import Acquaintance, Neighbour
 from .calls import gone_for_good, unsealed, when_done
 from .departure import SHUTDOWN_SECONDS, leave_for_good
+from .driver_options import DriverOptions
 from .environment import NAMESPACE
 from .feed.notices import FeedNotices, run_of
 from .feed.server import FeedServer, feeds_of
 from .logs import TaskLog, write_json_lines
 from .measures import Sample, TaskFigures
-from .messages import Abandoned, Address, Arrived, Deployment, Identity, Order, Ordered, Seat, SplitBegun
+from .messages import UNKNOWN_TIME, Abandoned, Address, Arrived, Deployment, Identity, Order, Ordered, SplitBegun
 from .metrics import Reporter
-from .plans import SharedPlan
-from .runtime import DEFAULT_RUNTIME, Runtime
+from .notice import tell_notice
 from .snapshots import SnapshotFiles
 from .split_guard import SplitGuard
 from .task_files import TaskFiles
@@ -56,7 +57,6 @@ from .transport.endpoint import Endpoint
 from .transport.listener import Listener
 from .transport.protocol import BrokenLink
 from .transport.streams import StreamTransport
-from .transport.tls import Certificate
 from .waiting_chain import Standing
 
 ANSWER_SECONDS = 5.0
@@ -71,22 +71,6 @@ COORDINATOR = "coordinator:"
 def coordinator_name(job: str) -> str:
     """The name of a job's coordinator actor."""
     return f"{COORDINATOR}{job}"
-
-
-@dataclass(frozen=True, slots=True)
-class DriverOptions:
-    """What a driver actor needs to know. ``folder``: where the job's checkpoints lie."""
-
-    seat: Seat
-    folder: str
-    plan: SharedPlan
-    token: bytes
-    """Known to the processes of this job alone: who does not know it is not let in."""
-    runtime: Runtime = DEFAULT_RUNTIME
-    certificate: Certificate | None = None
-    """Streams between machines are encrypted with it."""
-    detached: bool = False
-    """Nobody owns the actor: when its lease is over it leaves for good."""
 
 
 class DriverActor:
@@ -121,6 +105,8 @@ class DriverActor:
             threading.Thread(target=self._keep_lease, args=(lease,), name="penstock-lease", daemon=True).start()
         self._figures = TaskFigures(self._plan)
         self._reporter = None if telling.metrics is None else Reporter(self._look, telling.metrics)
+        if options.runtime.notice_seconds is not None and not tell_notice(self._told_to_end):
+            _log.warning("%s cannot be told of its end beforehand: it was not made on the main thread", options.seat)
         if ray.get_runtime_context().was_current_actor_reconstructed:
             self._announce(self._plan.name)
 
@@ -323,6 +309,15 @@ class DriverActor:
         except ValueError:
             return  # none has been made yet, or the job is over
         coordinator.announce.remote(self._identity)
+
+    def _told_to_end(self) -> None:
+        """SIGTERM: say so, and stay until the task has gone elsewhere or the time is over."""
+        budget = self._options.runtime.notice_seconds or 0.0
+        if self._hosted is not None and self._coordinator is not None:
+            notice = NoticeGiven(self._hosted[0], self._identity.incarnation, budget, UNKNOWN_TIME)
+            self._coordinator.deliver.remote(notice)
+            self._over.wait(budget)
+        os._exit(1)
 
     def _keep_lease(self, lease: float) -> None:
         """End this process when nobody has asked for it during the lease; the actor, too, if nobody owns it."""

@@ -7,7 +7,7 @@ imported only after ``connect``, which sets what Ray reads when it is imported.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ..engine.errors import ConfigurationError
 from ..engine.flow import Flow
@@ -22,7 +22,7 @@ from .handing_over import hand_over
 from .interrupts import tell_interrupts_briefly
 from .leases import closing_leases
 from .origin import Claim, find_start
-from .resuming import Place, check_resume, place_in
+from .resuming import Place, Resume, check_resume, place_in
 from .runtime import DEFAULT_RUNTIME, Runtime
 from .settings import Checkpoints
 
@@ -42,7 +42,7 @@ def run(
     verbose: bool = False,
     memory_budget: int | None = DEFAULT_BUDGET,
     threads: int = 0,
-    resume: Literal["auto", "never"] = "auto",
+    resume: Resume = "auto",
     runtime: Runtime = DEFAULT_RUNTIME,
     from_snapshot: str | os.PathLike[str] | None = None,
     claim: Claim = "no_claim",
@@ -57,7 +57,8 @@ def run(
     ``memory_budget``: bytes that the operators of one task may hold before they spill to disk; None: no bound.
     ``threads``: how many threads run the drivers of one actor; 0: the one that takes its messages.
     ``runtime``: how processes are looked after, and how many are kept spare.
-    ``resume="auto"`` goes on from the last checkpoint in the folder; ``"never"`` refuses a folder that has one.
+    ``resume="auto"`` goes on from the last checkpoint in the folder, if there is one, whatever became of the cluster
+    that wrote it; ``"never"`` refuses a folder that has one, ``"must"`` one that has none.
     ``from_snapshot``: a savepoint's folder, or another job's (``<checkpoint folder>/<job>``), to start from if the job
     has no checkpoint of its own. ``claim="claim"``: the savepoint is the job's from then on, and goes when it is not
     needed any more. ``allow_changes``: the flow may be another one than the snapshot's; state is found by operator
@@ -81,6 +82,7 @@ def run(
             plan.check(resuming or start is not None)
         else:
             plan.check()
+            _refuse_resuming_without_folder(resume)
             _refuse_snapshot_without_folder(from_snapshot)
         tell_interrupts_briefly()
         cluster = connect(address, verbose)
@@ -122,6 +124,13 @@ def _check_detached(place: Place | None, runtime: Runtime) -> None:
         raise ConfigurationError(
             "the processes of a detached job must be asked for signs of life: cut off, they would stay for ever",
             "leave heartbeat and lease at their defaults, or give times",
+        )
+
+
+def _refuse_resuming_without_folder(resume: Resume) -> None:
+    if resume == "must":
+        raise ConfigurationError(
+            'resume="must" needs a checkpoint folder to go on from', 'pass checkpoints=ps.Checkpoints("state/")'
         )
 
 

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from ..coordinator.manifest import Ended, LogEntry, Manifest
 from ..coordinator.settings import Settings
@@ -15,6 +16,9 @@ from ..engine.errors import ConfigurationError
 from .settings import Checkpoints
 from .storage.log import read_log
 from .storage.opening import open_store
+
+Resume: TypeAlias = Literal["auto", "never", "must"]
+"""Whether a job goes on from the last checkpoint in its folder: if there is one, never, or always."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +53,10 @@ def temporary_place() -> Place:
 
 
 def check_resume(folder: str, job: str, resume: str) -> bool:
-    """Whether the job goes on from a checkpoint in its log. Raises ConfigurationError if that is closed, or ``resume``
-    is "never"."""
-    if resume not in ("auto", "never"):
-        raise ConfigurationError(f"resume={resume!r} is unknown", 'give "auto" or "never"')
+    """Whether the job goes on from a checkpoint in its log. Raises ConfigurationError if the log is closed, if there is
+    one and ``resume`` is "never", or if it holds no checkpoint and ``resume`` is "must"."""
+    if resume not in ("auto", "never", "must"):
+        raise ConfigurationError(f"resume={resume!r} is unknown", 'give "auto", "never" or "must"')
     found = read_log(open_store(folder), job)
     if found and resume == "never":
         raise ConfigurationError(
@@ -61,7 +65,14 @@ def check_resume(folder: str, job: str, resume: str) -> bool:
         )
     if any(isinstance(entry, Ended) for entry in found):
         raise ConfigurationError(f"job {job!r} is over: its log in {folder} is closed", _way_on(found))
-    return any(isinstance(entry, Manifest) for entry in found)
+    goes_on = any(isinstance(entry, Manifest) for entry in found)
+    if resume == "must" and not goes_on:
+        raise ConfigurationError(
+            f"the checkpoint folder {folder} holds no checkpoint of job {job!r} to go on from",
+            "check the folder's path and that this machine sees it, and the job's name (a flow's, or name=); or pass "
+            'resume="auto" to begin where there is none',
+        )
+    return goes_on
 
 
 def _way_on(entries: Sequence[LogEntry]) -> str:

@@ -49,6 +49,9 @@ class Runtime:
     """A split of the input that ends its task so many times, while it is read, stops the job with its name."""
     skip_poison: bool = False
     """Whether such a split is skipped instead. ``job.status().skipped`` says which were."""
+    preemption: Duration | None = None
+    """A driver's process that gets SIGTERM has so long until it must end: a checkpoint is taken at once, and its tasks
+    go on from it in another process. None: SIGTERM is a death like any other."""
     spread: bool = False
     """Whether the processes are spread over the nodes of the cluster, or packed where there is room."""
     wait_for_resources: bool = False
@@ -72,7 +75,7 @@ class Runtime:
         if self.log_level not in LOG_LEVELS:
             known = ", ".join(f'"{level}"' for level in LOG_LEVELS)
             raise ConfigurationError(f"log_level={self.log_level!r} is unknown", f"give one of {known}")
-        for name in ("heartbeat", "lease", "reconnect", "metrics"):
+        for name in ("heartbeat", "lease", "reconnect", "preemption", "metrics"):
             given = getattr(self, name)
             if given is not None and seconds(given, name) <= 0:
                 raise ConfigurationError(f"{name}={given!r} is too short", 'give a time above 0, such as "10s"')
@@ -115,6 +118,11 @@ class Runtime:
     def lease_seconds(self) -> float | None:
         """The lease in seconds; None: it never ends, as nobody asks."""
         return None if self.period is None else seconds(self.lease, "lease")
+
+    @property
+    def notice_seconds(self) -> float | None:
+        """How long a process that was told to end may stay; None: it is not told."""
+        return None if self.preemption is None else seconds(self.preemption, "preemption")
 
     @property
     def reconnect_seconds(self) -> float:

@@ -28,7 +28,8 @@ from ..engine.plan import JobPlan
 from .admission import admit, options_of
 from .calls import sealed
 from .coordinator_actor import CoordinatorOptions, coordinator_actor_class
-from .driver_actor import DriverOptions, coordinator_name, driver_actor_class
+from .driver_actor import coordinator_name, driver_actor_class
+from .driver_options import DriverOptions
 from .environment import NAMESPACE
 from .job import Job, Tie
 from .messages import Seat, spare_seat

@@ -28,8 +28,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ..coordinator.commands import DeployTask
-from ..coordinator.events import Event, ProcessReady, SplitSkipped, TaskFailed, TaskLost
+from ..coordinator.commands import DeployTask, ReplaceProcess
+from ..coordinator.events import Event, ProcessReady, TaskFailed, TaskLost
+from ..coordinator.notices import SplitSkipped
 from ..coordinator.poison import PoisonPolicy, PoisonWatch
 from ..coordinator.splits import SplitName
 from ..engine.identity import Attempt, TaskId
@@ -130,9 +131,11 @@ class Supervisor:
         """The seat of every task."""
         return dict(self._seat_of)
 
-    def perform(self, command: DeployTask | Order) -> None:
+    def perform(self, command: DeployTask | ReplaceProcess | Order) -> None:
         """Hand an order to the process of its task."""
-        if isinstance(command, DeployTask):
+        if isinstance(command, ReplaceProcess):
+            self._calls.replace(self._seat_of[command.task])
+        elif isinstance(command, DeployTask):
             self._calls.deploy(command, self._poison.is_cautious(command.task))
         else:
             self._calls.order(command)

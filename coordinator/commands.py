@@ -230,6 +230,14 @@ class CommitOrphans:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplaceProcess:
+    """End the process of the task and give it another one; the task has nothing in it any more. ``ProcessReady``
+    follows."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
 class EndJob:
     """The job is over: tell whoever waits. ``status``: finished, stopped, failed, cancelled or superseded.
 
@@ -259,5 +267,6 @@ Command: TypeAlias = (
     | DiscardEntries
     | ReadSplitSets
     | DiscardSplitSets
+    | ReplaceProcess
     | EndJob
 )

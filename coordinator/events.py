@@ -15,9 +15,9 @@ from typing import TypeAlias
 from ..engine.identity import Attempt, CheckpointId, Committable, StateHandle, TaskId
 from .kinds import StopMode
 from .manifest import LogEntry
+from .notices import NoticeGiven, SplitSkipped
 from .reasons import FailureReason
 from .split_events import SplitEvent
-from .splits import Skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,14 +301,6 @@ class UnpinRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class SplitSkipped:
-    """A split has ended its task too often, and is not to be read any more; told before the loss that it is for."""
-
-    skipped: Skipped
-    now: float
-
-
-@dataclass(frozen=True, slots=True)
 class DeadlinePassed:
     """The time that ``next_deadline`` named has come."""
 
@@ -340,6 +332,7 @@ Event: TypeAlias = (
     | SavepointFailed
     | PinRequested
     | UnpinRequested
+    | NoticeGiven
     | SplitSkipped
     | DeadlinePassed
 )

@@ -25,6 +25,7 @@ from .context import Context
 from .deployment import Deployment
 from .events import Failure
 from .failover import Failover
+from .handover import Handover
 from .job_states import LEGAL_JOB_MOVES, JobState, TaskStatus, check_move
 from .kinds import CheckpointKind, ClaimMode
 from .manifest import Ended, Manifest
@@ -62,6 +63,7 @@ class Job:
         self.windows = Windows(context, self.checkpoints, self.committing)
         self.pins = Pins(context, completed, self.completion.let_go)
         self.failover = Failover(context.settings)
+        self.handover = Handover(context, self.checkpoints, completed, self.restart)
         self._snapshot = snapshot
         #: The snapshot as the first checkpoint of our log, until it stands there.
         self._importing: Manifest | None = None
@@ -131,11 +133,13 @@ class Job:
     # --- at work -------------------------------------------------------------------------------------------------
 
     def deploy_due(self) -> None:
-        """Deploy the regions whose time has come, once it is certain which manifest is the newest in the log.
+        """Hand over what is leaving; deploy the regions whose time has come, once it is certain which manifest is the
+        newest in the log.
 
         A doubtful manifest might still appear. Claiming its number again settles that: it appears before, and is then
         what we restore from, or never.
         """
+        self.handover.advance()
         tasks, log = self.context.tasks, self.context.log
         if not tasks.restarting or self.checkpoints.settles_what_stands or not log.is_idle:
             return
@@ -153,9 +157,10 @@ class Job:
                 self.checkpoints.history.restored(latest, self.context.now)
 
     def next_restart(self) -> float | None:
-        """When a region may be deployed next; None if that waits for something else than time."""
+        """When a region may be deployed or handed over next; None if that waits for something else than time."""
         waits = self.checkpoints.settles_what_stands or not self.context.log.is_idle
-        return None if waits else self.deployment.next_restart()
+        times = (self.handover.next_deadline(), None if waits else self.deployment.next_restart())
+        return min((at for at in times if at is not None), default=None)
 
     def entry_failed(self, failure: Failure) -> None:
         """An entry that is no checkpoint's could not be written."""

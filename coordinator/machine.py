@@ -35,7 +35,6 @@ from .events import (
     SavepointFailed,
     SavepointRequested,
     SavepointStored,
-    SplitSkipped,
     StopRequested,
     TaskAcked,
     TaskCommitted,
@@ -52,6 +51,7 @@ from .job import CLOSING, ENDING, WORKING, Job
 from .job_states import FINAL_JOB_STATES, IllegalTransition, JobState, TaskStatus
 from .log_answers import LogAnswers
 from .manifest import Manifest
+from .notices import NoticeGiven, SplitSkipped
 from .requests import Cause, Request
 from .restoring import Snapshot
 from .settings import Settings
@@ -212,6 +212,8 @@ class Coordinator:
                 record = self._context.tasks.get(task)
                 if record is not None and job.deployment.process_ready(record, incarnation):
                     self._note_loss(TaskLost(task, record.attempt, "another process took its place", event.now))
+            case NoticeGiven():
+                job.handover.noticed(event)
             case SplitSkipped(skipped):
                 self._context.skip((skipped,))
             case DeadlinePassed():

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Literal, Self, cast
+from typing import Self, cast
 
 import pyarrow as pa
 
@@ -29,7 +29,7 @@ from ..actors.interrupts import tell_interrupts_briefly
 from ..actors.job_face import JobFace, cannot_be_asked
 from ..actors.messages import Arrived, Deployment, Order, Ordered, ProcessMessage, Versioned
 from ..actors.origin import Claim, find_start
-from ..actors.resuming import Place, check_resume, place_in, temporary_place
+from ..actors.resuming import Place, Resume, check_resume, place_in, temporary_place
 from ..actors.settings import Checkpoints
 from ..actors.snapshots import SnapshotFiles
 from ..actors.storage.opening import open_store
@@ -71,7 +71,7 @@ def run_local(
     name: str | None = None,
     rate: float | None = None,
     memory_budget: int | None = DEFAULT_BUDGET,
-    resume: Literal["auto", "never"] = "auto",
+    resume: Resume = "auto",
     from_snapshot: str | os.PathLike[str] | None = None,
     claim: Claim = "no_claim",
     allow_changes: bool = False,

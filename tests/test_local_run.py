@@ -159,6 +159,23 @@ def test_resume_never_refuses_a_folder_with_checkpoints(tmp_path):
         ps.run_local(sums(tmp_path / "again"), checkpoints=tmp_path / "state", resume="never")
 
 
+def test_resume_must_refuses_a_folder_without_checkpoints_and_goes_on_from_one(tmp_path):
+    with pytest.raises(ConfigurationError, match="holds no checkpoint of job 'sums' to go on from") as caught:
+        ps.run_local(sums(tmp_path / "out"), checkpoints=tmp_path / "state", resume="must")
+    assert "path" in caught.value.remedy
+    job = ps.run_local(sums(tmp_path / "out", rate=200.0), checkpoints=ps.Checkpoints(tmp_path / "state", every="20ms"))
+    job.wait_until(lambda status: status.checkpoints_completed >= 1, 60)
+    job.shutdown()
+    again = ps.run_local(sums(tmp_path / "out"), checkpoints=tmp_path / "state", resume="must").wait()
+    assert again.status().restored_from is not None
+    check(tmp_path / "out")
+
+
+def test_resume_that_is_none_of_the_three_is_refused(tmp_path):
+    with pytest.raises(ConfigurationError, match="resume='always' is unknown"):
+        ps.run_local(sums(tmp_path / "out"), checkpoints=tmp_path / "state", resume="always")
+
+
 def test_user_function_that_raises_ends_the_job_with_operator_split_rows_and_traceback(tmp_path):
     def explode(batch):
         if batch.column("key")[0].as_py() == 7:

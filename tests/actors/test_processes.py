@@ -14,7 +14,8 @@ import pytest
 import ray
 
 from penstock.actors.calls import sealed
-from penstock.actors.driver_actor import DriverOptions, driver_actor_class
+from penstock.actors.driver_actor import driver_actor_class
+from penstock.actors.driver_options import DriverOptions
 from penstock.actors.launch import run
 from penstock.actors.plans import share_plan
 from penstock.actors.runtime import Runtime

@@ -15,7 +15,8 @@ from penstock.actors.messages import (
 )
 from penstock.actors.supervisor import MISSES, Supervisor
 from penstock.coordinator.commands import DeployTask, StartTask
-from penstock.coordinator.events import Event, Failure, ProcessReady, SplitSkipped, TaskFailed, TaskLost
+from penstock.coordinator.events import Event, Failure, ProcessReady, TaskFailed, TaskLost
+from penstock.coordinator.notices import SplitSkipped
 from penstock.coordinator.poison import PoisonPolicy
 from penstock.coordinator.splits import SplitName
 from penstock.engine.identity import Attempt, TaskId

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.coordinator import events
 from penstock.coordinator.commands import DeployTask
 from penstock.coordinator.manifest import Manifest, decode, encode
+from penstock.coordinator.notices import SplitSkipped
 from penstock.coordinator.splits import Skipped, SplitName
 from support.coordinator_driver import A1, SINK, SOURCE, CoordinatorDriver, running
 
@@ -14,7 +15,7 @@ WORSE = Skipped(SplitName("numbers", "9"), "it has ended source[0]: no rows")
 
 def skip(driver: CoordinatorDriver, *skipped: Skipped) -> None:
     for each in skipped:
-        assert driver.tell(events.SplitSkipped(each, driver.now)) == []
+        assert driver.tell(SplitSkipped(each, driver.now)) == []
 
 
 def deployments(orders: list[object]) -> dict[object, tuple[Skipped, ...]]:

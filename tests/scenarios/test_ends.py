@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import Household
+from support.processes import Household, wait_end
 
 TESTS = str(Path(__file__).parent.parent)
 PATIENCE = 120.0
@@ -108,7 +108,7 @@ def check(household: Household, tmp_path: Path, address: str, *ways: str) -> Non
     assert done.stderr.splitlines() == (["penstock: interrupted"] if interrupted else []), str(done)
     assert ("raised" in done.stdout) == ("error" in ways), str(done)
     for pid in re.findall(r"\d+", " ".join(processes)):
-        household.wait_end(int(pid), PATIENCE)
+        wait_end(int(pid), PATIENCE)
     assert household.wait_gone(PATIENCE) == []
     assert list(temporary.iterdir()) == []
     for way in ways:

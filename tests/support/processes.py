@@ -175,10 +175,6 @@ class Household:
                     return self.alive()
         return []
 
-    def wait_end(self, pid: int, seconds: float) -> None:
-        """Wait until a process has ended, ours or not; fails if it does not."""
-        assert _wait_end(pid, seconds), f"process {pid} is still there after {seconds:g} s"
-
     def _reap(self) -> None:
         """Take note of the ends of those that were handed to this process."""
         me, own = os.getpid(), {program.popen.pid for program in self._programs}
@@ -186,6 +182,11 @@ class Household:
             if process.parent == me and process.state == _ZOMBIE and process.pid not in own:
                 with suppress(ChildProcessError):
                     os.waitpid(process.pid, os.WNOHANG)
+
+
+def wait_end(pid: int, seconds: float) -> None:
+    """Wait until a process has ended, whoever started it; fails if it does not."""
+    assert _wait_end(pid, seconds), f"process {pid} is still there after {seconds:g} s"
 
 
 def _become_subreaper(on: bool) -> None:

@@ -1,0 +1,26 @@
+"""What the actor that hosts a task is told when it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .messages import Seat
+from .plans import SharedPlan
+from .runtime import DEFAULT_RUNTIME, Runtime
+from .transport.tls import Certificate
+
+
+@dataclass(frozen=True, slots=True)
+class DriverOptions:
+    """What a driver actor needs to know. ``folder``: where the job's checkpoints lie."""
+
+    seat: Seat
+    folder: str
+    plan: SharedPlan
+    token: bytes
+    """Known to the processes of this job alone: who does not know it is not let in."""
+    runtime: Runtime = DEFAULT_RUNTIME
+    certificate: Certificate | None = None
+    """Streams between machines are encrypted with it."""
+    detached: bool = False
+    """Nobody owns the actor: when its lease is over it leaves for good."""
