@@ -148,7 +148,7 @@ class Lease:
                 try:
                     with self._prepared(group) as prepared:
                         reason = ray.get(pull(self.holder, self._order(group, prepared, careful=attempt > 0)))
-                except ValueError as error:  # an executor's actor that is not there
+                except ValueError as error:  # of ``_order``
                     reason = str(error)
             if not reason:
                 return
@@ -196,7 +196,10 @@ class Lease:
         master = jvm.io.ray.api.Ray.getActor("RAY_APP_MASTER").get()
         # a restarted executor has a new id in Spark, and its actor the old name
         names = dict(jvm.org.apache.spark.deploy.raydp.RayAppMasterUtils.getRestartedExecutors(master))
-        actors = [f"raydp-executor-{names.get(executor, executor)}" for executor in prepared.locations()]
+        locations = list(prepared.locations())
+        if None in locations:
+            raise ValueError(f"partition {group[locations.index(None)]} was lost with its executor")
+        actors = [f"raydp-executor-{names.get(executor, executor)}" for executor in locations]
         return Order(
             prepared.rddId(),
             prepared.schemaJson(),

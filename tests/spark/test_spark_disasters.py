@@ -1,0 +1,61 @@
+"""Executors that die amid a hand-off, and Spark that stops amid a job: one process, whose results the tests look at."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import spark_disasters
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.chaos]
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("disasters")
+    tests = str(Path(__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, spark_disasters.__file__, str(folder)],
+        env={**os.environ, "PYTHONPATH": tests},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=290,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads((folder / "facts.json").read_text())
+    return found
+
+
+def test_lease_recovers_from_an_executor_that_is_killed(facts: dict[str, Any]) -> None:
+    assert facts["leased"]
+
+
+def test_stage_recovers_from_an_executor_that_is_killed_and_accepts_one_file_a_partition(facts: dict[str, Any]) -> None:
+    assert facts["staged"]
+    assert facts["staged_files"] == spark_disasters.PARTITIONS
+    assert facts["computed"] > spark_disasters.PARTITIONS, "nothing was computed again"
+
+
+def test_job_goes_on_when_spark_has_stopped_and_a_task_is_killed(facts: dict[str, Any]) -> None:
+    assert facts["running_without_spark"]
+    assert facts["restarts"] >= 1
+    assert facts["exact"]
+
+
+def test_lease_is_refused_for_a_job_whose_checkpoints_outlive_the_script(facts: dict[str, Any]) -> None:
+    assert "the frame cannot be leased" in facts["refused"]
+    assert 'remedy: pass handoff="stage"' in facts["refused"]
+
+
+def test_output_goes_to_ray_data_and_back(facts: dict[str, Any]) -> None:
+    assert facts["dataset"] == spark_disasters.ROWS
+    assert facts["staged_dataset"]
+    assert facts["back"] == [True]
