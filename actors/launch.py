@@ -17,6 +17,7 @@ from ..engine.plan import JobPlan
 from ..engine.sinks.collect import CollectSink
 from ..engine.state.memory import DEFAULT_BUDGET
 from .environment import ClusterInfo, connect, disconnect
+from .feed.rewinding import rewind_to_model
 from .fitting import check_spares
 from .handing_over import hand_over
 from .interrupts import tell_interrupts_briefly
@@ -47,6 +48,7 @@ def run(
     from_snapshot: str | os.PathLike[str] | None = None,
     claim: Claim = "no_claim",
     allow_changes: bool = False,
+    resume_model: str | None = None,
     detached: bool = False,
 ) -> Job:
     """Start ``flow`` on Ray and return its :class:`~penstock.actors.job.Job`.
@@ -63,6 +65,8 @@ def run(
     has no checkpoint of its own. ``claim="claim"``: the savepoint is the job's from then on, and goes when it is not
     needed any more. ``allow_changes``: the flow may be another one than the snapshot's; state is found by operator
     names, and that of operators that are gone is left behind.
+    ``resume_model``: the job goes back to where its feed's readers had committed this model, unless its newest
+    checkpoint still holds what comes next for it; ``job.feed().resume(resume_model)`` then reads on.
     ``detached``: the job outlives this script; ``attach(name)`` finds it again.
     """
     place = None if checkpoints is None else place_in(checkpoints)
@@ -77,13 +81,15 @@ def run(
         plan = with_alignment(plan, None if place is None else place.alignment_timeout)
         start = None
         if place is not None:
+            if resume_model is not None:
+                rewind_to_model(plan, place.folder, resume_model)
             resuming = check_resume(place.folder, plan.name, resume)
             start = find_start(plan, place.folder, from_snapshot, claim=claim, allow_changes=allow_changes)
             plan.check(resuming or start is not None)
         else:
             plan.check()
             _refuse_resuming_without_folder(resume)
-            _refuse_snapshot_without_folder(from_snapshot)
+            _refuse_snapshot_without_folder(from_snapshot or resume_model)
         tell_interrupts_briefly()
         cluster = connect(address, verbose)
         from .plans import check_detachable

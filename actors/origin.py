@@ -74,7 +74,7 @@ def find_snapshot(
     refused = _refusal(snapshot, plan, allow_changes) or check_snapshot(execution_graph(plan), snapshot)
     if refused is not None:
         raise error_of(refused)
-    _check_outputs(plan, manifest, state_of(manifest, root, plan.name))
+    check_outputs(plan, manifest, state_of(manifest, root, plan.name))
     return snapshot
 
 
@@ -108,7 +108,7 @@ def _refusal(snapshot: Snapshot, plan: JobPlan, allow_changes: bool) -> Failure 
     )
 
 
-def _check_outputs(plan: JobPlan, manifest: Manifest, state: Mapping[str, pa.Table]) -> None:
+def check_outputs(plan: JobPlan, manifest: Manifest, state: Mapping[str, pa.Table]) -> None:
     """Rule 4, as far as rows can be counted."""
     own = [committable for task in manifest.tasks for committable in task.committables]
     prepared = own + [committable for _, committable in manifest.uncommitted]

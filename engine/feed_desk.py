@@ -18,12 +18,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import pyarrow as pa
 
 from .batch_digests import DigestRun, not_recorded
 from .errors import ConfigurationError, PenstockError
+from .feed_binding import Bindings, Commit
 from .feed_messages import Ask, NotYet, Refusal, Refused, Reply, World
 from .identity import CheckpointId
 from .operators.protocol import do_nothing
@@ -57,6 +59,7 @@ class FeedDesk:
         self._over: PenstockError | None = None
         self._all_read = False
         self._asked_at = float("-inf")
+        self.bindings = Bindings(self._bound)
 
     # ------------------------------------------------------------------ the operator
 
@@ -65,6 +68,7 @@ class FeedDesk:
         with self._changed:
             self._sequencer, self._wake = sequencer, wake
             self._expected, self._full, self._allowed = None, False, 0
+            self.bindings.opened()
             if self._world is not None:
                 sequencer.join(self._world, sequencer.oldest)
             self._changed.notify_all()
@@ -146,11 +150,12 @@ class FeedDesk:
         with self._changed:
             return None if self._sequencer is None else (self._sequencer.state(), self._sequencer.place)
 
-    def cut(self, checkpoint: CheckpointId, place: Place) -> None:
-        """The checkpoint was cut at ``place``."""
+    def cut(self, checkpoint: CheckpointId, place: Place, first: int) -> None:
+        """The checkpoint was cut at ``place`` and holds the rows from position ``first`` on."""
         with self._changed:
-            if self._sequencer is not None:
-                self._sequencer.note_cut(checkpoint, place)
+            if (sequencer := self._sequencer) is not None:
+                sequencer.note_cut(checkpoint, place)
+                self.bindings.cut(checkpoint, -(-first // sequencer.settings.batch_size))
             if self._expected is not None and self._expected <= checkpoint:
                 self._expected, self._allowed = None, 0
 
@@ -159,7 +164,13 @@ class FeedDesk:
         with self._changed:
             if self._sequencer is not None:
                 self._sequencer.committed(checkpoint)
+                self.bindings.committed(checkpoint)
                 self._changed.notify_all()
+
+    def _bound(self, commit: Commit, outcome: str | None) -> None:
+        with self._changed:
+            self.bindings.outcome(commit, outcome)
+            self._changed.notify_all()
 
     # ------------------------------------------------------------------ the job
 
@@ -192,7 +203,7 @@ class FeedDesk:
 
     def _try(self, ask: Ask) -> tuple[Reply[Rows], bool]:
         """The answer at this moment, and whether there may soon be a better one."""
-        if self._settled and ask.leaves:
+        if self._settled and ask.leaves and not ask.commits:
             return Reply(self._world, settled=True), False
         if self._world is not None and 0 < ask.generation < self._world.generation:
             return Reply(self._world, (Refused(Refusal.STALE, self._world.generation),)), False
@@ -207,10 +218,15 @@ class FeedDesk:
         if ask.generation == 0 and (missing := self._missing):
             return Reply(None, reason=missing), True
         self._acknowledge(ask)
-        return self._answer(ask, sequencer)
+        bound = self.bindings.note(ask.commits)
+        if self.bindings.wants_checkpoint(ask.commits):
+            self._want_checkpoint()
+        reply, more = self._answer(ask, sequencer)
+        more = (more or len(bound) < len(ask.commits)) and not (reply.answers or bound)
+        return replace(reply, bound=bound), more
 
     def _answer(self, ask: Ask, sequencer: Sequencer[Rows]) -> tuple[Reply[Rows], bool]:
-        if ask.leaves:
+        if ask.leaves and not ask.commits:
             self._let_go(sequencer)
             return Reply(self._world, reason=self._why_stay(sequencer), settled=self._settled), not self._settled
         assert self._world is not None
@@ -226,8 +242,12 @@ class FeedDesk:
 
     def _let_go(self, sequencer: Sequencer[Rows]) -> None:
         """Ask for the checkpoint that says that everything was read."""
+        if sequencer.is_finished and not sequencer.is_settled:
+            self._want_checkpoint()
+
+    def _want_checkpoint(self) -> None:
         now = time.monotonic()
-        if sequencer.is_finished and not sequencer.is_settled and now - self._asked_at > ASK_AGAIN:
+        if now - self._asked_at > ASK_AGAIN:
             self._asked_at = now
             self.ask_checkpoint()
 

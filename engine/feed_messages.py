@@ -118,6 +118,8 @@ class Ask:
     wanted: tuple[int, ...] = ()
     leaves: bool = False
     """It has read everything and wants to know when it may go."""
+    commits: tuple[tuple[str, int], ...] = ()
+    """Models to be bound, each with the batches that it has seen; -1: to be forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +131,5 @@ class Reply(Generic[R]):
     reason: str = ""
     settled: bool = False
     """No restart comes back behind what was read: the rank may go."""
+    bound: tuple[tuple[str, str], ...] = ()
+    """Models whose commits have ended: "", or why they were refused."""

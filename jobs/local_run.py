@@ -11,6 +11,7 @@ import os
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Self, cast
 
@@ -21,9 +22,10 @@ from ..actors.audit import Audit, audit_job
 from ..actors.cleaning import clean_outputs
 from ..actors.coordinator_files import CoordinatorFiles
 from ..actors.coordinator_host import CoordinatorHost
-from ..actors.feed.hosting import feed_handle, open_desks, tell_desks
+from ..actors.feed.hosting import HostedFeeds, feed_handle
 from ..actors.feed.link import local_route
 from ..actors.feed.reader import FeedHandle
+from ..actors.feed.rewinding import rewind_to_model
 from ..actors.handing_over import hand_over
 from ..actors.interrupts import tell_interrupts_briefly
 from ..actors.job_face import JobFace, cannot_be_asked
@@ -75,6 +77,7 @@ def run_local(
     from_snapshot: str | os.PathLike[str] | None = None,
     claim: Claim = "no_claim",
     allow_changes: bool = False,
+    resume_model: str | None = None,
 ) -> LocalJob:
     """Start ``flow`` in this process and return its :class:`LocalJob`.
 
@@ -89,6 +92,8 @@ def run_local(
     plan = with_alignment(plan, place.alignment_timeout)
     scheduler: PoolScheduler | None = None
     try:
+        if resume_model is not None:
+            rewind_to_model(plan, place.folder, resume_model)
         goes_on = check_resume(place.folder, plan.name, resume)
         start = find_start(plan, place.folder, from_snapshot, claim=claim, allow_changes=allow_changes)
         resuming = goes_on or start is not None
@@ -173,7 +178,7 @@ class LocalJob(JobFace):
             validate=os.environ.get("PENSTOCK_VALIDATE") == "1",
             told=self._told,
         )
-        self._desks = open_desks(plan, self._coordinator.post)
+        self._feeds = HostedFeeds(plan, folder, self._coordinator.post)
         self._files: list[TaskFiles] = []
         for task in plan.tasks():
             self._hosts[task] = self._host(task)
@@ -276,10 +281,10 @@ class LocalJob(JobFace):
 
     def feed(self, name: str = "feed") -> FeedHandle:
         """The feed that ``stream.feed(batch_size, name=name)`` ends in, for ranks in this process."""
-        return feed_handle(self.plan, name, local_route)
+        return feed_handle(self.plan, name, partial(local_route, self.folder))
 
     def _told(self, status: JobStatus) -> None:
-        tell_desks(self._desks, status)
+        self._feeds.told(status)
 
     def result(self, name: str) -> pa.Table:
         """The rows that ``stream.collect(name)`` has kept, once the job is over."""
@@ -317,8 +322,8 @@ class LocalJob(JobFace):
 
     def _end(self) -> None:
         self._closed = True
-        for desk in self._desks:
-            desk.over(ConfigurationError(f"job {self.name!r} was shut down", "run it again to go on reading"))
+        self._feeds.over(ConfigurationError(f"job {self.name!r} was shut down", "run it again to go on reading"))
+        self._feeds.close()
         self._coordinator.close()
         for host in self._hosts.values():
             host.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -190,7 +191,7 @@ def test_new_world_takes_over_in_the_middle_and_the_old_one_is_told():
 
 def test_no_batch_is_handed_out_before_all_ranks_have_come():
     job = ps.run_local(flow_of("filter"))
-    lonely = job.feed().reader(1, 3, timeout=0.6)
+    lonely = job.feed().reader(1, 3, timeout=2)
     with pytest.raises(TimeoutError, match=r"rank 1 of 3 has waited .* rank 0, 2 of 3 to join"):
         take(lonely, 1)
     lonely.close()
@@ -245,7 +246,7 @@ def test_handle_of_another_process_names_the_way_out():
     handle = pickle.loads(pickle.dumps(job.feed()))
     assert isinstance(handle.route, LocalRoute)
     with pytest.raises(ConfigurationError, match=r"another process[\s\S]*ps.run"):
-        LocalRoute(handle.route.job, handle.route.feed, -1).open()
+        replace(handle.route, process=-1).open()
     job.shutdown()
     gc.collect()
 

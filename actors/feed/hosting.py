@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from ...coordinator.events import CheckpointRequested, Event
 from ...coordinator.statistics import JobStatus
@@ -15,15 +16,39 @@ from ...engine.sinks.feed import FeedSink
 from ..messages import UNKNOWN_TIME
 from ..translate import error_of
 from .link import FeedRoute
+from .models import ModelBinder
 from .reader import FeedHandle
 
 KEEP_ROWS = (Project, Sort, Shuffle, Regroup)
 """Operators that give as many rows as they take."""
 
 
-def open_desks(plan: JobPlan, report: Callable[[Event], None]) -> list[FeedDesk]:
-    """Desks for the feeds of a job that begins in this process. ``report``: to its coordinator."""
-    return [DESKS.begin(plan.name, id, lambda: report(CheckpointRequested(UNKNOWN_TIME))) for id in plan.feeds]
+class HostedFeeds:
+    """The desks of a job's feeds in this process. ``report``: to the job's coordinator; ``feeds``: by default all."""
+
+    def __init__(
+        self, plan: JobPlan, folder: str, report: Callable[[Event], None], feeds: Sequence[str] | None = None
+    ) -> None:
+        self._binder = ModelBinder(plan, folder, report)
+        ask = partial(report, CheckpointRequested(UNKNOWN_TIME))
+        self.desks: dict[str, FeedDesk] = {}
+        for feed in plan.feeds if feeds is None else feeds:
+            desk = self.desks[feed] = DESKS.begin(plan.name, feed, ask)
+            desk.bindings.bind = partial(self._binder.bind, feed)
+
+    def told(self, status: JobStatus) -> None:
+        """The job's status has changed: its end is told to the ranks."""
+        if status.is_over:
+            self.over(end_of_job(status))
+
+    def over(self, error: PenstockError) -> None:
+        """The job is over."""
+        for desk in self.desks.values():
+            desk.over(error)
+
+    def close(self) -> None:
+        """Begin nothing any more."""
+        self._binder.close()
 
 
 def feed_handle(plan: JobPlan, name: str, route: Callable[[str, str], FeedRoute]) -> FeedHandle:
@@ -41,7 +66,16 @@ def feed_handle(plan: JobPlan, name: str, route: Callable[[str, str], FeedRoute]
     sink = found.config
     assert isinstance(sink, FeedSink)
     path = route(plan.name, name)
-    return FeedHandle(plan.name, name, sink.batch_size, found.inputs[0], path, sink.drop_last, _rows(plan))
+    return FeedHandle(
+        plan.name,
+        name,
+        sink.batch_size,
+        found.inputs[0],
+        path,
+        sink.drop_last,
+        _rows(plan),
+        fingerprint=plan.fingerprint,
+    )
 
 
 def _rows(plan: JobPlan) -> int | None:
@@ -64,10 +98,3 @@ def end_of_job(status: JobStatus) -> PenstockError:
     return ConfigurationError(
         f"job {status.job!r} is over: {status.state}", "run it again with the same checkpoint folder to go on reading"
     )
-
-
-def tell_desks(desks: Iterable[FeedDesk], status: JobStatus) -> None:
-    """The job's status has changed: its end is told to the ranks."""
-    if status.is_over:
-        for desk in desks:
-            desk.over(end_of_job(status))

@@ -6,7 +6,9 @@ Rules:
    for the batch that it wants.
 2. A link that breaks is tried again for ever: a restart of the feed's task, or of the whole engine, is a pause. How
    long to wait is the user's choice, batch by batch.
-3. At the end the thread goes on until the rank may leave: when a checkpoint says that everything was read.
+3. A model is bound while the training goes on. Till the answer comes the rank claims to have taken no more than the
+   model has seen, so that the checkpoint that the model is bound to holds what comes next.
+4. At the end the thread goes on until the rank may leave: when a checkpoint says that everything was read.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from ...engine.errors import PenstockError
+from ...engine.errors import ConfigurationError, PenstockError
 from ...engine.feed_messages import Ask, Reply, Slice, World
 from ...engine.feed_reader import FeedReader
 from .link import BrokenFeedLinkError, FeedLink
+from .models import FORGET, mismatch
 
 POLL = 0.25
 """Seconds that a question may stay open: so old is what a rank knows of whom it waits for."""
@@ -47,6 +50,11 @@ class Intake:
         self._leaving = self._closed = False
         #: the rank may go
         self.settled = False
+        #: models that are to be bound, with what they have seen; and what went wrong with others
+        self._commits: dict[str, int] = {}
+        self._refused: list[str] = []
+        #: at the end such a rank stays until it is closed: it may commit its last model
+        self._commits_models = False
         self._thread = threading.Thread(target=self._run, name=f"penstock-feed-{name}-{rank}", daemon=True)
         self._thread.start()
 
@@ -70,7 +78,8 @@ class Intake:
                 if self._error is not None:
                     raise self._error
                 if self._reader is not None and self._reader.is_at_end:
-                    self._leave()
+                    if not self._commits_models:
+                        self._leave()
                     return None
                 if self._closed:
                     raise RuntimeError(f"the reader of {self._who} is closed")
@@ -81,13 +90,45 @@ class Intake:
                         f"waits for {self._reason}"
                     )
                 self._changed.wait(left)
-            self._ask = told = replace(self._ask, taken=found.batch + 1)
+            self._ask = replace(self._ask, taken=found.batch + 1)
+            told = self._said()
             self._changed.notify_all()
         self._link.tell(told)
         return found
 
     def _next(self) -> Slice[pa.RecordBatch] | None:
         return None if self._reader is None else self._reader.take()
+
+    def _said(self) -> Ask:
+        """What is said of the place (rule 3)."""
+        bounds = [step for step in self._commits.values() if step >= 0]
+        return replace(self._ask, taken=min([self._ask.taken, *bounds]), commits=tuple(self._commits.items()))
+
+    def commit(self, model: str, step: int) -> None:
+        """Bind a model to so many batches, or forget it (``models.FORGET``)."""
+        with self._changed:
+            self._commits_models = True
+            if self.settled:
+                self._refused.append(f"model {model!r}: the whole feed has been read and let go, nothing is left of it")
+                return
+            if self._commits.get(model, step) != step:
+                self._refused.append(mismatch(model, self._commits[model], step))
+                return
+            self._commits[model] = step
+            self._changed.notify_all()
+
+    def flush(self, timeout: float | None) -> None:
+        """Wait until all commits have ended. Raises ConfigurationError if one was refused, TimeoutError."""
+        with self._changed:
+            ended = self._changed.wait_for(lambda: not self._commits or self._error is not None, timeout)
+            refused, self._refused = self._refused, []
+            if self._error is not None and self._commits:
+                raise self._error
+        if refused:
+            remedy = "commit each model once, at the step that it has seen"
+            raise ConfigurationError("; ".join(refused), remedy, self._name)
+        if not ended:
+            raise TimeoutError(f"{self._who} has waited {timeout:g} s for commits of models: it waits for a checkpoint")
 
     def save(self, before: int) -> None:
         """No batch before this one is needed ever again."""
@@ -106,12 +147,17 @@ class Intake:
             reader = self._reader
             if reader is not None and reader.is_at_end and self._error is None:
                 self._leave()
-                self._changed.wait_for(lambda: self.settled or self._error is not None, timeout)
+            self._changed.wait_for(self._may_close, timeout)
             self._closed = True
             self._changed.notify_all()
         self._link.close()
         self._thread.join(2 * POLL)
         return self.settled or not self._leaving
+
+    def _may_close(self) -> bool:
+        if self._error is not None or self.settled:
+            return True
+        return not self._leaving and not self._commits
 
     @property
     def waits_for(self) -> str:
@@ -141,8 +187,8 @@ class Intake:
         with self._changed:
             while not self._closed and not self.settled:
                 wanted = self._wanted()
-                if wanted or self._leaving or self._reader is None:
-                    return replace(self._ask, wanted=wanted, leaves=self._leaving)
+                if wanted or self._leaving or self._commits or self._reader is None:
+                    return replace(self._said(), wanted=wanted, leaves=self._leaving)
                 self._changed.wait()
             return None
 
@@ -163,9 +209,18 @@ class Intake:
         for answer in reply.answers:
             assert self._reader is not None
             self._reader.hear(answer)
+        for model, refusal in reply.bound:
+            self._end_commit(model, refusal)
         self._reason = reply.reason or self._reason
         self.settled = self.settled or (self._leaving and reply.settled)
         self._changed.notify_all()
+
+    def _end_commit(self, model: str, refusal: str) -> None:
+        step = self._commits.pop(model, FORGET)
+        if refusal:
+            self._refused.append(refusal)
+        elif step >= 0:
+            self._ask = replace(self._ask, saved=max(self._ask.saved, step))
 
     def _say(self, reason: str) -> None:
         with self._changed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -32,7 +32,10 @@ class FeedLink(Protocol):
 
 
 class FeedRoute(Protocol):
-    """How readers reach a feed. It travels to them, so it can be pickled."""
+    """How readers reach a feed. It travels to them, so it can be pickled. ``folder``: the job's checkpoints."""
+
+    @property
+    def folder(self) -> str: ...
 
     def open(self) -> FeedLink:
         """A link for one reader."""
@@ -58,6 +61,7 @@ class LocalLink:
 class LocalRoute:
     """To a feed of a job that runs in this process, and nowhere else."""
 
+    folder: str
     job: str
     feed: str
     process: int
@@ -72,6 +76,6 @@ class LocalRoute:
         return LocalLink(DESKS.of(self.job, self.feed))
 
 
-def local_route(job: str, feed: str) -> Any:
+def local_route(folder: str, job: str, feed: str) -> LocalRoute:
     """The route to a feed of this process."""
-    return LocalRoute(job, feed, os.getpid())
+    return LocalRoute(folder, job, feed, os.getpid())

@@ -67,6 +67,7 @@ class FeedNotices:
     """The notices of one run of a job."""
 
     def __init__(self, folder: str, job: str, run: str) -> None:
+        self.folder = folder
         self._files, root = resolve(absolute(folder))
         self._root = root.rstrip("/")
         self._folder = f"{self._root}/{safe_name(job)}/feeds"

@@ -28,6 +28,7 @@ from ...engine.feed_messages import Slice
 from .arrays import to_numpy
 from .intake import Intake
 from .link import FeedRoute
+from .models import FORGET, record_of
 from .torch_batches import torch_batches
 
 CLOSE_SECONDS = 30.0
@@ -52,6 +53,12 @@ class FeedHandle:
     """Of the whole feed, if the flow's inputs tell."""
     edits: tuple[tuple[int, int], ...] = ()
     """Batches that are not handed out: from the first number up to the second."""
+    fingerprint: str = ""
+    """Of flow and data."""
+    start: int = 0
+    """The first batch that readers hand out."""
+    model: str = ""
+    """The model that they go on from."""
 
     @property
     def batches(self) -> int | None:
@@ -70,6 +77,13 @@ class FeedHandle:
                 f"steps {steps} cannot be skipped", "give consecutive batches, range(first, end), from 0 on", self.name
             )
         return replace(self, edits=united(self.edits, [(steps.start, steps.stop)]))
+
+    def resume(self, model_uri: str) -> FeedHandle:
+        """The feed from where a model has come to: the one that ``Reader.commit`` was called with. Raises
+        ConfigurationError if it is not bound to this feed."""
+        path = self.route.folder
+        found = record_of(path, self.job, self.name, model_uri, self.batch_size, self.fingerprint)
+        return replace(self, start=found.step, model=model_uri)
 
     def reader(
         self, rank: int = 0, world_size: int = 1, *, prefetch_batches: int = 4, timeout: float | None = None
@@ -92,7 +106,7 @@ class Reader:
         self.world_size = world_size
         self.timeout = timeout
         self._prefetch = prefetch
-        self._start = 0
+        self._start = feed.start
         self._edits = feed.edits
         self._intake: Intake | None = None
         self._closed = False
@@ -198,10 +212,33 @@ class Reader:
         step = state.get("step")
         if not isinstance(step, int) or step < 0:
             raise ConfigurationError(f"the state names the step {step!r}", "load a state that state_dict() gave")
+        if self.feed.model and step != self.feed.start:
+            raise ConfigurationError(
+                f"the state is that of step {step}, but model {self.feed.model!r} has come to step {self.feed.start}",
+                "load the state that was saved with this model, or none",
+            )
         self._edits = united(self.feed.edits, [(int(first), int(end)) for first, end in state.get("skipped", ())])
         if self._intake is not None:
             self._intake.close(0.0)
         self._start, self._intake = step, None
+
+    # ------------------------------------------------------------------ models
+
+    def commit(self, model_uri: str) -> None:
+        """Bind a model that has seen all batches so far to the feed: ``feed.resume(model_uri)`` goes on behind them,
+        and ``ps.run(…, resume_model=model_uri)`` brings back what that needs. It costs nothing here: the checkpoint is
+        found and kept on other threads (``flush``). One rank's call suffices; others may call at the same step."""
+        self._join().commit(model_uri, self.step)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until all models are bound. Raises ConfigurationError if one was refused, because it is bound to another
+        step; TimeoutError after ``timeout`` seconds."""
+        if self._intake is not None:
+            self._intake.flush(timeout)
+
+    def forget(self, model_uri: str) -> None:
+        """Nobody goes on from this model any more: let go of its checkpoint."""
+        self._join().commit(model_uri, FORGET)
 
     # ------------------------------------------------------------------ the end
 

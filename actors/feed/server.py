@@ -16,20 +16,19 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from queue import SimpleQueue
 
-from ...coordinator.events import CheckpointRequested, Event
+from ...coordinator.events import Event
 from ...engine.errors import PenstockError
-from ...engine.feed_desk import DESKS, FeedDesk
+from ...engine.feed_desk import FeedDesk
 from ...engine.identity import TaskId
 from ...engine.plan import JobPlan
-from ..messages import UNKNOWN_TIME
 from ..transport.greeting import Caller
 from ..transport.listener import Listener
 from ..transport.sockets import let_calls_return, send_parts, shut
 from ..transport.tls import Certificate
 from ..transport.wire import GarbageError
+from .hosting import HostedFeeds
 from .notices import FeedNotices
 from .wire import ReplyWriter, Request, failure_parts, receive_request
 
@@ -50,8 +49,8 @@ class FeedServer:
         report: Callable[[Event], None],
         certificate: Certificate | None = None,
     ) -> None:
-        ask = partial(report, CheckpointRequested(UNKNOWN_TIME))
-        self._desks = {feed: DESKS.begin(plan.name, feed, ask) for feed in feeds_of(plan, task)}
+        self._feeds = HostedFeeds(plan, notices.folder, report, feeds_of(plan, task))
+        self._desks = self._feeds.desks
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
         self._closed = False
@@ -70,6 +69,7 @@ class FeedServer:
             for connection in self._connections:
                 shut(connection)
         self._listener.close()
+        self._feeds.close()
 
     def _door(self, caller: Caller, connection: socket.socket) -> None:
         desk = self._desks.get(caller.peer.vertex)

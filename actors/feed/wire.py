@@ -70,6 +70,7 @@ class ReplyNote(msgspec.Struct, frozen=True):
     answers: tuple[AnswerNote, ...] = ()
     reason: str = ""
     settled: bool = False
+    bound: tuple[tuple[str, str], ...] = ()
     failure: Failure | None = None
 
 
@@ -101,7 +102,7 @@ class ReplyWriter:
         """What to send."""
         pieces: list[Any] = []
         notes = tuple(self._note(answer, pieces) for answer in reply.answers)
-        note = msgspec.msgpack.encode(ReplyNote(reply.world, notes, reply.reason, reply.settled))
+        note = msgspec.msgpack.encode(ReplyNote(reply.world, notes, reply.reason, reply.settled, reply.bound))
         return [LENGTH.pack(len(note)), note, *pieces]
 
     def _note(self, answer: Answer[pa.RecordBatch], pieces: list[Any]) -> AnswerNote:
@@ -143,7 +144,7 @@ class ReplyReader:
             raise GarbageError(f"it answers what no feed does ({error})") from error
         if note.failure is not None:
             raise self._error(note.failure)
-        return Reply(note.world, tuple(self._answers(note.answers)), note.reason, note.settled)
+        return Reply(note.world, tuple(self._answers(note.answers)), note.reason, note.settled, note.bound)
 
     def _error(self, failure: Failure) -> PenstockError:
         return error_of(failure)

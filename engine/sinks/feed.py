@@ -123,6 +123,7 @@ class RunningFeedSink(Stateless):
         self._desk: FeedDesk = DESKS.of(context.job, context.operator)
         #: where the last snapshot was taken
         self._place: Place | None = None
+        self._first = 0
         self._desk.open(self._sequencer, context.wake)
 
     def _hashes(self, rows: pa.RecordBatch) -> Hashes:
@@ -157,11 +158,12 @@ class RunningFeedSink(Stateless):
         if found is None:
             return None
         state, self._place = found
+        self._first = state.first
         return write_state(state, self._lane, self._schema)
 
     def flush(self, checkpoint: CheckpointId) -> None:
         if self._place is not None:
-            self._desk.cut(checkpoint, self._place)
+            self._desk.cut(checkpoint, self._place, self._first)
         if len((run := self._digests.take()).digests):
             self._write(partial(self._desk.record, run, self._batch_size), run.digests.nbytes)
 

@@ -77,7 +77,7 @@ class Host:
     def checkpoint(self, checkpoint: CheckpointId) -> Any:
         found = self.desk.state()
         assert found is not None
-        self.desk.cut(checkpoint, found[1])
+        self.desk.cut(checkpoint, found[1], found[0].first)
         self.desk.committed(checkpoint)
         return found[0]
 
@@ -150,7 +150,7 @@ def test_process_that_takes_the_place_of_another_is_found_and_nothing_comes_twic
 
 def test_rank_says_what_it_waits_for(host: Host) -> None:
     host.rows(0, 15)
-    reader = host.handle.reader(timeout=0.8)
+    reader = host.handle.reader(timeout=2)
     with reader, pytest.raises(TimeoutError, match=r"rank 0 of 1 has waited .* batch 1 .* rows of the flow: 5 are"):
         take(reader, 2)
 

@@ -39,7 +39,8 @@ def read_world(
     def read(rank: int) -> None:
         reader = feed.reader(rank, ranks, timeout=timeout)
         try:
-            reader.load_state_dict({**reader.state_dict(), "step": start})
+            if start:
+                reader.load_state_dict({**reader.state_dict(), "step": start})
             for records in reader.iter_batches():
                 parts[rank].append(records.to_pylist())
                 if most is not None and len(parts[rank]) >= most:

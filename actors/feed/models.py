@@ -1,0 +1,201 @@
+"""Which checkpoint and which global batch belong to a saved model: the records of ``Reader.commit``.
+
+Rules:
+
+1. A record binds a model's name to a completed checkpoint of the job, and to a number of global batches that the model
+   has seen. It lies in ``<checkpoint folder>/<job>/models``.
+2. First the checkpoint is pinned in the job's log, then the record is written: a record never names a checkpoint that
+   is not kept. A name without a record is pinned again by whoever repeats the commit.
+3. A model is bound once. Bound again with the same number nothing happens; with another it is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import msgspec
+
+from ...coordinator.events import Event, PinRequested, UnpinRequested
+from ...coordinator.manifest import LogEntry, Manifest, Pinned, Unpinned
+from ...engine.errors import ConfigurationError, PenstockError
+from ...engine.identity import CheckpointId
+from ...engine.plan import JobPlan
+from ...engine.sinks.feed import FeedSink
+from ...engine.sources.files import absolute, make_durable, resolve, safe_name
+from ..messages import UNKNOWN_TIME
+from ..storage.log import read_log
+from ..storage.opening import open_store
+
+FORGET = -1
+"""In place of a number of batches: the model is to be forgotten."""
+
+PIN_SECONDS = 30.0
+ASK_AGAIN = 2.0
+PAUSE = 0.02
+
+
+class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One model. ``step``: the global batches that it has seen."""
+
+    format: int = 1
+    model: str
+    feed: str
+    step: int
+    batch_size: int
+    checkpoint: CheckpointId
+    fingerprint: str
+
+
+def pin_name(feed: str, model: str) -> str:
+    """The name under which the job's log keeps the checkpoint of a model."""
+    return f"model {model} of feed {feed}"
+
+
+class ModelBook:
+    """The records of one job."""
+
+    def __init__(self, folder: str, job: str) -> None:
+        self._files, root = resolve(absolute(folder))
+        self._folder = f"{root.rstrip('/')}/{safe_name(job)}/models"
+
+    def read(self, feed: str, model: str) -> ModelRecord | None:
+        """The record of a model; None if there is none."""
+        try:
+            with self._files.open_input_stream(self._path(feed, model)) as stream:
+                return msgspec.json.decode(stream.read(), type=ModelRecord)
+        except FileNotFoundError:
+            return None
+
+    def write(self, record: ModelRecord) -> None:
+        """Keep a record. Raises OSError."""
+        path = self._path(record.feed, record.model)
+        self._files.create_dir(self._folder, recursive=True)
+        aside = f"{self._folder}/.{uuid.uuid4().hex}"
+        with self._files.open_output_stream(aside) as stream:
+            stream.write(msgspec.json.encode(record))
+        self._files.move(aside, path)
+        make_durable(self._files, path)
+
+    def delete(self, feed: str, model: str) -> None:
+        """Forget a record, if there is one."""
+        with suppress(FileNotFoundError):
+            self._files.delete_file(self._path(feed, model))
+
+    def _path(self, feed: str, model: str) -> str:
+        digest = hashlib.sha256(f"{feed}\0{model}".encode()).hexdigest()[:32]
+        return f"{self._folder}/{digest}.json"
+
+
+class ModelBinder:
+    """Carries out commits, one after the other, on a thread. ``report``: to the job's coordinator."""
+
+    def __init__(self, plan: JobPlan, folder: str, report: Callable[[Event], None]) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._book = ModelBook(folder, plan.name)
+        self._report = report
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-models")
+
+    def bind(
+        self, feed: str, model: str, step: int, checkpoint: CheckpointId, done: Callable[[str | None], None]
+    ) -> None:
+        """Bind a model and tell ``done``: "" when it is bound, why it is refused, or None if the checkpoint is not kept
+        any more and a newer one must do."""
+        self._thread.submit(self._work, feed, model, step, checkpoint, done)
+
+    def close(self) -> None:
+        """Let what runs end and start nothing new."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _work(
+        self, feed: str, model: str, step: int, checkpoint: CheckpointId, done: Callable[[str | None], None]
+    ) -> None:
+        try:
+            done(self._forget(feed, model) if step == FORGET else self._bind(feed, model, step, checkpoint))
+        except (PenstockError, OSError) as error:
+            done(f"it could not be written down: {error}")
+
+    def _bind(self, feed: str, model: str, step: int, checkpoint: CheckpointId) -> str | None:
+        known = self._book.read(feed, model)
+        if known is not None:
+            return mismatch(model, known.step, step)
+        if not self._pin(pin_name(feed, model), checkpoint):
+            return None
+        size = sink_of(self._plan, feed).batch_size
+        fingerprint = self._plan.fingerprint
+        self._book.write(
+            ModelRecord(
+                model=model, feed=feed, step=step, batch_size=size, checkpoint=checkpoint, fingerprint=fingerprint
+            )
+        )
+        return ""
+
+    def _forget(self, feed: str, model: str) -> str:
+        self._book.delete(feed, model)
+        self._report(UnpinRequested(pin_name(feed, model), UNKNOWN_TIME))
+        return ""
+
+    def _pin(self, name: str, checkpoint: CheckpointId) -> bool:
+        """Pin it; False if it is not kept any more, or nobody answers."""
+        until, again = time.monotonic() + PIN_SECONDS, 0.0
+        while (now := time.monotonic()) < until:
+            if now >= again:
+                self._report(PinRequested(checkpoint, name, UNKNOWN_TIME))
+                again = now + ASK_AGAIN
+            entries = read_log(open_store(self._folder), self._plan.name)
+            if pins_of(entries).get(name) == checkpoint:
+                return True
+            if not any(isinstance(entry, Manifest) and entry.checkpoint == checkpoint for entry in entries):
+                return False
+            time.sleep(PAUSE)
+        return False
+
+
+def mismatch(model: str, known: int, step: int) -> str:
+    """Why a model that is bound to ``known`` batches cannot be bound to ``step``; "" if they are the same."""
+    if known == step:
+        return ""
+    return (
+        f"model {model!r} is bound to step {known} and cannot be bound to step {step}: give each model a name of its "
+        "own, or forget this one first"
+    )
+
+
+def pins_of(entries: Sequence[LogEntry]) -> dict[str, CheckpointId]:
+    """Who depends on which checkpoint, as a log says."""
+    found: dict[str, CheckpointId] = {}
+    for entry in entries:
+        if isinstance(entry, Pinned):
+            found[entry.name] = entry.checkpoint
+        elif isinstance(entry, Unpinned):
+            found.pop(entry.name, None)
+    return found
+
+
+def sink_of(plan: JobPlan, feed: str) -> FeedSink:
+    """The sink of a feed."""
+    found = plan.sinks[feed][1]
+    assert isinstance(found, FeedSink)
+    return found
+
+
+def record_of(folder: str, job: str, feed: str, model: str, batch_size: int, fingerprint: str) -> ModelRecord:
+    """The record of a model that this feed may go on from. Raises ConfigurationError."""
+    found = ModelBook(folder, job).read(feed, model)
+    if found is None:
+        raise ConfigurationError(
+            f"model {model!r} is not bound to feed {feed!r} of job {job!r} in {folder}",
+            "name a model that reader.commit() was called for, and flushed, with this checkpoint folder",
+        )
+    if (found.batch_size, found.fingerprint) != (batch_size, fingerprint):
+        raise ConfigurationError(
+            f"model {model!r} was trained on another flow, other data, or global batches of another size than "
+            f"{batch_size}",
+            "run the flow that it was trained on, with the same batch size",
+        )
+    return found

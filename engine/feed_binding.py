@@ -1,0 +1,80 @@
+"""Commits of models that are under way at a feed's desk, and which checkpoint each may name. Guarded by the desk.
+
+Rules:
+
+1. A model that has seen so many batches goes on from any completed checkpoint that still holds the next one. The rank
+   that commits says that it has taken no more than these until the answer comes, so the newest one always does.
+2. There may be none yet, or it may be deleted before it is pinned: then a newer one is wanted.
+3. An outcome is told to whoever asks, as often as it is asked for. Several ranks may commit the same; whoever names
+   another number of batches for the model is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from .identity import CheckpointId
+
+Commit: TypeAlias = tuple[str, int]
+"""A model's name, and how many batches it has seen; -1: it is to be forgotten."""
+
+Bind: TypeAlias = Callable[[str, int, CheckpointId, Callable[[str | None], None]], None]
+"""Binds a model to (batches, checkpoint) and tells, from any thread: "" when that is done, why it is refused, or None
+if the checkpoint is not kept any more."""
+
+
+class Bindings:
+    """See the module's rules. ``told``: takes an outcome, and the lock, on another thread."""
+
+    def __init__(self, told: Callable[[Commit, str | None], None]) -> None:
+        #: set by whoever hosts the desk
+        self.bind: Bind | None = None
+        self._told = told
+        #: by checkpoint that is not known to be complete: the first batch that it holds
+        self._cuts: dict[CheckpointId, int] = {}
+        self._newest: tuple[CheckpointId, int] | None = None
+        #: None: under way
+        self._outcomes: dict[Commit, str | None] = {}
+
+    def opened(self) -> None:
+        """The operator begins anew: what is known of its cuts may be nothing any more."""
+        self._cuts, self._newest = {}, None
+
+    def cut(self, checkpoint: CheckpointId, first: int) -> None:
+        """A checkpoint was cut that holds the batches from ``first`` on."""
+        self._cuts[checkpoint] = first
+
+    def committed(self, checkpoint: CheckpointId) -> None:
+        """It stands in the log."""
+        first = self._cuts.get(checkpoint)
+        if first is not None:
+            self._newest = (checkpoint, first)
+        self._cuts = {known: batch for known, batch in self._cuts.items() if known > checkpoint}
+
+    def outcome(self, commit: Commit, outcome: str | None) -> None:
+        """What came of a commit; None: its checkpoint was gone."""
+        if outcome is not None:
+            self._outcomes[commit] = outcome
+            return
+        self._outcomes.pop(commit, None)
+        self._newest = None
+
+    def note(self, commits: Sequence[Commit]) -> tuple[tuple[str, str], ...]:
+        """Begin what has not begun; what is known of each that has ended."""
+        for commit in commits:
+            model, step = commit
+            newest = self._newest
+            if commit in self._outcomes or self.bind is None or newest is None or 0 <= step < newest[1]:
+                continue
+            if step < 0:
+                self._outcomes = {known: said for known, said in self._outcomes.items() if known[0] != model}
+            self._outcomes[commit] = None
+            self.bind(model, step, newest[0], partial(self._told, commit))
+        known = ((commit[0], self._outcomes.get(commit)) for commit in commits)
+        return tuple((model, outcome) for model, outcome in known if outcome is not None)
+
+    def wants_checkpoint(self, commits: Sequence[Commit]) -> bool:
+        """Whether a newer checkpoint has to be taken first."""
+        return any(commit not in self._outcomes for commit in commits)
