@@ -54,6 +54,18 @@ def test_stopped_job_goes_on_from_its_savepoint(tmp_path, monkeypatch):
     assert sorted(ds.dataset("out").to_table()["x"].to_pylist()) == list(range(400))
 
 
+def test_training_loop_reads_the_feed_and_binds_its_models(tmp_path, monkeypatch):
+    [snippet] = [found for found in scripts() if "reader.commit" in found]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "events").mkdir()
+    pq.write_table(pa.table({"value": range(1100)}), tmp_path / "events" / "one.parquet")
+    names = {"ps": penstock}
+    exec(snippet.replace("ps.run(", "ps.run_local("), names)
+    assert names["reader"].step == 5
+    assert names["job"].status().state == "finished"
+    assert names["feed"].resume("models/4").start == 4
+
+
 def test_script_has_about_ten_lines():
     assert len([line for line in script().splitlines() if line.strip()]) <= 10
 
