@@ -12,6 +12,7 @@ coordinator. Both sides end a set when its rows are visible in the output. What 
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator
@@ -108,7 +109,10 @@ def rows_of(where: str, run: Run) -> list[Row]:
 
 
 def main() -> None:
-    rows = rows_of("embedded", ps.run_local) + rows_of("on Ray", ps.run)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--no-ray", action="store_true", help="leave out what needs Ray")
+    with_ray = not parser.parse_args().no_ray
+    rows = rows_of("embedded", ps.run_local) + (rows_of("on Ray", ps.run) if with_ray else [])
     report(rows, results_folder() / "job_barrier.json")
 
 

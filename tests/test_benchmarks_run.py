@@ -20,6 +20,7 @@ COLUMNS = {"work", "peer", "ours", "theirs", "unit", "ratio", "spread", "aim", "
     [
         ("barrier", ()),
         ("coordinator", ()),
+        ("job_barrier", ("--no-ray",)),
         ("plan", ()),
         ("scheduler", ()),
         ("transport", ("--no-ray",)),
