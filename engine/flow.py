@@ -321,6 +321,8 @@ class Stream(Joins, Sequences):
         self,
         batch_size: int,
         *,
+        seed: int = 0,
+        shuffle: int | None = None,
         drop_last: bool = False,
         room: int | None = None,
         keep: int = 0,
@@ -329,6 +331,7 @@ class Stream(Joins, Sequences):
         """End the stream in a feed: training ranks read it in global batches of ``batch_size`` rows, the same whatever
         their number (``job.feed(name).reader(rank, world_size)``).
 
+        ``shuffle``: rows of a window in which they are shuffled first, by ``seed`` (:meth:`shuffle`).
         ``drop_last``: a last batch that is not full is left out. ``room``: rows that may wait for the slowest rank, by
         default 16 batches, and at least 128 Ki rows. ``keep``: rows that are kept after all ranks have taken them, for
         a rank that comes back with an older model.
@@ -336,7 +339,8 @@ class Stream(Joins, Sequences):
         if self.flow.order != "deterministic":
             raise FlowError("a feed of a flow without an order", 'build it with order="deterministic"', name)
         sink = FeedSink.of(name, batch_size, drop_last, room, keep)
-        self.flow.attach(sink, self if self.is_gathered else self.gather(), name=name)
+        stream = self if shuffle is None else self.shuffle(shuffle, seed=seed)
+        self.flow.attach(sink, stream if stream.is_gathered else stream.gather(), name=name)
 
     def collect(self, name: str) -> None:
         """Keep the rows in memory: ``ps.run_local(flow).result(name)``."""

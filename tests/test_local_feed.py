@@ -271,6 +271,17 @@ def test_what_cannot_be_is_refused():
     job.shutdown()
 
 
+def test_rows_are_shuffled_by_the_seed_first():
+    def batches(seed, ranks):
+        job = ps.run_local(flow_of("filter", shuffle=100, seed=seed), parallelism=ranks)
+        return [[row["n"] for row in batch] for batch in read_world(job.feed(), ranks)]
+
+    found = batches(1, 1)
+    assert found == batches(1, 3)
+    assert found != batches(2, 1)
+    assert sorted(n for batch in found for n in batch) == [n for n in range(SPLITS * ROWS) if n % 3]
+
+
 def test_explain_says_who_sets_the_pace():
     text = flow_of("filter").explain()
     assert "paced by its readers" in text
