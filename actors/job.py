@@ -310,7 +310,8 @@ class Job(JobFace):
         try:
             if self.tie is Tie.OWNER:
                 clean_outputs(self.plan, self.folder, self._generation)
-            self._audit = audit_job(self.plan, self.folder, self.status())
+            if self._known is not None:  # else its coordinator never came to life, and whoever asked has been told
+                self._audit = audit_job(self.plan, self.folder, self.status())
         except PenstockError as error:
             _log.warning("%s", error)
         finally:
