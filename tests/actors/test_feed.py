@@ -84,6 +84,8 @@ def test_ranks_notice_nothing_of_processes_that_are_killed(jobs: Any) -> None:
     for step, batch in enumerate(batches := expected()):
         found.append([row for each in slices for row in next(each).to_pylist()])
         assert found[-1] == batch
+        if step == 1:
+            readers[0].commit("model")
         if step == 3:
             job.kill_task(TaskId("gather-1", 0))
         if step == 6:
@@ -91,6 +93,8 @@ def test_ranks_notice_nothing_of_processes_that_are_killed(jobs: Any) -> None:
         if step == 9:
             job.kill_coordinator()
     assert [next(each, None) for each in slices] == [None, None]
+    readers[0].flush(PATIENCE)
+    assert job.feed().resume("model").start == 2
     assert len(found) == len(batches)
     for reader in readers:
         reader.close()
