@@ -10,11 +10,8 @@ Rules:
 
 from __future__ import annotations
 
-import atexit
 import os
 import secrets
-import shutil
-import tempfile
 from contextlib import suppress
 from typing import Any
 
@@ -22,7 +19,6 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from ..coordinator.restoring import Snapshot
-from ..coordinator.settings import Settings
 from ..engine.errors import ConfigurationError
 from ..engine.plan import JobPlan
 from .admission import admit, options_of
@@ -34,7 +30,7 @@ from .environment import NAMESPACE
 from .job import Job, Tie
 from .messages import Seat, spare_seat
 from .plans import share_plan
-from .resuming import Place
+from .resuming import Place, temporary_place
 from .runtime import DEFAULT_RUNTIME, Runtime
 from .transport.dialling import Secrets
 from .transport.tls import make_certificate
@@ -67,13 +63,7 @@ def _temporary_place() -> Place:
             "this cluster has several machines, and no checkpoint folder was given that all of them see",
             'pass checkpoints=ps.Checkpoints("/shared/folder")',
         )
-    folder = tempfile.mkdtemp(prefix="penstock-")
-
-    def release() -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(release)  # for scripts that neither wait for the job nor shut it down
-    return Place(folder, Settings(interval=None), release, stays=False)
+    return temporary_place()
 
 
 def _refuse_taken_name(job: str) -> None:

@@ -11,8 +11,8 @@ Rules:
 3. What is spilled does not count: it is memory-mapped, and the system takes its pages back when it needs them. Nor does
    what sorting, merging and emitting take for a moment: about two to four times what the operator holds.
 4. The folder is made with the first file and removed by ``release``. After it nothing is held and no file is left,
-   however the task has ended. If nobody says ``release`` it goes with the object, or with the process at the latest,
-   unless that is killed.
+   however the task has ended. If nobody says ``release`` it goes with the object, or with the process at the latest;
+   if that is killed, the next process that spills removes it (``spill_folders.py``).
 5. Accounts may be used from several threads.
 """
 
@@ -32,6 +32,7 @@ import pyarrow as pa
 from ..errors import InternalError, StorageError
 from ..write_behind import WriteBehind
 from .spill import ArrowSpillFile, blaming_disk
+from .spill_folders import SpillFolder
 
 DEFAULT_BUDGET = 512 * 1024 * 1024
 """Bytes that the operators of one task hold before they spill, unless the run says otherwise."""
@@ -154,11 +155,12 @@ class TaskMemory:
             if self._folder is None:
                 with blaming_disk("make the spill folder", self._given or tempfile.gettempdir(), operator):
                     if self._given is None:
-                        self._folder = tempfile.mkdtemp(prefix="penstock-spill-")
+                        own = SpillFolder()
+                        self._folder, self._removal = own.path, finalize(self, own.remove)
                     else:
                         os.makedirs(self._given, exist_ok=True)
                         self._folder = self._given
-                self._removal = finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+                        self._removal = finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
             return self._folder
 
     @property
