@@ -82,7 +82,7 @@ def test_job_that_is_suspended_again_and_again_gives_the_same_rows(tmp_path, und
     for number, parallelism in enumerate((2, 3, 1)):
         checkpoints = every(tmp_path / f"state-{number}")
         options = {"parallelism": parallelism, "checkpoints": checkpoints, "from_snapshot": saved, "threads": number}
-        job = ps.run_local(flow(tmp_path / "out", PACE), **options)
+        job = ps.run_local(flow(tmp_path / "out", PACE / 4), **options)
         job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
         saved = job.stop(timeout=PATIENCE).path
     ps.run_local(flow(tmp_path / "out"), checkpoints=tmp_path / "last", from_snapshot=saved).wait(PATIENCE)

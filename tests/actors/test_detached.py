@@ -21,7 +21,10 @@ from support.ray_jobs import expected, gather_flow, written
 
 pytestmark = pytest.mark.ray
 
-PACE = 2500.0
+PACE = 900.0
+"""Rows per second: the job lasts for ten seconds, in which another script has to come and go."""
+SLOW = 200.0
+"""For jobs that the test ends itself."""
 """Rows per second: the flow has 9 600, so a paced job runs for four seconds."""
 
 PATIENCE = 60.0
@@ -110,7 +113,7 @@ def test_detached_job_goes_on_when_its_script_has_ended_and_another_waits_for_it
 def test_detached_job_survives_an_interrupt_and_recovers_without_anybody(
     cluster: str, household: Household, tmp_path: Path
 ) -> None:
-    script = other_script(household, tmp_path, cluster, "detached and waiting", rate=1200)
+    script = other_script(household, tmp_path, cluster, "detached and waiting", rate=600)
     script.interrupt()
     assert script.wait().stderr.splitlines() == ["penstock: interrupted"]
     job = attach("gather", address=cluster)
@@ -143,7 +146,7 @@ def test_guest_learns_how_a_job_has_ended_that_its_owner_put_away(
 
 
 def test_suspended_job_goes_on_from_its_savepoint_in_another_folder(cluster: str, tmp_path: Path) -> None:
-    flow = gather_flow(tmp_path / "out", PACE)
+    flow = gather_flow(tmp_path / "out", SLOW)
     with run(flow, checkpoints=ps.Checkpoints(tmp_path / "state", every="200ms")) as job:
         job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
         saved = job.stop(savepoint=tmp_path / "mine", timeout=PATIENCE)
@@ -157,7 +160,7 @@ def test_suspended_job_goes_on_from_its_savepoint_in_another_folder(cluster: str
 
 @pytest.mark.chaos
 def test_stop_is_asked_for_again_when_the_coordinator_dies(cluster: str, tmp_path: Path) -> None:
-    job = detached(tmp_path, runtime=ps.Runtime())
+    job = detached(tmp_path, rate=SLOW, runtime=ps.Runtime())
     job.wait_until(lambda status: status.checkpoints_completed >= 1, PATIENCE)
     job.kill_coordinator()
     saved = job.stop(drain=True, timeout=PATIENCE)
@@ -169,7 +172,7 @@ def test_stop_is_asked_for_again_when_the_coordinator_dies(cluster: str, tmp_pat
 def test_processes_leave_when_their_coordinator_is_not_heard_of(cluster: str, tmp_path: Path) -> None:
     import ray
 
-    job = detached(tmp_path, rate=200)
+    job = detached(tmp_path, rate=SLOW)
     job.wait_until(lambda status: status.state == "running", PATIENCE)
     pids = [identity.pid for identity in job.identities().values()]
     ray.kill(job._coordinator)
@@ -192,7 +195,7 @@ def test_coordinator_of_a_job_that_is_over_leaves_after_its_lease(cluster: str, 
 
 
 def test_name_of_a_detached_job_is_free_when_it_is_over(cluster: str, tmp_path: Path) -> None:
-    job = detached(tmp_path, rate=PACE)
+    job = detached(tmp_path, rate=SLOW)
     job.wait_until(lambda status: status.checkpoints_completed >= 1, PATIENCE)
     with pytest.raises(ConfigurationError, match="a job named 'gather' is running"):
         detached(tmp_path)
@@ -214,7 +217,7 @@ def test_command_line_lists_explains_saves_and_stops_a_running_job(cluster: str,
         return done.output
 
     assert "no job runs on this cluster" in penstock("list")
-    job = detached(tmp_path, rate=1000, runtime=ps.Runtime())
+    job = detached(tmp_path, rate=SLOW, runtime=ps.Runtime())
     job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
     assert re.search(r"gather: running, checkpoint 1\.\d+ \(of \d+\), restarts 0, detached", penstock("list"))
     shown = penstock("status", "gather")
@@ -231,7 +234,7 @@ def test_command_line_lists_explains_saves_and_stops_a_running_job(cluster: str,
 
 
 def test_command_line_cancels_a_job(cluster: str, tmp_path: Path) -> None:
-    job = detached(tmp_path, rate=1000, runtime=ps.Runtime())
+    job = detached(tmp_path, rate=SLOW, runtime=ps.Runtime())
     job.wait_until(lambda status: status.checkpoints_completed >= 1, PATIENCE)
     done = CliRunner().invoke(app, ["cancel", "gather", "--address", cluster])
     assert done.exit_code == 0, done.output
