@@ -12,7 +12,7 @@ import pytest
 
 from support.processes import Done, Household, Process
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 RATE = "40000"
 """Rows per second. Faster than the demo, and slow enough for two checkpoints before the end."""

@@ -24,7 +24,7 @@ from penstock.jobs.flights_reference import compare
 from penstock.jobs.local_run import run_local
 from support import spark_stage
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> Staged:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=540,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
