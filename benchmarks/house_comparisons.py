@@ -75,7 +75,7 @@ def velox(full: bool) -> Iterator[Comparison]:
         asked = {"work": work, "folder": folder}
         yield Comparison(
             "velox",
-            f"{OPERATOR_NAMES.get(work, work)}, batches of {BATCH // 1024} Ki in memory, one thread (CPU time)",
+            f"{OPERATOR_NAMES.get(work, work)}, batches of {BATCH // 1024} Ki in memory, one thread",
             "Velox",
             Spec(OURS, "operators_ours.py", asked),
             Spec("velox", "operators_velox.py", asked),
