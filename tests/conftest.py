@@ -23,6 +23,7 @@ tests, simulations and everything else in this process have one try.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
@@ -68,6 +69,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # a shell without job control starts so what is to run beside it, and no program below would see a Ctrl-C
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # with it every worker process of Ray compiles all modules anew
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
