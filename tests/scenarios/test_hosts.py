@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_job_across_two_hosts_survives_a_cable_that_is_cut_for_a_while(tmp_path:
     path = os.pathsep.join(filter(None, [TESTS, os.environ.get("PYTHONPATH")]))
     environment = {"PYTHONPATH": path, "RAY_ADDRESS": None, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": None}
     with two_hosts() as (first, second), Household(tmp_path) as household:
-        ray = ("python", "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", "--num-cpus=2")
+        ray = (sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", "--num-cpus=2")
         memory = "--object-store-memory=100000000"
         head = (f"--node-ip-address={first.address}", "--head", f"--port={PORT}", "--include-dashboard=false", memory)
         address = f"{first.address}:{PORT}"
@@ -48,7 +49,9 @@ def test_job_across_two_hosts_survives_a_cable_that_is_cut_for_a_while(tmp_path:
         worker = (f"--node-ip-address={second.address}", f"--address={address}", memory)
         household.start(*second.command(*ray, *worker), cwd=tmp_path, **environment).wait_line("Ray runtime started")
 
-        script = household.start(*first.command("python", "script.py", address, str(out)), cwd=tmp_path, **environment)
+        script = household.start(
+            *first.command(sys.executable, "script.py", address, str(out)), cwd=tmp_path, **environment
+        )
         assert script.wait_line("^hosts").split()[1:] == [first.address, second.address]
         second.plug(False)
         script.wait_line("noticed")
