@@ -118,7 +118,8 @@ def run_leasing_job(folder: Path, facts: dict[str, Any]) -> None:
         flow.from_spark(frame, handoff="lease", name="rows", rate=150.0).write_parquet(folder / "out")
         job = ps.run(flow, checkpoints=settings)
         job.wait_spark_released(DEADLINE)
-    facts["running_without_spark"] = job.status().state == "running" and job.spark_released
+    status = job.wait_until(lambda status: status.state == "running", DEADLINE)  # Spark may have stopped before it ran
+    facts["running_without_spark"] = status.state == "running" and job.spark_released
     job.checkpoint(DEADLINE)
     job.kill_task(job.tasks()[0])
     job.wait(DEADLINE)
