@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.engine.operators import Aggregate, SortKey, WindowFunction
     from penstock.engine.plan_task import PlanTask
     from penstock.jobs.local_run import LocalJob, run_local
+    from penstock.jobs.replay import ReplayedBatch, replay
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,7 @@ __all__ = [
     "Job",
     "LocalJob",
     "PlanTask",
+    "ReplayedBatch",
     "Runtime",
     "Savepoint",
     "SortKey",
@@ -50,6 +52,7 @@ __all__ = [
     "field",
     "index",
     "list_jobs",
+    "replay",
     "run",
     "run_local",
     "spark",
@@ -62,6 +65,7 @@ _HOMES = {
     "Job": "penstock.actors.job",
     "LocalJob": "penstock.jobs.local_run",
     "PlanTask": "penstock.engine.plan_task",
+    "ReplayedBatch": "penstock.jobs.replay",
     "Runtime": "penstock.actors.runtime",
     "Savepoint": "penstock.actors.job_face",
     "SortKey": "penstock.engine.operators",
@@ -70,6 +74,7 @@ _HOMES = {
     "attach": "penstock.actors.launch",
     "field": "penstock.engine.expressions",
     "list_jobs": "penstock.actors.launch",
+    "replay": "penstock.jobs.replay",
     "run": "penstock.actors.launch",
     "run_local": "penstock.jobs.local_run",
 }

@@ -8,7 +8,7 @@ and what a reader of the outputs finds. A row too few is a gap, a row too many a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
@@ -18,7 +18,8 @@ from ..coordinator.statistics import JobStatus
 from ..engine.errors import ConfigurationError
 from ..engine.operators.protocol import LANE
 from ..engine.plan import JobPlan, SourcePlan
-from ..engine.rounds import split_of
+from ..engine.rounds import split_of, splits_of_lane
+from ..engine.sources.repeated import again
 from .snapshots import SnapshotFiles
 from .storage.log import read_log
 from .storage.opening import open_store
@@ -161,30 +162,40 @@ def _audit_source(plan: JobPlan, source: SourcePlan, cursors: pa.Table | None, f
     """A finished job must have read every split to its end; the counters must agree with the cursors at any time."""
     if source.id in plan.fed:  # the cursors are all that is known of what was fed, and went
         return SourceAudit(source.id, (), _sum(cursors), 0, 0)
-    read: list[int | None] = [0] * len(source.splits)
+    epochs = plan.epochs.count if plan.epochs is not None and source.repeats else 1
+    planned = [again(split, epoch) for epoch in range(epochs) for split in source.splits]
+    read: list[int | None] = [0] * len(planned)
     gaps = repeats = needless = 0
     lanes_left: set[int] = set()
     for cursor in [] if cursors is None else cursors.to_pylist():
-        lane = [split_of(cursor[LANE], ordinal, plan.lanes) for ordinal in range(cursor["ordinal"] + 1)]
+        lane = list(_splits_up_to(cursor[LANE], cursor["ordinal"], len(source.splits), plan.lanes, source.repeats))
         for at in lane[:-1]:
-            read[at] = source.splits[at].rows
+            read[at] = planned[at].rows
         if cursor.get("needless"):
             lanes_left.add(cursor[LANE])
-        if lane[-1] < len(read):
+        if lane and lane[-1] < len(read):
             read[lane[-1]] = cursor["row"]
         covered = [read[at] for at in lane if at < len(read)]
         if None not in covered:
             difference = sum(rows or 0 for rows in covered) - cursor["rows"]
             gaps, repeats = gaps + max(0, difference), repeats + max(0, -difference)
-    splits = tuple(SplitAudit(split.id, split.rows, rows) for split, rows in zip(source.splits, read, strict=True))
+    splits = tuple(SplitAudit(split.id, split.rows, rows) for split, rows in zip(planned, read, strict=True))
     if finished:
         for at, split in enumerate(splits):
             missing = 0 if split.planned is None else max(0, split.planned - (split.read or 0))
-            if at % plan.lanes in lanes_left:
+            if at % len(source.splits) % plan.lanes in lanes_left:
                 needless += missing
             else:
                 gaps += missing
     return SourceAudit(source.id, splits, _sum(cursors), gaps, repeats, needless)
+
+
+def _splits_up_to(lane: int, last: int, count: int, lanes: int, repeats: bool) -> Iterator[int]:
+    """The positions of a lane's splits up to the ``last``-th one, those of all epochs one behind the other."""
+    mine = splits_of_lane(lane, count, lanes)
+    for ordinal in range(last + 1 if mine or not repeats else 0):
+        epoch, inside = divmod(ordinal, mine) if repeats else (0, ordinal)
+        yield epoch * count + split_of(lane, inside, lanes)
 
 
 def _sum(table: pa.Table | None) -> int:

@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -35,6 +36,7 @@ from .calls import unsealed
 from .coordinator_files import CoordinatorFiles
 from .coordinator_host import CoordinatorHost
 from .departure import Departure, LastWords
+from .draining import DrainWatch
 from .driver_calls import RayDriverCalls
 from .feed.notices import FeedNotices, how_it_ended, run_of
 from .logs import JobLog, write_json_lines
@@ -76,6 +78,8 @@ class CoordinatorOptions:
     """When a split is poison, and what is done about it."""
     telling: Telling = DEFAULT_TELLING
     """How often figures go to Ray's metrics, and what is logged."""
+    notice: float | None = None
+    """Seconds that a process has which is told to end; None: nobody asks Ray whether a node is drained."""
     secrets: Secrets | None = None
     """What whoever reads the job's feeds must know."""
 
@@ -100,7 +104,14 @@ class CoordinatorActor:
             calls = RayDriverCalls(drivers, partial(neighbours_of, plan), me, post)
             tasks = plan.tasks()
             spares = [seat for seat in drivers if seat not in set(tasks)]
-            self._supervisor = Supervisor(tasks, calls, spares, options.period or 0.0, options.poison)
+            self._supervisor = Supervisor(
+                tasks,
+                calls,
+                spares,
+                options.period or 0.0,
+                options.poison,
+                math.inf if options.notice is None else options.notice,
+            )
             return self._supervisor
 
         self._host = CoordinatorHost(
@@ -118,6 +129,7 @@ class CoordinatorActor:
         self._host.start()
         if options.detached:
             self._departure.start()
+        self._draining = None if options.notice is None else DrainWatch(self._host.post)
         self._figures = JobFigures(plan.name)
         period = options.telling.metrics
         self._reporter = None if period is None else Reporter(self._look, period)
@@ -224,6 +236,8 @@ class CoordinatorActor:
         """End the thread and let what is being stored end."""
         if self._reporter is not None:
             self._reporter.close()
+        if self._draining is not None:
+            self._draining.close()
         self._host.close()
 
 

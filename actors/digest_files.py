@@ -9,6 +9,7 @@ Rules:
    one before it held, which is then removed. So there are as many files as chunks, and one more for each restart.
 2. A file is complete before the checkpoint that covers it is: a feed that goes on from a checkpoint leaves no gap.
 3. Batches may stand in several files; they should not contradict each other (``batch_digests.merged``).
+4. A file without its end is being written, or its writer was killed: no checkpoint covers it, and nobody reads it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,6 @@ from pyarrow import fs, ipc
 
 from ..engine.batch_digests import DigestRun, Recorded, merged
 from ..engine.errors import ConfigurationError, StorageError
-from ..engine.feed_desk import DESKS
-from ..engine.plan import JobPlan
 from ..engine.sources.files import absolute, make_durable, resolve, safe_name, storage_error
 
 CHUNK = 4096
@@ -92,9 +91,9 @@ class DigestFiles:
             try:
                 with self._filesystem.open_input_file(info.path) as file, ipc.open_file(file) as reader:
                     table = reader.read_all()
-            except FileNotFoundError:
-                continue  # a running job has replaced it
-            except (OSError, pa.ArrowInvalid) as error:
+            except (FileNotFoundError, pa.ArrowInvalid):
+                continue  # a running job has replaced it, or rule 4
+            except OSError as error:
                 raise StorageError(f"{info.path} cannot be read: {error}", "restore it, or remove it") from error
             runs.append(DigestRun(int(found[1]), table.column("digest").to_numpy()))
             sizes.add(int((table.schema.metadata or {}).get(_BATCH_SIZE, b"0")))
@@ -107,12 +106,6 @@ class DigestFiles:
             known = ", ".join(map(str, sorted(sizes)))
             raise ConfigurationError(f"{self._url} records batches of {known} rows", "use a folder for each batch size")
         return merged(runs), sizes.pop()
-
-
-def record_orders(plan: JobPlan, folder: str) -> None:
-    """Let the feeds of a job record their order below its checkpoint folder, if they run in this process."""
-    for feed in plan.feeds:
-        DESKS.of(plan.name, feed).record = DigestFiles(folder, plan.name, feed).record
 
 
 def recorded_feeds(folder: str | os.PathLike[str]) -> list[tuple[str, str]]:

@@ -85,7 +85,8 @@ class DriverActor:
         write_json_lines(telling.log_level, job=self._plan.name, task=str(options.seat))
         self._log = TaskLog(self._plan.name)
         incarnation = f"{time.time_ns()}-{os.getpid()}"
-        self._identity = Identity(options.seat, incarnation, os.getpid(), ray.util.get_node_ip_address())
+        where = ray.util.get_node_ip_address(), ray.get_runtime_context().get_node_id()
+        self._identity = Identity(options.seat, incarnation, os.getpid(), *where)
         self._coordinator: Address = None
         self._over = threading.Event()
         #: when the coordinator last asked

@@ -217,7 +217,8 @@ class TaskFigures:
             plan, lanes = self._plan.sources[source], self._plan.lanes
             mine = lanes_of(task.subtask, self._plan.stages[task.vertex].parallelism, lanes)
             rows = [split.rows for number, split in enumerate(plan.splits) if number % lanes in mine]
-            self._planned[key] = None if None in rows else sum(each or 0 for each in rows)
+            often = self._plan.epochs.count if plan.repeats and self._plan.epochs else 1
+            self._planned[key] = None if None in rows else often * sum(each or 0 for each in rows)
         return self._planned[key]
 
 

@@ -70,6 +70,9 @@ class Identity:
     incarnation: str
     pid: int
     node: str
+    """The node's address."""
+    node_id: str = ""
+    """Ray's name for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +208,23 @@ class Beat:
     """Time to see who is still there."""
 
 
+@dataclass(frozen=True, slots=True)
+class NodesDraining:
+    """Ray takes nodes away. ``left``: seconds by node, of all that are on their way out now."""
+
+    left: Mapping[str, float]
+
+
 ProcessMessage: TypeAlias = (
-    ProcessAppeared | ProcessGone | AttemptAccepted | CallFailed | TaskLost | TaskFailed | SplitBegun | Beat
+    ProcessAppeared
+    | ProcessGone
+    | AttemptAccepted
+    | CallFailed
+    | TaskLost
+    | TaskFailed
+    | SplitBegun
+    | Beat
+    | NodesDraining
 )
 CoordinatorMessage: TypeAlias = Event | ProcessMessage | Asked | Closed
 

@@ -51,7 +51,8 @@ class Runtime:
     """Whether such a split is skipped instead. ``job.status().skipped`` says which were."""
     preemption: Duration | None = None
     """A driver's process that gets SIGTERM has so long until it must end: a checkpoint is taken at once, and its tasks
-    go on from it in another process. None: SIGTERM is a death like any other."""
+    go on from it in another process; so has one whose node Ray drains, but no longer than till the node's deadline.
+    None: SIGTERM is a death like any other, and so is the end of a node."""
     spread: bool = False
     """Whether the processes are spread over the nodes of the cluster, or packed where there is room."""
     wait_for_resources: bool = False

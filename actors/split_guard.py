@@ -17,6 +17,7 @@ import pyarrow as pa
 from ..coordinator.splits import SplitName
 from ..engine.plan import JobPlan
 from ..engine.sources.protocol import Split
+from ..engine.sources.repeated import again
 
 
 class SplitGuard:
@@ -66,6 +67,11 @@ class GuardedSplit:
     def rows(self) -> int | None:
         """The split's own; not known of one that is skipped, which may have been read in part."""
         return None if self._guard.is_skipped(self._name) else self._split.rows
+
+    def again(self, epoch: int) -> GuardedSplit:
+        """The split as it is read in a later epoch: it may be poison there alone."""
+        found = again(self._split, epoch)
+        return GuardedSplit(found, SplitName(self._name.source, found.id), self._guard)
 
     def open(self, start: int) -> Iterator[pa.RecordBatch]:
         """The rows, unless the split is skipped."""

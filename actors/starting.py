@@ -121,6 +121,7 @@ def _start(plan: JobPlan, place: Place, runtime: Runtime, snapshot: Snapshot | N
         runtime.lease_seconds or 0.0,
         runtime.poison,
         runtime.telling,
+        runtime.notice_seconds,
         Secrets(token, certificate),
     )
     coordinator = coordinator_actor_class().options(name=coordinator_name(plan.name), namespace=NAMESPACE, **life)

@@ -10,6 +10,8 @@ that is what the supervisor finds out, from whichever sign comes first:
 - it does not answer: at every beat each process is asked for a sign of life, and one that has not answered ``MISSES``
   beats in a row is hung, or stopped, or behind a network that is gone. It is replaced.
 
+A process on a node that Ray drains is told to leave, as one that gets SIGTERM says of itself (``draining``).
+
 Rules:
 
 1. An attempt is lost when the incarnation that accepted it is gone, and is reported lost once for that.
@@ -24,22 +26,25 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ..coordinator.commands import DeployTask, ReplaceProcess
 from ..coordinator.events import Event, ProcessReady, TaskFailed, TaskLost
-from ..coordinator.notices import SplitSkipped
+from ..coordinator.notices import NoticeGiven, SplitSkipped
 from ..coordinator.poison import PoisonPolicy, PoisonWatch
 from ..coordinator.splits import SplitName
 from ..engine.identity import Attempt, TaskId
+from .draining import Draining
 from .messages import (
     UNKNOWN_TIME,
     AttemptAccepted,
     Beat,
     CallFailed,
     Identity,
+    NodesDraining,
     Order,
     ProcessAppeared,
     ProcessGone,
@@ -111,8 +116,10 @@ class Supervisor:
         spares: Iterable[Seat] = (),
         period: float = 0.0,
         poison: PoisonPolicy = DEFAULT_POISON,
+        notice: float = math.inf,
     ) -> None:
         self._calls = calls
+        self._draining = Draining(notice)
         self._poison = PoisonWatch(poison)
         self._period = period
         self._seats: dict[Seat, _SeatState] = {task: _SeatState(task) for task in tasks}
@@ -164,6 +171,8 @@ class Supervisor:
                 return [self._failed(message)]
             case Beat():
                 return self._beat()
+            case NodesDraining(left):
+                return self._leave(left)
 
     # ------------------------------------------------------------------ signs
 
@@ -232,6 +241,23 @@ class Supervisor:
         self._calls.replace(seat)
         return events
 
+    def _leave(self, left: Mapping[str, float]) -> list[Event]:
+        """Nodes are being drained: tasks are handed over, spare processes start anew elsewhere."""
+        self._draining.told(left)
+        events: list[Event] = []
+        for seat, state in self._seats.items():
+            identity = state.identity
+            if identity is None or not state.watched or identity.incarnation in self._gone:
+                continue
+            budget = self._draining.must_leave(identity.node_id, identity.incarnation)
+            if budget is None:
+                continue
+            if state.task is None:
+                self._calls.replace(seat)
+            else:
+                events.append(NoticeGiven(state.task, identity.incarnation, budget, UNKNOWN_TIME))
+        return events
+
     # ------------------------------------------------------------------ what follows
 
     def _lose(self, seat: Seat, reason: str, *, replaced: bool = False) -> list[Event]:
@@ -269,7 +295,9 @@ class Supervisor:
         """Put a task on a spare seat, if there is one with a process; its own becomes spare."""
         old = self._seat_of[task]
         for seat, state in self._seats.items():
-            if state.task is None and state.watched and state.identity is not None and state.unanswered <= 1:
+            if state.task is not None or state.identity is None or self._draining.is_drained(state.identity.node_id):
+                continue
+            if state.watched and state.unanswered <= 1:
                 before = self._seats[old]
                 before.task, before.accepted = None, None
                 state.task, self._seat_of[task] = task, seat

@@ -21,7 +21,6 @@ from ..engine.identity import Attempt, CheckpointId, CommitPermit, TaskId
 from ..engine.plan import JobPlan
 from ..engine.task_listener import TaskSnapshot
 from ..engine.threads import Threads
-from .digest_files import record_orders
 from .messages import UNKNOWN_TIME, CommitDone
 from .snapshots import SnapshotFiles
 from .translate import failure_of, unexpected
@@ -40,7 +39,6 @@ class TaskFiles:
         self._threads = Threads(THREADS, "penstock-files")
         #: the files of the last snapshot: those that are named again were not written again
         self._named: frozenset[str] = frozenset()
-        record_orders(plan, snapshots.url)
 
     @property
     def folder(self) -> str:

@@ -8,7 +8,7 @@ run into ``README.md`` and ``docs/performance.md`` (``house_docs``).
 Rules:
 
 1. Both sides of a comparison run in turn, A B A B …, in the same run, on the same files, after one warm-up each.
-   Figures are medians of 5 rounds, in the short form of 3.
+   Figures are medians of 5 rounds, in the short form of 3, or 2 where these take long.
 2. Peers live in environments of their own (``benchmarks/peers/*.txt``, made under ``build/peers``), and each side is a
    process of its own (``house_sides``).
 3. Correctness first: both outputs are digested, and where they differ there is an error and no figure.
@@ -22,12 +22,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
-from math import exp, log
+from math import exp, inf, log
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +44,30 @@ SHORT_ROUNDS, FULL_ROUNDS = 3, 5
 WIDTH = 160
 COMMON = frozenset({"pyarrow", "numpy"})
 """What many environments hold, each its own version; the lists in ``peers/`` tell those of the peers."""
-GROWTH = "growth.py"
-SCRIPTS_SHORT = {"engine.py": "batches of 64 Ki", "barrier.py": "split set of 15", "job_barrier.py": "",
-                 "feed.py": "", "spark_handoff.py": ""}  # fmt: skip
-"""Scripts that are part of the short form, and what the names of the rows taken from them hold."""
+LEAST_ROUNDS, SHORT_SECONDS = 2, 40.0
+"""In the short form a comparison that takes so long is content with fewer rounds, but for the least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script with results of its own. ``wanted``: what the names of the rows that are taken hold."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    wanted: str = ""
+    peer: bool = False
+    """Without peers it is called with ``--no-peers``."""
+
+
+SCRIPTS_SHORT = (
+    Script("feed.py", ("--rounds", "3"), peer=True),
+    Script("spark_handoff.py", ("--rounds", "3")),
+    Script("engine.py", wanted="batches of 64 Ki"),
+    Script("barrier.py", wanted="split set of 15"),
+    Script("job_barrier.py"),
+    Script("recovery.py", ("--only", "cost", "--rounds", "2")),
+)
+SCRIPTS_FULL = {"growth.py": ("--full",)}
 
 ALL = (*SUITES, "import", "scripts")
 
@@ -55,15 +76,19 @@ class DifferentRowsError(Exception):
     """Two sides have computed different things."""
 
 
-def make_rows(comparison: Comparison, rounds: int, versions: dict[str, str]) -> list[Row]:
-    """Both sides in turn; a row for each figure. Raises DifferentRowsError, SideError."""
+def make_rows(comparison: Comparison, rounds: int, versions: dict[str, str], limit: float = inf) -> list[Row]:
+    """Both sides in turn; a row for each figure. ``limit``: seconds after which no further round begins, but for
+    ``LEAST_ROUNDS``. Raises DifferentRowsError, SideError."""
     check_outputs(comparison)
     warmups = sized(1, 0)
     with ExitStack() as stack:
         sides = [stack.enter_context(start(spec, who)) for who, spec in named(comparison)]
         for side in sides:
             versions.update({name: each for name, each in side.versions.items() if name not in COMMON})
-        for _ in range(warmups + rounds):
+        until = time.monotonic() + limit
+        for turn in range(warmups + rounds):
+            if turn >= warmups + LEAST_ROUNDS and time.monotonic() > until:
+                break
             found = [side.run() for side in sides]
             if comparison.digests:
                 compare_digests(comparison.work, comparison.peer, *found)
@@ -129,27 +154,33 @@ def geometric_mean(rows: Sequence[Row]) -> Row:
     return Row(work, rows[0].peer, ours, theirs, rows[0].unit, ratio, spread, 1.0, met=ratio >= 1.0)
 
 
-def script_rows(script: Path, wanted: str, results: Path, full: bool) -> list[Row]:
-    """The rows of a script of its own, those whose work has ``wanted`` in it. They are also in a file of its own."""
+def script_rows(script: Script, results: Path, no_peers: bool) -> list[Row]:
+    """The rows of a script that are wanted. All of them are also in a file of its own."""
+    path, here = Path(__file__).resolve().parent / script.name, Path(__file__).resolve().parent
     environ = {**os.environ, **LOCAL, "PENSTOCK_BENCH_RESULTS": str(results)}
-    command = [sys.executable, str(script), *(["--full"] if full and script.name == GROWTH else [])]
+    command = [sys.executable, str(path), *script.arguments, *(["--no-peers"] if script.peer and no_peers else [])]
     made = subprocess.run(command, env=environ, check=False, stdout=subprocess.DEVNULL)
     if made.returncode:
         raise SideError(f"{script.name} failed: run it alone to see how")
-    for path in (results / f"{script.stem}.json", script.parent / "results" / f"{script.stem}.json"):
-        if path.exists():
-            rows = [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
-            return [row for row in rows if wanted in row.work]
+    for found in (results / f"{path.stem}.json", here / "results" / f"{path.stem}.json"):
+        if found.exists():
+            rows = [Row(**row) for row in json.loads(found.read_text(encoding="utf-8"))["rows"]]
+            return [row for row in rows if script.wanted in row.work]
     return []
 
 
-def scripts(full: bool) -> dict[Path, str]:
-    """Scripts to run, and which of their rows are wanted."""
-    here = Path(__file__).resolve().parent
+def scripts(full: bool) -> Sequence[Script]:
+    """Scripts to run, in this order."""
     if not full:
-        return {here / name: wanted for name, wanted in SCRIPTS_SHORT.items() if (here / name).exists()}
+        return SCRIPTS_SHORT
+    here = Path(__file__).resolve().parent
     found = [each for each in sorted(here.glob("*.py")) if "__main__" in each.read_text(encoding="utf-8")]
-    return {each: "" for each in found if each.name != Path(__file__).name}
+    peers = {each.name for each in SCRIPTS_SHORT if each.peer}
+    return [
+        Script(each.name, SCRIPTS_FULL.get(each.name, ()), peer=each.name in peers)
+        for each in found
+        if each.name != Path(__file__).name
+    ]
 
 
 def run_suite(name: str, options: Any, versions: dict[str, str]) -> Iterator[Callable[[], Iterable[Row]]]:
@@ -162,7 +193,9 @@ def run_suite(name: str, options: Any, versions: dict[str, str]) -> Iterator[Cal
         if options.no_peers and comparison.theirs.environment != OURS:
             yield partial(run_alone, comparison, done)
         else:
-            yield partial(make_rows, comparison, rounds, versions)
+            yield partial(
+                make_rows, comparison, rounds, versions, inf if options.rounds or options.full else SHORT_SECONDS
+            )
 
 
 def main() -> None:
@@ -198,11 +231,11 @@ def measurements(
     if name == "import":
         yield lambda: list(import_rows())
     elif name == "scripts":
-        for script, wanted in scripts(options.full).items():
+        for script in scripts(options.full):
             if options.only not in script.name:
                 continue
             print(f"scripts: {script.name}", flush=True)
-            yield partial(script_rows, script, wanted, results, options.full)
+            yield partial(script_rows, script, results, options.no_peers)
     else:
         yield from run_suite(name, options, versions)
 

@@ -20,6 +20,7 @@ from house_data import ROOT
 from harness import Row
 
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
+CURVES = ("growth.svg", "feed_resume.svg")
 PLOT = ROOT / "docs" / "plots" / "ratios.svg"
 BUSY = 1.0
 """More load than this by others, in processes over a quarter of an hour, and the figures are called preliminary."""
@@ -37,8 +38,9 @@ def write_docs(results: Path) -> None:
     put(ROOT / "docs" / "performance.md", whole_table(rows) + f"\n\n{told_of(told)}")
     PLOT.parent.mkdir(parents=True, exist_ok=True)
     PLOT.write_text(plot(rows), encoding="utf-8")
-    if (results / "growth.svg").exists():
-        shutil.copy(results / "growth.svg", PLOT.parent)
+    for name in CURVES:
+        if (results / name).exists():
+            shutil.copy(results / name, PLOT.parent)
 
 
 def put(path: Path, text: str) -> None:

@@ -97,6 +97,12 @@ class Side:
             raise
         return self
 
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        assert self._process is not None
+        return self._process.pid
+
     def run(self) -> Answer:
         """One run; its answer."""
         assert self._process is not None

@@ -13,6 +13,8 @@ partition. All four ways run in turn, so that each row of the table compares run
 
 from __future__ import annotations
 
+import argparse
+import logging
 import shutil
 import tempfile
 import threading
@@ -176,13 +178,14 @@ WAYS: dict[str, Callable[[Any, Any, Path], int]] = {
 }
 
 
-def measure(spark: Any, folder: Path) -> dict[str, Runs]:
+def measure(spark: Any, folder: Path, rounds: int = ROUNDS) -> dict[str, Runs]:
     """All ways in turn, after one warm-up each."""
     import ray
 
+    be_quiet()
     meter, kind, runs = Meter(spark), ray.remote(num_cpus=0)(Reader), {name: Runs() for name in WAYS}
     size = sum(batch.nbytes for batch in _sample())
-    for turn in range(ROUNDS + 1):
+    for turn in range(rounds + 1):
         for name, way in WAYS.items():
             reader, kept = kind.remote(), Runs()
             ray.get(reader.add.remote(pa.table({"id": [0]})))  # it has started
@@ -196,6 +199,15 @@ def measure(spark: Any, folder: Path) -> dict[str, Runs]:
                 runs[name].speed += kept.speed
                 runs[name].memory += kept.memory
     return runs
+
+
+def be_quiet() -> None:
+    """No progress bars, and no words about what RayDP still calls."""
+    import ray.data
+
+    warnings.filterwarnings("ignore", category=UserWarning)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
 
 
 def _sample() -> Iterator[pa.RecordBatch]:
@@ -224,16 +236,13 @@ def rows_of(runs: dict[str, Runs]) -> list[Row]:
 def main() -> None:
     import penstock as ps
 
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    rounds = parser.parse_args().rounds
     warnings.filterwarnings("ignore", category=UserWarning)
     settings = {"spark.ray.raydp_recoverable_fetch.task.resource.CPU": "1"}
     with tempfile.TemporaryDirectory() as folder, ps.spark.session("bench", cores=2, extra=settings) as spark:
-        import logging
-
-        import ray.data
-
-        ray.data.DataContext.get_current().enable_progress_bars = False
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
-        runs = measure(spark, Path(folder))
+        runs = measure(spark, Path(folder), rounds)
     report(rows_of(runs), results_folder() / "spark_handoff.json")
 
 

@@ -4,8 +4,8 @@ Rules:
 
 1. The digest of a batch is the order hash of its rows alone (``order_hash``): equal batches, equal digests, wherever
    they stand and however their rows came.
-2. Only whole batches have one; the last, short one gets its at the end of the feed. Whoever begins within a batch
-   without its first rows leaves it out.
+2. Only whole batches have one; the last, short one of an epoch gets its at the end of the epoch. Whoever begins within
+   a batch without its first rows leaves it out.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ def not_recorded(run: DigestRun, batch_size: int) -> None:
 
 
 class BatchDigests:
-    """Makes digests of the rows of a feed as they come. ``position``: of the first row that comes."""
+    """Makes digests of the rows of a feed as they come. ``first``: the first batch of the epoch; ``position``: of the
+    first row that comes, in its epoch."""
 
-    def __init__(self, batch_size: int, position: int = 0) -> None:
+    def __init__(self, batch_size: int, position: int = 0, first: int = 0) -> None:
         self._size = batch_size
         self._falling = powers(batch_size)
-        #: the batch that the next whole digest is of
-        self._batch = -(-position // batch_size)
+        #: the batch that the next digest is of
+        self._batch = first - (-position // batch_size)
         #: rows of the batch before that which come first, and are left out
         self._skip = -position % batch_size
         #: hashes of the rows of the open batch
@@ -72,12 +73,14 @@ class BatchDigests:
             # a copy: a slice would keep all of them
             self._open, self._rows = [whole[full:].copy()], len(whole) - full
 
-    def end(self) -> None:
-        """No more rows come: the open batch is the last one."""
-        if self._rows:
+    def end(self, drop_last: bool = False) -> None:
+        """The epoch ends: the open batch is its last one, or none at all (``drop_last``)."""
+        if self._rows and not drop_last:
             last = OrderHash().extended(np.concatenate(self._open))
             self._made.append(np.array([last.value], dtype=np.uint64))
-            self._open, self._rows = [], 0
+        if self._skip and drop_last:
+            self._batch -= 1
+        self._open, self._rows, self._skip = [], 0, 0
 
     def take(self) -> DigestRun:
         """The digests of the batches that were completed since the last call."""

@@ -150,7 +150,7 @@ class Driver:
         while self._inbox:
             action, arguments = self._inbox.popleft()
             action(*arguments)
-        progressed = self._step()
+        progressed = not self._finished and self._step()  # an order that comes later is answered by the task's end
         if self.ports.unsettled and not self.agenda and (not self.data_ended or self._end_is_settled):
             self.ports.settle()
         if self.chain.paced is not None:
@@ -173,7 +173,7 @@ class Driver:
         if not self.pending:
             progressed = self._work() or progressed
             progressed = self._flush() or progressed
-        if self.closing and not self._finished and not self.pending and self.ports.closed:
+        if self.closing and not self.agenda and not self.pending and self.ports.closed:
             for outlet in self.outlets:
                 outlet.send(EndOfPartition())
             self._finished = True
@@ -212,7 +212,7 @@ class Driver:
             self.wait = self._words.explain(busy, refused, starved, aligning=True, ended=False)
             return False
         blocked, behind = self.checkpointing.blocked, self.checkpointing.behind
-        for port in self.ports.readable(behind, self.chain.wants):
+        for port in self.ports.readable(behind, self.chain.wants, blocked):
             accepts = port.dropping or self.chain.accepts(port.number, self.ports.is_last(port, behind))
             found = port.gate.poll(port.blocked(blocked), accepts, not busy)
             if isinstance(found, Delivered):

@@ -49,6 +49,9 @@ def _source(plan: JobPlan, id: str) -> str:
         if source.quota is None
         else f"a round reads {source.quota:,} rows a lane"
     )
+    if plan.epochs is not None:
+        often = f"{plan.epochs.count} times, each in {plan.epochs.rounds} rounds" if source.repeats else "once"
+        rounds += f"; it is read {often}"
     pace = f", {source.rate:,.0f} rows/s" if source.rate else ""
     return f"  {id}: {source.config.kind}, {len(source.splits)} splits, {rows}{pace}; {rounds}"
 

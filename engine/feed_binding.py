@@ -6,7 +6,7 @@ Rules:
    that commits says that it has taken no more than these until the answer comes, so the newest one always does.
 2. There may be none yet, or it may be deleted before it is pinned: then a newer one is wanted.
 3. An outcome is told to whoever asks, as often as it is asked for. Several ranks may commit the same; whoever names
-   another number of batches for the model is refused.
+   another number of batches for the model, or others that were skipped, is refused.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from .feed_messages import Commit
 from .identity import CheckpointId
 
-Commit: TypeAlias = tuple[str, int]
-"""A model's name, and how many batches it has seen; -1: it is to be forgotten."""
-
-Bind: TypeAlias = Callable[[str, int, CheckpointId, Callable[[str | None], None]], None]
-"""Binds a model to (batches, checkpoint) and tells, from any thread: "" when that is done, why it is refused, or None
+Bind: TypeAlias = Callable[[Commit, CheckpointId, Callable[[str | None], None]], None]
+"""Binds a model to a checkpoint and tells, from any thread: "" when that is done, why it is refused, or None
 if the checkpoint is not kept any more."""
 
 
@@ -64,15 +62,14 @@ class Bindings:
     def note(self, commits: Sequence[Commit]) -> tuple[tuple[str, str], ...]:
         """Begin what has not begun; what is known of each that has ended."""
         for commit in commits:
-            model, step = commit
             newest = self._newest
-            if commit in self._outcomes or self.bind is None or newest is None or 0 <= step < newest[1]:
+            if commit in self._outcomes or self.bind is None or newest is None or 0 <= commit.step < newest[1]:
                 continue
-            if step < 0:
-                self._outcomes = {known: said for known, said in self._outcomes.items() if known[0] != model}
+            if commit.step < 0:
+                self._outcomes = {known: said for known, said in self._outcomes.items() if known.model != commit.model}
             self._outcomes[commit] = None
-            self.bind(model, step, newest[0], partial(self._told, commit))
-        known = ((commit[0], self._outcomes.get(commit)) for commit in commits)
+            self.bind(commit, newest[0], partial(self._told, commit))
+        known = ((commit.model, self._outcomes.get(commit)) for commit in commits)
         return tuple((model, outcome) for model, outcome in known if outcome is not None)
 
     def wants_checkpoint(self, commits: Sequence[Commit]) -> bool:

@@ -4,9 +4,8 @@ Rules:
 
 1. The operator comes and goes with its attempts; the desk stays, so that ranks in this process see nothing of it. In
    another process the new desk learns the world from the first rank that asks.
-2. The ranks of a world come one by one: whoever names a number of ranks and a start that the world does not have, or a
-   seat that is taken, begins a world of a newer generation. No batch is handed out before every seat has been taken
-   once; till then a rank that lost its seat simply takes one in the newer world.
+2. Who sits in the world, and who begins a newer one, the seats decide (``feed_seats``). No batch is handed out before
+   every seat has been taken once.
 3. Who waits is told why: for ranks to come, for a rank that is slow, for rows of the flow, for the feed's task.
 4. When the job is over everybody who waits is told so at once, with the reason.
 5. A checkpoint that was given up may have found no place because the end of one source is on its way while others are
@@ -25,11 +24,13 @@ import pyarrow as pa
 
 from .batch_digests import DigestRun, not_recorded
 from .errors import ConfigurationError, PenstockError
-from .feed_binding import Bindings, Commit
-from .feed_messages import Ask, NotYet, Refusal, Refused, Reply, World
+from .feed_binding import Bindings
+from .feed_messages import Ask, Commit, NotYet, Refusal, Refused, Reply, World
+from .feed_seats import Seats
 from .identity import CheckpointId
 from .operators.protocol import do_nothing
-from .sequencer import Place, Sequencer, SequencerState
+from .sequencer import Sequencer
+from .sequencer_state import Place, SequencerState
 
 Rows: TypeAlias = pa.RecordBatch
 
@@ -53,9 +54,7 @@ class FeedDesk:
         self._full = False
         #: rows before this position are taken though there is no room (rule 5)
         self._allowed = 0
-        self._world: World | None = None
-        #: by rank: the session that has taken the seat
-        self._seats: dict[int, str] = {}
+        self._seats = Seats()
         self._over: PenstockError | None = None
         self._all_read = False
         self._asked_at = float("-inf")
@@ -69,8 +68,8 @@ class FeedDesk:
             self._sequencer, self._wake = sequencer, wake
             self._expected, self._full, self._allowed = None, False, 0
             self.bindings.opened()
-            if self._world is not None:
-                sequencer.join(self._world, sequencer.oldest)
+            if self._seats.world is not None:
+                sequencer.join(self._seats.world, sequencer.oldest)
             self._changed.notify_all()
 
     def close(self, sequencer: Sequencer[Rows]) -> None:
@@ -85,6 +84,13 @@ class FeedDesk:
         with self._changed:
             if self._sequencer is not None:
                 self._sequencer.accept(rows)
+                self._changed.notify_all()
+
+    def end_epoch(self) -> None:
+        """What comes next is of the next epoch."""
+        with self._changed:
+            if self._sequencer is not None:
+                self._sequencer.end_epoch()
                 self._changed.notify_all()
 
     def end(self) -> None:
@@ -105,12 +111,13 @@ class FeedDesk:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further round should begin; again when half of the room is free."""
+        """Whether no further round should begin; again when half of the room is free, or no whole batch is left."""
         with self._changed:
             sequencer = self._sequencer
             if sequencer is None or sequencer.settings.ahead is None or sequencer.position < self._allowed:
                 return False
-            self._full = not sequencer.ready or (self._full and 2 * sequencer.ahead > sequencer.settings.ahead)
+            much = self._full and 2 * sequencer.ahead > sequencer.settings.ahead and not sequencer.starves
+            self._full = not sequencer.ready or much
             return self._full
 
     @property
@@ -130,7 +137,7 @@ class FeedDesk:
             sequencer = self._sequencer
             if sequencer is None or (sequencer.ready and not sequencer.ended) or sequencer.is_settled:
                 return ""
-            return (self._missing or sequencer.slow_ranks) if not sequencer.is_finished else ""
+            return (self._seats.missing or sequencer.slow_ranks) if not sequencer.is_finished else ""
 
     def expect(self, checkpoint: CheckpointId) -> None:
         """Barriers are on their way: what stands before them is taken."""
@@ -155,7 +162,7 @@ class FeedDesk:
         with self._changed:
             if (sequencer := self._sequencer) is not None:
                 sequencer.note_cut(checkpoint, place)
-                self.bindings.cut(checkpoint, -(-first // sequencer.settings.batch_size))
+                self.bindings.cut(checkpoint, sequencer.grid.batch_from(first))
             if self._expected is not None and self._expected <= checkpoint:
                 self._expected, self._allowed = None, 0
 
@@ -197,16 +204,36 @@ class FeedDesk:
     def hear(self, ask: Ask) -> None:
         """Take note of what a rank says; it wants no answer."""
         with self._changed:
-            world = self._world
-            if world is not None and ask.generation == world.generation and self._seats.get(ask.rank) == ask.session:
+            world = self._seats.world
+            if ask.quits:
+                self._part(ask)
+            elif world is not None and ask.generation == world.generation and self._seats.holds(ask):
                 self._acknowledge(ask)
+
+    def lose(self, session: str) -> None:
+        """Nothing of this reader is on its way, and nothing may come any more."""
+        with self._changed:
+            if self._seats.lose(session):
+                self._changed.notify_all()
+
+    def _part(self, ask: Ask) -> Reply[Rows]:
+        """A reader leaves. It is told of its world if that is complete."""
+        if not self._seats.leave(ask):
+            return Reply(self._seats.world)
+        self._changed.notify_all()
+        return Reply(None)
 
     def _try(self, ask: Ask) -> tuple[Reply[Rows], bool]:
         """The answer at this moment, and whether there may soon be a better one."""
+        world = self._seats.world
+        if ask.quits:
+            return self._part(ask), False
+        if self._seats.has_left(ask.session):
+            return Reply(None), False
         if self._settled and ask.leaves and not ask.commits:
-            return Reply(self._world, settled=True), False
-        if self._world is not None and 0 < ask.generation < self._world.generation:
-            return Reply(self._world, (Refused(Refusal.STALE, self._world.generation),)), False
+            return Reply(world, settled=True), False
+        if world is not None and 0 < ask.generation < world.generation:
+            return Reply(world, (Refused(Refusal.STALE, world.generation),)), False
         if self._over is not None:
             raise self._over
         sequencer = self._sequencer
@@ -214,8 +241,8 @@ class FeedDesk:
             return Reply(None, reason="the task of the feed, which is being started"), True
         refused = self._admit(ask, sequencer)
         if refused is not None:
-            return Reply(self._world, (refused,)), False
-        if ask.generation == 0 and (missing := self._missing):
+            return Reply(self._seats.world, (refused,)), False
+        if ask.generation == 0 and (missing := self._seats.missing):
             return Reply(None, reason=missing), True
         self._acknowledge(ask)
         bound = self.bindings.note(ask.commits)
@@ -226,16 +253,17 @@ class FeedDesk:
         return replace(reply, bound=bound), more
 
     def _answer(self, ask: Ask, sequencer: Sequencer[Rows]) -> tuple[Reply[Rows], bool]:
+        world = self._seats.world
         if ask.leaves and not ask.commits:
             self._let_go(sequencer)
-            return Reply(self._world, reason=self._why_stay(sequencer), settled=self._settled), not self._settled
-        assert self._world is not None
-        found = [sequencer.read(self._world.generation, ask.rank, batch) for batch in ask.wanted]
+            return Reply(world, reason=self._why_stay(sequencer), settled=self._settled), not self._settled
+        assert world is not None
+        found = [sequencer.read(world.generation, ask.rank, batch) for batch in ask.wanted]
         there = tuple(answer for answer in found if not isinstance(answer, NotYet))
         missing = next((answer.reason for answer in found if isinstance(answer, NotYet)), "")
         if missing and not sequencer.ready:
-            missing = self._missing or sequencer.slow_ranks
-        return Reply(self._world, there, missing), bool(ask.wanted) and not there
+            missing = self._seats.missing or sequencer.slow_ranks
+        return Reply(world, there, missing), bool(ask.wanted) and not there
 
     def _why_stay(self, sequencer: Sequencer[Rows]) -> str:
         return "a checkpoint that covers the end" if sequencer.is_finished else sequencer.slow_ranks
@@ -252,7 +280,7 @@ class FeedDesk:
             self.ask_checkpoint()
 
     def _acknowledge(self, ask: Ask) -> None:
-        sequencer, world = self._sequencer, self._world
+        sequencer, world = self._sequencer, self._seats.world
         if sequencer is None or world is None:
             return
         before = (sequencer.ready, sequencer.oldest, sequencer.is_finished)
@@ -263,39 +291,20 @@ class FeedDesk:
             self._changed.notify_all()
             self._let_go(sequencer)
 
-    @property
-    def _missing(self) -> str:
-        """The ranks that have not come."""
-        if self._world is None:
-            return "ranks to join"
-        absent = [rank for rank in range(self._world.ranks) if rank not in self._seats]
-        more = ", …" if len(absent) > 5 else ""
-        return f"rank {', '.join(map(str, absent[:5]))}{more} of {self._world.ranks} to join" if absent else ""
-
     def _admit(self, ask: Ask, sequencer: Sequencer[Rows]) -> Refused | None:
         """Rule 2. Why the rank may not read, or None."""
-        world, session = self._world, self._seats.get(ask.rank)
-        if ask.generation:
-            if world is None or ask.generation > world.generation:
-                return self._begin(World(ask.generation, ask.ranks, ask.start), ask, sequencer)
-            if session not in (None, ask.session):
-                return Refused(Refusal.STALE, world.generation)
-        elif session == ask.session:
-            return None
-        elif world is None or session is not None or (world.ranks, world.start) != (ask.ranks, ask.start):
-            generation = max(time.time_ns() // 1_000_000, 0 if world is None else world.generation + 1)
-            return self._begin(World(generation, ask.ranks, ask.start), ask, sequencer)
-        self._seats[ask.rank] = ask.session
-        self._changed.notify_all()
-        return None
-
-    def _begin(self, world: World, ask: Ask, sequencer: Sequencer[Rows]) -> Refused | None:
-        answer = sequencer.join(world, ask.taken)
-        if isinstance(answer, Refused):
-            return answer
-        self._world, self._seats = world, {ask.rank: ask.session}
-        self._wake()
-        self._changed.notify_all()
+        sat = self._seats.holds(ask)
+        claimed = self._seats.claim(ask, time.time_ns() // 1_000_000)
+        if isinstance(claimed, World):
+            answer = sequencer.join(claimed, ask.taken)
+            if isinstance(answer, Refused):
+                return answer
+            self._seats.begin(claimed, ask)
+            self._wake()
+        elif claimed is not None:
+            return claimed
+        if not sat or claimed is not None:
+            self._changed.notify_all()
         return None
 
 

@@ -3,7 +3,7 @@
 Rules:
 
 1. A *global batch* is a run of ``batch_size`` rows in the feed's order; of every global batch each rank reads one
-   slice. Batches are counted from 0, rows by their global position.
+   slice. Batches are counted from 0, rows by their global position, both over all epochs.
 2. A *world* is a number of ranks under a generation. Every message names its generation, so whatever an older world
    still has on the way changes nothing.
 3. Any message may be late, doubled or lost: requests are repeated, answers name what they answer.
@@ -57,6 +57,9 @@ class Slice(Generic[R]):
     rows: tuple[R, ...]
     batch_rows: int
     """Rows of the whole global batch."""
+    epoch: int = 0
+    last: bool = False
+    """Another epoch follows, or none any more; never said in a feed of one epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,25 @@ class Refused:
 Answer: TypeAlias = Slice[R] | NotYet | FeedEnded | Refused
 
 
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+"""Global batches: from the first number up to the second, in ascending order."""
+
+FORGET = -1
+"""In place of a number of batches: the model is to be forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A model that is to be bound: it has seen the batches before ``step``, but for those that were ``skipped``; it may
+    also be told to skip some that come. ``step`` ``FORGET``: it is to be forgotten."""
+
+    model: str
+    step: int
+    skipped: Ranges = ()
+    epoch: int = 0
+    """Of the batch that comes next."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What a rank says and wants. ``session``: drawn by each reader, so that a rank that comes anew is known."""
@@ -118,8 +140,10 @@ class Ask:
     wanted: tuple[int, ...] = ()
     leaves: bool = False
     """It has read everything and wants to know when it may go."""
-    commits: tuple[tuple[str, int], ...] = ()
-    """Models to be bound, each with the batches that it has seen; -1: to be forgotten."""
+    commits: tuple[Commit, ...] = ()
+    quits: bool = False
+    """It goes before the end, and gives its seat back if its world is not complete yet. Under this session it does not
+    come back, unless the answer tells it of its world."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,9 @@ REMEDIES = {
     Refusal.STALE: "end this process: other ranks have taken over",
     Refusal.UNKNOWN_WORLD: "join again",
     Refusal.CONTRADICTION: "give every change of the world a generation of its own, the same in all ranks",
-    Refusal.GONE: "resume the feed from the checkpoint that the model was saved with",
+    Refusal.GONE: "go on from a model that was committed, ps.run(…, resume_model=uri) and job.feed().resume(uri), or "
+    "begin anew in another checkpoint folder; for ranks that come back while the job runs, let the feed keep more of "
+    "what has been taken, feed(…, keep=rows)",
 }
 """What the user can do."""
 
@@ -83,8 +85,9 @@ class FeedReader(Generic[R]):
                     self.batches = batches
 
     def _error(self, why: Refusal) -> ConfigurationError:
-        who = f"rank {self.rank} of {self.world.ranks}, world {self.world.generation}"
-        return ConfigurationError(f"{who}, cannot read batch {self.next_batch} of the feed: {why.value}", REMEDIES[why])
+        world = f", world {self.world.generation}," if self.world.generation else ""
+        who = f"rank {self.rank} of {self.world.ranks}{world}"
+        return ConfigurationError(f"{who} cannot read batch {self.next_batch} of the feed: {why.value}", REMEDIES[why])
 
     def joined(self, answer: World | Refused) -> None:
         """The answer to our joining."""

@@ -1,17 +1,20 @@
 """The state of a feed's sequencer as a table.
 
-The first row holds the counters; each further one a kept row, in ``row``, a struct of the feed's columns. ``rows`` is
-the number of rows so far, in the first row alone, so that its sum is what the audit compares.
+The first row holds the counters, and where epochs have ended; each further one a kept row, in ``row``, a struct of the
+feed's columns. ``rows`` is the number of rows so far, in the first row alone, so that its sum is what the audit
+compares.
 """
 
 from __future__ import annotations
+
+from dataclasses import asdict
 
 import pyarrow as pa
 
 from .errors import StorageError
 from .operators.protocol import LANE
 from .order_hash import OrderHash
-from .sequencer import SequencerState
+from .sequencer_state import EpochEnd, SequencerState
 
 _COUNTERS = pa.schema(
     [
@@ -21,6 +24,7 @@ _COUNTERS = pa.schema(
         ("ended", pa.bool_()),
         ("order", pa.uint64()),
         ("content", pa.uint64()),
+        ("ends", pa.list_(pa.struct([("position", pa.int64()), ("content", pa.uint64())]))),
     ]
 )
 
@@ -36,6 +40,7 @@ def write_state(state: SequencerState[pa.RecordBatch], lane: int, schema: pa.Sch
             pa.array([state.ended], pa.bool_()),
             pa.array([state.order.value], pa.uint64()),
             pa.array([state.order.content], pa.uint64()),
+            pa.array([[asdict(end) for end in state.ends]], _COUNTERS.field("ends").type),
             pa.nulls(1, kind),
         ],
         schema=_COUNTERS.append(pa.field("row", kind)),
@@ -63,10 +68,14 @@ def read_state(table: pa.Table, schema: pa.Schema) -> SequencerState[pa.RecordBa
     for piece in table.slice(1).to_batches():
         if piece.num_rows:
             rows.append(pa.record_batch(piece.column("row").flatten(), schema=schema))
+    ends = counters.get("ends") or []
+    if counters["ended"] and not ends:  # of an earlier release
+        ends = [{"position": counters["rows"], "content": counters["content"]}]
     return SequencerState(
         counters["first"],
         counters["rows"],
         counters["ended"],
         OrderHash(counters["order"], counters["rows"], counters["content"]),
         tuple(rows),
+        tuple(EpochEnd(**end) for end in ends),
     )

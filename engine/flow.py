@@ -326,19 +326,22 @@ class Stream(Joins, Sequences):
         drop_last: bool = False,
         room: int | None = None,
         keep: int = 0,
+        epochs: int = 1,
         name: str = "feed",
     ) -> None:
         """End the stream in a feed: training ranks read it in global batches of ``batch_size`` rows, the same whatever
         their number (``job.feed(name).reader(rank, world_size)``).
 
         ``shuffle``: rows of a window in which they are shuffled first, by ``seed`` (:meth:`shuffle`).
-        ``drop_last``: a last batch that is not full is left out. ``room``: rows that may wait for the slowest rank, by
+        ``epochs``: how often the job reads its sources, one time behind the other without a pause; no batch has rows of
+        two epochs, and shuffles and mixtures draw anew in each, by (seed, epoch). ``drop_last``: a last batch of an
+        epoch that is not full is left out. ``room``: rows that may wait for the slowest rank, by
         default 16 batches, and at least 128 Ki rows. ``keep``: rows that are kept after all ranks have taken them, for
         a rank that comes back with an older model.
         """
         if self.flow.order != "deterministic":
             raise FlowError("a feed of a flow without an order", 'build it with order="deterministic"', name)
-        sink = FeedSink.of(name, batch_size, drop_last, room, keep)
+        sink = FeedSink.of(name, batch_size, drop_last, room, keep, epochs)
         stream = self if shuffle is None else self.shuffle(shuffle, seed=seed)
         self.flow.attach(sink, stream if stream.is_gathered else stream.gather(), name=name)
 

@@ -157,7 +157,7 @@ def _writing(pipeline: PipelinePlan) -> int:
 def _kept(sink: OperatorPlan) -> int:
     """Rows that a feed keeps for its ranks; or those that wait for the disk, and for their row group."""
     if isinstance(sink.config, FeedSink):
-        return (sink.config.room + sink.config.keep) * batch_bytes(sink.inputs[0]) // CHUNK_ROWS
+        return (sink.config.room + sink.config.kept) * batch_bytes(sink.inputs[0]) // CHUNK_ROWS
     return LIMIT_BYTES + int(getattr(sink.config, "buffer_bytes", 0))
 
 

@@ -11,6 +11,7 @@ Rules:
 4. Sources of a mixture are read in the ratio of its weights: their rounds are as long.
 5. Where the branches of a fork meet again, ports are spooled: the fork can then always send to the other branch.
 6. What leads to no sink is left out.
+7. Where feeds have several epochs, their sources are read again and again (``epoch_planning``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import hashlib
 from dataclasses import replace
 from typing import cast
 
+from .epoch_planning import plan_epochs
 from .errors import ConfigurationError, FlowError, PenstockError
 from .graph import Graph, Node, Order
 from .operators import MergeJoin, Mix
@@ -60,8 +62,9 @@ def plan_job(
         message = f"parallelism {parallelism} is not between 1 and the flow's {lanes} lanes"
         raise FlowError(message, f"run with parallelism ≤ {lanes}, or build the flow with more lanes")
     graph = LiveGraph(flow, parallelism, lanes)
-    sources = {node.id: _plan_source(graph, node, rate) for node in graph.nodes.values() if not node.inputs}
     ordered = order == "deterministic"
+    found = {node.id: _plan_source(graph, node, rate) for node in graph.nodes.values() if not node.inputs}
+    epochs, sources = plan_epochs(graph, found, lanes, ordered=ordered)
     by_split = check_merge_joins(tuple(graph.nodes.values()), flow.placement, ordered=ordered)
     _check_co_partitioned(graph, sources, by_split)
     description, data = _describe(flow, graph, sources, lanes, order)
@@ -76,6 +79,7 @@ def plan_job(
         deterministic=ordered,
         memory_budget=memory_budget,
         threads=threads,
+        epochs=epochs,
     )
 
 

@@ -11,6 +11,7 @@ from typing import cast
 
 import pyarrow as pa
 
+from .epochs import Epochs
 from .errors import ConfigurationError, PenstockError
 from .identity import TaskId
 from .operators.protocol import Committer, OperatorConfig, SinkConfig
@@ -23,7 +24,8 @@ from .state.memory import DEFAULT_BUDGET
 
 @dataclass(frozen=True, slots=True)
 class SourcePlan:
-    """A source and its splits. ``quota``: most rows that a lane reads in one round; None: always whole splits."""
+    """A source and its splits. ``quota``: most rows that a lane reads in one round; None: always whole splits.
+    ``repeats``: it is read in every epoch; else once."""
 
     id: str
     config: SourceConfig
@@ -31,6 +33,7 @@ class SourcePlan:
     splits: tuple[Split, ...]
     quota: int | None
     rate: float
+    repeats: bool = False
 
     @property
     def rows(self) -> int | None:
@@ -147,6 +150,8 @@ class JobPlan:
     threads: int = 0
     #: seconds after which barriers of checkpoints may overtake batches (``overtaking``); 0: at once; None: never
     alignment_timeout: float | None = None
+    #: how often the sources are read that repeat; None: once
+    epochs: Epochs | None = None
 
     @property
     def parallelism(self) -> dict[str, int]:

@@ -30,6 +30,12 @@ class Port:
         """Whether all of the gate's feeds are among ``behind``."""
         return bool(behind) and all(self.base + feed in behind for feed in range(len(self.gate.feeds)))
 
+    def is_held(self, blocked: set[int]) -> bool:
+        """Whether alignment blocks all feeds of the gate that may still have rows."""
+        if not blocked:
+            return False
+        return all(feed.data_ended or self.base + number in blocked for number, feed in enumerate(self.gate.feeds))
+
     def blocked(self, feeds: set[int]) -> set[int]:
         """Which feeds of the gate are among ``feeds``, which are numbered over the whole driver."""
         return {feed - self.base for feed in feeds if feed >= self.base} if feeds else NO_FEEDS
@@ -47,18 +53,21 @@ class Ports:
             self.all.append(Port(gate, number, len(self.feeds)))
             self.feeds += gate.feeds
 
-    def readable(self, behind: set[int], wanted: Callable[[int], bool]) -> Sequence[Port]:
+    def readable(self, behind: set[int], wanted: Callable[[int], bool], blocked: set[int] = NO_FEEDS) -> Sequence[Port]:
         """The ports that may be read: a port that has ended a round which another one has not waits for that one, so
         that operators see the rounds one after the other, whichever port is faster. Nobody waits for ports of which all
         feeds stand ``behind`` a task barrier (what they say next belongs to the next window), nor for those that are
-        not ``wanted``: there the operator itself waits for the others (a union that holds final rows, say)."""
+        not ``wanted``: there the operator itself waits for the others (a union that holds final rows, say); nor for
+        those that stand at a checkpoint's barrier, with all feeds ``blocked``: they wait for the others' barriers. With
+        order="arrival" these may stand in later rounds, after a restore from a cut between rounds."""
         round = self.all[0].round if self.all else 0
         for port in self.all:
             if port.round != round:
                 break
         else:
             return self.all  # none is behind another
-        waited = [port for port in self.all if not (port.ended or port.stands(behind)) and wanted(port.number)]
+        live = [each for each in self.all if not (each.ended or each.stands(behind) or each.is_held(blocked))]
+        waited = [port for port in live if wanted(port.number)]
         slowest = min((port.round for port in waited), default=FINAL_ROUND)
         return [port for port in self.all if port.ended or port.round <= slowest]
 

@@ -48,6 +48,11 @@ def split_of(lane: int, ordinal: int, lanes: int) -> int:
     return ordinal * lanes + lane
 
 
+def splits_of_lane(lane: int, count: int, lanes: int) -> int:
+    """How many of the source's ``count`` splits a lane has."""
+    return max(0, -((lane - count) // lanes))
+
+
 @dataclass(slots=True)
 class LaneCursor:
     """Where one lane stands."""

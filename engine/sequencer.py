@@ -2,8 +2,9 @@
 
 It is the state of one operator behind a gather, so its rows come in the flow's order. Rules:
 
-1. Positions are counts: batch *k* of ``batch_size`` B are the rows k·B to (k+1)·B − 1, whoever reads them. A slice of a
-   batch follows from the rank and the number of ranks alone (``World.share``). The last batch may be short.
+1. Positions are counts, and which rows a batch has follows from them (``batch_grid``), whoever reads it. A slice of a
+   batch follows from the rank and the number of ranks alone (``World.share``). The last batch of an epoch may be short.
+   Where there are several epochs a batch is handed out when it is known whether it is the last one of its epoch.
 2. A rank says which batches it has *taken*, and which are *saved*: it needs those never again, not even after a crash,
    because a saved model has seen them. Kept are all rows from the first batch that is not saved everywhere; only when
    there is no room for the batch that all ranks wait for, those that all have taken go too. A world that replaces
@@ -33,48 +34,14 @@ from typing import Generic
 import numpy as np
 import numpy.typing as npt
 
+from .batch_grid import BatchGrid
 from .feed_messages import Answer, FeedEnded, NotYet, R, Refusal, Refused, Slice, World
 from .identity import CheckpointId
 from .order_hash import OrderHash
+from .sequencer_state import EpochEnd, FeedSettings, Place, SequencerState
 
 Hashing = Callable[[R], npt.NDArray[np.uint64]]
 """A hash for each row."""
-
-
-Place = tuple[int, bool, bool]
-"""The position, whether the feed had ended, and whether all of it had been acknowledged."""
-
-
-@dataclass(frozen=True, slots=True)
-class FeedSettings:
-    """``drop_last``: a last batch that is not full is not handed out. ``most_rows``: kept before new ones must wait.
-
-    ``ahead``: of these, at most so many that some rank has not taken; the rest is for what all have taken and not
-    saved, of which the oldest goes first. None: no such division. ``certain``: see rule 4."""
-
-    batch_size: int
-    repeatable: bool = True
-    drop_last: bool = False
-    most_rows: int = 1 << 20
-    ahead: int | None = None
-    certain: bool = False
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.batch_size <= self.most_rows:
-            raise ValueError(
-                f"a feed keeps at least one batch: {self.batch_size} rows a batch, {self.most_rows} rows in all"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class SequencerState(Generic[R]):
-    """What a checkpoint holds. ``first``: the position of the first of ``rows``; ``position``: behind the last."""
-
-    first: int
-    position: int
-    ended: bool
-    order: OrderHash
-    rows: tuple[R, ...]
 
 
 @dataclass(slots=True)
@@ -89,6 +56,8 @@ class Sequencer(Generic[R]):
     oldest: int = 0
     #: Whether no more rows come.
     ended: bool = False
+    #: Of the epochs that have ended.
+    ends: list[EpochEnd] = field(default_factory=list)
     #: Of all rows so far.
     order: OrderHash = field(default_factory=OrderHash)
     #: None until somebody joins; a restored sequencer begins so.
@@ -108,13 +77,20 @@ class Sequencer(Generic[R]):
     _cuts: dict[CheckpointId, Place] = field(default_factory=dict)
     #: See rule 7.
     is_settled: bool = False
+    #: The batches of the rows so far, and of those that come.
+    grid: BatchGrid = field(init=False)
+
+    def __post_init__(self) -> None:
+        ends = [end.position for end in self.ends]
+        self.grid = BatchGrid.of(self.settings.batch_size, self.settings.drop_last, ends)
 
     @classmethod
     def restored(
         cls, state: SequencerState[R], settings: FeedSettings, hashing: Hashing[R] | None = None
     ) -> Sequencer[R]:
         """As of a checkpoint, which stands in the log."""
-        made: Sequencer[R] = cls(settings, hashing, state.first, -(-state.first // settings.batch_size))
+        oldest = state.first_batch(settings.batch_size, settings.drop_last)
+        made: Sequencer[R] = cls(settings, hashing, state.first, oldest, ends=list(state.ends))
         for rows in state.rows:
             made._keep(rows)
         made.ended, made.order, made._committed = state.ended, state.order, state.position
@@ -138,7 +114,22 @@ class Sequencer(Generic[R]):
     @property
     def ahead(self) -> int:
         """Rows that some rank has not taken."""
-        return max(0, self.position - max(self.oldest, min(self._taken, default=0)) * self.settings.batch_size)
+        return max(0, self.position - self.grid.first_row(self._awaited))
+
+    @property
+    def _awaited(self) -> int:
+        """The batch that the slowest rank takes next."""
+        return max(self.oldest, min(self._taken, default=0))
+
+    @property
+    def starves(self) -> bool:
+        """Whether the batch that the slowest rank takes next lacks rows."""
+        return not self.ended and self.position < self._needed_for(self._awaited)
+
+    def _needed_for(self, batch: int) -> int:
+        """So many rows must have come before the batch can be handed out."""
+        margin = 0 if self.grid.is_known(batch) else self.settings.margin
+        return self.grid.end_row(batch) + margin
 
     def accept(self, rows: R, final: bool = False) -> None:
         """The next rows of the feed. ``final``: operators emitted them when they finished; none but such follow."""
@@ -151,8 +142,15 @@ class Sequencer(Generic[R]):
         self._keep(rows)
         self._forget()
 
+    def end_epoch(self) -> None:
+        """What comes next is of the next epoch."""
+        self.grid.close(self.position)
+        self.ends.append(EpochEnd(self.position, self.order.content))
+
     def end(self) -> None:
         """No more rows come."""
+        if not self.ends or self.position > self.grid.begin:
+            self.end_epoch()
         self.ended = True
         self._end_committed = self._end_committed or self.settings.certain
 
@@ -166,10 +164,7 @@ class Sequencer(Generic[R]):
     @property
     def batches(self) -> int | None:
         """How many global batches there are in all; None while that may change."""
-        if not self._end_committed:
-            return None
-        whole, rest = divmod(self.position, self.settings.batch_size)
-        return whole + (rest > 0 and not self.settings.drop_last)
+        return self.grid.first if self._end_committed else None
 
     @property
     def is_finished(self) -> bool:
@@ -204,15 +199,17 @@ class Sequencer(Generic[R]):
             return refused or Refused(Refusal.UNKNOWN_WORLD, generation)
         if batch < self.oldest:
             return Refused(Refusal.GONE, generation, batch)
-        batches, size = self.batches, self.settings.batch_size
+        batches = self.batches
         if batches is not None and batch >= batches:
             return FeedEnded(generation, batch, batches)
-        end = (batch + 1) * size if batches is None else min((batch + 1) * size, self.position)
-        if end > self._deliverable:
-            return NotYet(generation, batch, self._why_not(end))
-        share = self.world.share(rank, end - batch * size)
-        first = batch * size + share.start
-        return Slice(generation, rank, batch, first, tuple(self._cut(first, len(share))), end - batch * size)
+        begin, end = self.grid.first_row(batch), self.grid.end_row(batch)
+        needed = self._needed_for(batch)
+        if end > self._deliverable or needed > self.position:
+            return NotYet(generation, batch, self._why_not(needed))
+        share = self.world.share(rank, end - begin)
+        rows, epoch = tuple(self._cut(begin + share.start, len(share))), self.grid.epoch_of(batch)
+        is_last = self.settings.epochs > 1 and self.grid.is_last(batch)
+        return Slice(generation, rank, batch, begin + share.start, rows, end - begin, epoch, is_last)
 
     def acknowledge(self, generation: int, rank: int, taken: int, saved: int) -> bool:
         """The rank has every batch before ``taken``, and none before ``saved`` is ever needed again; whether that was
@@ -247,8 +244,8 @@ class Sequencer(Generic[R]):
             return ""
         if self.world is None:
             return "ranks to join"
-        if self._deliverable < (self.oldest + 1) * self.settings.batch_size:
-            return self._why_not((self.oldest + 1) * self.settings.batch_size)
+        if self._deliverable < (needed := self._needed_for(self.oldest)):
+            return self._why_not(needed)
         return self.slow_ranks
 
     @property
@@ -280,7 +277,7 @@ class Sequencer(Generic[R]):
         """What a checkpoint that is cut here holds."""
         first = min(max(self._first_needed, self._starts[0]) if self._starts else self.position, self.position)
         rows = tuple(self._cut(first, self.position - first))
-        return SequencerState(first, self.position, self.ended, self.order, rows)
+        return SequencerState(first, self.position, self.ended, self.order, rows, tuple(self.ends))
 
     def committed(self, checkpoint: CheckpointId) -> None:
         """The checkpoint stands in the log, and with it all older cuts."""
@@ -294,7 +291,7 @@ class Sequencer(Generic[R]):
 
     @property
     def _first_needed(self) -> int:
-        return self.oldest * self.settings.batch_size
+        return self.grid.first_row(self.oldest)
 
     def _keep(self, rows: R) -> None:
         if rows.num_rows:
@@ -312,11 +309,13 @@ class Sequencer(Generic[R]):
             self._starts.popleft()
 
     def _pushed_out(self, taken: int) -> int:
-        """The first batch that there is room for, if all have taken those before ``taken``."""
-        settings, size = self.settings, self.settings.batch_size
+        """The first batch that there is room for, if all have taken those before ``taken``. Rows that came only because
+        of a barrier push out none of those that are kept behind ``taken``."""
+        settings, grid = self.settings, self.grid
         if settings.ahead is None:
-            return taken if not self.ready and (taken + 1) * size > self.position else 0
-        return min(taken, -(-(self.position - settings.most_rows) // size))
+            return taken if not self.ready and grid.end_row(taken) > self.position else 0
+        kept = max(0, grid.first_row(taken) - (settings.most_rows - settings.ahead))
+        return min(grid.batch_from(max(0, self.position - settings.most_rows)), grid.batch_from(kept + 1) - 1)
 
     def _cut(self, first: int, length: int) -> Iterator[R]:
         """The kept rows from position ``first`` on."""

@@ -151,7 +151,10 @@ class Task:
 
     def report_again(self) -> None:
         """Tell the listener once more how far the end of the task has come: the first report may have been lost."""
+        failure = self.error
         with self._lock:
+            if self.state == "failed" and failure is not None:
+                self._news.add(lambda listener: listener.failed(failure))
             if self._told_data_ended:
                 self._news.add(lambda listener: listener.data_ended())
             if self.state == "finished":

@@ -251,6 +251,7 @@ class _Builder:
                 more=self.more_splits,
                 background=background,
                 rounds=self._rounds(source),
+                epochs=self._plan.epochs if source.repeats else None,
             )
         ]
 
@@ -314,6 +315,7 @@ class _Builder:
             background=background,
             write=partial(background.writing.write, operator.id),
             wake=background.wake,
+            epochs=self._plan.epochs,
         )
         with blame_build(operator.id):
             running = operator.config.build(context, operator.inputs, self._state(operator.id))

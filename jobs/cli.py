@@ -1,5 +1,5 @@
 """The command line: ready-made jobs (``run``, ``explain``, ``jobs``), running ones (``list``, ``status``, ``why``,
-``savepoint``, ``stop``, ``cancel``), and what runs have left (``verify-order``).
+``savepoint``, ``stop``, ``cancel``), and what runs have left (``verify-order``, ``replay``).
 
 Errors that Penstock raises on purpose are printed as a sentence and a remedy; ``--verbose`` adds the traceback.
 """
@@ -177,6 +177,47 @@ def verify_order_of(
         return 0 if verdict.same else 1
 
     raise typer.Exit(_guarded(compare, verbose=False))
+
+
+@app.command()
+def replay(
+    flow: Annotated[
+        str,
+        typer.Argument(help="The job's flow: script.py:flow or module:flow, a Flow or a function.", metavar="JOB"),
+    ],
+    step: Annotated[int, typer.Option(help="The global batch, counted from 0.")],
+    rank: Annotated[int | None, typer.Option(help="One rank's slice; by default the whole batch.")] = None,
+    world_size: Annotated[int | None, typer.Option(help="The number of ranks.")] = None,
+    checkpoints: Annotated[Path | None, typer.Option(help="The job's checkpoint folder; it is only read.")] = None,
+    feed: Annotated[str | None, typer.Option(help="The feed, if the flow has several.")] = None,
+    name: Annotated[str | None, typer.Option(help="The job's name, if it is not the flow's.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the batch: .arrow or .parquet.")] = None,
+    lineage: Annotated[Path | None, typer.Option(help="Write where each row comes from: .arrow or .parquet.")] = None,
+    trace: Annotated[bool, typer.Option(help="Find out where the rows come from.")] = True,
+    check: Annotated[bool, typer.Option(help="Refuse a batch that is not what was delivered.")] = True,
+    parallelism: _Parallelism = 1,
+    timeout: _Timeout = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show tracebacks.")] = False,
+) -> None:
+    """Rebuild one batch of a feed, and say which files and rows it comes from."""
+    from .replay_command import ReplayOptions, replay_command
+
+    options = ReplayOptions(
+        flow=flow,
+        step=step,
+        rank=rank,
+        world_size=world_size,
+        checkpoints=checkpoints,
+        feed=feed,
+        name=name,
+        output=output,
+        lineage=lineage,
+        trace=trace,
+        check=check,
+        parallelism=parallelism,
+        timeout=timeout,
+    )
+    raise typer.Exit(_guarded(lambda: replay_command(options, typer.echo), verbose=verbose))
 
 
 def _tell(lines: Iterator[str], nothing: str = "") -> None:

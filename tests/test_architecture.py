@@ -52,7 +52,7 @@ ARROW = frozenset({"pyarrow", "numpy"})
 PLAIN = ARROW | {"msgspec", "cloudpickle"}
 BELOW = ("engine", "coordinator", "actors")
 FOUNDATION = ("engine.identity", "engine.errors", "engine.clock")
-ELEMENTS = (*FOUNDATION, "engine.elements", "engine.schemas")
+ELEMENTS = (*FOUNDATION, "engine.elements", "engine.epochs", "engine.schemas")
 PROTOCOLS = ("engine.operators.protocol", "engine.sources.protocol")
 DRIVING = ("engine.driver", "engine.task", "engine.scheduler", "engine.flow", "engine.graph", "engine.pipelines")
 """What moves the parts; the parts do not know it."""
@@ -93,7 +93,7 @@ RULES = (
     Rule(("engine.sql", "engine.sql_types"), inside=("engine",), outside=ARROW | {"sqlglot"}, upward=DRIVING),
     Rule(("engine.identity",), inside=(), stdlib=WORDS_ONLY),
     Rule(("engine.errors", "engine.clock"), inside=FOUNDATION),
-    Rule(("engine.elements", "engine.schemas"), inside=ELEMENTS, outside=ARROW),
+    Rule(("engine.elements", "engine.epochs", "engine.schemas"), inside=ELEMENTS, outside=ARROW),
     Rule(PARTS, inside=("engine",), outside=ARROW, upward=DRIVING),
     Rule(PROTOCOLS, inside=(*ELEMENTS, *PROTOCOLS), outside=ARROW),
     Rule(("engine.driver",), inside=("engine",), outside=ARROW, upward=("engine.task", "engine.flow")),

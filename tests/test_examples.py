@@ -2,93 +2,92 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import runpy
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import penstock as ps
-from support.feeds import chunked, wait_for
+from support.feeds import read_world
+from support.processes import Household
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 
-def lines(folder: Path, name: str = "batches") -> list[dict[str, object]]:
+
+def undisturbed(example: str) -> list[list[int]]:
+    """The global batches of an example's flow, read by one rank, without Ray."""
+    flow = runpy.run_path(str(EXAMPLES / example))["training_flow"]()
+    with ps.run_local(flow) as job:
+        found = [[row["row"] for row in batch] for batch in read_world(job.feed(), 1)]
+    assert len(found) == 57
+    return found
+
+
+def lines(folder: Path, rank: int) -> list[dict[str, Any]]:
     """What the runs so far have written down; the last line may be cut off by a kill."""
-    path = folder / f"{name}.jsonl"
+    path = folder / f"rank-{rank}.jsonl"
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
-def start(folder: Path, ranks: int, pause: float) -> subprocess.Popen[bytes]:
-    script = EXAMPLES / "state_dict_loop.py"
-    return subprocess.Popen([sys.executable, script, "--folder", folder, "--ranks", str(ranks), "--pause", str(pause)])
+def steps(folder: Path, ranks: int) -> set[int]:
+    """Those that all of so many ranks have taken."""
+    return set.intersection(
+        *({line["step"] for line in lines(folder, rank) if line["ranks"] == ranks} for rank in range(ranks))
+    )
 
 
-def test_loop_that_saves_its_loader_with_the_model_goes_on_with_other_ranks(tmp_path: Path) -> None:
-    assert start(tmp_path / "undisturbed", 1, 0.0).wait(120) == 0
-    expected = [line["rows"] for line in lines(tmp_path / "undisturbed")]
-    assert len(expected) == 57
-    folder = tmp_path / "killed"
-    for ranks, until in ((2, 14), (3, 30)):
-        process = start(folder, ranks, 0.05)
-
-        def reached(process: subprocess.Popen[bytes] = process, until: int = until) -> bool:
-            assert process.poll() is None, "it has ended by itself"
-            return any(line["step"] == until for line in lines(folder))
-
-        wait_for(reached, 120)
-        process.kill()
-        process.wait(60)
-    assert start(folder, 4, 0.0).wait(120) == 0
-    found = lines(folder)
-    assert {line["ranks"] for line in found} == {2, 3, 4}
-    assert all(line["rows"] == expected[int(str(line["step"]))] for line in found)
-    assert {line["step"] for line in found} == set(range(57))
-    last = [line["step"] for line in found if line["ranks"] == 4]
-    assert last[0] != 0, "the last run has begun at a model"
-    assert last == list(range(int(str(last[0])), 57))
+def check(folder: Path, expected: list[list[int]], ranks: tuple[int, int]) -> None:
+    """Every slice that any rank has read is that of the undisturbed run; the second world has gone on from a model."""
+    for rank in range(max(ranks)):
+        for line in lines(folder, rank):
+            batch, count = expected[line["step"]], line["ranks"]
+            assert line["rows"] == batch[rank * len(batch) // count : (rank + 1) * len(batch) // count]
+    first, second = (steps(folder, count) for count in ranks)
+    assert sorted(second) == list(range(min(second), len(expected)))
+    assert 0 < min(second) <= max(first) + 1
+    assert first | second == set(range(len(expected)))
 
 
-def batches(folder: Path) -> dict[tuple[int, int], dict[int, list[int]]]:
-    """By step and number of ranks: the slices, by rank."""
-    found: dict[tuple[int, int], dict[int, list[int]]] = {}
-    for path in folder.glob("rank-*.jsonl"):
-        for line in lines(folder, path.stem):
-            key = int(str(line["step"])), int(str(line["ranks"]))
-            found.setdefault(key, {})[int(path.stem[5:])] = line["rows"]  # type: ignore[assignment]
-    return found
+@pytest.mark.parametrize("example", ["ddp.py", "lightning_ddp.py"])
+def test_training_that_was_killed_goes_on_with_other_ranks(example: str, tmp_path: Path, cluster: str) -> None:
+    expected, folder = undisturbed(example), tmp_path / "out"
+    command = [str(EXAMPLES / example), "--folder", str(folder)]
+    with Household(tmp_path) as household:
+        first = household.python(*command, "--ranks", "2", "--pause", "0.1", RAY_ADDRESS=cluster)
+        first.wait_for(lambda: 14 in steps(folder, 2), 240)
+        os.killpg(first.popen.pid, signal.SIGKILL)
+        first.popen.wait(60)
+        done = household.python(*command, "--ranks", "3", RAY_ADDRESS=cluster).wait()
+        assert done.returncode == 0, done
+    check(folder, expected, (2, 3))
 
 
-@pytest.mark.ray
-@pytest.mark.slow
-def test_ddp_over_gloo_goes_on_from_its_committed_model_with_other_ranks(tmp_path: Path, cluster: str) -> None:
-    flow = ps.Flow("ddp", lanes=4)
-    rows = [pa.table({"row": list(range(start, start + 200))}) for start in range(0, 2000, 200)]
-    flow.from_tables(rows).filter("row % 10 <> 0").shuffle(300, seed=7).collect("rows")
-    expected = chunked(ps.run_local(flow).result("rows").column("row").to_pylist(), 32)
-    command = [sys.executable, EXAMPLES / "ddp.py", "--folder", tmp_path]
-    environment = {**os.environ, "RAY_ADDRESS": cluster}
-    first = subprocess.Popen([*command, "--ranks", "2", "--pause", "0.1"], env=environment, start_new_session=True)
-
-    def reached() -> bool:
-        assert first.poll() is None, "it has ended by itself"
-        return (tmp_path / "last").exists() and (14, 2) in batches(tmp_path)
-
-    wait_for(reached, 200)
-    os.killpg(first.pid, signal.SIGKILL)
-    first.wait(60)
-    done = subprocess.run([*command, "--ranks", "3"], env=environment, timeout=200, check=False, start_new_session=True)
-    assert done.returncode == 0
-    found = {key: slices for key, slices in batches(tmp_path).items() if len(slices) == key[1]}
-    assert all([row for rank in sorted(slices) for row in slices[rank]] == expected[key[0]]
-               for key, slices in found.items())  # fmt: skip
-    second = sorted(step for step, ranks in found if ranks == 3)
-    assert second == list(range(second[0], len(expected)))
-    assert second[0] > 0
-    assert {step for step, _ in found} == set(range(len(expected)))
+def test_ray_train_goes_on_after_a_worker_and_after_the_script_with_other_ranks(tmp_path: Path, cluster: str) -> None:
+    expected, folder = undisturbed("ray_train.py"), tmp_path / "out"
+    command = [str(EXAMPLES / "ray_train.py"), "--folder", str(folder)]
+    # how often Ray Train looks after its workers, and takes their reports
+    environment = {"RAY_ADDRESS": cluster, "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2"}
+    with Household(tmp_path) as household:
+        first = household.python(*command, "--ranks", "2", "--pause", "0.1", **environment)
+        noted = folder / "train" / "checkpoint_manager_snapshot.json"
+        first.wait_for(lambda: 10 in steps(folder, 2) and noted.exists(), 240)
+        killed = lines(folder, 1)[-1]["process"]
+        os.kill(killed, signal.SIGKILL)
+        first.wait_for(lambda: 22 in steps(folder, 2), 240)
+        assert lines(folder, 1)[-1]["process"] != killed
+        os.killpg(first.popen.pid, signal.SIGKILL)
+        first.popen.wait(60)
+        done = household.python(*command, "--ranks", "3", **environment).wait()
+        assert done.returncode == 0, done
+    check(folder, expected, (2, 3))
+    starts = [line["step"] for line in lines(folder, 0) if line["ranks"] == 2]
+    assert any(step <= before for before, step in itertools.pairwise(starts)), "Ray Train did not begin at a model"
+    assert starts.count(0) == 1, "Ray Train has begun anew"

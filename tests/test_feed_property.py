@@ -1,8 +1,8 @@
 """Random flows, parallelisms, numbers of ranks and crashes: one order.
 
-The oracle is the flow's own list in one process, without a failure. Every stretch of a run reads some batches with a
-world of its own, then the job dies (``shutdown`` leaves what a killed process leaves: the last checkpoint), or a task
-does, and goes on at another parallelism.
+The oracle is the flow's own list in one process, without a failure; for further epochs, the feed of one rank. Every
+stretch of a run reads some batches with a world of its own, then the job dies (``shutdown`` leaves what a killed
+process leaves: the last checkpoint), or a task does, and goes on at another parallelism.
 """
 
 from __future__ import annotations
@@ -87,20 +87,32 @@ stretches = st.lists(
     stretches=stretches,
     batch_size=st.sampled_from((7, 16, 50)),
     last=st.tuples(st.integers(1, 4), st.integers(1, 5)),
+    epochs=st.sampled_from((1, 2, 3)),
 )
 def test_any_flow_gives_one_order_whatever_reads_it_and_whatever_dies(
-    steps: list[Step], stretches: list[tuple[int, int, int, str]], batch_size: int, last: tuple[int, int]
+    steps: list[Step],
+    stretches: list[tuple[int, int, int, str]],
+    batch_size: int,
+    last: tuple[int, int],
+    epochs: int,
 ) -> None:
     flow, stream = build(steps)
     stream.gather().collect("rows")
-    expected = chunked(ps.run_local(flow, parallelism=1).result("rows").to_pylist(), batch_size)
+    first = chunked(ps.run_local(flow, parallelism=1).result("rows").to_pylist(), batch_size)
+    expected = first
+    if epochs > 1:
+        job = run(steps, batch_size, 1, None, epochs)
+        expected = read_world(job.feed(), 1)
+        job.wait(120)
+        assert expected[: len(first)] == first
+        assert len(expected) == epochs * len(first)
     found: list[list[Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for parallelism, ranks, batches, kills in stretches:
             left = len(expected) - len(found) - 1  # the last batch is left, so that the job does not end
             if left < 0:
                 break
-            job = run(steps, batch_size, parallelism, folder)
+            job = run(steps, batch_size, parallelism, folder, epochs)
             if min(batches, left):
                 found += read_world(job.feed(), ranks, len(found), min(batches, left), close=False)
             job.checkpoint(60)
@@ -110,15 +122,15 @@ def test_any_flow_gives_one_order_whatever_reads_it_and_whatever_dies(
                     found += read_world(job.feed(), 1, len(found), 1, close=False)
                 job.checkpoint(60)
             job.shutdown()
-        job = run(steps, batch_size, last[0], folder)
+        job = run(steps, batch_size, last[0], folder, epochs)
         found += read_world(job.feed(), last[1], len(found))
         assert job.wait(120).audit().clean
     assert found == expected
 
 
-def run(steps: list[Step], batch_size: int, parallelism: int, folder: str) -> ps.LocalJob:
+def run(steps: list[Step], batch_size: int, parallelism: int, folder: str | None, epochs: int) -> ps.LocalJob:
     flow, stream = build(steps)
-    stream.feed(batch_size, room=4 * batch_size, keep=10_000)
+    stream.feed(batch_size, room=4 * batch_size, keep=10_000, epochs=epochs)
     return ps.run_local(flow, parallelism=parallelism, checkpoints=folder)
 
 

@@ -58,3 +58,45 @@ def test_steps_that_are_no_run_of_batches_are_refused(steps):
     with pytest.raises(ConfigurationError, match="cannot be skipped"):
         job.feed().skip(steps)
     job.shutdown()
+
+
+def test_edit_stands_in_the_record_of_a_committed_model(tmp_path, expected):
+    def begin(**options):
+        flow = ps.Flow("skipping", lanes=4)
+        plain(flow).feed(50, room=100)
+        return ps.run_local(flow, checkpoints=ps.Checkpoints(tmp_path, every="50ms", retained=1), **options)
+
+    job = begin()
+    reader = job.feed().skip(range(2, 4)).skip(range(6, 7)).reader(timeout=60)
+    take(reader, 3)
+    state = reader.state_dict()
+    reader.commit("m")
+    reader.flush(60)
+    job.feed().reader(timeout=60).close()
+    other = job.feed().resume("m").reader(timeout=60)
+    with pytest.raises(ConfigurationError, match=r"with no batch skipped, but model 'm' .* 2 to 3, batches 6"):
+        other.load_state_dict({**state, "skipped": []})
+    other.load_state_dict(state)
+    reader.close(0.0)
+    job.shutdown()
+    again = begin(resume_model="m", parallelism=3)
+    feed = again.feed().skip(range(9, 10)).resume("m")
+    assert read_world(feed, 2) == [expected[5], *expected[7:9], *expected[10:]]
+    again.wait(60)
+
+
+def test_model_that_was_committed_with_one_edit_cannot_be_committed_with_another():
+    job = job_of()
+    reader = job.feed().skip(range(2, 4)).reader(timeout=60)
+    take(reader, 1)
+    reader.commit("m")
+    reader.flush(60)
+    state = reader.state_dict()
+    reader.close(0.0)
+    other = job.feed().skip(range(8, 9)).reader(timeout=60)
+    other.load_state_dict(state)
+    other.commit("m")
+    with pytest.raises(ConfigurationError, match=r"bound with batches 2 to 3 skipped and cannot .* 8 to 8 skipped"):
+        other.flush(60)
+    other.close(0.0)
+    job.shutdown()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import threading
 from dataclasses import replace
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import penstock as ps
 from penstock.actors.feed.link import LocalRoute
 from penstock.coordinator.events import TaskLost
 from penstock.engine.errors import ConfigurationError, FlowError, UserCodeError
+from penstock.engine.feed_desk import DESKS
 from penstock.engine.identity import TaskId
 from support.feeds import ROWS, SPLITS, chunked, plain, read_world, tables, take, wait_for
 
@@ -172,7 +174,7 @@ def test_place_before_the_checkpoint_is_refused_with_the_remedy(tmp_path):
     job.checkpoint(60)
     job.shutdown()
     again = ps.run_local(flow_of("filter", room=50), checkpoints=tmp_path)
-    with pytest.raises(ConfigurationError, match=r"not kept any more[\s\S]*resume the feed from the checkpoint"):
+    with pytest.raises(ConfigurationError, match=r"not kept any more[\s\S]*resume_model[\s\S]*keep=rows"):
         read_world(again.feed(), 1)
     again.shutdown()
 
@@ -180,7 +182,7 @@ def test_place_before_the_checkpoint_is_refused_with_the_remedy(tmp_path):
 def test_new_world_takes_over_in_the_middle_and_the_old_one_is_told():
     expected = read_world(ps.run_local(flow_of("filter")).feed(), 1)
     job = ps.run_local(flow_of("filter", keep=10_000))
-    old = job.feed().reader(timeout=60)
+    old = job.feed().reader(timeout=60, prefetch_batches=4)
     assert take(old, 4) == expected[:4]
     assert read_world(job.feed(), 3, start=2) == expected[2:]
     with pytest.raises(ConfigurationError, match=r"a newer world reads the feed[\s\S]*end this process"):
@@ -197,6 +199,30 @@ def test_no_batch_is_handed_out_before_all_ranks_have_come():
     lonely.close()
     assert len(read_world(job.feed(), 2)) == 16  # their world is not that of three
     job.wait(60)
+
+
+def test_rank_that_gave_up_before_all_had_come_keeps_no_seat_from_those_that_come_later():
+    job = ps.run_local(flow_of("filter"))
+    for ends in (True, False):  # closed, or only not waiting any more
+        lonely = job.feed().reader(2, 3, timeout=2)
+        with pytest.raises(TimeoutError, match="to join"):
+            take(lonely, 1)
+        if ends:
+            lonely.close()
+    wait_for(lambda: "rank 0, 1, 2 of 3" in DESKS.of("feeding", "feed")._seats.missing)
+    others = [job.feed().reader(rank, 3, timeout=60) for rank in range(2)]
+    slices = [reader.iter_batches() for reader in others]
+    threads = [threading.Thread(target=next, args=(each,)) for each in slices]
+    for thread in threads:
+        thread.start()
+    lonely.timeout = 60.0
+    assert len(take(lonely, 1)) == 1, "it waits again, as a new reader"
+    for thread in threads:
+        thread.join()
+    assert [reader.step for reader in others] == [1, 1], "nobody was told of a newer world"
+    job.shutdown()
+    for reader in [lonely, *others]:
+        reader.close()
 
 
 @pytest.mark.parametrize(("drop_last", "batches"), [(False, 12), (True, 11)])

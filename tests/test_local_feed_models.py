@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from penstock.actors.feed.intake import Intake
 from penstock.engine.errors import ConfigurationError
 from support.feeds import plain, read_world, tables, take, wait_for
 
@@ -87,7 +88,7 @@ def test_commit_before_the_first_checkpoint_asks_for_one_and_the_training_goes_o
         reader.commit("first")
         assert take(reader, 3) == expected[1:4]
         reader.flush(60)
-        assert list(job.status().pins) == ["model first of feed feed"]
+        wait_for(lambda: list(job.status().pins) == ["model first of feed feed"])
         assert job.feed().resume("first").start == 1
         assert take(reader, 100) == expected[4:]
         reader.commit("last")
@@ -170,3 +171,16 @@ def test_going_back_behind_rows_that_another_sink_has_written_is_refused(start, 
     reader.close(0.0)
     with pytest.raises(ConfigurationError, match=r"files: the output holds .* rows"):
         start(both(), resume_model="m")
+
+
+def test_models_that_are_not_bound_yet_when_a_reader_leaves_are_bound_first(start, monkeypatch):
+    """The feed is read to its end before the first answer comes: it is not let go before the models are bound."""
+    said, question = [], Intake._question
+    monkeypatch.setattr(Intake, "_question", lambda self: said.append(question(self)) or said[-1])
+    job = start(every="10s", flow=feeding(batch_size=300, room=10_000))
+    with job.feed().reader(timeout=60) as reader:
+        for _ in reader.iter_batches():
+            reader.commit(f"models/{reader.step}")
+    job.wait(60)
+    assert [job.feed().resume(f"models/{step}").start for step in (1, 2, 3)] == [1, 2, 3]
+    assert not any(ask.leaves for ask in said if ask is not None and ask.commits)

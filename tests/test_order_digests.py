@@ -43,6 +43,17 @@ def test_equal_runs_are_told_equal_and_others_from_their_first_batch_on(tmp_path
     assert verdict.lines == ("batch 0 is the first one that differs: rows 0 to 49",)
 
 
+def test_files_that_a_killed_process_left_without_their_end_are_nobodys(tmp_path):
+    whole_run(tmp_path / "run")
+    folder = tmp_path / "run" / "feeding" / "feeds" / "feed"
+    (whole, *_) = folder.glob("*.digests.arrow")
+    for size in (0, 5, whole.stat().st_size // 2):
+        (folder / f"{0:012}-{BATCHES:012}-{size:08x}.digests.arrow").write_bytes(whole.read_bytes()[:size])
+    assert verify_order(tmp_path / "run", tmp_path / "run").lines == (
+        f"{BATCHES} batches of 50 rows are equal, in order",
+    )
+
+
 def test_run_with_restarts_from_the_middle_of_batches_has_no_gap(tmp_path):
     whole_run(tmp_path / "one")
     for parallelism in (2, 3, 1):

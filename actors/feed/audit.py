@@ -4,8 +4,9 @@ It compares two independent sides. What the feed has numbered is in its last che
 sum of their hashes, which does not depend on their order. What it should have numbered comes from the inputs: every
 split is read again, from its beginning, and passes the operators that work row by row (filter, project, unnest), in
 this process. What only changes the order or the place of rows (exchanges, sort, shuffle, union, a mixture that goes on
-to its end) is left out. Behind any other operator (a join, an aggregation, a function of the user) it is not known what
-should come, and the counts of the sources must do (``job.audit()``).
+to its end) is left out. Every epoch is compared by itself, and must have given the same. Behind any other operator (a
+join, an aggregation, a function of the user) it is not known what should come, and the counts of the sources must do
+(``job.audit()``).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ...engine.operators.protocol import OperatorContext
 from ...engine.operators.regroup import Regroup
 from ...engine.partitioning import Broadcast
 from ...engine.plan import JobPlan, OperatorPlan, PipelinePlan, PortPlan
+from ...engine.sequencer_state import SequencerState
 from ...engine.sources.protocol import Split
 
 ROW_BY_ROW = (Filter, Project, Unnest)
@@ -44,10 +46,36 @@ class SplitContent:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochAudit:
+    """One epoch: the ``rows`` that were numbered in it, and those ``expected``. ``same``: whether their content is that
+    of the inputs; None: before its end, or if no column has a hash."""
+
+    rows: int
+    expected: int
+    ended: bool
+    same: bool | None
+
+    @property
+    def gaps(self) -> int:
+        """Rows that are missing, at its end."""
+        return max(0, self.expected - self.rows) if self.ended else 0
+
+    @property
+    def repeats(self) -> int:
+        """Rows that are too many."""
+        return max(0, self.rows - self.expected)
+
+    def __str__(self) -> str:
+        content = {True: ", the same content", False: ", OTHER CONTENT", None: ""}[self.same]
+        return f"{self.rows:,} rows{'' if self.ended else ' so far'} of {self.expected:,}{content}"
+
+
+@dataclass(frozen=True, slots=True)
 class FeedAudit:
     """``rows``: numbered so far, that is handed out, or waiting; ``ended``: there will be no more. ``unknown``: why it
     is not known what the inputs should give; else ``expected`` rows, split by split, with the content ``same`` or not
-    (None: before the end, or if no column has a hash)."""
+    (None: before the end, or if no column has a hash). With several epochs that is what all of them should give, and
+    ``epochs`` has the rows of each that has begun, and whether their content is that of the inputs."""
 
     feed: str
     rows: int
@@ -56,16 +84,17 @@ class FeedAudit:
     expected: int | None = None
     same: bool | None = None
     unknown: str = ""
+    epochs: tuple[EpochAudit, ...] = ()
 
     @property
     def gaps(self) -> int:
-        """Rows that are missing, at the end."""
-        return max(0, self.expected - self.rows) if self.ended and self.expected is not None else 0
+        """Rows that are missing, in epochs that have ended."""
+        return sum(each.gaps for each in self.epochs)
 
     @property
     def repeats(self) -> int:
         """Rows that are too many."""
-        return 0 if self.expected is None else max(0, self.rows - self.expected)
+        return sum(each.repeats for each in self.epochs)
 
     @property
     def clean(self) -> bool:
@@ -79,6 +108,8 @@ class FeedAudit:
             lines.append(f"  {split.source} {split.split}: {split.rows:,} rows, of which {split.fed:,} belong here")
         if self.unknown:
             return "\n".join([*lines, f"  not compared with the inputs: {self.unknown}"])
+        if len(self.epochs) > 1:
+            lines += [f"  epoch {number}: {each}" for number, each in enumerate(self.epochs)]
         content = {True: "the same content", False: "OTHER CONTENT", None: "content not compared"}[self.same]
         return "\n".join([*lines, f"  {self.expected:,} expected, gaps {self.gaps}, repeats {self.repeats}, {content}"])
 
@@ -99,9 +130,26 @@ def audit_feed(plan: JobPlan, state: Mapping[str, pa.Table], feed: str = "feed")
         _content(source, split, operators) for source, operators in routes for split in plan.sources[source].splits
     )
     expected, content = sum(split.fed for split in splits), sum(split.content for split in splits) % 2**64
-    comparable = reached.ended and any(can_hash(field.type) for field in schema)
-    same = content == reached.order.content if comparable else None
-    return FeedAudit(feed, reached.position, reached.ended, splits, expected, same)
+    comparable = any(can_hash(field.type) for field in schema)
+    epochs = tuple(_epochs(reached, expected, content if comparable else None))
+    whole = reached.ended and comparable
+    count = 1 if plan.epochs is None else plan.epochs.count
+    same = all(each.same for each in epochs) and len(epochs) == count if whole else None
+    return FeedAudit(feed, reached.position, reached.ended, splits, count * expected, same, epochs=epochs)
+
+
+def _epochs(reached: SequencerState[pa.RecordBatch], expected: int, content: int | None) -> Iterator[EpochAudit]:
+    """The epochs that have begun. ``content``: that each should have."""
+    position = before = 0
+    ends = [(end.position, end.content) for end in reached.ends]
+    if reached.ended:
+        ends[-1:] = [(reached.position, reached.order.content)]
+    for end, behind in ends:
+        same = None if content is None else (behind - before) % 2**64 == content
+        yield EpochAudit(end - position, expected, True, same)
+        position, before = end, behind
+    if not reached.ended:
+        yield EpochAudit(reached.position - position, expected, False, None)
 
 
 class _Unknown(Exception):

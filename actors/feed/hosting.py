@@ -13,6 +13,7 @@ from ...engine.operators import Project, Shuffle, Sort
 from ...engine.operators.regroup import Regroup
 from ...engine.plan import JobPlan
 from ...engine.sinks.feed import FeedSink
+from ..digest_files import DigestFiles
 from ..messages import UNKNOWN_TIME
 from ..translate import error_of
 from .link import FeedRoute
@@ -35,6 +36,7 @@ class HostedFeeds:
         for feed in plan.feeds if feeds is None else feeds:
             desk = self.desks[feed] = DESKS.begin(plan.name, feed, ask)
             desk.bindings.bind = partial(self._binder.bind, feed)
+            desk.record = DigestFiles(folder, plan.name, feed).record
 
     def told(self, status: JobStatus) -> None:
         """The job's status has changed: its end is told to the ranks."""
@@ -75,6 +77,7 @@ def feed_handle(plan: JobPlan, name: str, route: Callable[[str, str], FeedRoute]
         sink.drop_last,
         _rows(plan),
         fingerprint=plan.fingerprint,
+        epochs=sink.epochs,
     )
 
 

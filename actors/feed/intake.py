@@ -2,13 +2,17 @@
 
 Rules:
 
-1. The thread asks, the user's thread takes, and tells at once what it has taken. It never waits for the other side but
-   for the batch that it wants.
+1. The thread asks, the user's thread takes. What was taken is told at once where a question is open that does not say
+   so; else with the next question, or within ``TELL_SECONDS``: a quick loop does not pay for a message a batch. The
+   user's thread never waits for the other side but for the batch that it wants.
 2. A link that breaks is tried again for ever: a restart of the feed's task, or of the whole engine, is a pause. How
    long to wait is the user's choice, batch by batch.
 3. A model is bound while the training goes on. Till the answer comes the rank claims to have taken no more than the
    model has seen, so that the checkpoint that the model is bound to holds what comes next.
-4. At the end the thread goes on until the rank may leave: when a checkpoint says that everything was read.
+4. At the end the thread goes on until the rank may leave: when its models are bound, and then a checkpoint says that
+   everything was read.
+5. Who goes before its world is complete says so, that it may keep no seat from others: when it is closed, and when its
+   user has waited too long. A user who then waits again comes as a new reader.
 """
 
 from __future__ import annotations
@@ -21,26 +25,34 @@ from dataclasses import replace
 import pyarrow as pa
 
 from ...engine.errors import ConfigurationError, PenstockError
-from ...engine.feed_messages import Ask, Reply, Slice, World
+from ...engine.feed_messages import FORGET, Ask, Commit, Reply, Slice, World
 from ...engine.feed_reader import FeedReader
 from .link import BrokenFeedLinkError, FeedLink
-from .models import FORGET, mismatch
+from .models import mismatch
 
 POLL = 0.25
 """Seconds that a question may stay open: so old is what a rank knows of whom it waits for."""
+TELL_SECONDS = 0.05
+"""So long a batch may have been taken without the feed knowing it."""
+LEAST_AHEAD, MOST_AHEAD, AHEAD_BYTES = 4, 32, 4 << 20
+"""Batches that are fetched ahead if the user does not say how many: as many as have so many bytes, within bounds."""
 PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 """Seconds between two tries to reach the feed."""
 
 
 class Intake:
-    """See the module's rules. ``name``: of the feed. ``ahead``: batches beyond the one that is wanted next."""
+    """See the module's rules. ``name``: of the feed. ``ahead``: batches beyond the one that is wanted next; None:
+    as their size suggests."""
 
-    def __init__(self, link: FeedLink, name: str, rank: int, ranks: int, start: int, ahead: int) -> None:
+    def __init__(self, link: FeedLink, name: str, rank: int, ranks: int, start: int, ahead: int | None) -> None:
         self._link = link
         self._who = f"rank {rank} of {ranks}"
         self._name = name
-        self._ahead = ahead
+        self._ahead = LEAST_AHEAD if ahead is None else ahead
+        self._ahead_is_given = ahead is not None
+        #: a question is open; and whether something was taken that nobody has been told
+        self._asking = self._untold = False
         self._changed = threading.Condition()
         self._ask = Ask(uuid.uuid4().hex, rank, ranks, start, 0, start, start)
         #: None until the world is known
@@ -48,10 +60,12 @@ class Intake:
         self._reason = "its first answer"
         self._error: BaseException | None = None
         self._leaving = self._closed = False
+        #: the user has waited too long for the world, and does not wait now (rule 5); and whether that was said
+        self._away = self._said_so = False
         #: the rank may go
         self.settled = False
-        #: models that are to be bound, with what they have seen; and what went wrong with others
-        self._commits: dict[str, int] = {}
+        #: models that are to be bound, by name; and what went wrong with others
+        self._commits: dict[str, Commit] = {}
         self._refused: list[str] = []
         #: at the end such a rank stays until it is closed: it may commit its last model
         self._commits_models = False
@@ -74,6 +88,7 @@ class Intake:
         """The next slice; None at the end. Raises TimeoutError, or what has gone wrong."""
         until = None if timeout is None else time.monotonic() + timeout
         with self._changed:
+            self._come_back()
             while (found := self._next()) is None:
                 if self._error is not None:
                     raise self._error
@@ -85,36 +100,49 @@ class Intake:
                     raise RuntimeError(f"the reader of {self._who} is closed")
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
+                    self._away = self._reader is None
+                    self._changed.notify_all()
                     raise TimeoutError(
                         f"{self._who} has waited {timeout:g} s for batch {self.next_batch} of feed {self._name!r}: it "
                         f"waits for {self._reason}"
                     )
                 self._changed.wait(left)
             self._ask = replace(self._ask, taken=found.batch + 1)
-            told = self._said()
-            self._changed.notify_all()
-        self._link.tell(told)
+            told = self._said() if self._asking else None
+            if told is None and (not self._untold or self._wanted()):
+                self._untold = True
+                self._changed.notify_all()
+        if told is not None:
+            self._link.tell(told)
         return found
+
+    def _come_back(self) -> None:
+        """The user waits again, maybe after some time."""
+        if self._away:
+            self._away = self._said_so = False
+            self._changed.notify_all()
 
     def _next(self) -> Slice[pa.RecordBatch] | None:
         return None if self._reader is None else self._reader.take()
 
     def _said(self) -> Ask:
         """What is said of the place (rule 3)."""
-        bounds = [step for step in self._commits.values() if step >= 0]
-        return replace(self._ask, taken=min([self._ask.taken, *bounds]), commits=tuple(self._commits.items()))
+        bounds = [commit.step for commit in self._commits.values() if commit.step != FORGET]
+        taken, saved = (min([step, *bounds]) for step in (self._ask.taken, self._ask.saved))
+        return replace(self._ask, taken=taken, saved=saved, commits=tuple(self._commits.values()))
 
-    def commit(self, model: str, step: int) -> None:
-        """Bind a model to so many batches, or forget it (``models.FORGET``)."""
+    def commit(self, commit: Commit) -> None:
+        """Bind a model, or forget it."""
+        model = commit.model
         with self._changed:
             self._commits_models = True
             if self.settled:
                 self._refused.append(f"model {model!r}: the whole feed has been read and let go, nothing is left of it")
                 return
-            if self._commits.get(model, step) != step:
-                self._refused.append(mismatch(model, self._commits[model], step))
+            if self._commits.get(model, commit) != commit:
+                self._refused.append(mismatch(self._commits[model], commit))
                 return
-            self._commits[model] = step
+            self._commits[model] = commit
             self._changed.notify_all()
 
     def flush(self, timeout: float | None) -> None:
@@ -149,7 +177,10 @@ class Intake:
                 self._leave()
             self._changed.wait_for(self._may_close, timeout)
             self._closed = True
+            parting = None if self._reader is not None else replace(self._ask, quits=True)
             self._changed.notify_all()
+        if parting is not None:
+            self._link.tell(parting)
         self._link.close()
         self._thread.join(2 * POLL)
         return self.settled or not self._leaving
@@ -169,12 +200,18 @@ class Intake:
     def _run(self) -> None:
         pause = PAUSE
         while (ask := self._question()) is not None:
+            if not self._asking:
+                self._link.tell(ask)
+                continue
             try:
                 reply = self._link.ask(ask, POLL)
                 pause = PAUSE
                 with self._changed:
                     self._note(reply)
+                    self._note_parting(ask)
             except BrokenFeedLinkError as error:
+                with self._changed:
+                    self._note_parting(ask)
                 self._say(str(error))
                 self._wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -182,14 +219,32 @@ class Intake:
                 self._fail(error)
                 return
 
+    def _note_parting(self, ask: Ask) -> None:
+        """Having said, or tried to say, that it goes the rank may come back under another session alone."""
+        if ask.quits and self._reader is None:
+            self._said_so = True
+            self._ask = replace(self._ask, session=uuid.uuid4().hex)
+
     def _question(self) -> Ask | None:
-        """What to ask next, as soon as there is something; None: nothing more."""
+        """What to ask next, as soon as there is something, or to tell, if not ``_asking``; None: nothing more."""
         with self._changed:
+            self._asking = False
+            lull = False
             while not self._closed and not self.settled:
+                if self._away and self._reader is None:
+                    if not self._said_so:
+                        self._asking = True
+                        return replace(self._ask, quits=True)
+                    self._changed.wait()
+                    continue
                 wanted = self._wanted()
                 if wanted or self._leaving or self._commits or self._reader is None:
-                    return replace(self._said(), wanted=wanted, leaves=self._leaving)
-                self._changed.wait()
+                    self._asking, self._untold = True, False
+                    return replace(self._said(), wanted=wanted, leaves=self._leaving and not self._commits)
+                if self._untold and lull:
+                    self._untold = False
+                    return self._said()
+                lull = not self._changed.wait(TELL_SECONDS if self._untold else None)
             return None
 
     def _wanted(self) -> tuple[int, ...]:
@@ -203,24 +258,34 @@ class Intake:
     def _note(self, reply: Reply[pa.RecordBatch]) -> None:
         world = reply.world
         if self._reader is None and (world is not None or reply.answers):
-            known = world or World(0, self._ask.ranks, self._ask.start)
+            # what is refused is told with the world that stands, which may be another than the one asked for
+            known = World(world.generation if world else 0, self._ask.ranks, self._ask.start)
             self._reader = FeedReader(known, self._ask.rank, self._ahead)
             self._ask = replace(self._ask, generation=known.generation)
         for answer in reply.answers:
             assert self._reader is not None
             self._reader.hear(answer)
+            if isinstance(answer, Slice) and not self._ahead_is_given:
+                self._fit(answer)
         for model, refusal in reply.bound:
             self._end_commit(model, refusal)
         self._reason = reply.reason or self._reason
         self.settled = self.settled or (self._leaving and reply.settled)
         self._changed.notify_all()
 
+    def _fit(self, found: Slice[pa.RecordBatch]) -> None:
+        """Fetch as far ahead as the size of the first slice suggests."""
+        assert self._reader is not None
+        size = sum(each.nbytes for each in found.rows)
+        self._ahead_is_given = True
+        self._ahead = self._reader.ahead = max(LEAST_AHEAD, min(MOST_AHEAD, AHEAD_BYTES // max(size, 1)))
+
     def _end_commit(self, model: str, refusal: str) -> None:
-        step = self._commits.pop(model, FORGET)
+        commit = self._commits.pop(model, None)
         if refusal:
             self._refused.append(refusal)
-        elif step >= 0:
-            self._ask = replace(self._ask, saved=max(self._ask.saved, step))
+        elif commit is not None:
+            self._ask = replace(self._ask, saved=max(self._ask.saved, commit.step))
 
     def _say(self, reason: str) -> None:
         with self._changed:

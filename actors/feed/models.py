@@ -6,7 +6,8 @@ Rules:
    has seen. It lies in ``<checkpoint folder>/<job>/models``.
 2. First the checkpoint is pinned in the job's log, then the record is written: a record never names a checkpoint that
    is not kept. A name without a record is pinned again by whoever repeats the commit.
-3. A model is bound once. Bound again with the same number nothing happens; with another it is refused.
+3. A model is bound once. Bound again with the same number nothing happens; with another it is refused, and so it is
+   with other batches that were skipped.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import msgspec
+from pyarrow.fs import FileSelector
 
 from ...coordinator.events import Event, PinRequested, UnpinRequested
 from ...coordinator.manifest import LogEntry, Manifest, Pinned, Unpinned
 from ...engine.errors import ConfigurationError, PenstockError
+from ...engine.feed_messages import FORGET, Commit, Ranges
 from ...engine.identity import CheckpointId
 from ...engine.plan import JobPlan
 from ...engine.sinks.feed import FeedSink
@@ -31,16 +34,14 @@ from ..messages import UNKNOWN_TIME
 from ..storage.log import read_log
 from ..storage.opening import open_store
 
-FORGET = -1
-"""In place of a number of batches: the model is to be forgotten."""
-
 PIN_SECONDS = 30.0
 ASK_AGAIN = 2.0
 PAUSE = 0.02
 
 
 class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One model. ``step``: the global batches that it has seen."""
+    """One model. ``step``: the global batches that it has seen, but for those ``skipped``, which may also be ones that
+    come; None: an earlier release did not write them down."""
 
     format: int = 1
     model: str
@@ -49,6 +50,9 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
     batch_size: int
     checkpoint: CheckpointId
     fingerprint: str
+    skipped: Ranges | None = None
+    #: of the batch that comes next
+    epoch: int = 0
 
 
 def pin_name(feed: str, model: str) -> str:
@@ -70,6 +74,16 @@ class ModelBook:
                 return msgspec.json.decode(stream.read(), type=ModelRecord)
         except FileNotFoundError:
             return None
+
+    def records(self, feed: str) -> list[ModelRecord]:
+        """The records of all models that are bound to a feed, by their names."""
+        found = []
+        for info in self._files.get_file_info(FileSelector(self._folder, allow_not_found=True)):
+            with suppress(FileNotFoundError):
+                if info.base_name.endswith(".json") and not info.base_name.startswith("."):
+                    with self._files.open_input_stream(info.path) as stream:
+                        found.append(msgspec.json.decode(stream.read(), type=ModelRecord))
+        return sorted((each for each in found if each.feed == feed), key=lambda each: each.model)
 
     def write(self, record: ModelRecord) -> None:
         """Keep a record. Raises OSError."""
@@ -101,36 +115,41 @@ class ModelBinder:
         self._report = report
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-models")
 
-    def bind(
-        self, feed: str, model: str, step: int, checkpoint: CheckpointId, done: Callable[[str | None], None]
-    ) -> None:
+    def bind(self, feed: str, commit: Commit, checkpoint: CheckpointId, done: Callable[[str | None], None]) -> None:
         """Bind a model and tell ``done``: "" when it is bound, why it is refused, or None if the checkpoint is not kept
         any more and a newer one must do."""
-        self._thread.submit(self._work, feed, model, step, checkpoint, done)
+        self._thread.submit(self._work, feed, commit, checkpoint, done)
 
     def close(self) -> None:
         """Let what runs end and start nothing new."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _work(
-        self, feed: str, model: str, step: int, checkpoint: CheckpointId, done: Callable[[str | None], None]
-    ) -> None:
+    def _work(self, feed: str, commit: Commit, checkpoint: CheckpointId, done: Callable[[str | None], None]) -> None:
         try:
-            done(self._forget(feed, model) if step == FORGET else self._bind(feed, model, step, checkpoint))
+            forgets = commit.step == FORGET
+            done(self._forget(feed, commit.model) if forgets else self._bind(feed, commit, checkpoint))
         except (PenstockError, OSError) as error:
             done(f"it could not be written down: {error}")
 
-    def _bind(self, feed: str, model: str, step: int, checkpoint: CheckpointId) -> str | None:
+    def _bind(self, feed: str, commit: Commit, checkpoint: CheckpointId) -> str | None:
+        model = commit.model
         known = self._book.read(feed, model)
         if known is not None:
-            return mismatch(model, known.step, step)
+            return mismatch(known, commit)
         if not self._pin(pin_name(feed, model), checkpoint):
             return None
         size = sink_of(self._plan, feed).batch_size
         fingerprint = self._plan.fingerprint
         self._book.write(
             ModelRecord(
-                model=model, feed=feed, step=step, batch_size=size, checkpoint=checkpoint, fingerprint=fingerprint
+                model=model,
+                feed=feed,
+                step=commit.step,
+                batch_size=size,
+                checkpoint=checkpoint,
+                fingerprint=fingerprint,
+                skipped=commit.skipped,
+                epoch=commit.epoch,
             )
         )
         return ""
@@ -156,14 +175,22 @@ class ModelBinder:
         return False
 
 
-def mismatch(model: str, known: int, step: int) -> str:
-    """Why a model that is bound to ``known`` batches cannot be bound to ``step``; "" if they are the same."""
-    if known == step:
+def mismatch(known: ModelRecord | Commit, commit: Commit) -> str:
+    """Why a model that is bound already cannot be bound so; "" if it is bound just so."""
+    model = commit.model
+    if known.step != commit.step:
+        found, wanted = f"bound to step {known.step}", f"bound to step {commit.step}"
+    elif known.skipped not in (None, commit.skipped):
+        found, wanted = (f"bound with {in_words(skipped or ())} skipped" for skipped in (known.skipped, commit.skipped))
+    else:
         return ""
-    return (
-        f"model {model!r} is bound to step {known} and cannot be bound to step {step}: give each model a name of its "
-        "own, or forget this one first"
-    )
+    remedy = "give each model a name of its own, or forget this one first"
+    return f"model {model!r} is {found} and cannot be {wanted}: {remedy}"
+
+
+def in_words(skipped: Ranges) -> str:
+    """Batches that were left out."""
+    return ", ".join(f"batches {first} to {end - 1}" for first, end in skipped) or "no batch"
 
 
 def pins_of(entries: Sequence[LogEntry]) -> dict[str, CheckpointId]:

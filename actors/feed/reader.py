@@ -4,12 +4,17 @@ Rules:
 
 1. Of every global batch a rank gets its slice, in order, once; of a batch with fewer rows than ranks a slice may be
    empty, so that all ranks take equally many steps.
-2. The place in the feed is one number, the global batches taken so far. It is the same in all ranks, and means the same
-   at any number of ranks.
+2. The place in the feed is one number, the global batches taken so far, over all epochs. It is the same in all ranks,
+   and means the same at any number of ranks. The epoch follows from it: it is that of the batch that comes next.
 3. The ranks of a world say where it starts, and must say the same: 0, or what ``load_state_dict`` was given.
 4. A reader belongs to one thread at a time.
 5. Batches that a handle skips are taken and not handed out; steps count them. All ranks must skip the same: give them
-   one handle. What a state skips and what the handle skips are both skipped.
+   one handle. What a state skips, what a model's record does and what the handle skips are all skipped; a state that
+   skips other batches than the record of its model is refused.
+6. An iteration ends with the epoch that it began in; the next one goes on with the next epoch. One that was left goes
+   on where it was, in the same epoch if that has more.
+7. A framework that fetches a batch ahead of its model (``loader``) has seen all but the last one that it was given, and
+   that one, too, when it has been told that there are no more.
 """
 
 from __future__ import annotations
@@ -18,17 +23,19 @@ import atexit
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import pyarrow as pa
 
 from ...engine.errors import ConfigurationError
-from ...engine.feed_messages import Slice
+from ...engine.feed_messages import FORGET, Commit, Ranges, Slice
 from .arrays import to_numpy
 from .intake import Intake
 from .link import FeedRoute
-from .models import FORGET, record_of
+from .loader import Loader
+from .models import in_words, record_of
 from .torch_batches import torch_batches
 
 CLOSE_SECONDS = 30.0
@@ -50,28 +57,35 @@ class FeedHandle:
     route: FeedRoute
     drop_last: bool = False
     rows: int | None = None
-    """Of the whole feed, if the flow's inputs tell."""
-    edits: tuple[tuple[int, int], ...] = ()
-    """Batches that are not handed out: from the first number up to the second."""
+    """Of an epoch, if the flow's inputs tell."""
+    edits: Ranges = ()
+    """Batches that are not handed out."""
     fingerprint: str = ""
     """Of flow and data."""
     start: int = 0
     """The first batch that readers hand out."""
     model: str = ""
     """The model that they go on from."""
+    model_edits: Ranges | None = None
+    """What its record says that is skipped, if it says so."""
+    epochs: int = 1
+    """How often the data are read."""
+    start_epoch: int = 0
+    """That of the first batch that readers hand out."""
 
     @property
     def batches(self) -> int | None:
-        """Global batches in all, if known."""
+        """Global batches of an epoch, if known."""
         if self.rows is None:
             return None
         whole, rest = divmod(self.rows, self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
     def skip(self, steps: range) -> FeedHandle:
-        """The feed without these global batches: no rank gets them, at a peak of the loss, say. Their rows keep their
-        positions, and all other batches their numbers. The edit goes into ``state_dict``, so that whoever goes on from
-        a model knows what it has not seen."""
+        """The feed without these global batches, counted over all epochs like ``Reader.step``: no rank gets them, at a
+        peak of the loss, say. Their rows keep their positions, and all other batches their numbers. The edit goes into
+        ``state_dict`` and into the record of every model that is committed, so that whoever goes on from one knows what
+        it has not seen, and skips the same."""
         if steps.step != 1 or steps.start < 0 or not len(steps):
             raise ConfigurationError(
                 f"steps {steps} cannot be skipped", "give consecutive batches, range(first, end), from 0 on", self.name
@@ -83,16 +97,19 @@ class FeedHandle:
         ConfigurationError if it is not bound to this feed."""
         path = self.route.folder
         found = record_of(path, self.job, self.name, model_uri, self.batch_size, self.fingerprint)
-        return replace(self, start=found.step, model=model_uri)
+        edits = united(self.edits, found.skipped or ())
+        place = replace(self, start=found.step, start_epoch=found.epoch, model=model_uri)
+        return replace(place, edits=edits, model_edits=found.skipped)
 
     def reader(
-        self, rank: int = 0, world_size: int = 1, *, prefetch_batches: int = 4, timeout: float | None = None
+        self, rank: int = 0, world_size: int = 1, *, prefetch_batches: int | None = None, timeout: float | None = None
     ) -> Reader:
-        """The reader of one rank. ``prefetch_batches``: slices that are fetched ahead, on a thread. ``timeout``:
-        seconds to wait for a batch before a TimeoutError says for what, or whom, the rank waits; None: for ever."""
+        """The reader of one rank. ``prefetch_batches``: slices that are fetched ahead, on a thread; by default as many
+        as have 4 MiB, but 4 to 32. ``timeout``: seconds to wait for a batch before a TimeoutError says for what, or
+        whom, the rank waits; None: for ever."""
         if not 0 <= rank < world_size:
             raise ConfigurationError(f"rank {rank} of {world_size}", "ranks count from 0 to world_size - 1")
-        if prefetch_batches < 0:
+        if prefetch_batches is not None and prefetch_batches < 0:
             raise ConfigurationError(f"prefetch_batches={prefetch_batches}", "give a number from 0 on")
         return Reader(self, rank, world_size, prefetch_batches, timeout)
 
@@ -100,35 +117,51 @@ class FeedHandle:
 class Reader:
     """See the module's rules. Made by :meth:`FeedHandle.reader`."""
 
-    def __init__(self, feed: FeedHandle, rank: int, world_size: int, prefetch: int, timeout: float | None) -> None:
+    def __init__(
+        self, feed: FeedHandle, rank: int, world_size: int, prefetch: int | None, timeout: float | None
+    ) -> None:
         self.feed = feed
         self.rank = rank
         self.world_size = world_size
         self.timeout = timeout
         self._prefetch = prefetch
-        self._start = feed.start
+        self._start, self._epoch = feed.start, feed.start_epoch
         self._edits = feed.edits
         self._intake: Intake | None = None
         self._closed = False
+        #: the loop asks for a batch before its model has seen the one before; and the place before that one (rule 7)
+        self._fetches_ahead = False
+        self._seen: tuple[int, int] | None = None
         atexit.register(self.close)
 
     # ------------------------------------------------------------------ batches
 
     @property
     def step(self) -> int:
-        """Global batches taken so far."""
-        return self._start if self._intake is None else self._intake.next_batch
+        """Global batches taken so far, over all epochs."""
+        return self._place[0]
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the batch that comes next, from 0; behind the last one ``feed.epochs``."""
+        return self._place[1]
+
+    @property
+    def _place(self) -> tuple[int, int]:
+        if self._seen is not None:
+            return self._seen
+        return self._start if self._intake is None else self._intake.next_batch, self._epoch
 
     def iter_batches(self, *, batch_format: BatchFormat = "pyarrow") -> Iterator[Any]:
-        """The slices of the batches from here on: ``pyarrow.RecordBatch``, or a dictionary of NumPy arrays. A loop that
-        was left goes on with the next batch."""
+        """The slices of the batches from here to the end of the epoch: ``pyarrow.RecordBatch``, or a dictionary of
+        NumPy arrays. The next call goes on with the next epoch; after a loop that was left, with the next batch."""
         if batch_format not in ("pyarrow", "numpy"):
             raise ConfigurationError(f"batch_format={batch_format!r}", 'give "pyarrow" or "numpy"')
         self._join()
         return self._batches(batch_format)
 
     def _batches(self, batch_format: BatchFormat) -> Iterator[Any]:
-        while (found := self._take()) is not None:
+        for found in self._take_epoch():
             records = self._records(found)
             yield records if batch_format == "pyarrow" else to_numpy(records)
 
@@ -148,6 +181,14 @@ class Reader:
             self._prefetch = prefetch_batches
         return torch_batches(self.iter_batches(), dtypes, device, collate_fn, pin_memory)
 
+    def loader(self, *, fetches_ahead: bool = True, **arguments: Any) -> Loader:
+        """What Lightning and its like take for a data loader: iterating gives an epoch of ``iter_torch_batches`` with
+        these arguments, and there are ``state_dict`` and ``load_state_dict``. ``fetches_ahead``: the framework asks for
+        a batch before the model has seen the one before, as Lightning and Accelerate do; steps, states and models count
+        the batches that the model has seen."""
+        self._fetches_ahead = fetches_ahead
+        return Loader(self, partial(self.iter_torch_batches, **arguments))
+
     def iter_rows(self) -> Iterator[dict[str, Any]]:
         """The rows of the slices, as dictionaries. Leaving the loop leaves the rest of the slice."""
         for records in self.iter_batches():
@@ -157,12 +198,14 @@ class Reader:
         return self.iter_batches()
 
     def __len__(self) -> int:
-        """Global batches in all, but for those that are skipped; TypeError if that is not known (yet)."""
-        known = None if self._intake is None else self._intake.batches
+        """Global batches of the epoch, but for those that are skipped; TypeError if that is not known (yet)."""
+        known = None if self._intake is None or self.feed.epochs > 1 else self._intake.batches
         known = self.feed.batches if known is None else known
         if known is None:
             raise TypeError(f"the number of batches of feed {self.feed.name!r} is not known before its end")
-        return known - sum(max(0, min(end, known) - first) for first, end in self._edits)
+        begin = min(self._epoch, self.feed.epochs - 1) * known
+        skipped = (min(end, begin + known) - max(first, begin) for first, end in self._edits)
+        return known - sum(max(0, each) for each in skipped)
 
     def _join(self) -> Intake:
         """The intake, which joins the world when it begins."""
@@ -173,10 +216,22 @@ class Reader:
             self._intake = Intake(link, feed.name, self.rank, self.world_size, self._start, self._prefetch)
         return self._intake
 
-    def _take(self) -> Slice[pa.RecordBatch] | None:
+    def _take_epoch(self) -> Iterator[Slice[pa.RecordBatch]]:
+        """The slices up to the end of an epoch; behind the last epoch the feed has ended."""
         intake = self._join()
-        while (found := intake.take(self.timeout)) is not None and self._skips(found.batch):
-            continue  # taken, so that nobody waits for it
+        while (found := self._take(intake)) is not None:
+            if not self._skips(found.batch):  # else it is taken, so that nobody waits for it
+                yield found
+            if found.last and found.epoch + 1 < self.feed.epochs:
+                break
+        self._seen = None  # who asks for more has had all
+
+    def _take(self, intake: Intake) -> Slice[pa.RecordBatch] | None:
+        before = intake.next_batch, self._epoch
+        found = intake.take(self.timeout)
+        if found is not None:
+            self._epoch = found.epoch + found.last
+            self._seen = before if self._fetches_ahead else None
         return found
 
     def _skips(self, batch: int) -> bool:
@@ -191,12 +246,14 @@ class Reader:
     # ------------------------------------------------------------------ the place
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the feed, to be saved with the model: the same in every rank."""
+        """The place in the feed, to be saved with the model: the same in every rank. It counts what was handed out; for
+        loops that fetch ahead of their model there is ``loader``."""
         return {
             "version": 1,
             "feed": self.feed.name,
             "batch_size": self.feed.batch_size,
             "step": self.step,
+            "epoch": self.epoch,
             "skipped": [list(each) for each in self._edits],
         }
 
@@ -209,18 +266,24 @@ class Reader:
                 f"of {self.feed.name!r} with {self.feed.batch_size}",
                 "load the state that was saved with this feed; the global batch size must not change",
             )
-        step = state.get("step")
-        if not isinstance(step, int) or step < 0:
-            raise ConfigurationError(f"the state names the step {step!r}", "load a state that state_dict() gave")
+        step, epoch = _count(state, "step"), _count(state, "epoch", 0)
         if self.feed.model and step != self.feed.start:
             raise ConfigurationError(
                 f"the state is that of step {step}, but model {self.feed.model!r} has come to step {self.feed.start}",
                 "load the state that was saved with this model, or none",
             )
-        self._edits = united(self.feed.edits, [(int(first), int(end)) for first, end in state.get("skipped", ())])
+        skipped = united((), [(int(first), int(end)) for first, end in state.get("skipped", ())])
+        if self.feed.model_edits not in (None, skipped):
+            raise ConfigurationError(
+                f"the state is that of a run with {in_words(skipped)} skipped, but model {self.feed.model!r} was "
+                f"committed with {in_words(self.feed.model_edits or ())} skipped",
+                "load the state that was saved with this model, or none",
+            )
+        self._edits = united(self.feed.edits, skipped)
         if self._intake is not None:
             self._intake.close(0.0)
-        self._start, self._intake = step, None
+        self._start, self._epoch, self._intake = step, epoch, None
+        self._seen = None
 
     # ------------------------------------------------------------------ models
 
@@ -228,7 +291,7 @@ class Reader:
         """Bind a model that has seen all batches so far to the feed: ``feed.resume(model_uri)`` goes on behind them,
         and ``ps.run(…, resume_model=model_uri)`` brings back what that needs. It costs nothing here: the checkpoint is
         found and kept on other threads (``flush``). One rank's call suffices; others may call at the same step."""
-        self._join().commit(model_uri, self.step)
+        self._join().commit(Commit(model_uri, self.step, self._edits, self.epoch))
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all models are bound. Raises ConfigurationError if one was refused, because it is bound to another
@@ -238,7 +301,7 @@ class Reader:
 
     def forget(self, model_uri: str) -> None:
         """Nobody goes on from this model any more: let go of its checkpoint."""
-        self._join().commit(model_uri, FORGET)
+        self._join().commit(Commit(model_uri, FORGET))
 
     # ------------------------------------------------------------------ the end
 
@@ -276,3 +339,10 @@ def united(edits: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]) 
         else:
             found.append((first, end))
     return tuple(found)
+
+
+def _count(state: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    found = state.get(name, default)
+    if not isinstance(found, int) or found < 0:
+        raise ConfigurationError(f"the state names the {name} {found!r}", "load a state that state_dict() gave")
+    return found

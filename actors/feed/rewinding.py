@@ -98,4 +98,5 @@ def _holds(plan: JobPlan, folder: str, manifest: Manifest, record: ModelRecord) 
         for operator in pipeline.operators
         if operator.id == record.feed
     )
-    return read_state(table, operator.inputs[0]).first <= record.step * record.batch_size
+    drop_last = sink_of(plan, record.feed).drop_last
+    return read_state(table, operator.inputs[0]).first_batch(record.batch_size, drop_last) <= record.step

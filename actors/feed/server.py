@@ -5,7 +5,8 @@ Rules:
 1. Who connects is greeted like any process of the job: it must know the job's token (``transport.greeting``).
 2. Each connection has two threads: one takes what the rank says, so that an acknowledgement never waits; the other
    waits with the rank for its batches and sends them.
-3. Where the feed is served stands in a notice, so a rank that loses its connection finds the process that has taken the
+3. A rank whose last connection has ended may be gone: if its world is not complete, its seat is free again.
+4. Where the feed is served stands in a notice, so a rank that loses its connection finds the process that has taken the
    place of this one.
 """
 
@@ -52,7 +53,8 @@ class FeedServer:
         self._feeds = HostedFeeds(plan, notices.folder, report, feeds_of(plan, task))
         self._desks = self._feeds.desks
         self._lock = threading.Lock()
-        self._connections: set[socket.socket] = set()
+        #: of each the readers' session, once it is known
+        self._connections: dict[socket.socket, str] = {}
         self._closed = False
         self._listener = Listener(token, incarnation, host, certificate=certificate)
         self._listener.open(self._door)
@@ -77,7 +79,7 @@ class FeedServer:
             if self._closed or desk is None:
                 connection.close()
                 return
-            self._connections.add(connection)
+            self._connections[connection] = ""
         let_calls_return(connection)
         requests: SimpleQueue[Request | None] = SimpleQueue()
         answering = threading.Thread(target=self._answer, args=(desk, connection, requests), daemon=True)
@@ -85,6 +87,7 @@ class FeedServer:
         try:
             while True:
                 request = receive_request(connection)
+                self._connections[connection] = request.ask.session
                 if request.timeout is None:
                     desk.hear(request.ask)
                 else:
@@ -96,8 +99,11 @@ class FeedServer:
             shut(connection)
             answering.join()
             with self._lock:
-                self._connections.discard(connection)
+                session = self._connections.pop(connection, "")
+                is_gone = session not in self._connections.values()
             connection.close()
+            if session and is_gone:
+                desk.lose(session)
 
     def _answer(self, desk: FeedDesk, connection: socket.socket, requests: SimpleQueue[Request | None]) -> None:
         writer = ReplyWriter()

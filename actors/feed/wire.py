@@ -1,14 +1,15 @@
 """What a rank and the process of its feed say on their connection: requests one way, replies the other.
 
-A message is a length and a note in MessagePack. A reply's note is followed by the pieces of its slices, each with a
-length of its own: pieces of one Arrow IPC stream that lives as long as the connection, so that the schema travels once.
+A message is a length and a note in MessagePack. A reply's note is followed by the rows of its slices, one slice behind
+the other, in pieces with a length of their own: pieces of one Arrow IPC stream that lives as long as the connection, so
+that the schema travels once. Small slices share a piece, as each piece has its price at both ends.
 """
 
 from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -24,6 +25,8 @@ from ..transport.wire import GarbageError
 LENGTH = struct.Struct("<Q")
 NOTE_LIMIT = 1 << 20
 PIECE_LIMIT = 64 * 2**30
+JOINED_BYTES = 1 << 20
+"""Slices share a piece up to this size: more would be copied for little."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -34,14 +37,16 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class SliceNote(msgspec.Struct, array_like=True, tag=0, frozen=True):
-    """A slice of so many ``pieces``, which follow."""
+    """A slice of so many ``rows``, which follow."""
 
     generation: int
     rank: int
     batch: int
     first: int
     batch_rows: int
-    fresh: tuple[bool, ...]
+    rows: int
+    epoch: int = 0
+    last: bool = False
 
 
 class EndedNote(msgspec.Struct, array_like=True, tag=1, frozen=True):
@@ -64,13 +69,15 @@ AnswerNote: TypeAlias = SliceNote | EndedNote | RefusedNote
 
 
 class ReplyNote(msgspec.Struct, frozen=True):
-    """A reply without its rows; or what has gone wrong."""
+    """A reply without its rows; or what has gone wrong. ``fresh``: of each piece that follows, whether it begins a new
+    Arrow stream."""
 
     world: World | None = None
     answers: tuple[AnswerNote, ...] = ()
     reason: str = ""
     settled: bool = False
     bound: tuple[tuple[str, str], ...] = ()
+    fresh: tuple[bool, ...] = ()
     failure: Failure | None = None
 
 
@@ -100,23 +107,50 @@ class ReplyWriter:
 
     def parts(self, reply: Reply[pa.RecordBatch]) -> list[Any]:
         """What to send."""
+        fresh: list[bool] = []
         pieces: list[Any] = []
-        notes = tuple(self._note(answer, pieces) for answer in reply.answers)
-        note = msgspec.msgpack.encode(ReplyNote(reply.world, notes, reply.reason, reply.settled, reply.bound))
-        return [LENGTH.pack(len(note)), note, *pieces]
-
-    def _note(self, answer: Answer[pa.RecordBatch], pieces: list[Any]) -> AnswerNote:
-        if isinstance(answer, FeedEnded):
-            return EndedNote(answer.generation, answer.batch, answer.batches)
-        if isinstance(answer, Refused):
-            return RefusedNote(answer.why.name, answer.generation, answer.batch)
-        assert isinstance(answer, Slice), "what is not there yet is no answer"
-        fresh = []
-        for records in answer.rows:
+        for records in _joined([each for answer in reply.answers if isinstance(answer, Slice) for each in answer.rows]):
             piece, begins = self._writer.write(records)
             fresh.append(begins)
             pieces += [LENGTH.pack(sum(_size(part) for part in piece)), *piece]
-        return SliceNote(answer.generation, answer.rank, answer.batch, answer.first, answer.batch_rows, tuple(fresh))
+        notes = tuple(map(_note_of, reply.answers))
+        told = ReplyNote(reply.world, notes, reply.reason, reply.settled, reply.bound, tuple(fresh))
+        note = msgspec.msgpack.encode(told)
+        return [LENGTH.pack(len(note)), note, *pieces]
+
+
+def _note_of(answer: Answer[pa.RecordBatch]) -> AnswerNote:
+    if isinstance(answer, FeedEnded):
+        return EndedNote(answer.generation, answer.batch, answer.batches)
+    if isinstance(answer, Refused):
+        return RefusedNote(answer.why.name, answer.generation, answer.batch)
+    assert isinstance(answer, Slice), "what is not there yet is no answer"
+    rows = sum(each.num_rows for each in answer.rows)
+    place = (answer.generation, answer.rank, answer.batch, answer.first, answer.batch_rows)
+    return SliceNote(*place, rows, answer.epoch, answer.last)
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows; small batches that follow one another as one."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for records in batches:
+        more = records.nbytes
+        if held and (size + more > JOINED_BYTES or not records.schema.equals(held[0].schema, check_metadata=True)):
+            yield from _as_one(held)
+            held, size = [], 0
+        held.append(records)
+        size += more
+    yield from _as_one(held)
+
+
+def _as_one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    if len(batches) < 2:
+        return batches
+    try:
+        return [pa.concat_batches(batches)]
+    except pa.ArrowException:  # a type that Arrow cannot put together
+        return batches
 
 
 def failure_parts(error: BaseException) -> list[Any]:
@@ -144,22 +178,46 @@ class ReplyReader:
             raise GarbageError(f"it answers what no feed does ({error})") from error
         if note.failure is not None:
             raise self._error(note.failure)
-        return Reply(note.world, tuple(self._answers(note.answers)), note.reason, note.settled, note.bound)
+        pieces = [self._reader.read(_receive(self._connection, PIECE_LIMIT), fresh) for fresh in note.fresh]
+        answers = tuple(_answers(note.answers, pieces))
+        return Reply(note.world, answers, note.reason, note.settled, note.bound)
 
     def _error(self, failure: Failure) -> PenstockError:
         return error_of(failure)
 
-    def _answers(self, notes: Sequence[AnswerNote]) -> list[Answer[pa.RecordBatch]]:
-        found: list[Answer[pa.RecordBatch]] = []
-        for note in notes:
-            if isinstance(note, EndedNote):
-                found.append(FeedEnded(note.generation, note.batch, note.batches))
-            elif isinstance(note, RefusedNote):
-                found.append(Refused(Refusal[note.why], note.generation, note.batch))
-            else:
-                rows = tuple(self._reader.read(_receive(self._connection, PIECE_LIMIT), fresh) for fresh in note.fresh)
-                found.append(Slice(note.generation, note.rank, note.batch, note.first, rows, note.batch_rows))
-        return found
+
+def _answers(notes: Sequence[AnswerNote], pieces: Sequence[pa.RecordBatch]) -> Iterator[Answer[pa.RecordBatch]]:
+    rows = _Rows(pieces)
+    for note in notes:
+        if isinstance(note, EndedNote):
+            yield FeedEnded(note.generation, note.batch, note.batches)
+        elif isinstance(note, RefusedNote):
+            yield Refused(Refusal[note.why], note.generation, note.batch)
+        else:
+            place = (note.generation, note.rank, note.batch, note.first)
+            yield Slice(*place, rows.take(note.rows), note.batch_rows, note.epoch, note.last)
+
+
+class _Rows:
+    """Cuts pieces into slices, from the first row on."""
+
+    def __init__(self, pieces: Sequence[pa.RecordBatch]) -> None:
+        self._pieces = iter(pieces)
+        self._piece: Any = None
+        self._at = 0
+
+    def take(self, rows: int) -> tuple[pa.RecordBatch, ...]:
+        """The next so many rows. Raises GarbageError if there are not so many."""
+        found = []
+        while rows > 0:
+            if self._piece is None or self._at == self._piece.num_rows:
+                self._piece, self._at = next(self._pieces, None), 0
+                if self._piece is None:
+                    raise GarbageError("it sends fewer rows than it tells")
+            taken = min(rows, self._piece.num_rows - self._at)
+            found.append(self._piece.slice(self._at, taken))
+            self._at, rows = self._at + taken, rows - taken
+        return tuple(found)
 
 
 def _receive(connection: socket.socket, limit: int) -> Any:

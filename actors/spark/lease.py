@@ -214,6 +214,9 @@ class Lease:
 class LeasedSource:
     """A leased DataFrame: one partition, one split."""
 
+    #: the planner's: blocks go when they have been read
+    reads_once = True
+
     def __init__(self, schema: pa.Schema, lease: Lease) -> None:
         self._schema = schema
         #: the lease, in the script alone

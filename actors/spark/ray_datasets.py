@@ -11,9 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -29,7 +26,7 @@ from ...engine.sources.files import from_row
 from ...engine.sources.protocol import SourceConfig
 from ..blocks import nullable
 from ..calls import short_reason
-from .stage import StagedPartition, describe_frame, find_stage, stage_with
+from .stage import StagedPartition, describe_frame, find_stage, stage_with, temporary_folder
 from .writing import make_writer
 
 SYSTEM = "ray"
@@ -107,7 +104,7 @@ class RayDatasetSource:
             )
         if to.folder is None and to.on_ray and not to.detached:
             return BlocksSource(self._schema, tuple(self.splits()))
-        folder = to.folder or _temporary_folder()
+        folder = to.folder or temporary_folder()
         return stage_with(self._written, self._schema, folder, to.job, source, SYSTEM, self.kind)
 
     def _written(self, place: str) -> tuple[StagedPartition, ...]:
@@ -186,9 +183,3 @@ def _write(table: pa.Table, place: str, schema: bytes, position: int) -> tuple[s
     (answer,) = write(iter(_conformed(table, wanted).to_batches()))
     (row,) = answer.to_pylist()
     return row["file"], row["rows"], row["bytes"], row["digest"]
-
-
-def _temporary_folder() -> str:
-    folder = tempfile.mkdtemp(prefix="penstock-ray-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder

@@ -13,9 +13,6 @@ Rules:
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -25,7 +22,7 @@ import pyarrow as pa
 from ...engine.errors import ConfigurationError, InternalError
 from ...engine.handoff import Destination
 from ...engine.sources.protocol import SourceConfig, Split
-from .stage import StagedSource, describe_frame, find_stage, stage
+from .stage import StagedSource, describe_frame, find_stage, stage, temporary_folder
 from .types import arrow_schema, check_frame
 
 Way = Literal["auto", "stage", "lease"]
@@ -91,7 +88,7 @@ class SparkFrameSource:
                 "restore the checkpoint folder from a copy, or start over with an empty one and new outputs",
             )
         check_session(self._frame)
-        return stage(self._frame, self._schema, to.folder or _temporary_folder(), to.job, source)
+        return stage(self._frame, self._schema, to.folder or temporary_folder(), to.job, source)
 
     def _way(self, to: Destination) -> Way:
         if self._handoff == "auto":
@@ -149,10 +146,3 @@ def check_session(frame: Any) -> None:
     """Raise ConfigurationError if the frame's session has ended."""
     if is_classic(frame) and frame.sparkSession.sparkContext._jsc is None:
         raise ConfigurationError("the Spark session of this DataFrame has ended", "start the job before Spark stops")
-
-
-def _temporary_folder() -> str:
-    """For a job that keeps nothing: a folder that goes with this process."""
-    folder = tempfile.mkdtemp(prefix="penstock-spark-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder

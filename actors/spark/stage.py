@@ -16,9 +16,12 @@ Rules:
 
 from __future__ import annotations
 
+import atexit
 import base64
 import hashlib
 import logging
+import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -267,3 +270,10 @@ def _check_seen(filesystem: fs.FileSystem, place: str, partitions: Sequence[Stag
             f"Spark has staged {len(partitions)} partitions, and {len(missing)} of them are not in {place}",
             "the checkpoint folder must be on storage that Spark's executors and this process share",
         )
+
+
+def temporary_folder() -> str:
+    """For a job that keeps nothing: a folder that goes with this process."""
+    folder = tempfile.mkdtemp(prefix="penstock-stage-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

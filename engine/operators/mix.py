@@ -14,7 +14,8 @@ Rules:
    whose last round is an earlier one is known to have ended. It does not depend on timing either, so neither do
    exchanges behind it.
 5. A barrier is an end for what has come so far: streams that have no row left are out, then all begin anew. A mixture
-   that has stopped because a stream has ended stays so.
+   that has stopped because a stream has ended stays so. So is the last round of an epoch; the next one draws anew, by
+   the next ``epoch``. Rows that come behind the end of a mixture are dropped here then: the sources go on.
 6. State: the position, who is out, how far the streams have come, and the rows held.
 """
 
@@ -31,6 +32,7 @@ import pyarrow.compute as pc
 
 from ..counter_random import MIX, check_seed, words
 from ..elements import FINAL_ROUND, Batch
+from ..epochs import ends_epoch, epoch_of
 from ..errors import FlowError
 from .mixed_rows import MixedRows
 from .pieces import Positions
@@ -90,7 +92,7 @@ class RunningMix:
     def __init__(self, config: Mix, context: OperatorContext, schema: pa.Schema) -> None:
         self._config = config
         self._lane, self._output_rows = context.lanes.start, context.output_rows
-        self._weights = np.array(config.weights)
+        self._weights, self._epochs = np.array(config.weights), context.epochs
         self._stops = config.at_end == "stop"
         ports = len(config.weights)
         self._rows = MixedRows(schema, ports, context.memory)
@@ -98,6 +100,8 @@ class RunningMix:
         self._position = 0
         #: whose rows are used up
         self._out = np.zeros(ports, dtype=np.bool_)
+        #: which of the orders of the seed
+        self._epoch = config.epoch
         #: the mixture has ended: for this window, or for good because a stream has
         self._stopped = self._over = False
         #: the last round that has ended on each port, those of the end left aside; and whether its data have
@@ -146,8 +150,8 @@ class RunningMix:
         return self._ended[awaited] or self._rounds[awaited] >= self._open_round
 
     def satisfied(self, port: int) -> bool:
-        """Whether the mixture has ended, or the port has no turn any more."""
-        return self._stopped
+        """Whether the mixture has ended, and no other epoch follows."""
+        return self._stopped and self._epochs is None
 
     def close(self) -> None:
         """Hold nothing any more."""
@@ -199,7 +203,7 @@ class RunningMix:
     def _end_round(self, port: int, round: int, out: Output) -> Iterator[None]:
         others = [each for number, each in enumerate(self._rounds) if number != port and not self._ended[number]]
         if min(others, default=round) >= round:  # the last one to end it
-            yield from self._emit(round, out)
+            yield from self._finish(round, out) if ends_epoch(self._epochs, round) else self._emit(round, out)
         self._rounds[port] = max(self._rounds[port], round)
 
     def _finish(self, round: int, out: Output) -> Iterator[None]:
@@ -212,6 +216,9 @@ class RunningMix:
 
     def _emit(self, round: int, out: Output, is_end: bool = False) -> Iterator[None]:
         """Emit all rows whose turn is known, with rows of rounds up to this one."""
+        epoch = self._config.epoch + epoch_of(self._epochs, round)
+        if epoch != self._epoch:
+            self._epoch, self._draws = epoch, (-1, self._draws[1])
         available = self._rows.up_to(FINAL_ROUND if is_end else round)
         while not self._stopped:
             draws = self._drawn()[: self._output_rows]
@@ -248,7 +255,7 @@ class RunningMix:
         """The ports of the next positions, up to the end of their block."""
         block, start = divmod(self._position, BLOCK)
         if self._draws[0] != block:
-            drawn = words(self._config.seed, self._config.epoch, MIX, block, BLOCK) >> np.uint64(11)
+            drawn = words(self._config.seed, self._epoch, MIX, block, BLOCK) >> np.uint64(11)
             live = np.where(self._out, 0.0, self._weights)
             # the shares end below 1, and so does every draw: rounding may not let a port out win
             shares = np.cumsum(live)

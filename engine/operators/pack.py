@@ -9,8 +9,8 @@ Rules:
    numbered from 1; 0 is padding. *Positions*: of each token within its segment, from 0; what goes on from an earlier
    row begins at 0 again, because nothing before it can be attended to. *Documents*: the number of the sequence in the
    stream, from 0; −1 is padding.
-3. A row leaves as soon as its last token has come, with the round and lane of that. What is left at a barrier or at
-   the end is filled up with ``pad``, or dropped (``remainder``).
+3. A row leaves as soon as its last token has come, with the round and lane of that. What is left at a barrier, at the
+   end of an epoch (in its last round) or at the end is filled up with ``pad``, or dropped (``remainder``).
 4. It stands behind a gather, so there is one line of tokens and one remainder. State: the tokens of the open row with
    the numbers of their sequences, and how many sequences have come. Behind a barrier these are counted anew.
 """
@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..elements import FINAL_ROUND, Batch
+from ..epochs import ends_epoch
 from ..errors import DataError, FlowError
 from ..schemas import check_columns, check_inputs
 from .pieces import Positions, cut
@@ -112,6 +113,7 @@ class RunningPack(Stateless):
     def __init__(self, config: Pack, context: OperatorContext, target: pa.Schema, token: pa.DataType) -> None:
         self._config, self._target, self._token = config, target, token
         self._lane, self._memory, self._output_rows = context.lanes.start, context.memory, context.output_rows
+        self._epochs, self._last_lane = context.epochs, context.lanes.stop - 1
         self._type = token.to_pandas_dtype()
         #: the tokens of the open row, fewer than ``length``, and of each the number of its sequence
         self._held: Tokens = np.zeros(0, self._type)
@@ -121,6 +123,16 @@ class RunningPack(Stateless):
         #: the last round that has ended
         self._round = 0
         self._emitter = Emitter()
+
+    @property
+    def count(self) -> int:
+        """Sequences that have come since the beginning, or the last barrier."""
+        return self._count
+
+    @property
+    def oldest(self) -> int:
+        """The number of the first sequence of which tokens are held; of the next one if none are."""
+        return int(self._held_documents[0]) if len(self._held_documents) else self._count
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         """Append the sequences to the line, and emit the rows that they fill."""
@@ -137,16 +149,18 @@ class RunningPack(Stateless):
         self._memory.hold(self._held.nbytes + self._held_documents.nbytes)
 
     def end_round(self, port: int, round: int, out: Output) -> None:
-        """Nothing leaves."""
+        """The remainder leaves if an epoch ends."""
         self._round = self._round if round == FINAL_ROUND else round
+        if ends_epoch(self._epochs, round):
+            self._end(round, out, self._last_lane)
 
     def drain(self, out: Output) -> None:
         """Give the remainder, and begin anew."""
-        self._end(self._round, out)
+        self._end(self._round, out, self._lane)
 
     def finish(self, out: Output) -> None:
         """Give the remainder."""
-        self._end(FINAL_ROUND, out)
+        self._end(FINAL_ROUND, out, self._lane)
 
     def close(self) -> None:
         """Hold nothing any more."""
@@ -199,12 +213,12 @@ class RunningPack(Stateless):
         line[is_token] = tokens
         return line, np.repeat(numbers, long)
 
-    def _end(self, round: int, out: Output) -> None:
+    def _end(self, round: int, out: Output, lane: int) -> None:
         missing = self._config.length - len(self._held)
         if len(self._held) and self._config.remainder == "pad":
             tokens = np.append(self._held, np.full(missing, self._config.pad, dtype=self._type))
             documents = np.append(self._held_documents, np.full(missing, -1))
-            self._emit(tokens, documents, round, self._lane, out)
+            self._emit(tokens, documents, round, lane, out)
         self._held, self._held_documents, self._count = self._held[:0], self._held_documents[:0], 0
         self._memory.hold(0)
 

@@ -36,6 +36,7 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from ..elements import Batch, Tag
+from ..epochs import Epochs
 from ..errors import InternalError
 from ..identity import Attempt, CheckpointId, CommitPermit, Committable, TaskId
 
@@ -127,6 +128,9 @@ class OperatorContext:
     write: Write = write_at_once
     wake: Callable[[], None] = do_nothing
     """Lets the driver look again at what it waits for, from any thread."""
+    epochs: Epochs | None = None
+    """Where the sources are read several times: when. At the end of an epoch's last round an operator emits what it
+    holds, in that round, and begins anew, as at a task barrier."""
 
 
 class Output(Protocol):

@@ -6,8 +6,9 @@ Rules:
    function of (seed, epoch, number of the block) alone: not of batches, timing or parallelism. The last block may be
    short.
 2. It stands behind a gather (``Stream.shuffle`` sees to that), so that a position is one of the whole stream.
-3. A block leaves as soon as its last row has come, with the round and lane of that row; an open block at a barrier or
-   at the end. Behind a barrier blocks are counted anew, as they are in an operator that is new.
+3. A block leaves as soon as its last row has come, with the round and lane of that row; an open block at a barrier, at
+   the end of an epoch (in its last round), or at the end. Behind that blocks are counted anew, as they are in an
+   operator that is new; in a further epoch the order is that of the next ``epoch``.
 4. State: the rows of the open block and the position; no generator, because numbers are drawn by position
    (``counter_random``). So nothing is lost or repeated when a job goes on, and nothing has to be filled again.
 
@@ -28,6 +29,7 @@ import pyarrow.compute as pc
 
 from ..counter_random import check_seed, permutation
 from ..elements import FINAL_ROUND, Batch
+from ..epochs import ends_epoch, epoch_of
 from ..errors import FlowError
 from ..schemas import check_inputs
 from .pieces import cut, picked
@@ -72,6 +74,7 @@ class RunningShuffle(Stateless):
     def __init__(self, config: Shuffle, context: OperatorContext, schema: pa.Schema) -> None:
         self._config, self._schema = config, schema
         self._lane, self._memory, self._output_rows = context.lanes.start, context.memory, context.output_rows
+        self._epochs, self._last_lane = context.epochs, context.lanes.stop - 1
         #: the rows of the open block, in order
         self._held: list[pa.RecordBatch] = []
         self._bytes = 0
@@ -92,17 +95,18 @@ class RunningShuffle(Stateless):
                 for _ in self._emit(self._position // window - 1, batch.tag.round, batch.tag.lane, out):
                     pass
 
-    def end_round(self, port: int, round: int, out: Output) -> None:
-        """Nothing leaves."""
+    def end_round(self, port: int, round: int, out: Output) -> Steps:
+        """The open block leaves if an epoch ends."""
         self._round = self._round if round == FINAL_ROUND else round
+        return self._end(round, out, self._last_lane) if ends_epoch(self._epochs, round) else None
 
     def drain(self, out: Output) -> Steps:
         """Emit the open block, and begin anew."""
-        return self._end(self._round, out)
+        return self._end(self._round, out, self._lane)
 
     def finish(self, out: Output) -> Steps:
         """Emit the open block."""
-        return self._end(FINAL_ROUND, out)
+        return self._end(FINAL_ROUND, out, self._lane)
 
     def close(self) -> None:
         """Hold nothing any more."""
@@ -152,15 +156,16 @@ class RunningShuffle(Stateless):
         self._held = [whole]
         return whole
 
-    def _end(self, round: int, out: Output) -> Iterator[None]:
+    def _end(self, round: int, out: Output, lane: int) -> Iterator[None]:
         if self._held:
-            yield from self._emit(self._position // self._config.window, round, self._lane, out)
+            yield from self._emit(self._position // self._config.window, round, lane, out)
         self._position = 0
 
     def _emit(self, block: int, round: int, lane: int, out: Output) -> Iterator[None]:
         """Emit the rows held, which are those of ``block``."""
         whole, self._held, self._bytes = self._whole(), [], 0
-        order = pa.array(permutation(self._config.seed, self._config.epoch, block, whole.num_rows))
+        epoch = self._config.epoch + epoch_of(self._epochs, round)
+        order = pa.array(permutation(self._config.seed, epoch, block, whole.num_rows))
         for rows in cut(pa.record_batch({"": order}), self._output_rows):
             self._emitter.emit(_taken(whole, rows.column(0)), round, lane, out)
             yield

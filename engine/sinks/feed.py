@@ -7,21 +7,24 @@ rank has read is the rank's business, and what a restart repeats has the same po
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
 import pyarrow as pa
 
 from ..batch_digests import BatchDigests
+from ..batch_grid import BatchGrid
 from ..elements import Batch
+from ..epochs import ends_epoch
 from ..errors import FlowError
 from ..feed_desk import DESKS, FeedDesk
 from ..feed_state import read_state, write_state
 from ..hashing import Hashes, can_hash, hashes
 from ..identity import CheckpointId, CommitPermit, Committable
 from ..operators.protocol import Committer, OperatorContext, Output, Stateless
-from ..sequencer import FeedSettings, Place, Sequencer, SequencerState
+from ..sequencer import Sequencer
+from ..sequencer_state import FeedSettings, Place, SequencerState
 
 LEAST_ROOM = 128 * 1024
 BATCHES_OF_ROOM = 16
@@ -36,10 +39,11 @@ class FeedSink:
     drop_last: bool
     room: int
     keep: int
+    epochs: int = 1
     paced: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, name: str, batch_size: int, drop_last: bool, room: int | None, keep: int) -> FeedSink:
+    def of(cls, name: str, batch_size: int, drop_last: bool, room: int | None, keep: int, epochs: int = 1) -> FeedSink:
         """With the default for the room. Raises FlowError."""
         if batch_size < 1:
             raise FlowError(f"global batches of {batch_size} rows", "give at least 1", name)
@@ -48,7 +52,9 @@ class FeedSink:
             raise FlowError(f"a feed with room for {room} rows", f"a batch needs room={batch_size} at least", name)
         if keep < 0:
             raise FlowError(f"keep={keep}", "give a number of rows from 0 on", name)
-        return cls(name, batch_size, drop_last, room, keep)
+        if epochs < 1:
+            raise FlowError(f"epochs={epochs}", "give how often the sources are to be read, 1 or more", name)
+        return cls(name, batch_size, drop_last, room, keep, epochs)
 
     @property
     def kind(self) -> str:
@@ -64,7 +70,10 @@ class FeedSink:
 
     def describe(self) -> str:
         last = "a last batch that is not full is dropped" if self.drop_last else "the last batch may be short"
-        return f"global batches of {self.batch_size:,} rows to any number of ranks, {last}; the ranks set the pace"
+        often = "" if self.epochs == 1 else f", in {self.epochs} epochs"
+        return (
+            f"global batches of {self.batch_size:,} rows{often} to any number of ranks, {last}; the ranks set the pace"
+        )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         if not len(inputs[0]):
@@ -79,8 +88,16 @@ class FeedSink:
     @property
     def settings(self) -> FeedSettings:
         """The sequencer's."""
-        most = self.room + self.keep
-        return FeedSettings(self.batch_size, True, self.drop_last, most, ahead=self.room, certain=True)
+        most = self.room + self.kept
+        settings = FeedSettings(self.batch_size, True, self.drop_last, most, self.room, True, self.epochs)
+        room = self.room + settings.margin
+        return replace(settings, ahead=room, most_rows=room + self.kept)
+
+    @property
+    def kept(self) -> int:
+        """Rows that stay when all ranks have taken them: besides ``keep`` a batch, because a framework that fetches one
+        ahead has not shown the last one to its model."""
+        return self.keep + self.batch_size
 
     def committer(self, job: str) -> Committer:
         return NothingToCommit()
@@ -111,7 +128,8 @@ class RunningFeedSink(Stateless):
     ) -> None:
         self._schema, self._lane = schema, context.lanes.start
         self._hashed = [number for number, field in enumerate(schema) if can_hash(field.type)]
-        self._batch_size, self._write = config.batch_size, context.write
+        self._batch_size, self._drop_last, self._write = config.batch_size, config.drop_last, context.write
+        self._epochs = context.epochs
         self._digests = BatchDigests(config.batch_size)
         self._sequencer: Sequencer[pa.RecordBatch]
         if restored is None:
@@ -133,10 +151,12 @@ class RunningFeedSink(Stateless):
 
     def _digests_behind(self, state: SequencerState[pa.RecordBatch]) -> BatchDigests:
         """Digests from the batch on that was open, if its rows are kept."""
-        begun = state.position % self._batch_size
+        grid = BatchGrid.of(self._batch_size, self._drop_last, [end.position for end in state.ends])
+        come = state.position - grid.begin
+        begun = come % self._batch_size
         if state.ended or begun > state.position - state.first:
-            return BatchDigests(self._batch_size, state.position)
-        self._digests, at = BatchDigests(self._batch_size, state.position - begun), state.first
+            return BatchDigests(self._batch_size, come, grid.first)
+        self._digests, at = BatchDigests(self._batch_size, come - begun, grid.first), state.first
         for rows in state.rows:
             self._hashes(rows.slice(min(rows.num_rows, max(0, state.position - begun - at))))
             at += rows.num_rows
@@ -145,9 +165,14 @@ class RunningFeedSink(Stateless):
     def process(self, port: int, batch: Batch, out: Output) -> None:
         self._desk.accept(batch.records)
 
+    def end_round(self, port: int, round: int, out: Output) -> None:
+        if ends_epoch(self._epochs, round):
+            self._digests.end(self._drop_last)
+            self._desk.end_epoch()
+
     def finish(self, out: Output) -> None:
         if not self._sequencer.ended:
-            self._digests.end()
+            self._digests.end(self._drop_last)
             self._desk.end()
 
     def accepts(self, port: int) -> bool:

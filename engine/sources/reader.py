@@ -24,13 +24,14 @@ from typing import Literal, TypeAlias, cast
 import pyarrow as pa
 
 from ..elements import FINAL_ROUND, Barrier, Batch, CancelBarrier, Element, EndOfData, EndOfPartition, EndOfRound, Tag
+from ..epochs import Epochs
 from ..errors import InternalError, PenstockError, StorageError
 from ..identity import CLOSING_ROUND, BarrierKind, CheckpointId
 from ..operators.protocol import Background
 from ..rounds import LaneCursor, before, read_cursors, write_cursors
 from .protocol import Split
 from .read_ahead import PENDING, PendingChunk
-from .split_queue import SplitQueue
+from .repeated import queue_of
 
 Stop: TypeAlias = Literal["drain", "suspend"]
 """How the data end at a barrier that the job stops with; see rule 5."""
@@ -56,6 +57,7 @@ class SplitReader:
         more: bool = False,
         background: Background | None = None,
         rounds: Rounds = "whole",
+        epochs: Epochs | None = None,
     ) -> None:
         self.operator = operator
         self._rounds = rounds
@@ -66,7 +68,7 @@ class SplitReader:
         #: no row is needed ever again; else, whether splits may still be added: until then the data have not ended
         self.over = more and all(cursor.needless for cursor in self._cursors)
         self._more = more and not self.over
-        self._splits = SplitQueue(schema, splits, self._cursors, lane_count, quota, background)
+        self._splits = queue_of(schema, splits, self._cursors, lane_count, quota, background, epochs)
         #: position in ``_cursors`` of the lane being read; None between rounds
         self._position: int | None = None
         #: where the next round begins: with the lane whose round was cut short
@@ -241,9 +243,7 @@ class SplitReader:
     # ------------------------------------------------------------------ producing
 
     def _produce(self) -> Element | None:
-        if self._position is None:
-            return self._between_rounds()
-        return self._within_round()
+        return self._between_rounds() if self._position is None else self._within_round()
 
     def _between_rounds(self) -> Element | None:
         if self.closed or self._stopped == "suspend":
@@ -252,7 +252,7 @@ class SplitReader:
         if self._barriers and not self.data_ended and self._shortens(self._round - 1):
             self._round = cast(int, self._barriers[0][1]) + 1
             return EndOfRound(self._round - 1)
-        starved = all(self._splits.ended(cursor) for cursor in self._cursors)
+        starved = all(self._splits.ended(cursor, self._round) for cursor in self._cursors)
         ended = (starved and not self._more) or self._stopped == "drain"
         if self._barrier_is_due(ended):
             barrier, _, stop = self._barriers.popleft()

@@ -65,8 +65,8 @@ class SplitQueue:
             self._splits[self.count] = split
         self.count += 1
 
-    def ended(self, cursor: LaneCursor) -> bool:
-        """Whether the lane has no split left."""
+    def ended(self, cursor: LaneCursor, round: int = 0) -> bool:
+        """Whether the lane has no split left, in this ``round`` or a later one."""
         return cursor.needless or split_of(cursor.lane, cursor.ordinal, self._lane_count) >= self.count
 
     @property
@@ -91,7 +91,7 @@ class SplitQueue:
         ``dropping``: nobody needs the rows, so a split that is not begun yet is passed over.
         """
         if self._chunks is None:
-            if self.ended(cursor):
+            if self.ended(cursor, round):
                 return None
             if dropping:
                 self._pass(cursor)

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +97,44 @@ def test_ranks_notice_nothing_of_processes_that_are_killed(jobs: Any) -> None:
     readers[0].flush(PATIENCE)
     assert job.feed().resume("model").start == 2
     assert len(found) == len(batches)
+    replayed = partial(ps.replay, feeding("killed", room=100), checkpoints=job.folder)
+    assert replayed(step=7).rows.to_pylist() == batches[7]  # while it runs
     for reader in readers:
         reader.close()
     assert job.wait(PATIENCE).audit().clean
+    again = replayed(step=8, rank=1, world_size=2)
+    assert (again.rows.to_pylist(), again.verified) == (batches[8][25:], True)
+    rows = again.lineage.column("row").to_pylist()
+    assert rows == [row["n"] % 100 for row in batches[8][25:]]
+
+
+def test_processes_that_are_killed_in_the_second_epoch_and_ranks_of_another_number(jobs: Any) -> None:
+    flow = feeding("epochs", room=100, keep=5000, shuffle=90, seed=2, epochs=3)
+    whole = read_world(ps.run_local(flow).feed(), 1)
+    each = len(whole) // 3
+    job = jobs(flow)
+    readers = [job.feed().reader(rank, 2, timeout=PATIENCE) for rank in range(2)]
+    found = []
+    for epoch in range(2):
+        slices = [reader.iter_batches() for reader in readers]
+        for step in range(each if epoch == 0 else 6):
+            found.append([row for batches in slices for row in next(batches).to_pylist()])
+            if epoch == 1 and step == 1:
+                job.kill_task(TaskId("gather-1", 0))
+            if epoch == 1 and step == 3:
+                readers[0].commit("model")
+                job.kill_task(TaskId("rows", 1))
+    assert found == whole[: each + 6]
+    readers[0].flush(PATIENCE)
+    assert [reader.epoch for reader in readers] == [1, 1]
+    for reader in readers:
+        reader.close(0.0)
+    resumed = job.feed().resume("model")
+    assert (resumed.start_epoch, resumed.start) == (1, each + 4)
+    assert read_world(resumed, 3) == whole[each + 4 :]
+    audit = job.wait(PATIENCE).audit_feed()
+    assert audit.clean
+    assert [epoch.same for epoch in audit.epochs] == [True] * 3
 
 
 def test_ranks_are_told_why_a_job_has_failed_or_that_it_was_shut_down(jobs: Any) -> None:
@@ -109,7 +145,7 @@ def test_ranks_are_told_why_a_job_has_failed_or_that_it_was_shut_down(jobs: Any)
     with pytest.raises(UserCodeError, match="cannot work on 700"):
         read_world(job.feed(), 2)
     other = jobs(feeding("ended", room=50))
-    reader = other.feed().reader(timeout=PATIENCE)
+    reader = other.feed().reader(prefetch_batches=2, timeout=PATIENCE)
     take(reader, 1)
     other.shutdown()
     with pytest.raises(ConfigurationError, match="'ended' was shut down"):

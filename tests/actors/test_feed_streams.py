@@ -24,10 +24,11 @@ from penstock.coordinator.events import Event, Failure
 from penstock.coordinator.statistics import JobStatus
 from penstock.engine.errors import ConfigurationError, SetupError, UserCodeError
 from penstock.engine.feed_desk import DESKS
+from penstock.engine.feed_messages import Ask
 from penstock.engine.identity import CheckpointId, TaskId
 from penstock.engine.pipelines import plan_job
 from penstock.engine.sequencer import Sequencer
-from support.feeds import read_world, take
+from support.feeds import read_world, take, wait_for
 
 TASK = TaskId("gather-1", 0)
 FIRST, LAST = CheckpointId(1, 1), CheckpointId(1, 2)
@@ -153,6 +154,22 @@ def test_rank_says_what_it_waits_for(host: Host) -> None:
     reader = host.handle.reader(timeout=2)
     with reader, pytest.raises(TimeoutError, match=r"rank 0 of 1 has waited .* batch 1 .* rows of the flow: 5 are"):
         take(reader, 2)
+
+
+def test_rank_whose_process_is_gone_before_all_have_come_keeps_no_seat(host: Host) -> None:
+    host.rows(0, 40)
+    gone = host.handle.route.open()
+    assert gone.ask(Ask("gone", 1, 2, 0, 0, 0, 0), 0.0).reason == "rank 0 of 2 to join"
+    gone.close()
+    wait_for(lambda: host.desk._seats.missing == "rank 0, 1 of 2 to join")
+    readers = [host.handle.reader(rank, 2, timeout=60) for rank in (1, 0)]
+    slices = [reader.iter_batches() for reader in readers]
+    first = threading.Thread(target=next, args=(slices[0],))
+    first.start()
+    assert next(slices[1]).num_rows == 5
+    first.join()
+    for reader in readers:
+        reader.close()
 
 
 def test_rank_is_told_that_the_job_is_over_and_why(host: Host) -> None:

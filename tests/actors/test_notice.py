@@ -1,14 +1,18 @@
-"""SIGTERM to a driver's process: a checkpoint first, then its task goes on from it in another process."""
+"""A process that is to go, by SIGTERM or with its node: a checkpoint first, then its task goes on elsewhere."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import penstock as ps
+from support import drained_node
 from support.processes import wait_end
 from support.ray_jobs import expected, gather_flow, written
 
@@ -39,4 +43,16 @@ def test_task_of_a_process_that_is_told_to_end_goes_on_from_a_checkpoint_that_fo
         done = job.wait(PATIENCE)
         assert done.status().restarts == 1
         assert done.audit().clean
+    assert written(tmp_path / "out").select(expected().column_names).equals(expected())
+
+
+def test_tasks_of_a_node_that_ray_drains_go_on_elsewhere_from_a_checkpoint_that_follows(tmp_path: Path) -> None:
+    environ = os.environ | {"PENSTOCK_VALIDATE": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, drained_node.__file__, str(tmp_path)]
+    made = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280, check=False)
+    assert made.returncode == 0, made.stdout + made.stderr
+    facts = json.loads((tmp_path / "facts.json").read_text())
+    assert facts["saved"] == 1, "the checkpoint that the notice asked for"
+    assert (facts["restarts"], facts["clean"]) == (1, True)
+    assert (facts["left"] > 0, facts["stayed"], facts["moved"]) == (True, 0, facts["left"])
     assert written(tmp_path / "out").select(expected().column_names).equals(expected())

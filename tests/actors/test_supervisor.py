@@ -20,41 +20,11 @@ from penstock.coordinator.notices import SplitSkipped
 from penstock.coordinator.poison import PoisonPolicy
 from penstock.coordinator.splits import SplitName
 from penstock.engine.identity import Attempt, TaskId
+from support.recorded_calls import RecordedCalls
 
 TASK = TaskId("source", 0)
 SPARE = spare_seat(0)
 FIRST, SECOND = Attempt(1, 1), Attempt(1, 2)
-
-
-class RecordedCalls:
-    """Calls that go nowhere; the test tells the supervisor what came of them."""
-
-    def __init__(self) -> None:
-        self.made: list[tuple[object, ...]] = []
-
-    def ready(self, seat: Seat) -> None:
-        self.made.append(("ready", seat))
-
-    def watch(self, seat: Seat, incarnation: str) -> None:
-        self.made.append(("watch", seat, incarnation))
-
-    def ask(self, seat: Seat) -> None:
-        self.made.append(("ask", seat))
-
-    def replace(self, seat: Seat) -> None:
-        self.made.append(("replace", seat))
-
-    def move(self, task: TaskId, seat: Seat) -> None:
-        self.made.append(("move", task, seat))
-
-    def clear(self, seat: Seat) -> None:
-        self.made.append(("clear", seat))
-
-    def deploy(self, command: DeployTask, cautious: bool) -> None:
-        self.made.append(("deploy", command, cautious))
-
-    def order(self, command: object) -> None:
-        self.made.append(("order", command))
 
 
 def process(incarnation: str, seat: Seat = TASK) -> Identity:

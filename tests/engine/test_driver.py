@@ -46,6 +46,13 @@ def test_faster_port_waits_at_the_end_of_its_round_for_the_slower_one():
     assert tags(rig.run()) == [EndOfRound(0), Tag(1, 0, 0), Tag(1, 0, 1)]
 
 
+def test_port_that_stands_at_a_barrier_does_not_keep_the_barrier_of_a_later_round_from_another():
+    """As after a restore in arrival order: the first port's source begins behind rounds that the second's repeats."""
+    rig = Rig(Double(), ports=2).send(barrier(1), EndOfRound(1)).send(EndOfRound(0), barrier(1), EndOfRound(1), port=1)
+    assert rig.run() == [barrier(1), EndOfRound(0), EndOfRound(1)]
+    assert [number for number, _ in rig.host.aligned_at] == [1]
+
+
 def test_operators_finish_in_order_and_emit_into_the_final_round():
     rig = Rig(Sum(), Sum()).send(batch(0, 0, 1, 2), EndOfRound(0), batch(1, 0, 5), EndOfRound(1), EndOfData())
     values = [e.records.column(0).to_pylist() if isinstance(e, Batch) else e for e in rig.run()]
@@ -121,6 +128,15 @@ def test_injected_barrier_completes_a_driver_whose_inputs_have_all_finished():
     rig.run()
     rig.driver.post(rig.driver.checkpointing.inject, barrier(3), [0, 1])
     assert rig.run() == [barrier(3)]
+
+
+def test_barrier_that_is_injected_behind_the_end_of_the_partition_is_not_sent():
+    rig = Rig(Double()).send(EndOfData(), EndOfPartition())
+    rig.driver.post(rig.driver.close_partition)
+    assert rig.driver.run(Endless()) == Finished()
+    rig.driver.post(rig.driver.checkpointing.inject, barrier(3), [0])
+    assert rig.driver.run(Endless()) == Finished()
+    assert rig.run() == [EndOfRound(FINAL_ROUND), EndOfData(), EndOfPartition()]
 
 
 def test_operators_are_closed_once_upstream_first():

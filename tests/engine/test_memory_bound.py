@@ -79,7 +79,8 @@ def test_parquet_sinks_hold_a_row_group_and_what_waits_for_the_disk(tmp_path: Pa
 def test_feeds_hold_what_their_ranks_have_not_taken_or_not_saved() -> None:
     flow = ps.Flow("fed")
     flow.from_tables([NUMBERS.empty_table()]).feed(batch_size=10, room=1000, keep=500)
-    assert memory_bound(plan_job(flow, 1)).processes[-1].writing == 1500 * 8
+    room, kept, batch_beside = 1000, 500, 10
+    assert memory_bound(plan_job(flow, 1)).processes[-1].writing == (room + kept + batch_beside) * 8
 
 
 def test_without_a_budget_there_is_no_bound() -> None:

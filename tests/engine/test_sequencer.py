@@ -14,7 +14,8 @@ from penstock.engine.feed_reader import FeedReader
 from penstock.engine.hashing import hashes
 from penstock.engine.identity import CheckpointId
 from penstock.engine.order_hash import OrderHash
-from penstock.engine.sequencer import FeedSettings, Sequencer
+from penstock.engine.sequencer import Sequencer
+from penstock.engine.sequencer_state import FeedSettings
 
 FIRST, SECOND, LAST = (CheckpointId(1, number) for number in (1, 2, 9))
 ALONE = World(1, 1, 0)
@@ -123,6 +124,18 @@ def test_rows_that_all_ranks_have_taken_go_when_there_is_no_room_for_the_next_ba
     assert sequencer.ready
     assert sequencer.oldest == 2
     sequencer.validate()
+
+
+def test_rows_kept_for_older_models_stay_when_barriers_bring_more_rows_than_there_is_room_for() -> None:
+    sequencer = feed(30, ended=False, most_rows=50, ahead=30)
+    sequencer.join(World(1, 1, 0), 0)
+    sequencer.accept(rows(30, 100))  # they stood before a barrier
+    for taken in range(1, 9):
+        sequencer.acknowledge(1, 0, taken, 0)
+        sequencer.validate()
+        assert sequencer.oldest == max(0, min(5, taken - 2))
+    assert sequencer.join(World(2, 3, 6), 6) == World(2, 3, 6)
+    assert values(sequencer.read(2, 0, 6)) == [60, 61, 62]
 
 
 def test_who_sends_rows_is_told_whom_it_waits_for() -> None:

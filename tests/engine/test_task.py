@@ -194,6 +194,9 @@ def test_error_of_user_code_names_operator_split_and_rows():
     split = plan_job(flow, 1).sources["numbers"].splits[0].id
     assert f"split numbers {split}" in owner.error.message
     assert owner.task.state == "failed"
+    owner.error = None
+    owner.task.report_again()
+    assert isinstance(owner.error, UserCodeError)
 
 
 def test_failed_task_closes_its_operators_and_does_nothing_more():

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support import spark_plain
+from support.spark_scripts import facts_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("plain")
-    tests = str(Path(__file__).parent.parent)
-    done = subprocess.run(
-        [sys.executable, spark_plain.__file__, str(folder)],
-        env={**os.environ, "PYTHONPATH": tests},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=540,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads((folder / "facts.json").read_text())
-    return found
+    return facts_of(spark_plain, tmp_path_factory.mktemp("plain"))
 
 
 def test_fingerprint_does_not_depend_on_how_spark_cuts_its_batches(facts: dict[str, Any]) -> None:

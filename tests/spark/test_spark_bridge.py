@@ -27,6 +27,9 @@ from support import spark_stage
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
+BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
+
+
 @dataclass(frozen=True)
 class Staged:
     """What support/spark_stage.py left."""
@@ -43,6 +46,7 @@ class Staged:
 def staged(tmp_path_factory: pytest.TempPathFactory) -> Staged:
     folder = tmp_path_factory.mktemp("staged")
     variables = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"} | {"HOME": str(folder)}
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [BENCHMARKS, os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, spark_stage.__file__, str(folder)],
         env=variables,
@@ -206,3 +210,9 @@ def test_reference_by_spark_sql_equals_the_flow_over_sparks_blocks(staged: Stage
         found = compare(ds.dataset(tmp_path / name).to_table(), staged.tables(name)[0], key)
         assert found.is_equal, found.describe()
         assert found.rows == {"features": 655_867, "daily": 1_095}[name]
+
+
+def test_benchmark_of_the_handoff_reads_the_same_rows_in_all_ways_and_leaves_figures(staged: Staged) -> None:
+    figures = [(row["work"], row["peer"]) for row in staged.facts["measured"]]
+    assert len(figures) == len(set(figures)) == 8
+    assert ("lease: memory", "ray.data.from_spark") in figures

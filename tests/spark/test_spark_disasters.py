@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support import spark_disasters
+from support.spark_scripts import facts_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.chaos, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("disasters")
-    tests = str(Path(__file__).parent.parent)
-    done = subprocess.run(
-        [sys.executable, spark_disasters.__file__, str(folder)],
-        env={**os.environ, "PYTHONPATH": tests},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=540,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads((folder / "facts.json").read_text())
-    return found
+    return facts_of(spark_disasters, tmp_path_factory.mktemp("disasters"))
 
 
 def test_lease_recovers_from_an_executor_that_is_killed(facts: dict[str, Any]) -> None:

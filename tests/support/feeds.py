@@ -31,8 +31,8 @@ def plain(flow: Flow, rate: float = 0.0) -> Stream:
 def read_world(
     feed: FeedHandle, ranks: int, start: int = 0, most: int | None = None, timeout: float = 60.0, close: bool = True
 ) -> list[list[Any]]:
-    """The global batches that a world of so many ranks reads, each in a thread, put together; ``most`` at most. Raises
-    what the first rank raises."""
+    """The global batches of all epochs that a world of so many ranks reads, each in a thread, put together; ``most`` at
+    most. Raises what the first rank raises."""
     parts: list[list[list[Any]]] = [[] for _ in range(ranks)]
     errors: list[BaseException] = []
 
@@ -41,10 +41,11 @@ def read_world(
         try:
             if start:
                 reader.load_state_dict({**reader.state_dict(), "step": start})
-            for records in reader.iter_batches():
-                parts[rank].append(records.to_pylist())
-                if most is not None and len(parts[rank]) >= most:
-                    break
+            for _ in range(feed.epochs):
+                for records in reader.iter_batches():
+                    parts[rank].append(records.to_pylist())
+                    if most is not None and len(parts[rank]) >= most:
+                        return
         except BaseException as error:
             errors.append(error)
         finally:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from penstock.engine.feed_messages import Answer, Refused, World
 from penstock.engine.feed_reader import FeedReader
 from penstock.engine.identity import CheckpointId, TaskId
-from penstock.engine.sequencer import FeedSettings, Sequencer, SequencerState
+from penstock.engine.sequencer import Sequencer
+from penstock.engine.sequencer_state import FeedSettings, SequencerState
 from support.simulated_model import FeedRows, Flow
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from penstock.coordinator.execution_graph import ExecutionGraph, Pattern, owned_lanes, pointwise_upstreams
 from penstock.engine.identity import Attempt, CheckpointId, Holds, TaskId
-from penstock.engine.sequencer import SequencerState
+from penstock.engine.sequencer_state import SequencerState
 
 LANES = 8
 ROWS_PER_ROUND = 2

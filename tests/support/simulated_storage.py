@@ -16,7 +16,7 @@ from penstock.coordinator.commands import StoreSavepoint
 from penstock.coordinator.manifest import Claim, LogEntry, Manifest, Pinned, Unpinned, decode, encode
 from penstock.coordinator.memory_store import MemoryStore
 from penstock.engine.identity import CheckpointId, CommitPermit, StateHandle
-from penstock.engine.sequencer import SequencerState
+from penstock.engine.sequencer_state import SequencerState
 from support.simulated_model import FeedRows, Row, TaskState
 
 Written = tuple[tuple[int, CheckpointId], str, list[Row]]

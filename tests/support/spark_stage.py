@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import sys
 import time
+from dataclasses import asdict
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -165,6 +167,15 @@ def stage_refusals(spark: Any, facts: dict[str, Any]) -> None:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
+def measure_handoff(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
+    """``benchmarks/spark_handoff.py`` at tiny size; it needs a session, and this one is there."""
+    import importlib
+
+    os.environ["PENSTOCK_BENCH"] = "tiny"
+    handoff = importlib.import_module("spark_handoff")
+    facts["measured"] = [asdict(row) for row in handoff.rows_of(handoff.measure(spark, folder))]
+
+
 def main() -> None:
     from penstock.actors import environment, spark_bridge
     from penstock.engine.errors import ConfigurationError, SetupError
@@ -183,6 +194,7 @@ def main() -> None:
         source = stage_types(spark, folder, facts)
         stage_flights(spark, folder, facts)
         stage_refusals(spark, facts)
+        measure_handoff(spark, folder, facts)
         late = spark_bridge.open_frame(spark.range(3))
     save(folder, "types_after_stop", read_in_actor(source))
     try:

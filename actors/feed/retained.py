@@ -1,0 +1,160 @@
+"""What a job's folder holds that a batch can be rebuilt from: its checkpoints, read only.
+
+Rules:
+
+1. Nothing is written there, no claim is taken, and what is used is copied first: a job that runs meanwhile deletes
+   checkpoints whenever it likes. A checkpoint that is gone by then is passed over.
+2. A checkpoint serves for a batch if its feed has kept the batch's first row, or has not come to it. The nearest one is
+   the one whose feed has come farthest. Batches are counted over all epochs.
+3. A copy is one of the part of the flow that leads to the feed: state of other operators is left out, and so is
+   everything that sinks have prepared. Tasks that had finished read their ends again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+from msgspec.structs import replace
+from pyarrow import ipc
+
+from ...coordinator.manifest import Claim, LogEntry, Manifest, TaskState
+from ...coordinator.restore_check import FinishedState
+from ...coordinator.restoring import Snapshot
+from ...engine.batch_grid import BatchGrid
+from ...engine.errors import ConfigurationError, StorageError
+from ...engine.feed_state import read_state
+from ...engine.identity import StateHandle
+from ...engine.plan import JobPlan
+from ...engine.sources.files import absolute
+from ..audit import state_of
+from ..digest_files import recorded_feeds
+from ..snapshots import SnapshotFiles
+from ..storage.log import read_log
+from ..storage.opening import open_store
+
+Start: TypeAlias = Snapshot
+"""A copy of a checkpoint that a job of its own can begin with."""
+
+Adapt = Callable[[str, pa.Table], pa.Table | None]
+"""The state of an operator for the flow that goes on from it; None: it cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """A checkpoint. Its feed gives the batches from ``first_batch`` on, and holds no row of ``next_batch`` yet; it has
+    come to ``position``."""
+
+    manifest: Manifest
+    root: str
+    position: int = 0
+    first_batch: int = 0
+    next_batch: int = 0
+
+
+class JobFolder:
+    """The log of one job, as it was when this was made. Raises ConfigurationError if there is none."""
+
+    def __init__(self, folder: str | os.PathLike[str], job: str) -> None:
+        self.folder = absolute(folder)
+        self.job = job
+        if not os.path.isdir(self.folder):
+            raise ConfigurationError(f"the checkpoint folder {self.folder} does not exist", "check its path")
+        self._entries: Sequence[LogEntry] = read_log(open_store(self.folder), job)
+        if not self._entries:
+            others = sorted({name for name, _ in recorded_feeds(self.folder)})
+            raise ConfigurationError(
+                f"the checkpoint folder {self.folder} holds nothing of a job {job!r}",
+                f"it has: {', '.join(others) or 'no feeds'}; name the job that was run",
+            )
+
+    @property
+    def description(self) -> str:
+        """Flow and data of the last run, in words."""
+        return next((entry.description for entry in reversed(self._entries) if isinstance(entry, Claim)), "")
+
+    @property
+    def skipped(self) -> frozenset[tuple[str, str]]:
+        """Source and id of the splits that are not read any more."""
+        last = next((entry for entry in reversed(self._entries) if isinstance(entry, Manifest)), None)
+        return frozenset() if last is None else frozenset((e.name.source, e.name.split) for e in last.skipped)
+
+    def check(self, plan: JobPlan) -> None:
+        """Raise ConfigurationError unless the job was of this flow over these data."""
+        signed = [entry for entry in self._entries if isinstance(entry, (Claim, Manifest))]
+        if not signed or signed[-1].fingerprint == plan.fingerprint:
+            return
+        same_flow = signed[-1].fingerprint.split("-")[0] == plan.fingerprint.split("-")[0]
+        what = "other data: files have come, gone or changed since" if same_flow else "another flow"
+        remedy = "put the files back as they were" if same_flow else "replay the flow as it was when the job ran"
+        before, now = self.description.splitlines(), plan.description.splitlines()
+        differ = [f"  then: {line}" for line in before if line not in now]
+        differ += [f"  now:  {line}" for line in now if line not in before]
+        raise ConfigurationError(
+            "\n".join([f"job {self.job!r} in {self.folder} was one of {what}", *differ[:20]]), remedy
+        )
+
+    def checkpoints(self, feed: str, schema: pa.Schema, batch_size: int, drop_last: bool) -> list[Retained]:
+        """Those that are there, the one whose feed has come farthest first. ``schema``: of the feed's rows."""
+        found = []
+        for entry in self._entries:
+            if isinstance(entry, Manifest):
+                try:
+                    found.append(self._retained(entry, feed, schema, batch_size, drop_last))
+                except StorageError:
+                    continue  # a running job has deleted it
+        return sorted(found, key=lambda each: (each.position, each.manifest.number), reverse=True)
+
+    def _retained(self, manifest: Manifest, feed: str, schema: pa.Schema, batch_size: int, drop_last: bool) -> Retained:
+        root = manifest.root or self.folder
+        tasks = tuple(
+            replace(task, state=tuple(each for each in task.state if each.operator == feed)) for task in manifest.tasks
+        )
+        table = state_of(replace(manifest, tasks=tasks), root, self.job).get(feed)
+        if table is None:
+            return Retained(manifest, root)
+        state = read_state(table, schema)
+        grid = BatchGrid.of(batch_size, drop_last, [end.position for end in state.ends])
+        return Retained(manifest, root, state.position, grid.batch_from(state.first), grid.batch_from(state.position))
+
+
+def copied(kept: Retained, job: str, operators: frozenset[str], folder: str, adapt: Adapt) -> Start | None:
+    """The checkpoint, copied into ``folder`` for the flow of these operators (rule 3). None: it cannot be adapted.
+    Raises StorageError if it is gone."""
+    files = SnapshotFiles(kept.root, job)
+    tasks: list[TaskState] = []
+    for task in kept.manifest.tasks:
+        state: list[StateHandle] = []
+        for handle in task.state:
+            if handle.is_channel_file or handle.operator not in operators:
+                continue
+            table = adapt(handle.operator, files.read([handle])[handle.operator])
+            if table is None:
+                return None
+            _write(os.path.join(folder, handle.location), table)
+            state.append(handle)
+        tasks.append(TaskState(task=task.task, state=tuple(state)))
+    running = FinishedState.ALL_RUNNING.value
+    manifest = replace(
+        kept.manifest,
+        tasks=tuple(tasks),
+        uncommitted=(),
+        operators=tuple(
+            replace(entry, finished=running) for entry in kept.manifest.operators if entry.operator in operators
+        ),
+        root="",
+        claimed=False,
+        savepoint="",
+        request="",
+        skipped=(),
+    )
+    return Start(manifest, folder, allow_left_behind=True)
+
+
+def _write(path: str, table: pa.Table) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)

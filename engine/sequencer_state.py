@@ -1,0 +1,66 @@
+"""What a sequencer is told when it is made, and what a checkpoint holds of it. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic
+
+from .batch_grid import BatchGrid
+from .feed_messages import R
+from .order_hash import OrderHash
+
+Place = tuple[int, bool, bool]
+"""The position, whether the feed had ended, and whether all of it had been acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSettings:
+    """``drop_last``: the last batch of an epoch is left out if it is not full. ``most_rows``: kept before new ones must
+    wait. ``epochs``: how often the feed's data come.
+
+    ``ahead``: of these, at most so many that some rank has not taken; the rest is for what all have taken and not
+    saved, of which the oldest goes first. None: no such division. ``certain``: see rule 4."""
+
+    batch_size: int
+    repeatable: bool = True
+    drop_last: bool = False
+    most_rows: int = 1 << 20
+    ahead: int | None = None
+    certain: bool = False
+    epochs: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch_size <= self.most_rows:
+            raise ValueError(
+                f"a feed keeps at least one batch: {self.batch_size} rows a batch, {self.most_rows} rows in all"
+            )
+
+    @property
+    def margin(self) -> int:
+        """Rows of the same epoch behind a batch that tell that it is not the last one."""
+        return 0 if self.epochs == 1 else self.batch_size if self.drop_last else 1
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """Where an epoch has ended, and the ``content`` (``order_hash``) of all rows up to there."""
+
+    position: int
+    content: int
+
+
+@dataclass(frozen=True, slots=True)
+class SequencerState(Generic[R]):
+    """What a checkpoint holds. ``first``: the position of the first of ``rows``; ``position``: behind the last.
+    ``ends``: of the epochs that have ended."""
+
+    first: int
+    position: int
+    ended: bool
+    order: OrderHash
+    rows: tuple[R, ...]
+    ends: tuple[EpochEnd, ...] = ()
+
+    def first_batch(self, batch_size: int, drop_last: bool) -> int:
+        """The first batch that it holds, or that comes behind it."""
+        return BatchGrid.of(batch_size, drop_last, [end.position for end in self.ends]).batch_from(self.first)

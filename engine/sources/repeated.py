@@ -1,0 +1,105 @@
+"""The splits of a source that is read in every epoch.
+
+Rules:
+
+1. A lane reads its splits in the rounds of an epoch, one after the other, and then none until the next epoch begins.
+   Its cursor counts on: behind the last split of an epoch comes the first one of the next.
+2. A lane has ended when the rounds of all epochs are over, also one that has no split at all: all sources of a job end
+   in the same round.
+3. In a later epoch a split has an id of its own, so that errors, poison and the audit tell which reading they mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from ..epochs import Epochs
+from ..operators.protocol import Background
+from ..rounds import LaneCursor, split_of, splits_of_lane
+from .protocol import Split
+from .read_ahead import PendingChunk
+from .split_queue import SplitQueue
+
+
+class RepeatedSplits(SplitQueue):
+    """See the module's rules."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        splits: Sequence[Split],
+        cursors: Sequence[LaneCursor],
+        lane_count: int,
+        quota: int | None,
+        background: Background | None,
+        epochs: Epochs,
+    ) -> None:
+        super().__init__(schema, splits, cursors, lane_count, quota, background)
+        self._epochs = epochs
+
+    def ended(self, cursor: LaneCursor, round: int = 0) -> bool:
+        """Whether no round is left."""
+        return cursor.needless or round >= self._epochs.end
+
+    def take(self, cursor: LaneCursor, round: int, *, dropping: bool) -> pa.RecordBatch | PendingChunk | None:
+        """The next chunk of the lane's round; None at its end, and in rounds for which the epoch has no split."""
+        if self._chunks is None:
+            count = self._of_lane(cursor)
+            if not count or cursor.ordinal // count > self._epochs.of(round):
+                return None
+        return super().take(cursor, round, dropping=dropping)
+
+    def _pass(self, cursor: LaneCursor) -> None:
+        self._streams.pop(cursor.lane, None)
+        cursor.ordinal, cursor.row = cursor.ordinal + 1, 0
+
+    def _split(self, cursor: LaneCursor) -> Split:
+        epoch, ordinal = divmod(cursor.ordinal, self._of_lane(cursor))
+        return again(self._splits[split_of(cursor.lane, ordinal, self._lane_count)], epoch)
+
+    def _of_lane(self, cursor: LaneCursor) -> int:
+        return splits_of_lane(cursor.lane, self.count, self._lane_count)
+
+
+def queue_of(
+    schema: pa.Schema,
+    splits: Sequence[Split],
+    cursors: Sequence[LaneCursor],
+    lane_count: int,
+    quota: int | None,
+    background: Background | None,
+    epochs: Epochs | None,
+) -> SplitQueue:
+    """The queue of a source that is read once (``epochs`` None), or again and again."""
+    if epochs is None:
+        return SplitQueue(schema, splits, cursors, lane_count, quota, background)
+    return RepeatedSplits(schema, splits, cursors, lane_count, quota, background, epochs)
+
+
+def again(split: Split, epoch: int) -> Split:
+    """The split as it is read in an epoch."""
+    if epoch == 0:
+        return split
+    made: Split = split.again(epoch) if hasattr(split, "again") else SplitAgain(split, epoch)
+    return made
+
+
+def id_again(id: str, epoch: int) -> str:
+    """What it is called there."""
+    return id if epoch == 0 else f"{id} (epoch {epoch})"
+
+
+class SplitAgain:
+    """A split in a later epoch."""
+
+    def __init__(self, split: Split, epoch: int) -> None:
+        self._split = split
+        self.id = id_again(split.id, epoch)
+        self.rows = split.rows
+        self.blocking = bool(getattr(split, "blocking", False))
+
+    def open(self, start: int) -> Iterator[pa.RecordBatch]:
+        """The rows from ``start`` on."""
+        return self._split.open(start)

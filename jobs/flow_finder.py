@@ -1,0 +1,70 @@
+"""The flow that a command line names: ``script.py:flow``, or ``module:flow``.
+
+Behind the colon stands a Flow, or a function without arguments that gives one. The script is imported, not run as the
+main program: what begins the job belongs behind ``if __name__ == "__main__"``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from types import ModuleType
+
+from ..engine.errors import ConfigurationError, PenstockError, UserCodeError
+from ..engine.flow import Flow
+from .registry import JOBS
+
+_FORM = "write script.py:flow or module:flow, where flow is a Flow, or a function without arguments that gives one"
+
+
+def find_flow(where: str) -> Flow:
+    """The flow. Raises ConfigurationError if there is none, UserCodeError if the script fails."""
+    if where in JOBS:
+        raise ConfigurationError(f"the ready-made job {where!r} writes its rows, and has no feed", _FORM)
+    place, colon, attribute = where.rpartition(":")
+    if not colon or not attribute:
+        raise ConfigurationError(f"{where!r} names no flow", _FORM)
+    try:
+        module = _script(place) if place.endswith(".py") else _module(place)
+        found = getattr(module, attribute, None)
+        if not isinstance(found, Flow) and callable(found):
+            found = found()
+    except PenstockError:
+        raise
+    except Exception as error:
+        detail = "".join(traceback.format_exception(error))
+        message = f"{where} raised {type(error).__name__}: {error}"
+        raise UserCodeError(message, "see the traceback (--verbose)", detail=detail) from error
+    if not isinstance(found, Flow):
+        known = ", ".join(name for name, value in vars(module).items() if isinstance(value, Flow)) or "none"
+        what = "nothing" if found is None else f"a {type(found).__name__}"
+        raise ConfigurationError(f"{where} is {what}, not a flow", f"flows in {place}: {known}; {_FORM}")
+    return found
+
+
+def _script(path: str) -> ModuleType:
+    """The file as a module. It stays known: classes and functions of it may be looked up by name."""
+    if not os.path.isfile(path):
+        raise ConfigurationError(f"{path} does not exist", "check the path; relative ones start at the working folder")
+    folder, name = os.path.split(os.path.abspath(path))
+    sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(name.removesuffix(".py"), path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _module(name: str) -> ModuleType:
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not name.startswith(error.name):
+            raise
+        raise ConfigurationError(f"there is no module {name!r}", _FORM) from error

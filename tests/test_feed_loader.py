@@ -1,0 +1,89 @@
+"""Loaders for frameworks that fetch a batch ahead of their model: what is saved is the place of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from support.feeds import plain, read_world, wait_for
+
+EPOCHS = 2
+
+
+def feeding(**options: Any) -> ps.Flow:
+    flow = ps.Flow("training", lanes=4)
+    plain(flow).shuffle(90, seed=2).feed(**{"batch_size": 50, "room": 100, "epochs": EPOCHS, **options})
+    return flow
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[list[int]]:
+    return [[row["n"] for row in batch] for batch in read_world(ps.run_local(feeding()).feed(), 1)]
+
+
+def fetching_ahead(loader: Any) -> Iterator[list[int]]:
+    """An epoch as Lightning goes through it: the next batch is asked for before the model gets this one."""
+    batches = iter(loader)
+    waiting = next(batches, None)
+    while waiting is not None:
+        found, waiting = waiting, next(batches, None)
+        yield found["n"].tolist()
+
+
+def test_state_is_that_of_the_model_at_every_step_of_every_epoch(expected):
+    reader = ps.run_local(feeding()).feed().reader(timeout=60)
+    loader = reader.loader()
+    seen, places = [], []
+    for _ in range(EPOCHS):
+        for rows in fetching_ahead(loader):
+            seen.append(rows)
+            places.append((loader.state_dict()["step"], loader.state_dict()["epoch"]))
+    reader.close()
+    assert seen == expected
+    assert [step for step, _ in places] == list(range(1, len(expected) + 1))
+    half = len(expected) // EPOCHS
+    assert [epoch for _, epoch in places] == [(number + 1) // half for number in range(len(expected))]
+
+
+@pytest.mark.parametrize("step", [1, 7, 15, 16, 17, 31])
+def test_run_goes_on_with_the_batch_that_was_fetched_and_not_seen(tmp_path, expected, step):
+    state = {}
+    job = ps.run_local(feeding(keep=10_000), checkpoints=ps.Checkpoints(tmp_path / "state", every="50ms"))
+    reader = job.feed().reader(timeout=60)
+    loader, seen = reader.loader(), 0
+    while not state:
+        for _ in fetching_ahead(loader):
+            seen += 1
+            if seen == step:
+                state = loader.state_dict()
+                break
+    reader.close(0)
+    assert state["step"] == step
+    other = job.feed().reader(timeout=60)
+    again = other.loader()
+    again.load_state_dict(state)
+    rest = [rows for _ in range(other.epoch, EPOCHS) for rows in fetching_ahead(again)]
+    other.close()
+    assert rest == expected[step:]
+    job.shutdown()
+
+
+def test_checkpoint_of_a_model_holds_the_batch_that_was_fetched_and_not_seen(tmp_path, expected):
+    """Also if checkpoints completed meanwhile: the rank claims to have taken what its model has seen."""
+    places = ps.Checkpoints(tmp_path / "state", every="50ms", retained=1)
+    job = ps.run_local(feeding(), checkpoints=places)
+    reader = job.feed().reader(timeout=60)
+    batches = fetching_ahead(reader.loader())
+    assert [next(batches) for _ in range(5)] == expected[:5]
+    completed = job.status().checkpoints_completed
+    wait_for(lambda: job.status().checkpoints_completed >= completed + 2)
+    reader.commit("models/5")
+    reader.flush(60)
+    job.shutdown()
+    job = ps.run_local(feeding(), checkpoints=places, resume_model="models/5")
+    found = read_world(job.feed().resume("models/5"), 2)
+    assert [[row["n"] for row in batch] for batch in found] == expected[5:]
+    job.shutdown()

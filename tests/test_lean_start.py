@@ -1,0 +1,35 @@
+"""Processes that start without pandas: what pyarrow makes of values is the same as in those that start with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import math, sys
+{before}
+from penstock.actors.lean_start import start_lean
+start_lean()
+import pyarrow as pa
+assert ("pandas" in sys.modules) is {loaded}
+assert pa.array([1.0, math.nan]).null_count == 0
+if {frames}:
+    assert pa.table({{"x": [1.0]}}).to_pandas()["x"].tolist() == [1.0]
+import pandas as pd
+import pandas.testing
+assert pa.array(pd.Series([1.0, math.nan])).null_count == 1, "pyarrow does not know a Series"
+assert pa.table({{"x": pd.Series(["a", None])}})["x"].null_count == 1
+assert pa.RecordBatch.from_pandas(pd.DataFrame({{"x": [1]}})).num_rows == 1
+assert type(pd.__spec__.loader) is type(pd.__loader__) is type(pandas.testing.__loader__)
+print("same")
+"""
+
+
+@pytest.mark.parametrize("before", ["", "import pandas"], ids=["later", "before"])
+@pytest.mark.parametrize("frames", [False, True], ids=["series", "frames"])
+def test_pyarrow_knows_pandas_as_soon_as_somebody_imports_it(before: str, frames: bool) -> None:
+    script = SCRIPT.format(before=before, loaded=bool(before), frames=frames)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "same\n", done.stderr
