@@ -9,6 +9,8 @@ Rules:
 3. One timer: the mailbox is waited for until ``next_deadline``, then the core is told that the time has come; or until
    the next beat, when the processes are looked after. What is in the mailbox then is handled first.
 4. An error that escapes from the core is a bug. It ends the thread, and everybody who waits gets it.
+5. Whoever waits for a change of the status gets it at once, but for news of checkpoints that are under way: these wait
+   ``LULL`` seconds for company. A checkpoint would otherwise cost an answer, and the next question, for each task.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ from .messages import (
     Versioned,
 )
 from .translate import unexpected
+
+LULL = 0.1
 
 
 class Drivers(Protocol):
@@ -87,9 +91,11 @@ class CoordinatorHost:
         self._drivers = drivers(self.post)
         self._thread = threading.Thread(target=self._run, name="penstock-coordinator", daemon=True)
         self._open = True
-        #: guards the three fields below; notified when they change
+        #: guards the four fields below; notified when they change
         self._changed = threading.Condition()
         self._version = (uuid.uuid4().hex, 0)
+        #: the newest version with more to tell than news of checkpoints that are under way
+        self._telling = 0
         self._status = core.status()
         self._error: InternalError | None = None
 
@@ -104,9 +110,13 @@ class CoordinatorHost:
         self._mailbox.post(message)
 
     def wait_status(self, version: tuple[str, int] | None, timeout: float) -> Versioned:
-        """The status, as soon as its version is another than the one given, or after ``timeout`` seconds."""
+        """The status, soon after its version is another than the one given (rule 5), or after ``timeout`` seconds."""
+        until = time.monotonic() + timeout
         with self._changed:
             self._changed.wait_for(lambda: self._version != version or self._error is not None, timeout)
+            if version is not None and version[0] == self._version[0]:
+                company = min(LULL, until - time.monotonic())
+                self._changed.wait_for(lambda: self._telling > version[1] or self._error is not None, company)
             if self._error is not None:
                 raise self._error
             return Versioned(self._version, self._status)
@@ -206,6 +216,13 @@ class CoordinatorHost:
             if status != before:
                 self._status = status
                 self._version = (self._version[0], self._version[1] + 1)
+                if _without_news(status) != _without_news(before):
+                    self._telling = self._version[1]
                 self._changed.notify_all()
         if self._witness is not None and status != before:
             self._witness.changed(before, status)
+
+
+def _without_news(status: JobStatus) -> JobStatus:
+    """All that a status tells but what is under way."""
+    return replace(status, pending=None, in_flight=(), why="")

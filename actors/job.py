@@ -35,8 +35,8 @@ from ..engine.job_statistics import JobStatistics
 from ..engine.plan import JobPlan
 from .at_exit import AtExit
 from .audit import Audit, audit_job
-from .calls import short_reason
 from .cleaning import clean_outputs
+from .creation import coordinator_died
 from .departure import LastWords, answers_of, end_actors, leave_for_good, statistics_of
 from .feed.hosting import feed_handle
 from .feed.notices import FeedNotices, run_of, shut_down
@@ -182,7 +182,7 @@ class Job(JobFace):
             cause = error.cause
             raise (cause if isinstance(cause, PenstockError) else error) from None
         except ActorDiedError as error:
-            raise cannot_be_asked(self.name, f"its coordinator is gone: {short_reason(error)}") from error
+            raise coordinator_died(self.name, error) from error
 
     # ------------------------------------------------------------------ questions
 

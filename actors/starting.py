@@ -24,14 +24,17 @@ from ..engine.plan import JobPlan
 from .admission import admit, options_of
 from .calls import sealed
 from .coordinator_actor import CoordinatorOptions, coordinator_actor_class
+from .creation import watch_creation
 from .driver_actor import coordinator_name, driver_actor_class
 from .driver_options import DriverOptions
 from .environment import NAMESPACE
+from .feed.notices import FeedNotices, Over, run_of
 from .job import Job, Tie
 from .messages import Seat, spare_seat
 from .plans import share_plan
 from .resuming import Place, temporary_place
 from .runtime import DEFAULT_RUNTIME, Runtime
+from .translate import failure_of
 from .transport.dialling import Secrets
 from .transport.tls import make_certificate
 
@@ -132,4 +135,7 @@ def _start(plan: JobPlan, place: Place, runtime: Runtime, snapshot: Snapshot | N
             ray.kill(each)
         shared.forget()
         raise _taken(plan.name) from error
+    if plan.feeds:
+        notices = FeedNotices(place.folder, plan.name, run_of(token))
+        watch_creation(plan.name, actor, lambda error: notices.end(Over(notices.run, False, failure_of(error))))
     return Job(plan, place, actor, drivers, Tie.DETACHED if detached else Tie.OWNER, options.secrets)

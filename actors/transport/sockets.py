@@ -20,7 +20,8 @@ PATIENCE = 0.5
 """Seconds for which a blocked call may keep its thread from noticing that the connection was given up."""
 
 SOCKET_BYTES = 1024 * 1024
-"""The kernel's buffers of a socket, so that the sides of a connection take turns seldom."""
+"""The kernel's buffers of a unix socket, so that the sides of a connection take turns seldom. Those of TCP are left to
+the kernel, which adapts them to the line; a size that is set stays."""
 
 SEND_BYTES = 512 * 1024
 """The most that one call sends: the other side begins to copy while the rest is sent."""
@@ -37,9 +38,10 @@ HALF_OPEN_SECONDS = 20
 
 def tune(connection: socket.socket) -> None:
     """Set the options of a connection on which nothing has been sent yet."""
-    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-        connection.setsockopt(socket.SOL_SOCKET, option, SOCKET_BYTES)
-    if connection.family != socket.AF_UNIX:
+    if connection.family == socket.AF_UNIX:
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            connection.setsockopt(socket.SOL_SOCKET, option, SOCKET_BYTES)
+    else:
         tcp, probes = socket.IPPROTO_TCP, 4
         connection.setsockopt(tcp, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

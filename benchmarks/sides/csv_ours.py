@@ -110,11 +110,12 @@ def main() -> None:
         job = ps.run(flow, parallelism=2, checkpoints=places)
         job.wait_until(lambda status: status.state not in STARTING)
         running = time.perf_counter()
+        job.wait_until(lambda status: status.is_over)
+        over = time.perf_counter()
         job.wait()
-        ended = time.perf_counter()
         return {
-            "seconds": ended - started,
-            "running": ended - running,
+            "seconds": time.perf_counter() - started,
+            "running": over - running,
             "checkpoints": job.status().checkpoints_completed,
         }
 
