@@ -53,7 +53,9 @@ def _source(plan: JobPlan, id: str) -> str:
         often = f"{plan.epochs.count} times, each in {plan.epochs.rounds} rounds" if source.repeats else "once"
         rounds += f"; it is read {often}"
     pace = f", {source.rate:,.0f} rows/s" if source.rate else ""
-    return f"  {id}: {source.config.kind}, {len(source.splits)} splits, {rows}{pace}; {rounds}"
+    names, there = source.schema.names, len(source.config.schema)
+    read = f", {', '.join(names)} of {there} columns" if len(names) < there else ""
+    return f"  {id}: {source.config.kind}, {len(source.splits)} splits, {rows}{read}{pace}; {rounds}"
 
 
 def _stage(plan: JobPlan, stage: StagePlan) -> list[str]:

@@ -46,6 +46,25 @@ def _as_calls(serialized: bytes, schema: pa.Schema, type_of: TypeOf) -> Calls | 
         return None
 
 
+def columns_of(expression: pc.Expression) -> set[str] | None:
+    """The columns that an expression names, of paths into structs the first step; None if it cannot be taken apart."""
+    _, (serialized,) = expression.__reduce__()
+    try:
+        tokens = iter(_metadata(pa.ipc.open_file(serialized).get_batch(0).schema))
+        found = set()
+        for kind, value in tokens:
+            if kind == "field_ref":
+                found.add(value)
+            elif kind == "nested_field_ref":
+                path = [next(tokens)[1] for _ in range(int(value))]
+                found.add(path[0])
+            elif kind not in ("literal", "call", "options", "end"):
+                return None
+    except (pa.ArrowException, StopIteration, ValueError, IndexError):
+        return None
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """A part of the expression: the expression itself, how to compute it, its type; and the value of a literal."""

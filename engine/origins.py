@@ -145,6 +145,8 @@ class TracedSource:
 
     source: SourceConfig
     given: tuple[Split, ...]
+    rows: pa.Schema
+    """Of the splits."""
     first: int
     type: pa.DataType | None
     """Of the origins; None: they are not wanted."""
@@ -156,7 +158,7 @@ class TracedSource:
 
     @property
     def schema(self) -> pa.Schema:
-        schema = self.source.schema
+        schema = self.rows
         return schema if self.type is None else schema.append(pa.field(ORIGIN, self.type))
 
     def splits(self) -> Sequence[Split]:

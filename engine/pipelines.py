@@ -12,6 +12,7 @@ Rules:
 5. Where the branches of a fork meet again, ports are spooled: the fork can then always send to the other branch.
 6. What leads to no sink is left out.
 7. Where feeds have several epochs, their sources are read again and again (``epoch_planning``).
+8. Of the sources only the columns that are needed are read (``pruning``).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from .operators.protocol import OperatorConfig
 from .operators.regroup import Regroup
 from .partitioning import Broadcast, Exchanging, Gather, wire_schema
 from .plan import Exchange, JobPlan, OperatorPlan, OutputPlan, PipelinePlan, PortPlan, SourcePlan, StagePlan
+from .pruning import narrowed_source, pruned
 from .resources import joined
 from .rounds import CHUNK_ROWS
 from .rounds_kept import check_merge_joins
@@ -49,19 +51,20 @@ def plan_job(
     order: Order | None = None,
     memory_budget: int | None = DEFAULT_BUDGET,
     threads: int = 0,
+    prune: bool = True,
 ) -> JobPlan:
     """Plan ``flow`` for ``parallelism`` subtasks a stage. ``job``: the job's name, by default the flow's.
 
     ``rate`` replaces the rate of all sources that have one, ``lanes`` the flow's number of lanes, ``order`` its order.
     ``memory_budget``: bytes that the operators of a task may hold before they spill; ``threads``: of each process.
-    Raises FlowError.
+    ``prune``: read only the columns that are needed; not if others give the splits. Raises FlowError.
     """
     _check_options(memory_budget, threads)
     lanes, order = lanes or flow.lanes, order or flow.order
     if not 1 <= parallelism <= lanes:
         message = f"parallelism {parallelism} is not between 1 and the flow's {lanes} lanes"
         raise FlowError(message, f"run with parallelism ≤ {lanes}, or build the flow with more lanes")
-    graph = LiveGraph(flow, parallelism, lanes)
+    graph = LiveGraph(pruned(flow) if prune else flow, parallelism, lanes)
     ordered = order == "deterministic"
     found = {node.id: _plan_source(graph, node, rate) for node in graph.nodes.values() if not node.inputs}
     epochs, sources = plan_epochs(graph, found, lanes, ordered=ordered)
@@ -101,7 +104,8 @@ def _plan_source(graph: LiveGraph, node: Node, rate: float | None) -> SourcePlan
         raise error.at(node.id) from error
     fed = getattr(config, "fed", False)
     pace = rate if rate is not None and node.rate else node.rate
-    return SourcePlan(node.id, config, config.schema, splits, None if joined or fed else _quota(graph, node), pace)
+    quota = None if joined or fed else _quota(graph, node)
+    return narrowed_source(SourcePlan(node.id, config, config.schema, splits, quota, pace), graph.schema(node.id))
 
 
 def _quota(graph: LiveGraph, source: Node) -> int:

@@ -47,6 +47,7 @@ from .operators.replicated_join import MarkPart, ReplicatedJoin
 from .operators.traced import TracedMap, TracedPack
 from .origins import ONE, ORIGIN, SPANS, TracedSource
 from .plan import JobPlan
+from .pruning import pruned
 from .sinks.feed import FeedSink
 from .sources.protocol import SourceConfig, Split
 
@@ -71,7 +72,7 @@ class FeedGraph(Graph):
         skipped: frozenset[tuple[str, str]] = frozenset(),
     ) -> None:
         super().__init__(flow.name, lanes=plan.lanes, parts=flow.parts, order=flow.order)
-        self._flow = flow
+        flow = self._flow = pruned(flow)
         self._feed = feed
         needed = _upstream(flow, feed)
         #: by number
@@ -84,7 +85,14 @@ class FeedGraph(Graph):
             if node.id in needed and not node.inputs:
                 names = frozenset(split for source, split in skipped if source == node.id)
                 given = plan.sources[node.id].splits
-                source = TracedSource(cast(SourceConfig, node.config), given, len(self.splits), self._type, names)
+                source = TracedSource(
+                    cast(SourceConfig, node.config),
+                    given,
+                    cast(pa.Schema, node.schema),
+                    len(self.splits),
+                    self._type,
+                    names,
+                )
                 self._place(replace(node, config=source, schema=source.schema))
                 self.splits += [(node.id, split) for split in given]
             elif node.id in needed:

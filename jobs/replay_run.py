@@ -129,7 +129,7 @@ class Replaying:
 
     def _run(self, graph: FeedGraph, start: Start | None) -> Slice[pa.RecordBatch]:
         private = f"{self._plan.name[:NAME_LENGTH]}-replay-{uuid.uuid4().hex[:8]}"
-        plan = self._as_planned(plan_job(graph, self._parallelism, job=private, rate=0.0))
+        plan = self._as_planned(plan_job(graph, self._parallelism, job=private, rate=0.0, prune=False))
         place = temporary_place()
         scheduler = PoolScheduler(None)
         try:

@@ -27,7 +27,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pyarrow as pa
@@ -81,6 +81,10 @@ class NoRows:
     id: str
     rows: int = 0
 
+    def narrowed(self, columns: Sequence[str]) -> NoRows:
+        """The same."""
+        return self
+
     def open(self, start: int) -> Iterator[pa.RecordBatch]:
         return iter(())
 
@@ -94,6 +98,7 @@ class StagedSource:
     place: str
     """The run's folder."""
     kind: str = "spark"
+    prunable: ClassVar[bool] = True
 
     @property
     def fingerprint(self) -> str:

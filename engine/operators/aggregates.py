@@ -108,6 +108,13 @@ def final_of(aggregates: Sequence[Aggregate]) -> tuple[Aggregate, ...]:
     return tuple(replace(each, where=None) for each in aggregates)
 
 
+def needed_columns(by: Sequence[str], aggregates: Sequence[Aggregate], step: Step) -> list[str]:
+    """The input columns that an aggregation reads; a final step those of the states."""
+    if step == "final":
+        return list(dict.fromkeys([*by, *(each.name for each in aggregates)]))
+    return list(dict.fromkeys([*by, *(name for each in aggregates for name in each.columns)]))
+
+
 class AggregateColumns:
     """The aggregates of one running operator: rows to states, states to output columns."""
 

@@ -31,7 +31,16 @@ import pyarrow.compute as pc
 
 from ..elements import FINAL_ROUND, Batch
 from ..schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
-from .aggregates import Aggregate, AggregateColumns, Arguments, Step, arguments_of, check_aggregates, final_of
+from .aggregates import (
+    Aggregate,
+    AggregateColumns,
+    Arguments,
+    Step,
+    arguments_of,
+    check_aggregates,
+    final_of,
+    needed_columns,
+)
 from .grouped_states import Grouping, Groups
 from .groups import check_group_types
 from .held_rows import Lanes
@@ -95,10 +104,7 @@ class HashAggregate:
     @property
     def needed(self) -> list[str]:
         """The input columns that it reads."""
-        read = [each.name for each in self.aggregates] if self.step == "final" else []
-        if self.step != "final":
-            read = [name for each in self.aggregates for name in each.columns]
-        return list(dict.fromkeys([*self.by, *read]))
+        return needed_columns(self.by, self.aggregates, self.step)
 
     def columns(self, schema: pa.Schema) -> AggregateColumns:
         """The aggregates over rows of ``schema``."""

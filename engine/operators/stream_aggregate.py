@@ -28,7 +28,16 @@ from ..errors import FlowError
 from ..expressions import single_array
 from ..schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
 from .aggregate_protocol import Segments, State
-from .aggregates import Aggregate, AggregateColumns, Arguments, Step, arguments_of, check_aggregates, final_of
+from .aggregates import (
+    Aggregate,
+    AggregateColumns,
+    Arguments,
+    Step,
+    arguments_of,
+    check_aggregates,
+    final_of,
+    needed_columns,
+)
 from .keys import check_key_types, decoded, differences
 from .pieces import Positions, cut
 from .protocol import LANE, Emitter, OperatorContext, Output, Stateless
@@ -82,6 +91,11 @@ class StreamAggregate:
         return (
             f"{step}by {', '.join(self.by)}: {', '.join(map(Aggregate.describe, self.aggregates)) or 'distinct keys'}"
         )
+
+    @property
+    def needed(self) -> list[str]:
+        """The input columns that it reads."""
+        return needed_columns(self.by, self.aggregates, self.step)
 
     def columns(self, schema: pa.Schema) -> AggregateColumns:
         """The aggregates over rows of ``schema``."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -49,6 +49,10 @@ class CsvSplit:
     def rows(self) -> int | None:
         return None
 
+    def narrowed(self, columns: Sequence[str]) -> CsvSplit:
+        """The same rows with these columns alone."""
+        return replace(self, schema=pa.schema([self.schema.field(name) for name in columns]))
+
     def open(self, start: int) -> Iterator[pa.RecordBatch]:
         return from_row(self._batches(), start)
 
@@ -82,6 +86,7 @@ class CsvSource:
     columns: Sequence[str] | None = None
     delimiter: str = ","
     null_values: Sequence[str] | None = None
+    prunable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute_paths(self.path))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -38,6 +38,10 @@ class IpcSplit:
     @property
     def id(self) -> str:
         return self.file.id
+
+    def narrowed(self, columns: Sequence[str]) -> IpcSplit:
+        """The same rows with these columns alone."""
+        return replace(self, columns=tuple(columns))
 
     def open(self, start: int) -> Iterator[pa.RecordBatch]:
         return self._from_file(start) if self.random_access else from_row(self._from_stream(), start)
@@ -90,6 +94,7 @@ class IpcSource:
 
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     columns: Sequence[str] | None = None
+    prunable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute_paths(self.path))

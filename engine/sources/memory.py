@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -24,6 +25,10 @@ class MemorySplit:
     @property
     def rows(self) -> int | None:
         return int(self.table.num_rows)
+
+    def narrowed(self, columns: Sequence[str]) -> MemorySplit:
+        """The same rows with these columns alone."""
+        return MemorySplit(self.id, self.table.select(list(columns)))
 
     def open(self, start: int) -> Iterator[pa.RecordBatch]:
         return from_row(iter(self.table.to_batches()), start)
@@ -46,6 +51,7 @@ class MemorySource:
 
     tables: Sequence[pa.Table] = field(hash=False)
     name: str = "memory"
+    prunable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         tables = (self.tables,) if isinstance(self.tables, pa.Table) else tuple(self.tables)

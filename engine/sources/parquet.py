@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Literal
 
@@ -49,6 +49,10 @@ class ParquetSplit:
     @property
     def rows(self) -> int | None:
         return None if self.filter is not None else sum(count for _, count in self.groups)
+
+    def narrowed(self, columns: Sequence[str]) -> ParquetSplit:
+        """The same rows with these columns alone."""
+        return replace(self, columns=tuple(columns))
 
     def open(self, start: int) -> Iterator[pa.RecordBatch]:
         groups = list(self.groups)
@@ -90,6 +94,7 @@ class ParquetSource:
     columns: Sequence[str] | None = None
     filter: compute.Expression | None = None
     split_by: Literal["row group", "file"] = "row group"
+    prunable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute_paths(self.path))

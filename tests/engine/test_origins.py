@@ -55,7 +55,7 @@ def read(source: TracedSource, start: int = 0) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize("filtered", [False, True])
 def test_rows_are_counted_as_the_file_has_them_wherever_reading_begins(file, type, filtered):
     plain = ParquetSource(file, columns=["n"], filter=ps.field("m") > 3 if filtered else None)
-    source = TracedSource(plain, tuple(plain.splits()), 5, type)
+    source = TracedSource(plain, tuple(plain.splits()), plain.schema, 5, type)
     numbers = [n for n in range(100) if not filtered or n % 7 > 3]
     assert read(source) == [(n, 5 + n // 30, n % 30) for n in numbers]
     by_split = [[n for n in numbers if n // 30 == split] for split in range(4)]
@@ -65,7 +65,7 @@ def test_rows_are_counted_as_the_file_has_them_wherever_reading_begins(file, typ
 def test_split_that_is_skipped_has_no_rows(file):
     plain = ParquetSource(file, columns=["n"])
     skipped = frozenset({"rows.parquet#1"})
-    source = TracedSource(plain, tuple(plain.splits()), 0, ONE, skipped)
+    source = TracedSource(plain, tuple(plain.splits()), plain.schema, 0, ONE, skipped)
     assert [row[0] for row in read(source)] == [*range(30), *range(60, 100)]
     assert [split.id for split in source.splits()] == [f"rows.parquet#{group}" for group in range(4)]
 
