@@ -25,6 +25,7 @@ from ..identity import CheckpointId, Committable
 from ..operators.protocol import OperatorContext, Output, Stateless
 from ..sources.files import make_durable, safe_name, storage_error
 from .lane_counts import LaneCounts
+from .parquet_encoding import dictionary_columns
 
 STAGING = "_staging"
 BUFFER_BYTES = 64 * 1024 * 1024
@@ -46,8 +47,10 @@ class StagedFile:
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
         self._pending_bytes = 0
+        self._compression = compression
         self._stream = filesystem.open_output_stream(path)
-        self._writer = parquet.ParquetWriter(self._stream, schema, compression=compression)
+        #: None until the first rows are known, which decide about dictionaries
+        self._writer: parquet.ParquetWriter | None = None
 
     def write(self, records: pa.RecordBatch) -> None:
         """Take the rows; write row groups that are full."""
@@ -60,14 +63,22 @@ class StagedFile:
 
     def _flush(self) -> None:
         table = pa.Table.from_batches(self._pending, self._schema)
-        self._writer.write_table(table, row_group_size=self._group_rows)
+        self._begun(table).write_table(table, row_group_size=self._group_rows)
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+
+    def _begun(self, table: pa.Table) -> parquet.ParquetWriter:
+        """The writer; if there is none yet, one for a file that begins with these rows."""
+        if self._writer is None:
+            self._writer = parquet.ParquetWriter(
+                self._stream, self._schema, compression=self._compression, use_dictionary=dictionary_columns(table)
+            )
+        return self._writer
 
     def close(self) -> int:
         """Write what is left and return the file's size, once it is safe."""
         if self._pending:
             self._flush()
-        self._writer.close()
+        self._begun(self._schema.empty_table()).close()
         self._stream.close()
         make_durable(self._filesystem, self.path)
         return int(self._filesystem.get_file_info(self.path).size)
@@ -76,7 +87,8 @@ class StagedFile:
         """Close without finishing and remove the file, as far as a broken storage lets us."""
         # closing writes the rest, which fails again on a full disk
         with suppress(OSError):
-            self._writer.close()
+            if self._writer is not None:
+                self._writer.close()
         with suppress(OSError):
             self._stream.close()
         remove(self._filesystem, self.path)
