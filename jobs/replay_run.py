@@ -10,12 +10,9 @@ Rules:
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -89,7 +86,7 @@ class Replaying:
 
     def _batch(self, graph: FeedGraph) -> Found:
         for kept in self._starts(graph)[:STARTS]:
-            with _temporary_folder() as copy:
+            with tempfile.TemporaryDirectory(prefix="penstock-replay-", ignore_cleanup_errors=True) as copy:
                 try:
                     snapshot = copied(kept, self._plan.name, _names(graph), copy, graph.traced_state)
                 except StorageError:
@@ -173,15 +170,6 @@ class Replaying:
 
 def _names(graph: FeedGraph) -> frozenset[str]:
     return frozenset(node.id for node in graph.nodes)
-
-
-@contextmanager
-def _temporary_folder() -> Iterator[str]:
-    folder = tempfile.mkdtemp(prefix="penstock-replay-")
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_complete(rows: pa.Table) -> bool:

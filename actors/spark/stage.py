@@ -24,7 +24,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -35,6 +35,7 @@ from pyarrow import fs
 
 from ...engine.errors import ConfigurationError, StorageError
 from ...engine.rounds import CHUNK_ROWS
+from ...engine.sources.fed import NoRows
 from ...engine.sources.files import DataFile, absolute, resolve, safe_name, storage_error, sync
 from ...engine.sources.ipc import IpcSplit
 from ..storage.opening import open_store
@@ -72,21 +73,6 @@ class StageManifest(msgspec.Struct, frozen=True, kw_only=True):
     def bytes(self) -> int:
         """Of all files."""
         return sum(each.bytes for each in self.partitions)
-
-
-@dataclass(frozen=True, slots=True)
-class NoRows:
-    """A partition that has no file, since Spark knew that it is empty."""
-
-    id: str
-    rows: int = 0
-
-    def narrowed(self, columns: Sequence[str]) -> NoRows:
-        """The same."""
-        return self
-
-    def open(self, start: int) -> Iterator[pa.RecordBatch]:
-        return iter(())
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ file larger. Rules:
 1. From the first rows it is estimated how many different values the row group has (Chao, "Nonparametric estimation of
    the number of classes in a population", 1984: it does not mind that some values are frequent).
 2. A dictionary that would be given up, or with its positions takes more bytes than the values, is not begun.
-3. Columns of lists, maps and structs, and those of few rows, are left to the writer.
+3. Columns of lists, maps and structs, those of few rows, and types that cannot be counted are left to the writer.
 """
 
 from __future__ import annotations
@@ -43,12 +43,11 @@ def _pays(type: pa.DataType, column: pa.ChunkedArray) -> bool:
     if len(sample) < LEAST_ROWS:
         return True
     try:
-        counts = pc.value_counts(sample).field("counts").to_numpy()
+        counts, width = pc.value_counts(sample).field("counts").to_numpy(), _width(type, sample)
     except pa.ArrowNotImplementedError:
         return True
     rows = len(column) - column.null_count
     values = min(rows, estimated_values(counts))
-    width = _width(type, sample)
     positions = rows * ceil(log2(max(2, values))) / 8
     return bool(values * width < min(GIVEN_UP_BYTES, rows * width - positions))
 

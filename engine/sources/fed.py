@@ -45,10 +45,14 @@ class FedSource:
 
 @dataclass(frozen=True, slots=True)
 class NoRows:
-    """Stands in a lane for a split that there is none of."""
+    """Stands in a lane for a split that there is none of, or that is known to be empty."""
 
     id: str = "no split"
     rows: int = 0
+
+    def narrowed(self, columns: Sequence[str]) -> NoRows:
+        """The same."""
+        return self
 
     def open(self, start: int) -> Iterator[pa.RecordBatch]:
         return iter(())

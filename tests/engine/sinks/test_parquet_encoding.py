@@ -75,6 +75,14 @@ def test_few_rows_are_left_to_the_writer() -> None:
     assert dictionary_columns(pa.table({"n": nulls})) is True
 
 
+@pytest.mark.parametrize("type", [pa.string_view(), pa.binary_view(), pa.month_day_nano_interval()], ids=str)
+def test_types_that_cannot_be_counted_are_left_to_the_writer(type: pa.DataType) -> None:
+    values = pa.array([f"user {n}" for n in range(MANY)])
+    column = values.cast(pa.binary()).cast(type) if pa.types.is_binary_view(type) else None
+    column = values.cast(type) if pa.types.is_string_view(type) else column
+    assert dictionary_columns(pa.table({"a": pa.nulls(MANY, type) if column is None else column})) is True
+
+
 @pytest.mark.parametrize("values", [10, 1000, 20_000, 300_000])
 def test_estimate_of_evenly_spread_values(values: int) -> None:
     _, counts = np.unique(RANDOM.integers(0, values, SAMPLE_ROWS), return_counts=True)
