@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from ..coordinator.manifest import Manifest
 from ..coordinator.statistics import JobStatus
+from ..engine.dealing import Deal
 from ..engine.errors import ConfigurationError
-from ..engine.operators.protocol import LANE
 from ..engine.plan import JobPlan, SourcePlan
-from ..engine.rounds import split_of, splits_of_lane
+from ..engine.rounds import LaneCursor, cursor_of
 from ..engine.sources.repeated import again
 from .snapshots import SnapshotFiles
 from .storage.log import read_log
@@ -167,35 +167,37 @@ def _audit_source(plan: JobPlan, source: SourcePlan, cursors: pa.Table | None, f
     read: list[int | None] = [0] * len(planned)
     gaps = repeats = needless = 0
     lanes_left: set[int] = set()
-    for cursor in [] if cursors is None else cursors.to_pylist():
-        lane = list(_splits_up_to(cursor[LANE], cursor["ordinal"], len(source.splits), plan.lanes, source.repeats))
+    found = [cursor_of(row) for row in ([] if cursors is None else cursors.to_pylist())]
+    deal = Deal(plan.lanes, next((cursor.dealt for cursor in found), 0))
+    for cursor in found:
+        lane = list(_splits_up_to(cursor, deal, len(source.splits), source.repeats))
         for at in lane[:-1]:
             read[at] = planned[at].rows
-        if cursor.get("needless"):
-            lanes_left.add(cursor[LANE])
+        if cursor.needless:
+            lanes_left.add(cursor.lane)
         if lane and lane[-1] < len(read):
-            read[lane[-1]] = cursor["row"]
+            read[lane[-1]] = cursor.row
         covered = [read[at] for at in lane if at < len(read)]
         if None not in covered:
-            difference = sum(rows or 0 for rows in covered) - cursor["rows"]
+            difference = sum(rows or 0 for rows in covered) - cursor.rows
             gaps, repeats = gaps + max(0, difference), repeats + max(0, -difference)
     splits = tuple(SplitAudit(split.id, split.rows, rows) for split, rows in zip(planned, read, strict=True))
     if finished:
         for at, split in enumerate(splits):
             missing = 0 if split.planned is None else max(0, split.planned - (split.read or 0))
-            if at % len(source.splits) % plan.lanes in lanes_left:
+            if deal.lane_of(at % len(source.splits)) in lanes_left:
                 needless += missing
             else:
                 gaps += missing
     return SourceAudit(source.id, splits, _sum(cursors), gaps, repeats, needless)
 
 
-def _splits_up_to(lane: int, last: int, count: int, lanes: int, repeats: bool) -> Iterator[int]:
-    """The positions of a lane's splits up to the ``last``-th one, those of all epochs one behind the other."""
-    mine = splits_of_lane(lane, count, lanes)
-    for ordinal in range(last + 1 if mine or not repeats else 0):
+def _splits_up_to(cursor: LaneCursor, deal: Deal, count: int, repeats: bool) -> Iterator[int]:
+    """The positions of a lane's splits up to the one that it stands in, those of all epochs one behind the other."""
+    mine = deal.count(cursor.lane, count)
+    for ordinal in range(cursor.ordinal + 1 if mine or not repeats else 0):
         epoch, inside = divmod(ordinal, mine) if repeats else (0, ordinal)
-        yield epoch * count + split_of(lane, inside, lanes)
+        yield epoch * count + deal.position(cursor.lane, inside)
 
 
 def _sum(table: pa.Table | None) -> int:

@@ -11,11 +11,11 @@ from contextlib import contextmanager, suppress
 from typing import Protocol, cast
 
 from ..coordinator.manifest import Manifest
+from ..engine.dealing import Deal
 from ..engine.errors import PenstockError
 from ..engine.graph import Graph
-from ..engine.operators.protocol import LANE
 from ..engine.plan import JobPlan
-from ..engine.rounds import split_of
+from ..engine.rounds import cursor_of
 from .audit import state_of
 from .storage.log import read_log
 from .storage.opening import open_store
@@ -106,7 +106,6 @@ def left_behind(plan: JobPlan, source: str, folder: str) -> Sequence[int]:
     if cursors is None:
         return ()
     count = len(plan.sources[source].splits)
-    read = (
-        split_of(row[LANE], ordinal, plan.lanes) for row in cursors.to_pylist() for ordinal in range(row["ordinal"])
-    )
-    return sorted(position for position in read if position < count)
+    lanes = (cursor_of(row) for row in cursors.to_pylist())
+    read = (Deal(plan.lanes, each.dealt).positions(each.lane, each.ordinal) for each in lanes)
+    return sorted(position for lane in read for position in lane if position < count)

@@ -19,6 +19,7 @@ from enum import Enum
 from typing import Protocol
 
 from ..coordinator.statistics import CheckpointStatistics, JobStatus, Overview
+from ..engine.dealing import Deal, few
 from ..engine.identity import TaskId
 from ..engine.plan import JobPlan
 from ..engine.rounds import lanes_of
@@ -216,7 +217,8 @@ class TaskFigures:
         if key not in self._planned:
             plan, lanes = self._plan.sources[source], self._plan.lanes
             mine = lanes_of(task.subtask, self._plan.stages[task.vertex].parallelism, lanes)
-            rows = [split.rows for number, split in enumerate(plan.splits) if number % lanes in mine]
+            deal = Deal(lanes, few(len(plan.splits), lanes))
+            rows = [split.rows for number, split in enumerate(plan.splits) if deal.lane_of(number) in mine]
             often = self._plan.epochs.count if plan.repeats and self._plan.epochs else 1
             self._planned[key] = None if None in rows else often * sum(each or 0 for each in rows)
         return self._planned[key]

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil
 
+from .dealing import Deal, few
 from .epochs import Epochs
 from .errors import FlowError
 from .graph import Node
@@ -148,7 +149,7 @@ def _rounds(source: SourcePlan, lanes: int) -> int:
     """In how many rounds the source is read once."""
     if source.quota is None:
         return ceil(len(source.splits) / lanes)
-    each = [0] * lanes
+    each, deal = [0] * lanes, Deal(lanes, few(len(source.splits), lanes))
     for number, split in enumerate(source.splits):
-        each[number % lanes] += (split.rows or 0) // source.quota + 1
+        each[deal.lane_of(number)] += (split.rows or 0) // source.quota + 1
     return max(each)

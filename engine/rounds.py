@@ -2,8 +2,8 @@
 
 Rules:
 
-1. A flow has a fixed number of order lanes. Lane ``l`` of ``L`` reads the splits ``l, l + L, l + 2L, …`` of a source,
-   one after the other. Subtasks own contiguous ranges of lanes: a change of parallelism moves lanes, never rows.
+1. A flow has a fixed number of order lanes. Each reads the splits of a source that it was dealt (``dealing``), one
+   after the other. Subtasks own contiguous ranges of lanes: a change of parallelism moves lanes, never rows.
 2. In each round a lane reads the next piece of its current split: the rest of it, or at most ``quota`` rows. A split's
    end always ends the lane's round; an empty split makes an empty round.
 3. A lane that has no split left has ended; a source has ended when all of its lanes have. Lanes that have not ended all
@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -32,25 +32,17 @@ CURSOR_SCHEMA = pa.schema(
         ("row", pa.int64()),
         ("rows", pa.int64()),
         ("needless", pa.bool_()),
+        ("dealt", pa.int32()),
     ]
 )
 """A source's state: for each lane the next round, the split (``ordinal``-th of the lane), the next row in it, and the
-number of rows read since the beginning; ``needless``: nobody needs the rest, so the lane has ended where it stands."""
+number of rows read since the beginning; ``needless``: nobody needs the rest, so the lane has ended where it stands;
+``dealt``: how the splits were dealt (``Deal.first``)."""
 
 
 def lanes_of(subtask: int, parallelism: int, lanes: int) -> range:
     """The lanes that a subtask owns: contiguous, and as equal in number as possible."""
     return range(subtask * lanes // parallelism, (subtask + 1) * lanes // parallelism)
-
-
-def split_of(lane: int, ordinal: int, lanes: int) -> int:
-    """The position in the source's list of the ``ordinal``-th split of a lane."""
-    return ordinal * lanes + lane
-
-
-def splits_of_lane(lane: int, count: int, lanes: int) -> int:
-    """How many of the source's ``count`` splits a lane has."""
-    return max(0, -((lane - count) // lanes))
 
 
 @dataclass(slots=True)
@@ -66,26 +58,28 @@ class LaneCursor:
     rows: int = 0
     #: nobody needs what is left: the lane has ended
     needless: bool = False
+    #: how the source's splits were dealt to its lanes (``Deal.first``)
+    dealt: int = 0
 
 
 def write_cursors(round: int, cursors: list[LaneCursor]) -> pa.Table:
     """The cursors of one subtask as a state table. ``round``: the next round."""
-    rows = [
-        {LANE: c.lane, "round": round, "ordinal": c.ordinal, "row": c.row, "rows": c.rows, "needless": c.needless}
-        for c in cursors
-    ]
-    return pa.Table.from_pylist(rows, schema=CURSOR_SCHEMA)
+    return pa.Table.from_pylist([{**asdict(c), LANE: c.lane, "round": round} for c in cursors], schema=CURSOR_SCHEMA)
 
 
-def read_cursors(table: pa.Table | None, lanes: range) -> tuple[int, list[LaneCursor]]:
-    """The next round and the cursors of ``lanes``; lanes without state stand at their beginning."""
+def read_cursors(table: pa.Table | None, lanes: range, dealt: int = 0) -> tuple[int, list[LaneCursor]]:
+    """The next round and the cursors of ``lanes``; lanes without state stand at their beginning. ``dealt``: of a source
+    that begins; states that do not tell are older than ``dealing``'s second rule."""
     found = {} if table is None else {int(row[LANE]): row for row in table.to_pylist()}
-    cursors = [_read_cursor(lane, found[lane]) if lane in found else LaneCursor(lane) for lane in lanes]
+    dealt = next(((row.get("dealt") or 0) for row in found.values()), dealt)
+    cursors = [cursor_of(found[lane]) if lane in found else LaneCursor(lane, dealt=dealt) for lane in lanes]
     return max((found[lane]["round"] for lane in lanes if lane in found), default=0), cursors
 
 
-def _read_cursor(lane: int, row: dict[str, Any]) -> LaneCursor:
-    return LaneCursor(lane, row["ordinal"], row["row"], row["rows"], bool(row.get("needless")))
+def cursor_of(row: dict[str, Any]) -> LaneCursor:
+    """A row of a source's state."""
+    told = row["ordinal"], row["row"], row["rows"], bool(row.get("needless")), row.get("dealt") or 0
+    return LaneCursor(row[LANE], *told)
 
 
 def before(cursors: list[LaneCursor], unread: object) -> list[LaneCursor]:

@@ -23,6 +23,7 @@ from typing import Literal, TypeAlias, cast
 
 import pyarrow as pa
 
+from ..dealing import few
 from ..elements import FINAL_ROUND, Barrier, Batch, CancelBarrier, Element, EndOfData, EndOfPartition, EndOfRound, Tag
 from ..epochs import Epochs
 from ..errors import InternalError, PenstockError, StorageError
@@ -64,7 +65,7 @@ class SplitReader:
         #: rows per second that this reader may emit; 0: no limit
         self._rate = rate * len(lanes) / lane_count
         #: the round in progress, or the next one if none is
-        self._round, self._cursors = read_cursors(restored, lanes)
+        self._round, self._cursors = read_cursors(restored, lanes, 0 if more else few(len(splits), lane_count))
         #: no row is needed ever again; else, whether splits may still be added: until then the data have not ended
         self.over = more and all(cursor.needless for cursor in self._cursors)
         self._more = more and not self.over
@@ -93,8 +94,6 @@ class SplitReader:
         self.data_ended = self.closed = False
         #: before ``due`` no batch is emitted
         self.now = self.due = 0.0
-
-    # ------------------------------------------------------------------ the channel's face
 
     def peek(self) -> Element | None:
         """The next element; None while the reader holds, paces or waits for a trigger."""

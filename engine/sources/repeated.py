@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ..epochs import Epochs
 from ..operators.protocol import Background
-from ..rounds import LaneCursor, split_of, splits_of_lane
+from ..rounds import LaneCursor
 from .protocol import Split
 from .read_ahead import PendingChunk
 from .split_queue import SplitQueue
@@ -57,10 +57,10 @@ class RepeatedSplits(SplitQueue):
 
     def _split(self, cursor: LaneCursor) -> Split:
         epoch, ordinal = divmod(cursor.ordinal, self._of_lane(cursor))
-        return again(self._splits[split_of(cursor.lane, ordinal, self._lane_count)], epoch)
+        return again(self._splits[self._deal.position(cursor.lane, ordinal)], epoch)
 
     def _of_lane(self, cursor: LaneCursor) -> int:
-        return splits_of_lane(cursor.lane, self.count, self._lane_count)
+        return self._deal.count(cursor.lane, self.count)
 
 
 def queue_of(

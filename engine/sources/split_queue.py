@@ -2,8 +2,8 @@
 
 Rules:
 
-1. Lane ``l`` of ``L`` reads the splits ``l, l + L, l + 2L, …``, each from where its cursor stands; splits of other
-   lanes are counted, and left to other readers.
+1. A lane reads the splits that it was dealt (``dealing``), each from where its cursor stands; splits of other lanes are
+   counted, and left to other readers.
 2. A round of a lane is the rest of its split, or ``quota`` rows of it. One that ends before its quota ends the split.
 3. A split that has another schema or another number of rows than planned has changed: what was read and what is counted
    would not agree, so that is an error.
@@ -15,9 +15,10 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from ..dealing import Deal
 from ..errors import DataError
 from ..operators.protocol import Background
-from ..rounds import LaneCursor, RowStream, split_of
+from ..rounds import LaneCursor, RowStream
 from .protocol import Split
 from .read_ahead import PendingChunk, ReadAhead, ReadInPlace
 
@@ -39,7 +40,7 @@ class SplitQueue:
     ) -> None:
         self._schema = schema
         self._cursors = cursors
-        self._lane_count = lane_count
+        self._deal = Deal(lane_count, next((each.dealt for each in cursors), 0))
         self._quota = quota
         self._background = background
         #: splits known so far, those of other lanes included. A fed source does not get again what it had read before a
@@ -61,18 +62,19 @@ class SplitQueue:
 
     def add(self, split: Split) -> None:
         """One more split, behind all others."""
-        if any(not cursor.needless and cursor.lane == self.count % self._lane_count for cursor in self._cursors):
+        lane = self._deal.lane_of(self.count)
+        if any(not cursor.needless and cursor.lane == lane for cursor in self._cursors):
             self._splits[self.count] = split
         self.count += 1
 
     def ended(self, cursor: LaneCursor, round: int = 0) -> bool:
         """Whether the lane has no split left, in this ``round`` or a later one."""
-        return cursor.needless or split_of(cursor.lane, cursor.ordinal, self._lane_count) >= self.count
+        return cursor.needless or self._position(cursor) >= self.count
 
     @property
     def last_round(self) -> int:
         """The round in which the lanes come to the end of the splits known so far, if each is read in one round."""
-        return max(-((cursor.lane - self.count) // self._lane_count) for cursor in self._cursors) - 1
+        return max(self._deal.count(cursor.lane, self.count) for cursor in self._cursors) - 1
 
     @property
     def current(self) -> str:
@@ -149,11 +151,14 @@ class SplitQueue:
     def _pass(self, cursor: LaneCursor) -> None:
         """Go on to the lane's next split, whether or not the current one was read."""
         self._streams.pop(cursor.lane, None)
-        del self._splits[split_of(cursor.lane, cursor.ordinal, self._lane_count)]
+        del self._splits[self._position(cursor)]
         cursor.ordinal, cursor.row = cursor.ordinal + 1, 0
 
     def _split(self, cursor: LaneCursor) -> Split:
-        return self._splits[split_of(cursor.lane, cursor.ordinal, self._lane_count)]
+        return self._splits[self._position(cursor)]
+
+    def _position(self, cursor: LaneCursor) -> int:
+        return self._deal.position(cursor.lane, cursor.ordinal)
 
 
 def _rows_of(split: Split, start: int) -> Iterator[pa.RecordBatch]:
