@@ -7,9 +7,9 @@ As long as nobody has imported pandas it cannot be one. So pyarrow's first look 
 somebody does import it, pyarrow is told to look again; from then on it is as if it had found it at first. What needs
 pandas (``to_pandas``) imports it as ever.
 
-With small pages, because mimalloc, from which pyarrow has its memory, asks the kernel for pages of 2 MiB: a process that
-is given a few hundred of these clears 600 MiB before it has read its first 20, which took more time than reading them.
-Once the pages are there they make no difference that we could measure.
+With small pages, because mimalloc, from which pyarrow has its memory, asks the kernel for pages of 2 MiB: a process
+that is given a few hundred of these clears 600 MiB before it has read its first 20, which took more time than reading
+them. Once the pages are there they make no difference that we could measure.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from typing import Any, Literal, Self, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .ends import Ends
 from .errors import FlowError
 from .explain import RunsOn, explain
 from .graph import Graph, Node, NodeConfig
@@ -27,10 +28,7 @@ from .pipelines import plan_job
 from .placement import Placement
 from .relations import FLUSH, AtBarrier
 from .resources import resources_of
-from .sequences import Sequences
-from .sinks.collect import CollectSink
 from .sinks.feed import FeedSink
-from .sinks.parquet import ParquetSink
 from .sources.csv import CsvSource
 from .sources.fed import FedSource
 from .sources.ipc import IpcSource
@@ -202,7 +200,7 @@ class Flow(Graph):
         return explain(plan_job(self, parallelism, memory_budget=memory_budget), runtime)
 
 
-class Stream(Joins, Sequences):
+class Stream(Joins, Ends):
     """The rows that one node of a flow gives. Streams are values: a method gives a new one and changes nothing."""
 
     def __init__(self, flow: Flow, id: str) -> None:
@@ -309,42 +307,7 @@ class Stream(Joins, Sequences):
         """All rows in every subtask: for a small stream that is to be the right side of a hash join."""
         return cast("Self", self.flow._exchange(Broadcast(), self, name))
 
-    # ------------------------------------------------------------------ sinks
-
-    def write_parquet(
-        self, path: str | Path, *, mode: Literal["new", "append"] = "new", name: str | None = None
-    ) -> None:
-        """Write a folder of Parquet files, exactly once: files appear when the checkpoint that covers them commits."""
-        self.flow.attach(ParquetSink(str(path), mode=mode), self, name=name)
-
-    def feed(
-        self,
-        batch_size: int,
-        *,
-        seed: int = 0,
-        shuffle: int | None = None,
-        drop_last: bool = False,
-        room: int | None = None,
-        keep: int = 0,
-        epochs: int = 1,
-        name: str = "feed",
-    ) -> None:
-        """End the stream in a feed: training ranks read it in global batches of ``batch_size`` rows, the same whatever
-        their number (``job.feed(name).reader(rank, world_size)``).
-
-        ``shuffle``: rows of a window in which they are shuffled first, by ``seed`` (:meth:`shuffle`).
-        ``epochs``: how often the job reads its sources, one time behind the other without a pause; no batch has rows of
-        two epochs, and shuffles and mixtures draw anew in each, by (seed, epoch). ``drop_last``: a last batch of an
-        epoch that is not full is left out. ``room``: rows that may wait for the slowest rank, by
-        default 16 batches, and at least 128 Ki rows. ``keep``: rows that are kept after all ranks have taken them, for
-        a rank that comes back with an older model.
-        """
-        if self.flow.order != "deterministic":
+    def _end(self, sink: SinkConfig, name: str | None) -> None:
+        if isinstance(sink, FeedSink) and self.flow.order != "deterministic":
             raise FlowError("a feed of a flow without an order", 'build it with order="deterministic"', name)
-        sink = FeedSink.of(name, batch_size, drop_last, room, keep, epochs)
-        stream = self if shuffle is None else self.shuffle(shuffle, seed=seed)
-        self.flow.attach(sink, stream if stream.is_gathered else stream.gather(), name=name)
-
-    def collect(self, name: str) -> None:
-        """Keep the rows in memory: ``ps.run_local(flow).result(name)``."""
-        self.flow.attach(CollectSink(name), self, name=name)
+        self.flow.attach(sink, self, name=name)

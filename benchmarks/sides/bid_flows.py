@@ -22,5 +22,5 @@ def over_parquet(folder: str, kind: str, out: str) -> ps.Flow:
             most=("euros", "max"),
             total=("euros", "sum"),
         )
-    bids.write_parquet(out)
+    bids.write_parquet(out, compression="snappy")  # as the peers do by default
     return flow

@@ -35,6 +35,7 @@ from ..sources.files import absolute, is_hidden, resolve, storage_error
 from .parquet_committer import ParquetCommitter
 from .parquet_writer import BUFFER_BYTES, RunningParquetSink
 
+CODECS = ("zstd", "snappy", "lz4", "gzip", "brotli", "none")
 MARKER = "_penstock.json"
 FORMAT = 1
 """Version of the marker's form."""
@@ -53,11 +54,14 @@ class ParquetSink:
     rows_per_file: int = 1 << 20
     row_group_rows: int = 1 << 17
     compression: str = "zstd"
+    """Of the files: one of ``CODECS``."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute(self.path))
         if self.mode not in ("new", "append"):
             raise ConfigurationError(f"mode is {self.mode!r}", 'give "new" or "append"')
+        if self.compression not in CODECS:
+            raise ConfigurationError(f"compression is {self.compression!r}", f"give one of {', '.join(CODECS)}")
         if min(self.rows_per_file, self.row_group_rows) < 1:
             raise ConfigurationError("rows_per_file and row_group_rows must be at least 1", "leave them at the default")
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import penstock as ps
+from penstock.engine.errors import ConfigurationError
 from penstock.engine.sinks.parquet_encoding import LEAST_ROWS, SAMPLE_ROWS, dictionary_columns, estimated_values
 
 RANDOM = np.random.default_rng(5)
@@ -68,6 +71,14 @@ def test_other_columns_keep_theirs_nested_ones_too() -> None:
     assert [name for name, has in written(table)[1].items() if not has] == []
 
 
+def test_values_of_very_different_frequency_are_not_taken_for_few() -> None:
+    """Of a price's logarithm each value is as likely: most rows repeat few prices, the others have one of their own."""
+    rows = 1_000_000
+    prices = pa.table({"price": np.exp(RANDOM.random(rows) * 6.9 + 6.9).astype(np.int64) * 0.01})
+    assert dictionary_columns(prices) == []
+    assert not any(written(prices, use_dictionary=[])[1].values())
+
+
 def test_few_rows_are_left_to_the_writer() -> None:
     assert dictionary_columns(pa.table({"n": range(LEAST_ROWS - 1)})) is True
     assert dictionary_columns(pa.table({"n": pa.array([], pa.int64())})) is True
@@ -87,3 +98,18 @@ def test_types_that_cannot_be_counted_are_left_to_the_writer(type: pa.DataType) 
 def test_estimate_of_evenly_spread_values(values: int) -> None:
     _, counts = np.unique(RANDOM.integers(0, values, SAMPLE_ROWS), return_counts=True)
     assert values / 2 < estimated_values(counts) < 2 * values
+
+
+@pytest.mark.parametrize(("asked", "stored"), [("zstd", "ZSTD"), ("snappy", "SNAPPY"), ("none", "UNCOMPRESSED")])
+def test_files_are_compressed_as_asked(tmp_path: Path, asked: str, stored: str) -> None:
+    flow = ps.Flow("rows")
+    flow.from_tables([pa.table({"x": range(10)})]).write_parquet(tmp_path / "out", compression=asked)
+    ps.run_local(flow).wait()
+    (file,) = (tmp_path / "out").glob("*.parquet")
+    assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == stored
+
+
+def test_an_unknown_compression_is_refused_with_those_that_are_known() -> None:
+    stream = ps.Flow("rows").from_tables([pa.table({"x": range(10)})])
+    with pytest.raises(ConfigurationError, match="zstd, snappy"):
+        stream.write_parquet("out", compression="lzma")
