@@ -4,14 +4,14 @@ Rules:
 
 1. A row may be merged as it is, or as a group of one, lifted to a state: the outcome is the same
    (``aggregate_protocol``, ``accumulators``).
-2. Groups stand in the order of their first rows. ``positions`` number the rows that a subtask has taken, so that groups
-   that were parted can be put into that order again.
+2. Groups of a table stand in the order of their first rows. ``positions`` number the rows that a subtask has taken, so
+   that groups that were parted can be put into that order again.
 3. What comes later is merged behind what came earlier, always: so results do not depend on when rows were merged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -89,7 +89,7 @@ def followed(parts: Sequence[Groups]) -> Groups:
 
 @dataclass(frozen=True)
 class Grouping:
-    """How rows become groups. ``per_lane``: rows of different lanes are of different groups."""
+    """How rows become groups. ``per_lane``: rows of different lanes are of different groups (``groups_by_lane``)."""
 
     aggregates: AggregateColumns
     keys: tuple[pa.DataType, ...]
@@ -149,8 +149,7 @@ class GroupTable:
 
     def add(self, given: Rows, position: int) -> None:
         """Merge rows, of which the first one stands at ``position``."""
-        lanes = given.lanes if self._grouping.per_lane else None
-        ids, new = self._numbered(given.keys, len(given), lanes)
+        ids, new = self._numbered(given.keys, len(given))
         if len(new):
             self._lanes.put(given.lanes[new])
             self._positions.put(new + position)
@@ -158,7 +157,7 @@ class GroupTable:
 
     def merge(self, groups: Groups) -> None:
         """Merge groups, or rows that have been lifted."""
-        ids, new = self._numbered(groups.keys, len(groups), groups.lanes if self._grouping.per_lane else None)
+        ids, new = self._numbered(groups.keys, len(groups))
         self._lanes.put(groups.lanes[new])
         self._positions.put(groups.positions[new])
         rows = GroupRows(ids, len(self))
@@ -172,10 +171,13 @@ class GroupTable:
         keys = [parts[0] for parts in self._keys]
         return Groups(keys, states, self._lanes.given(), self._positions.given())
 
-    def _numbered(self, keys: Sequence[pa.Array], rows: int, lanes: Lanes | None) -> tuple[Positions, Positions]:
+    def parts(self) -> Iterator[Groups]:
+        """The groups, here in one part."""
+        yield self.groups()
+
+    def _numbered(self, keys: Sequence[pa.Array], rows: int) -> tuple[Positions, Positions]:
         """The group of each row, and the first rows of new groups."""
-        by_lane = [] if lanes is None else [pa.array(lanes)]
-        ids, new = self._table.number([*keys, *by_lane], rows)
+        ids, new = self._table.number(keys, rows)
         if len(new):
             picked = pa.array(new)
             for parts, key in zip(self._keys, keys, strict=True):

@@ -127,7 +127,7 @@ class RunningHashAggregate(Stateless):
         self._needed = config.needed
         self._takes_all = self._needed in ([], source.names)
         #: rows not merged into the groups; none once groups have left
-        self._rows = WaitingRows(source, self._needed)
+        self._rows = WaitingRows(source, self._needed, per_lane=self._partial)
         keys = tuple(self._schema.field(place).type for place in range(len(config.by)))
         grouping = Grouping(self._aggregates, keys, self._partial)
         self._row_bytes = grouping.row_bytes
@@ -258,18 +258,13 @@ class RunningHashAggregate(Stateless):
             self._steps = self._emit_spilled(round, out)
             return self._steps
         self._merge()
-        groups = self._groups.groups
+        parts = self._groups.parts
         self._groups.clear()
         self._memory.hold(0)
-        if groups is None:
-            if self._config.by or self._partial or self._lane:
-                return None
-            groups = self._blank()
-        records, lanes = self._records(groups), groups.lanes
-        if self._partial:
-            order = np.argsort(lanes, kind="stable")
-            records, lanes = records.take(pa.array(order)), lanes[order]
-        self._put(records, lanes, round, out)
+        if not parts and not (self._config.by or self._partial or self._lane):
+            parts = [self._blank()]
+        for groups in parts:
+            self._put(self._records(groups), groups.lanes, round, out)
         return None
 
     def _emit_spilled(self, round: int, out: Output) -> Iterator[None]:

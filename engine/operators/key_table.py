@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ..hashing import mixed
@@ -26,11 +27,11 @@ from .slots import Hashes, Slots, Words
 PIECE_ROWS = 64 * 1024
 """Rows that are numbered at once: so few that what is computed of them stays in the cache."""
 
-PLACES_PER_KEY = 4
+PLACES_PER_KEY = 8
 FEWEST_PLACES = 8 * 1024
 
 KEY_BYTES = 48
-"""What a key of one column takes at most: its code, its hash, and four places."""
+"""What a key of one column takes at most: its code, its hash, and eight places."""
 
 _JOIN = np.uint64(0x8EBC6AF09C88C6E3)
 _NONE, _FIRST_ROW = -1, -2
@@ -143,7 +144,7 @@ class _Places:
 
     def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
         self._ranges = list(ranges)
-        self._table: Positions = np.full(_places_in(ranges), _NONE, dtype=np.int64)
+        self._table: npt.NDArray[np.int32] = np.full(_places_in(ranges), _NONE, dtype=np.int32)
         #: the places of the rows at hand: fresh memory for every batch would cost more than what is computed in it
         self._scratch: Positions = np.empty(0, dtype=np.int64)
 
@@ -167,7 +168,7 @@ class _Places:
     def number(self, codes: Codes, count: int) -> tuple[Positions, Positions]:
         """The number of each row's key, and the first rows of new keys, which are numbered from ``count`` on."""
         places = self._places(codes)
-        numbers = self._table.take(places)
+        numbers = self._table.take(places).astype(np.int64)
         if count and numbers.min() >= 0:
             return numbers, np.zeros(0, dtype=np.int64)
         rows = np.flatnonzero(numbers < 0)

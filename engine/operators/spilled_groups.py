@@ -20,6 +20,7 @@ import numpy as np
 
 from ..hashing import hashes
 from .grouped_states import Grouping, Groups, GroupTable, Rows, followed
+from .groups_by_lane import LaneTables, table_of
 from .pieces import PIECE_ROWS, Flags, Positions, cut
 from .protocol import Memory, SpillFile
 
@@ -46,7 +47,7 @@ class BoundedGroups:
 
     def _forget(self) -> None:
         #: groups in memory, and rows not merged into them yet; none of a partition that has left
-        self._made: GroupTable | None = None
+        self._made: GroupTable | LaneTables | None = None
         self.bytes = 0
         self._waiting: list[Groups] = []
         self._waiting_bytes = 0
@@ -67,9 +68,14 @@ class BoundedGroups:
         return self._made.groups() if self._made is not None and len(self._made) else None
 
     @property
-    def _table(self) -> GroupTable:
+    def parts(self) -> list[Groups]:
+        """The groups in memory, those of lanes that are kept apart each for itself."""
+        return list(self._made.parts()) if self._made is not None and len(self._made) else []
+
+    @property
+    def _table(self) -> GroupTable | LaneTables:
         if self._made is None:
-            self._made = GroupTable(self._grouping)
+            self._made = table_of(self._grouping)
         return self._made
 
     # ------------------------------------------------------------------ taking rows

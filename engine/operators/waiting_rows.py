@@ -14,9 +14,10 @@ _WORTH_A_MERGE = 16 * 1024
 
 
 class WaitingRows:
-    """Rows that wait to be merged."""
+    """Rows that wait to be merged. ``per_lane``: lane by lane, and only rows of one are put together."""
 
-    def __init__(self, schema: pa.Schema, names: Sequence[str]) -> None:
+    def __init__(self, schema: pa.Schema, names: Sequence[str], *, per_lane: bool = False) -> None:
+        self._per_lane = per_lane
         #: the bytes of a row, if they are the same for all
         self._width = _width(schema, names)
         self._parts: list[tuple[pa.RecordBatch, int]] = []
@@ -33,9 +34,14 @@ class WaitingRows:
     def take_all(self, keys: int) -> list[Rows]:
         """All rows, which are held no longer; small batches are put together. The first columns are the keys."""
         parts, self._parts, self.rows, self.bytes = self._parts, [], 0, 0
+        if self._per_lane:
+            parts.sort(key=lambda part: part[1])
         taken: list[Rows] = []
         small: list[tuple[pa.RecordBatch, int]] = []
         for part in parts:
+            if small and self._per_lane and part[1] != small[0][1]:
+                taken.append(_together(small, keys))
+                small = []
             if part[0].num_rows < _WORTH_A_MERGE:
                 small.append(part)
                 continue
@@ -55,9 +61,8 @@ def _together(parts: Sequence[tuple[pa.RecordBatch, int]], keys: int) -> Rows:
         records, lane = parts[0]
         return Rows(records.columns[:keys], records, lane)
     columns = [pa.concat_arrays(each) for each in zip(*(part.columns for part, _ in parts), strict=True)]
+    records = pa.RecordBatch.from_arrays(columns, schema=parts[0][0].schema)
     lanes = np.array([lane for _, lane in parts], dtype=np.int32)
-    return Rows(
-        columns[:keys],
-        pa.RecordBatch.from_arrays(columns, schema=parts[0][0].schema),
-        np.repeat(lanes, [part.num_rows for part, _ in parts]),
-    )
+    if (lanes == lanes[0]).all():
+        return Rows(columns[:keys], records, int(lanes[0]))
+    return Rows(columns[:keys], records, np.repeat(lanes, [part.num_rows for part, _ in parts]))
