@@ -7,14 +7,14 @@ Run it as ``python benchmarks/growth.py``; the rows go to ``benchmarks/results/g
    100 million rows, with 1 and 2 subtasks: rows a second, and the peak of the process's memory. Every size runs in
    a process of its own, in turn with the others.
 2. *Keys*: the state of a hash aggregation with 10 K to 1 M keys (10 M with ``--full``): seconds for taking and writing
-   it to disk, and its bytes.
+   it to disk, and its bytes; and the same for the checkpoint that follows when no row has come, which names the file of
+   the one before. A state of which a single key has changed is written whole.
 3. *Tasks*: the coordinator's events a second over the life of a job with 10 to 10,000 tasks.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -29,8 +29,9 @@ from svg_plot import Series, write_plot
 
 from coordinator import life_rate
 from harness import Row, make_row, report, results_folder, sized
+from penstock.actors.snapshots import SnapshotFiles
 from penstock.engine.elements import Batch, Tag
-from penstock.engine.identity import Attempt, TaskId
+from penstock.engine.identity import Attempt, CheckpointId, TaskId
 from penstock.engine.operators import Aggregate, HashAggregate
 from penstock.engine.operators.protocol import OperatorContext
 
@@ -83,8 +84,8 @@ def against(
     return make_row(work, peer, (ours, theirs), unit, aim, higher)
 
 
-def snapshot_once(keys: int) -> tuple[float, float]:
-    """Seconds and bytes for the state of so many keys, on disk."""
+def snapshots_of(keys: int) -> tuple[float, float, float, float]:
+    """Seconds and bytes written for the state of so many keys, on disk; then those of a checkpoint without news."""
     schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
     asked = (Aggregate("n", None, "count"), Aggregate("total", "v", "sum"), Aggregate("most", "v", "max"))
     context = OperatorContext("operator", TaskId("stage", 0), Attempt(1, 1), 1, range(1))
@@ -92,24 +93,26 @@ def snapshot_once(keys: int) -> tuple[float, float]:
     for number, start in enumerate(range(0, keys, BATCH)):
         values = np.arange(start, min(keys, start + BATCH))
         running.process(0, Batch(pa.record_batch([values, values], schema=schema), Tag(0, 0, number)), Kept())
-    started = time.perf_counter()
-    state = running.snapshot()
-    assert state is not None
-    with tempfile.NamedTemporaryFile() as opened:
-        with pa.ipc.new_file(opened, state.schema) as writer:
-            writer.write_table(state)
-        opened.flush()
-        os.fsync(opened.fileno())
-        seconds, size = time.perf_counter() - started, opened.tell()
+    told: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        files, written = SnapshotFiles(folder, "growth"), 0
+        for checkpoint in (CheckpointId(1, 1), CheckpointId(1, 2)):
+            started = time.perf_counter()
+            state = running.snapshot()
+            assert state is not None
+            files.write(context.task, checkpoint, context.attempt, {context.operator: state})
+            told += [time.perf_counter() - started, float(files.bytes_written - written)]
+            files.completed(context.task, checkpoint)
+            written = files.bytes_written
     running.close()
-    return seconds, float(size)
+    return told[0], told[1], told[2], told[3]
 
 
 def keys_grow(sizes: Sequence[int]) -> tuple[list[Row], list[Series]]:
-    found: dict[int, list[tuple[float, float]]] = {size: [] for size in sizes}
+    found: dict[int, list[tuple[float, float, float, float]]] = {size: [] for size in sizes}
     for _ in range(ROUNDS):
         for size in sizes:
-            found[size].append(snapshot_once(size))
+            found[size].append(snapshots_of(size))
     least, most = sizes[0], sizes[-1]
 
     def per_key(size: int, which: int) -> list[float]:
@@ -120,8 +123,12 @@ def keys_grow(sizes: Sequence[int]) -> tuple[list[Row], list[Series]]:
                 per_key(most, 0), per_key(least, 0), "ns", AIM_FLAT, False),
         against(f"state of {most:,} keys, bytes per key", f"{least:,} keys",
                 per_key(most, 1), per_key(least, 1), "B", AIM_FLAT, False),
+        against(f"state of {most:,} keys, checkpoint without news", "with news, written whole",
+                [each[2] * 1e3 for each in found[most]], [each[0] * 1e3 for each in found[most]], "ms", 1.0, False),
+        against(f"state of {most:,} keys, bytes written for a checkpoint without news", "with news, written whole",
+                [1 + each[3] for each in found[most]], [1 + each[1] for each in found[most]], "B", 100.0, False),
     ]  # fmt: skip
-    return table, [Series("state on disk, ms", "keys", sizes, [median(s for s, _ in found[n]) * 1e3 for n in sizes])]
+    return table, [Series("state on disk, ms", "keys", sizes, [median(s[0] for s in found[n]) * 1e3 for n in sizes])]
 
 
 def tasks_grow(sizes: Sequence[int]) -> tuple[list[Row], list[Series]]:

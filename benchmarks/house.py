@@ -1,6 +1,6 @@
 """The benchmark house: Penstock beside what users would pick instead, on this machine, with one command.
 
-``make bench`` runs the short form (about 25 minutes once the peers are installed) and prints a table;
+``make bench`` runs the short form (about 15 minutes once the peers are installed) and prints a table;
 ``benchmarks/results/latest.json`` is the list of its rows, ``machine.json`` beside it says on what. ``make bench-full``
 takes more data and rounds, and everything else in ``benchmarks/``. ``--docs`` writes the tables and plots of the last
 run into ``README.md`` and ``docs/performance.md`` (``house_docs``).
@@ -66,6 +66,7 @@ SCRIPTS_SHORT = (
     Script("barrier.py", wanted="split set of 15"),
     Script("job_barrier.py"),
     Script("recovery.py", ("--only", "cost", "--rounds", "2")),
+    Script("growth.py"),
 )
 SCRIPTS_FULL = {"growth.py": ("--full",)}
 

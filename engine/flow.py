@@ -309,5 +309,5 @@ class Stream(Joins, Ends):
 
     def _end(self, sink: SinkConfig, name: str | None) -> None:
         if isinstance(sink, FeedSink) and self.flow.order != "deterministic":
-            raise FlowError("a feed of a flow without an order", 'build it with order="deterministic"', name)
+            raise FlowError("a feed of a flow without an order", 'build it with order="deterministic"', sink.name)
         self.flow.attach(sink, self, name=name)
