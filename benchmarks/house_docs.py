@@ -25,6 +25,12 @@ PLOT = ROOT / "docs" / "plots" / "ratios.svg"
 BUSY = 1.0
 """More load than this by others, in processes over a quarter of an hour, and the figures are called preliminary."""
 
+DETAILS = (
+    "resuming at", "peak memory", "speed, Parquet", "with a model", "two threads", "besides the", "barrier and next",
+    "embedded", "per key", "without news", "in one process", "10,000 tasks", "every 10s", "--help",
+)  # fmt: skip
+"""Words of rows that are only in the whole table."""
+
 LINE, LEFT, SCALE, WIDTH = 18, 560, 70.0, 1040
 MET, MISSED, NEUTRAL = "#2a9d8f", "#c1440e", "#8d99ae"
 
@@ -59,16 +65,18 @@ def told_of(told: Mapping[str, Any]) -> str:
     lines = [f"{told['at'][:10]}: {machine}."]
     if told["load_before"] > BUSY:
         lines.append(
-            f"**Preliminary**: others kept {told['load_before']:.0f} processes busy on this machine when it began: "
-            "ratios may be off by as much as their spread, and more."
+            f"**Preliminary** if others were at work: in the quarter of an hour before, {told['load_before']:.0f} "
+            "processes were busy on this machine. Ratios may then be off by more than their spread."
         )
     lines += [f"Not measured: {failure.splitlines()[0]}." for failure in told["failures"]]
     return "\n".join(lines)
 
 
 def short_table(rows: Sequence[Row]) -> str:
-    """A line for each row; of the operators alone their mean against Velox, and the worst against pyarrow."""
+    """A line for each row; of the operators alone their mean against Velox, and the worst against pyarrow; of what has
+    several figures the main ones."""
     chosen = [row for row in rows if row.peer != "Velox" or "geometric mean" in row.work]
+    chosen = [row for row in chosen if not any(word in f"{row.work}, {row.peer}" for word in DETAILS)]
     bare = {}
     for row in chosen:
         if row.peer.startswith("pyarrow") and (row.aim not in bare or row.ratio < bare[row.aim].ratio):

@@ -77,7 +77,7 @@ def test_growth_runs_and_draws_its_curves(tmp_path: Path) -> None:
     made = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False, env=environ)
     assert made.returncode == 0, made.stdout + made.stderr
     rows = json.loads((tmp_path / "growth.json").read_text(encoding="utf-8"))["rows"]
-    assert {row["unit"] for row in rows} == {"M rows/s", "MiB", "ns", "B", "events/s"}
+    assert {row["unit"] for row in rows} == {"M rows/s", "MiB", "ns", "ms", "B", "events/s"}
     assert (tmp_path / "growth.svg").read_text(encoding="utf-8").count("<polyline") == 4
 
 
@@ -86,6 +86,7 @@ def test_tables_and_plot_are_written_between_the_marks(tmp_path: Path, monkeypat
         Row("top-n", "Velox", 2.0, 1.0, "M rows/s", 2.0, 0.1, 0.5, met=True),
         Row("1 operators, geometric mean", "Velox", 2.0, 1.0, "M rows/s", 2.0, 0.1, 1.0, met=True),
         Row("a <b>", "Ray Data", 1.0, 2.0, "M rows/s", 0.5, 0.1, 4.0, met=False),
+        Row("resuming at 25 %", "1 %", 1.0, 2.0, "s", 0.5, 0.1, 1.0, met=False),
         Row("one process", "duckdb, for reference", 1.0, 9.0, "M rows/s", 0.11, 0.1, 0.0, met=True),
     ]
     told = {"at": "2026-01-02T03:04", "machine": {"cores": "2"}, "failures": ["flink: no Java"], "load_before": 9.0}
@@ -107,6 +108,7 @@ def test_tables_and_plot_are_written_between_the_marks(tmp_path: Path, monkeypat
     assert "| a <b> | Ray Data | 0.5 | 4 | missed |" in text
     assert "top-n" not in text
     assert "duckdb" not in text
+    assert "resuming" not in text
     assert "2026-01-02: cores 2." in text
     assert "**Preliminary**" in text
     assert "Not measured: flink: no Java." in text
