@@ -22,6 +22,7 @@ import pyarrow as pa
 from .elements import FINAL_ROUND, Batch, Tag
 from .identity import Holds
 from .operators.protocol import LANE
+from .operators.state_rows import fitted
 from .partitioning import PART
 
 _PLACE = pa.schema(
@@ -83,7 +84,7 @@ def channel_batches(table: pa.Table, schema: pa.Schema, lanes: range | None) -> 
         mine = stored if lanes is None else _rows_of(stored, lanes)
         if mine.num_rows:
             round, lane, sequence = (mine.column(place)[0].as_py() for place in range(3, _WIDTH))
-            records = pa.RecordBatch.from_arrays(mine.columns[_WIDTH:], schema=schema)
+            records = fitted(list(mine.schema)[_WIDTH:], mine.columns[_WIDTH:], schema)
             yield Batch(records, Tag(min(round, FINAL_ROUND - 1), lane, sequence))
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from ..elements import Batch
 from .pieces import PIECE_ROWS, Positions
 from .protocol import LANE
+from .state_rows import rows_of_state
 from .stored_rows import StoredRows
 
 Lanes = npt.NDArray[np.int32]
@@ -163,6 +164,6 @@ def _state(held: Held) -> pa.RecordBatch:
 
 
 def _held(state: pa.RecordBatch, schema: pa.Schema, column: str) -> Held:
-    records = pa.RecordBatch.from_arrays(state.column(column).flatten(), schema=schema)
+    records = rows_of_state(state.column(column), schema)
     rounds, lanes = state.column("round").to_numpy(), state.column(LANE).to_numpy()
     return Held(records, rounds.astype(np.int64), lanes.astype(np.int32))

@@ -43,6 +43,7 @@ from .join_shape import LEFT, RIGHT, RIGHT_STAYS
 from .matching import Step
 from .merge_sides import STEP_ROWS, Rows, Side, Unit, is_less, is_worth_a_step, step
 from .protocol import LANE, Emitter, OperatorContext, Output, Stateless
+from .state_rows import rows_of_state
 
 HELD_ROWS = 2 * STEP_ROWS
 """A side that holds this many rows is refused while the other one is needed: one step's worth ahead of the last."""
@@ -164,7 +165,7 @@ class RunningMergeJoin(Stateless):
             rows = table.filter(mine & (pc.field("round") == unit["round"]) & (pc.field("port") == unit["port"]))
             port, key = unit["port"], (unit["round"], unit[LANE])
             structs = single_array(rows.column(NAMES[port]))
-            records = pa.RecordBatch.from_arrays(structs.flatten(), schema=self._inputs[port])
+            records = rows_of_state(structs, self._inputs[port])
             matched = single_array(rows.column("matched")).to_numpy(zero_copy_only=False).copy()
             self._side(key, port).add(records, self._on[port], _where(port, key), matched)
         self._account()

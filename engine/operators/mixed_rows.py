@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from .pieces import Positions, picked
 from .protocol import LANE, Memory, SpillFile
+from .state_rows import rows_of_state
 from .stored_rows import concatenated
 
 
@@ -144,7 +145,7 @@ class MixedRows:
             if len(part):
                 mine = table.take(pa.array(part)).combine_chunks()
                 row = mine.column("row").combine_chunks()
-                records = pa.RecordBatch.from_arrays(row.flatten(), schema=self._schema)
+                records = rows_of_state(row, self._schema)
                 self.add(mine.column("port")[0].as_py(), mine.column("round")[0].as_py(), records)
 
     def clear(self) -> None:

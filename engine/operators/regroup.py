@@ -33,6 +33,7 @@ from .held_rows import Held, state_table
 from .pieces import cut
 from .protocol import LANE, Emitter, OperatorContext, Output, Stateless, Steps, exhaust
 from .round_rows import PartPiece, RoundRows
+from .state_rows import rows_of_state
 
 UNORDERED_BATCHES = 4
 """So many batches' rows are collected where the order does not matter."""
@@ -124,7 +125,7 @@ class RunningRegroup(Stateless):
             order = np.argsort(mine.column(LANE).to_numpy(), kind="stable")
             mine = mine.take(pa.array(order)).combine_chunks()
             rows = mine.column("row").combine_chunks()
-            records = pa.RecordBatch.from_arrays(rows.flatten(), schema=self._schema)
+            records = rows_of_state(rows, self._schema)
             self._hold(round, (-1, 0), records, mine.column(LANE).to_numpy().astype(np.uint16))
 
     def close(self) -> None:

@@ -34,6 +34,7 @@ from ..errors import FlowError
 from ..schemas import check_inputs
 from .pieces import cut, picked
 from .protocol import LANE, Emitter, OperatorContext, Output, Stateless, Steps
+from .state_rows import rows_of_state
 from .stored_rows import concatenated
 
 MAX_WINDOW = 2**31 - 1
@@ -139,7 +140,7 @@ class RunningShuffle(Stateless):
         if mine.num_rows:
             rows = mine.column("row").combine_chunks()
             rows = rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows
-            self._held = [pa.RecordBatch.from_arrays(rows.flatten(), schema=self._schema)]
+            self._held = [rows_of_state(rows, self._schema)]
             self._bytes = self._held[0].nbytes
             self._memory.hold(self._bytes)
 
