@@ -67,7 +67,8 @@ def test_gauge_that_is_not_told_any_more_goes_to_nothing(seen: InstrumentsInMemo
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> ps.LocalJob:
-    return ps.run_local(gather_flow(tmp_path_factory.mktemp("out")), parallelism=2).wait(60)
+    """At a pace, so that somebody waits for rows."""
+    return ps.run_local(gather_flow(tmp_path_factory.mktemp("out"), rate=20_000.0), parallelism=2).wait(60)
 
 
 def test_figures_of_tasks_are_those_of_their_statistics(job: ps.LocalJob, seen: InstrumentsInMemory) -> None:
