@@ -74,13 +74,14 @@ def overhead_row(name: str, work: Work, calls: int, rounds: int) -> Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description="The engine against bare pyarrow.")
     parser.add_argument("--small", action="store_true", help="few rows, one round: does it run at all")
+    parser.add_argument("--batch", type=int, choices=SIZES, help="rows of a batch; both sizes by default")
     parser.add_argument("--only", default="", help="only what has this text in its name")
     parser.add_argument("--output", type=Path, default=RESULT, help="where the result goes")
     given = parser.parse_args()
     count, rounds = (SMALL_ROWS, 1) if given.small else (ROWS, 5)
     rows: list[Row] = []
     makers = (stateless_cases, grouping_cases, joining_cases, ordering_cases, pipeline_cases)
-    for size in SIZES:
+    for size in SIZES if given.batch is None else [given.batch]:
         for make in makers:
             cases = [case for case in make(count, size) if given.only in case.name]
             rows += [throughput_row(case, size, rounds) for case in cases]

@@ -8,7 +8,7 @@ run into ``README.md`` and ``docs/performance.md`` (``house_docs``).
 Rules:
 
 1. Both sides of a comparison run in turn, A B A B …, in the same run, on the same files, after one warm-up each.
-   Figures are medians of 5 rounds, in the short form of 3, or 2 where these take long.
+   Figures are medians of 5 rounds.
 2. Peers live in environments of their own (``benchmarks/peers/*.txt``, made under ``build/peers``), and each side is a
    process of its own (``house_sides``).
 3. Correctness first: both outputs are digested, and where they differ there is an error and no figure.
@@ -22,13 +22,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
-from math import exp, inf, log
+from math import exp, log
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +39,10 @@ from rich.console import Console
 
 from harness import Row, describe_machine, make_row, make_table, results_folder, sized
 
-SHORT_ROUNDS, FULL_ROUNDS = 3, 5
+ROUNDS = 5
 WIDTH = 160
 COMMON = frozenset({"pyarrow", "numpy"})
 """What many environments hold, each its own version; the lists in ``peers/`` tell those of the peers."""
-LEAST_ROUNDS, SHORT_SECONDS = 2, 40.0
-"""In the short form a comparison that takes so long is content with fewer rounds, but for the least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +57,9 @@ class Script:
 
 
 SCRIPTS_SHORT = (
-    Script("feed.py", ("--rounds", "3"), peer=True),
-    Script("spark_handoff.py", ("--rounds", "3")),
-    Script("engine.py", wanted="batches of 64 Ki"),
+    Script("feed.py", peer=True),
+    Script("spark_handoff.py"),
+    Script("engine.py", ("--batch", "65536"), wanted="batches of 64 Ki"),
     Script("barrier.py", wanted="split set of 15"),
     Script("job_barrier.py"),
     Script("recovery.py", ("--only", "cost", "--rounds", "2")),
@@ -77,19 +74,15 @@ class DifferentRowsError(Exception):
     """Two sides have computed different things."""
 
 
-def make_rows(comparison: Comparison, rounds: int, versions: dict[str, str], limit: float = inf) -> list[Row]:
-    """Both sides in turn; a row for each figure. ``limit``: seconds after which no further round begins, but for
-    ``LEAST_ROUNDS``. Raises DifferentRowsError, SideError."""
+def make_rows(comparison: Comparison, rounds: int, versions: dict[str, str]) -> list[Row]:
+    """Both sides in turn; a row for each figure. Raises DifferentRowsError, SideError."""
     check_outputs(comparison)
     warmups = sized(1, 0)
     with ExitStack() as stack:
         sides = [stack.enter_context(start(spec, who)) for who, spec in named(comparison)]
         for side in sides:
             versions.update({name: each for name, each in side.versions.items() if name not in COMMON})
-        until = time.monotonic() + limit
-        for turn in range(warmups + rounds):
-            if turn >= warmups + LEAST_ROUNDS and time.monotonic() > until:
-                break
+        for _ in range(warmups + rounds):
             found = [side.run() for side in sides]
             if comparison.digests:
                 compare_digests(comparison.work, comparison.peer, *found)
@@ -186,7 +179,7 @@ def scripts(full: bool) -> Sequence[Script]:
 
 def run_suite(name: str, options: Any, versions: dict[str, str]) -> Iterator[Callable[[], Iterable[Row]]]:
     done: list[Spec] = []
-    rounds = sized(options.rounds or (FULL_ROUNDS if options.full else SHORT_ROUNDS), 1)
+    rounds = sized(options.rounds or ROUNDS, 1)
     for comparison in SUITES[name](options.full):
         if options.only not in comparison.work + comparison.peer:
             continue
@@ -194,9 +187,7 @@ def run_suite(name: str, options: Any, versions: dict[str, str]) -> Iterator[Cal
         if options.no_peers and comparison.theirs.environment != OURS:
             yield partial(run_alone, comparison, done)
         else:
-            yield partial(
-                make_rows, comparison, rounds, versions, inf if options.rounds or options.full else SHORT_SECONDS
-            )
+            yield partial(make_rows, comparison, rounds, versions)
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 from harness import Row, make_row, report, results_folder, sized
 
-ROWS = sized(8_000_000, 40_000)
+ROWS = sized(4_000_000, 40_000)
 PARTITIONS = sized(32, 4)
 GROUP = 4
 ROUNDS = sized(5, 1)
