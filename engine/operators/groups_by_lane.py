@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .grouped_states import Grouping, Groups, GroupTable, Rows, followed
+from .grouped_states import Grouping, Groups, GroupTable, Rows
 
 
 class LaneTables:
-    """As a ``GroupTable``; not empty when it is asked for its groups."""
+    """As a ``GroupTable``, with its groups in parts."""
 
     def __init__(self, grouping: Grouping) -> None:
         self._grouping = grouping
@@ -38,12 +38,8 @@ class LaneTables:
         for lane in np.unique(groups.lanes).tolist():
             self._of(lane).merge(groups.take(np.flatnonzero(groups.lanes == lane)))
 
-    def groups(self) -> Groups:
-        """The groups; they do not change with the tables."""
-        return followed(list(self.parts()))
-
     def parts(self) -> Iterator[Groups]:
-        """The groups of each lane."""
+        """The groups of each lane; they do not change with the tables."""
         return (self._tables[lane].groups() for lane in sorted(self._tables))
 
     def _of(self, lane: int) -> GroupTable:

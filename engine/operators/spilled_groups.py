@@ -65,7 +65,8 @@ class BoundedGroups:
     @property
     def groups(self) -> Groups | None:
         """The groups in memory."""
-        return self._made.groups() if self._made is not None and len(self._made) else None
+        parts = self.parts
+        return followed(parts) if parts else None
 
     @property
     def parts(self) -> list[Groups]:
