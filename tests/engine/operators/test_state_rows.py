@@ -38,6 +38,12 @@ def test_a_column_that_is_missing_is_named() -> None:
         rows_of_state(ROWS, schema("k", "x"))
 
 
+def test_as_many_columns_of_the_same_types_are_not_taken_for_each_other() -> None:
+    assert rows_of_state(ROWS, schema("w", "k", "v")).to_pydict() == {"w": [100, 200], "k": [1, 2], "v": [10, 20]}
+    with pytest.raises(ConfigurationError, match=r"the flow now needs 'x'"):
+        rows_of_state(ROWS, schema("k", "v", "x"))
+
+
 def test_a_column_of_another_type_is_named_with_both() -> None:
     with pytest.raises(ConfigurationError, match=r"'v' as int64, the flow now has it as string"):
         rows_of_state(ROWS, schema("k", "v", v=pa.string()))
@@ -73,7 +79,6 @@ def test_a_changed_flow_takes_the_columns_that_it_still_needs(tmp_path: Path, co
 
 
 def test_a_changed_flow_that_needs_another_column_is_refused(tmp_path: Path) -> None:
-    """``v`` in place of ``w`` would otherwise go by position: the same type, other values."""
     saved = stopped(tmp_path, "k", "v")
     changed = flow(tmp_path, "k", "v", "w")
     with pytest.raises(ConfigurationError, match=r"sorted: .* the flow now needs 'w'"):
