@@ -92,6 +92,7 @@ RULES = (
     Rule(("engine",), inside=("engine",), outside=ARROW),
     Rule(("engine.sql", "engine.sql_types"), inside=("engine",), outside=ARROW | {"sqlglot"}, upward=DRIVING),
     Rule(("engine.identity",), inside=(), stdlib=WORDS_ONLY),
+    Rule(("engine.checksums",), inside=(), outside=frozenset({"xxhash"})),
     Rule(("engine.errors", "engine.clock"), inside=FOUNDATION),
     Rule(("engine.elements", "engine.epochs", "engine.schemas"), inside=ELEMENTS, outside=ARROW),
     Rule(PARTS, inside=("engine",), outside=ARROW, upward=DRIVING),
@@ -99,7 +100,7 @@ RULES = (
     Rule(("engine.driver",), inside=("engine",), outside=ARROW, upward=("engine.task", "engine.flow")),
     Rule(
         ("coordinator",),
-        inside=("coordinator", "engine.identity"),
+        inside=("coordinator", "engine.identity", "engine.checksums"),
         outside=frozenset({"msgspec"}),
         stdlib=STDLIB - OUTER_WORLD,
     ),
