@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.actors.job import Job
     from penstock.actors.job_face import Savepoint
     from penstock.actors.launch import attach, list_jobs, run
+    from penstock.actors.retiring import retire_output
     from penstock.actors.runtime import Runtime
     from penstock.actors.settings import Checkpoints
     from penstock.engine import errors, index
@@ -53,6 +54,7 @@ __all__ = [
     "index",
     "list_jobs",
     "replay",
+    "retire_output",
     "run",
     "run_local",
     "spark",
@@ -75,6 +77,7 @@ _HOMES = {
     "field": "penstock.engine.expressions",
     "list_jobs": "penstock.actors.launch",
     "replay": "penstock.jobs.replay",
+    "retire_output": "penstock.actors.retiring",
     "run": "penstock.actors.launch",
     "run_local": "penstock.jobs.local_run",
 }

@@ -8,7 +8,7 @@ and what a reader of the outputs finds. A row too few is a gap, a row too many a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
@@ -136,9 +136,14 @@ def last_state(plan: JobPlan, folder: str) -> dict[str, pa.Table]:
     return {} if manifest is None else state_of(manifest, manifest.root or folder, plan.name)
 
 
-def state_of(manifest: Manifest, folder: str, job: str) -> dict[str, pa.Table]:
-    """The tables of a checkpoint whose files lie below ``folder``, by operator, all tasks together."""
-    handles = [handle for task in manifest.tasks for handle in task.state if not handle.is_channel_file]
+def state_of(manifest: Manifest, folder: str, job: str, operators: Container[str] | None = None) -> dict[str, pa.Table]:
+    """The tables of a checkpoint whose files lie below ``folder``, by operator (all, or these), all tasks together."""
+    handles = [
+        handle
+        for task in manifest.tasks
+        for handle in task.state
+        if not handle.is_channel_file and (operators is None or handle.operator in operators)
+    ]
     return SnapshotFiles(folder, job).read(handles)
 
 
@@ -152,7 +157,7 @@ def make_audit(plan: JobPlan, state: Mapping[str, pa.Table], status: JobStatus) 
         restarts=status.restarts,
         sources=tuple(_audit_source(plan, source, state.get(source.id), finished) for source in plan.sources.values()),
         sinks=tuple(
-            SinkAudit(id, config.guarantee, _sum(state.get(id)), config.visible_rows(plan.name))
+            SinkAudit(id, config.guarantee, _sum(state.get(id)), config.visible_rows(plan.key))
             for id, (_, config) in plan.sinks.items()
         ),
     )

@@ -7,9 +7,8 @@ hidden files to the next one's end.
 
 from __future__ import annotations
 
-from ..coordinator.manifest import Manifest
+from ..coordinator.manifest import Claim, Manifest, committables_of
 from ..coordinator.recovery import generation_of
-from ..engine.identity import Committable
 from ..engine.plan import JobPlan
 from .savepoints import prepared_for_savepoints
 from .storage.log import read_log
@@ -26,12 +25,8 @@ def clean_outputs(plan: JobPlan, folder: str, generation: int) -> None:
     if any(generation_of(entry) > generation for entry in entries):
         return
     manifest = next((entry for entry in reversed(entries) if isinstance(entry, Manifest)), None)
-    kept = [] if manifest is None else _committables(manifest)
-    kept += [each for found in prepared_for_savepoints(folder, plan.name) for each in _committables(found)]
-    for operator in plan.sinks:
-        plan.committer(operator).clean([each for each in kept if each.operator == operator])
-
-
-def _committables(manifest: Manifest) -> list[Committable]:
-    own = [committable for task in manifest.tasks for committable in task.committables]
-    return own + [committable for _, committable in manifest.uncommitted]
+    kept = [] if manifest is None else committables_of(manifest)
+    kept += [each for found in prepared_for_savepoints(folder, plan.name) for each in committables_of(found)]
+    claims = [entry.owner for entry in entries if isinstance(entry, Claim)]
+    for operator in plan.sinks if claims else ():
+        plan.committer(operator).clean([each for each in kept if each.operator == operator], claims)

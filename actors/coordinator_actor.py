@@ -15,7 +15,6 @@ import math
 import os
 import signal
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,6 @@ from typing import Any
 import ray
 
 from ..coordinator.events import Event
-from ..coordinator.machine import Coordinator
 from ..coordinator.poison import PoisonPolicy
 from ..coordinator.restoring import Snapshot
 from ..coordinator.settings import Settings
@@ -34,7 +32,7 @@ from ..engine.errors import PenstockError
 from ..engine.identity import TaskId
 from .calls import unsealed
 from .coordinator_files import CoordinatorFiles
-from .coordinator_host import CoordinatorHost
+from .coordinator_host import CoordinatorHost, coordinator_of
 from .departure import Departure, LastWords
 from .draining import DrainWatch
 from .driver_calls import RayDriverCalls
@@ -48,7 +46,7 @@ from .runtime import DEFAULT_TELLING, Telling
 from .snapshots import SnapshotFiles
 from .storage.opening import open_store
 from .supervisor import DEFAULT_POISON, Supervisor
-from .translate import execution_graph, neighbours_of
+from .translate import neighbours_of
 from .transport.dialling import Secrets
 
 ANSWER_SECONDS = 60.0
@@ -80,6 +78,8 @@ class CoordinatorOptions:
     """How often figures go to Ray's metrics, and what is logged."""
     notice: float | None = None
     """Seconds that a process has which is told to end; None: nobody asks Ray whether a node is drained."""
+    take_over: bool = False
+    """Whether outputs are taken over from jobs whose logs are open."""
     secrets: Secrets | None = None
     """What whoever reads the job's feeds must know."""
 
@@ -92,10 +92,7 @@ class CoordinatorActor:
         plan, drivers = options.plan.load(), options.drivers
         self._options, self._plan = options, plan
         write_json_lines(options.telling.log_level, job=plan.name)
-        owner, graph = uuid.uuid4().hex, execution_graph(plan)
-        core = Coordinator(
-            plan.name, plan.fingerprint, plan.description, graph, options.settings, owner, options.snapshot
-        )
+        core = coordinator_of(plan, options.settings, options.snapshot)
         store = open_store(options.folder)
         snapshots = SnapshotFiles(options.folder, plan.name)
         me = ray.get_runtime_context().current_actor
@@ -116,7 +113,7 @@ class CoordinatorActor:
 
         self._host = CoordinatorHost(
             core,
-            partial(CoordinatorFiles, plan, store, snapshots),
+            partial(CoordinatorFiles, plan, store, snapshots, take_over=options.take_over),
             supervise,
             options.validate,
             options.period,

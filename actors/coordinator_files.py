@@ -10,9 +10,11 @@ Rules:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from ..coordinator.commands import CommitOrphans, StoreSavepoint
+import pyarrow as pa
+
+from ..coordinator.commands import CommitOrphans, StoreSavepoint, TakeOutputs
 from ..coordinator.events import (
     EntryFailed,
     EntryRefused,
@@ -20,19 +22,23 @@ from ..coordinator.events import (
     Event,
     LogFailed,
     LogRead,
+    OutputsRefused,
+    OutputsTaken,
     SavepointFailed,
     SavepointStored,
     TaskCommitted,
     TaskFailed,
 )
-from ..coordinator.manifest import LogEntry
+from ..coordinator.manifest import LogEntry, Manifest
 from ..coordinator.split_events import SplitSetsRead
 from ..coordinator.store import Store
 from ..engine.errors import PenstockError
 from ..engine.identity import StateHandle
 from ..engine.plan import JobPlan
 from ..engine.threads import Threads
+from .audit import state_of
 from .messages import UNKNOWN_TIME
+from .ownership import take_outputs
 from .savepoints import SavepointFiles
 from .snapshots import SnapshotFiles
 from .storage.log import create_entry, delete_entries, read_log
@@ -46,8 +52,16 @@ _log = logging.getLogger(__name__)
 class CoordinatorFiles:
     """See the module's rules."""
 
-    def __init__(self, plan: JobPlan, store: Store, snapshots: SnapshotFiles, tell: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        plan: JobPlan,
+        store: Store,
+        snapshots: SnapshotFiles,
+        tell: Callable[[Event], None],
+        take_over: bool = False,
+    ) -> None:
         self._plan = plan
+        self._take_over = take_over
         self._store = store
         self._splits = SplitLog(store, plan.name)
         self._snapshots = snapshots
@@ -79,6 +93,21 @@ class CoordinatorFiles:
             return answer(entry.number, UNKNOWN_TIME)
 
         self._log_thread.submit(lambda: self._tell(work()))
+
+    def take_outputs(self, command: TakeOutputs) -> None:
+        """Make the outputs ours; tells ``OutputsTaken`` or ``OutputsRefused``."""
+
+        def read(manifest: Manifest, root: str) -> Mapping[str, pa.Table]:
+            return state_of(manifest, root, self._plan.name, self._plan.sinks)
+
+        def work() -> Event:
+            try:
+                take_outputs(self._plan, command, self._snapshots.url, read, take_over=self._take_over)
+            except Exception as error:
+                return OutputsRefused(failure_of(as_penstock_error(error)), UNKNOWN_TIME)
+            return OutputsTaken(UNKNOWN_TIME)
+
+        self._file_thread.submit(lambda: self._tell(work()))
 
     def commit(self, command: CommitOrphans) -> None:
         """Commit without a task; tells ``TaskCommitted`` or ``TaskFailed``."""

@@ -27,8 +27,11 @@ from ..coordinator import commands
 from ..coordinator.commands import Command, DeployTask
 from ..coordinator.events import DeadlinePassed, Event
 from ..coordinator.machine import Coordinator
+from ..coordinator.restoring import Snapshot
+from ..coordinator.settings import Settings
 from ..coordinator.statistics import JobStatus
 from ..engine.errors import InternalError
+from ..engine.plan import JobPlan
 from .coordinator_files import CoordinatorFiles
 from .mailbox import Mailbox
 from .messages import (
@@ -40,9 +43,25 @@ from .messages import (
     ProcessMessage,
     Versioned,
 )
-from .translate import unexpected
+from .ownership import outputs_of
+from .translate import execution_graph, unexpected
 
 LULL = 0.1
+
+
+def coordinator_of(plan: JobPlan, settings: Settings, snapshot: Snapshot | None) -> Coordinator:
+    """A coordinator of the planned job, unlike any other."""
+    return Coordinator(
+        plan.name,
+        plan.fingerprint,
+        plan.description,
+        execution_graph(plan),
+        settings,
+        uuid.uuid4().hex,
+        snapshot,
+        plan.uuid,
+        bool(outputs_of(plan)),
+    )
 
 
 class Drivers(Protocol):
@@ -200,6 +219,8 @@ class CoordinatorHost:
                     self._files.read_split_sets(start)
                 case commands.DiscardSplitSets(numbers):
                     self._files.discard_split_sets(numbers)
+                case commands.TakeOutputs():
+                    self._files.take_outputs(command)
                 case commands.CommitOrphans():
                     self._files.commit(command)
                 case commands.EndJob():

@@ -16,14 +16,14 @@ from ..engine.pipelines import plan_job
 from ..engine.plan import JobPlan
 from ..engine.sinks.collect import CollectSink
 from ..engine.state.memory import DEFAULT_BUDGET
+from .beginning import begin_in, begin_nowhere
 from .environment import ClusterInfo, connect, disconnect
-from .feed.rewinding import rewind_to_model
 from .fitting import check_spares
 from .handing_over import hand_over
 from .interrupts import tell_interrupts_briefly
 from .leases import closing_leases
-from .origin import Claim, find_start
-from .resuming import Place, Resume, check_resume, place_in
+from .origin import Claim
+from .resuming import Place, Resume, place_in
 from .runtime import DEFAULT_RUNTIME, Runtime
 from .settings import Checkpoints
 
@@ -50,6 +50,7 @@ def run(
     allow_changes: bool = False,
     resume_model: str | None = None,
     detached: bool = False,
+    take_over: bool = False,
 ) -> Job:
     """Start ``flow`` on Ray and return its :class:`~penstock.actors.job.Job`.
 
@@ -67,6 +68,8 @@ def run(
     names, and that of operators that are gone is left behind.
     ``resume_model``: the job goes back to where its feed's readers had committed this model, unless its newest
     checkpoint still holds what comes next for it; ``job.feed().resume(resume_model)`` then reads on.
+    ``take_over``: outputs are taken over from a job whose log is still open: it must not go on. Without it they are
+    refused, unless that job has finished, was stopped, or is gone with its checkpoint folder.
     ``detached``: the job outlives this script; ``attach(name)`` finds it again.
     """
     place = None if checkpoints is None else place_in(checkpoints)
@@ -81,13 +84,19 @@ def run(
         plan = with_alignment(plan, None if place is None else place.alignment_timeout)
         start = None
         if place is not None:
-            if resume_model is not None:
-                rewind_to_model(plan, place.folder, resume_model)
-            resuming = check_resume(place.folder, plan.name, resume)
-            start = find_start(plan, place.folder, from_snapshot, claim=claim, allow_changes=allow_changes)
-            plan.check(resuming or start is not None)
+            beginning = begin_in(
+                place.folder,
+                plan,
+                resume=resume,
+                from_snapshot=from_snapshot,
+                claim=claim,
+                allow_changes=allow_changes,
+                resume_model=resume_model,
+                take_over=take_over,
+            )
+            plan, start = beginning.plan, beginning.start
         else:
-            plan.check()
+            plan = begin_nowhere(plan, take_over)
             _refuse_resuming_without_folder(resume)
             _refuse_snapshot_without_folder(from_snapshot or resume_model)
         tell_interrupts_briefly()
@@ -98,7 +107,7 @@ def run(
         if detached:
             check_detachable(plan)
             _refuse_own_cluster(cluster)
-        job = start_job(plan, place, runtime, start, detached=detached)
+        job = start_job(plan, place, runtime, start, detached=detached, take_over=take_over)
         job.follow_leases()
         return job
 

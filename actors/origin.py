@@ -22,13 +22,14 @@ import pyarrow as pa
 
 from ..coordinator.events import Failure
 from ..coordinator.kinds import ClaimMode
-from ..coordinator.manifest import LogEntry, Manifest
+from ..coordinator.manifest import LogEntry, Manifest, committables_of
 from ..coordinator.restoring import Snapshot, check_snapshot
 from ..engine.errors import ConfigurationError
 from ..engine.operators.protocol import SinkConfig
 from ..engine.plan import JobPlan
 from ..engine.sources.files import absolute
 from .audit import state_of
+from .ownership import compare_outputs, outputs_of
 from .savepoints import holds_savepoint, read_savepoint
 from .storage.log import read_log
 from .storage.opening import open_store
@@ -74,7 +75,7 @@ def find_snapshot(
     refused = _refusal(snapshot, plan, allow_changes) or check_snapshot(execution_graph(plan), snapshot)
     if refused is not None:
         raise error_of(refused)
-    check_outputs(plan, manifest, state_of(manifest, root, plan.name))
+    check_outputs(plan, manifest, state_of(manifest, root, plan.name, plan.sinks))
     return snapshot
 
 
@@ -109,12 +110,13 @@ def _refusal(snapshot: Snapshot, plan: JobPlan, allow_changes: bool) -> Failure 
 
 
 def check_outputs(plan: JobPlan, manifest: Manifest, state: Mapping[str, pa.Table]) -> None:
-    """Rule 4, as far as rows can be counted."""
-    own = [committable for task in manifest.tasks for committable in task.committables]
-    prepared = own + [committable for _, committable in manifest.uncommitted]
+    """Rule 4: by their files, or else as far as rows can be counted."""
+    compare_outputs(plan, manifest, state, (*manifest.ancestors, manifest.uuid))
+    folders = outputs_of(plan)
+    prepared = committables_of(manifest)
     for id, (_, config) in plan.sinks.items():
         table = state.get(id)
-        visible = _visible(config, plan.name)
+        visible = None if id in folders else _visible(config, manifest.uuid)
         if visible is None or table is None or "rows" not in table.column_names:
             continue
         taken = sum(table.column("rows").to_pylist())

@@ -94,7 +94,7 @@ def output_of(plan: JobPlan, name: str | None) -> Output:
         raise ConfigurationError(f"job {plan.name!r} has no sink {id!r}", f"it has: {', '.join(sorted(plan.sinks))}")
     config = plan.sinks[id][1]
     if isinstance(config, CollectSink):
-        return Output(None, None, COLLECTED.read(plan.name, config.name))
+        return Output(None, None, COLLECTED.read(plan.key, config.name, plan.name))
     if isinstance(config, ParquetSink):
         return Output(str(config.path), _schema_of(plan, id))
     raise ConfigurationError(f"sink {id} writes no Parquet files", "read what it writes with the tools for that")

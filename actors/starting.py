@@ -48,13 +48,14 @@ def start_job(
     snapshot: Snapshot | None = None,
     *,
     detached: bool = False,
+    take_over: bool = False,
 ) -> Job:
     """Start the job, whose checkpoints go to ``place``. Raises ConfigurationError if its name is taken."""
     _refuse_taken_name(plan.name)
     admit(plan, runtime)
     place = place or _temporary_place()
     try:
-        return _start(plan, place, runtime, snapshot, detached)
+        return _start(plan, place, runtime, snapshot, detached, take_over)
     except BaseException:
         place.release()
         raise
@@ -96,7 +97,9 @@ def _taken(job: str) -> ConfigurationError:
     )
 
 
-def _start(plan: JobPlan, place: Place, runtime: Runtime, snapshot: Snapshot | None, detached: bool) -> Job:
+def _start(
+    plan: JobPlan, place: Place, runtime: Runtime, snapshot: Snapshot | None, detached: bool, take_over: bool
+) -> Job:
     shared = share_plan(plan, detached=detached)
     life = {"lifetime": "detached"} if detached else {}
     strategy = "SPREAD" if runtime.spread else "DEFAULT"
@@ -125,6 +128,7 @@ def _start(plan: JobPlan, place: Place, runtime: Runtime, snapshot: Snapshot | N
         runtime.poison,
         runtime.telling,
         runtime.notice_seconds,
+        take_over,
         Secrets(token, certificate),
     )
     coordinator = coordinator_actor_class().options(name=coordinator_name(plan.name), namespace=NAMESPACE, **life)

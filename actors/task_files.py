@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..coordinator.commands import CommitCheckpoint, DeployTask
 from ..coordinator.events import Event, SnapshotTiming, TaskAcked, TaskCommitted, TaskDeclined
@@ -108,7 +109,7 @@ def commit_permit(plan: JobPlan, permit: CommitPermit) -> PenstockError | None:
     for operator in operators:
         own = tuple(committable for committable in permit.committables if committable.operator == operator)
         try:
-            plan.committer(operator).commit(CommitPermit(permit.checkpoint, own))
+            plan.committer(operator).commit(replace(permit, committables=own))
         except Exception as error:
             return as_penstock_error(error).at(operator)
     return None

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 from ..coordinator import commands
@@ -208,7 +209,7 @@ class TaskHost:
             attempts = dict(deployment.attempts)
             self._feed.begin()
             self._task = Task(
-                self._plan,
+                replace(self._plan, claim=deployment.claim),
                 self._id,
                 attempt,
                 attempts,

@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from ..engine.identity import Attempt, BarrierKind, CheckpointId, CommitPermit, StateHandle, TaskId
+from ..engine.identity import Attempt, BarrierKind, CheckpointId, CommitPermit, JobIdentity, StateHandle, TaskId
 from .events import Failure
 from .kinds import StopMode
 from .manifest import LogEntry, Manifest
@@ -38,6 +38,24 @@ class ReadLog:
     If an entry that was listed is gone when it is read, list again from the start: a reader that misses entries could
     take a number that was in use.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOutputs:
+    """The job is claimed: make its outputs ours, before anything is deployed or committed; answer ``OutputsTaken`` or
+    ``OutputsRefused``, once.
+
+    An output is taken from one of our own earlier claims, from the job that our snapshot is of, or from nobody; and it
+    must hold what the log says: what ``manifest`` covers, all of it and nothing newer.
+    """
+
+    identity: JobIdentity
+    claims: tuple[str, ...]
+    """The owners of every claim in the log, ours among them."""
+    manifest: Manifest | None
+    """What the job goes on from: its newest checkpoint, or the snapshot that it starts from; None: it begins."""
+    root: str = ""
+    """Where that one's files lie; empty: in the job's checkpoint folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +90,8 @@ class DeployTask:
     on; the acknowledgement may then say ``finished_on_restore``. Building and ending them as usual is right as well."""
     skipped: tuple[Skipped, ...] = ()
     """Splits that are to have no rows."""
+    claim: str = ""
+    """That of the coordinator, for the names of what is written and not yet committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +270,7 @@ class EndJob:
 
 Command: TypeAlias = (
     ReadLog
+    | TakeOutputs
     | StoreEntry
     | DeployTask
     | StartTask

@@ -9,7 +9,9 @@ Rules:
 
 from __future__ import annotations
 
-from ..engine.identity import Attempt, CheckpointId, Committable, TaskId
+from dataclasses import replace
+
+from ..engine.identity import Attempt, CheckpointId, CommitPermit, Committable, TaskId
 from .commands import CommitCheckpoint, CommitOrphans
 from .commits import CommitLedger
 from .context import Context
@@ -79,12 +81,17 @@ class Committing:
         for task, checkpoint in self.ledger.overdue(before):
             self._tell(task, checkpoint)
 
+    def _permit(self, task: TaskId, attempt: Attempt, checkpoint: CheckpointId) -> CommitPermit:
+        permit = self.ledger.notice(task, attempt, checkpoint, self._context.now)
+        identity = self._context.identity
+        return replace(permit, by=identity) if identity.uuid else permit
+
     def _tell(self, task: TaskId, checkpoint: CheckpointId) -> None:
-        now, record = self._context.now, self._context.tasks.get(task)
+        record = self._context.tasks.get(task)
         if record is None or record.state is TaskStatus.FINISHED or self._ending:
             if self.ledger.newest(task) is not None:
-                permit = self.ledger.notice(task, self.orphan_attempt, checkpoint, now)
+                permit = self._permit(task, self.orphan_attempt, checkpoint)
                 self._context.order(CommitOrphans(task, self.orphan_attempt, permit))
         elif record.state in _TOLD and record.attempt is not None:
-            permit = self.ledger.notice(task, record.attempt, checkpoint, now)
+            permit = self._permit(task, record.attempt, checkpoint)
             self._context.order(CommitCheckpoint(task, record.attempt, permit))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..engine.identity import JobIdentity
 from .commands import Command
 from .execution_graph import ExecutionGraph
 from .log_writer import LogWriter
@@ -17,8 +18,20 @@ from .tasks import TaskTable
 class Context:
     """One per coordinator; parts hold it and nothing of each other beyond what they are given."""
 
-    def __init__(self, job: str, fingerprint: str, graph: ExecutionGraph, settings: Settings) -> None:
+    def __init__(
+        self,
+        job: str,
+        fingerprint: str,
+        graph: ExecutionGraph,
+        settings: Settings,
+        identity: JobIdentity,
+        has_outputs: bool = False,
+    ) -> None:
         self.job = job
+        #: Who we are; its generation is 0 until the job is claimed.
+        self.identity = identity
+        #: Whether there are places that must be taken over before anything is written.
+        self.has_outputs = has_outputs
         self.fingerprint = fingerprint
         self.graph = graph
         self.settings = settings

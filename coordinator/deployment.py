@@ -82,6 +82,7 @@ class Deployment:
                 latest.root if latest is not None else "",
                 task.vertex in finished,
                 context.skipped,
+                context.identity.claim,
             )
             context.order(record.deploy)
 

@@ -301,6 +301,21 @@ class UnpinRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputsTaken:
+    """Every output is ours, and holds what the log says."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutputsRefused:
+    """An output belongs to somebody else, or does not hold what the log says."""
+
+    failure: Failure
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlinePassed:
     """The time that ``next_deadline`` named has come."""
 
@@ -308,7 +323,9 @@ class DeadlinePassed:
 
 
 Event: TypeAlias = (
-    LogRead
+    OutputsTaken
+    | OutputsRefused
+    | LogRead
     | LogFailed
     | EntryStored
     | EntryRefused

@@ -64,7 +64,8 @@ class Job:
         self.pins = Pins(context, completed, self.completion.let_go)
         self.failover = Failover(context.settings)
         self.handover = Handover(context, self.checkpoints, completed, self.restart)
-        self._snapshot = snapshot
+        #: What a job without a checkpoint of its own starts from.
+        self.snapshot = snapshot
         #: The snapshot as the first checkpoint of our log, until it stands there.
         self._importing: Manifest | None = None
         #: Why the job fails or failed.
@@ -89,8 +90,8 @@ class Job:
         self.completion.let_go(self.completion.completed.restore(decision.manifests, decision.pins))
         if decision.latest is not None:
             self._restore(decision.latest)
-        elif self._snapshot is not None:
-            self._import(self._snapshot)
+        elif self.snapshot is not None:
+            self._import(self.snapshot)
         if decision.latest is not None and decision.latest.kind == CheckpointKind.STOP_WITH_SAVEPOINT.value:
             self.completion.stopped_with = decision.latest
             self.stop()
@@ -111,6 +112,7 @@ class Job:
             checkpoint=CheckpointId(context.generation, found.checkpoint.number),
             number=context.log.next_number,
             fingerprint=context.fingerprint,
+            identity=context.identity,
             root=snapshot.root,
             claimed=snapshot.mode is ClaimMode.CLAIM,
         )

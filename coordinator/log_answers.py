@@ -4,16 +4,28 @@ Rules:
 
 1. "Stored" completes a checkpoint or closes the job. "Refused" and "failed" are unclear: the log is read, and what it
    holds decides (:meth:`penstock.coordinator.log_writer.LogWriter.resolve`).
-2. An answer that nobody waits for is late or doubled, and changes nothing.
+2. Once the claim stands the outputs are taken; the job begins when they are ours.
+3. An answer that nobody waits for is late or doubled, and changes nothing.
 """
 
 from __future__ import annotations
 
-from .events import EntryFailed, EntryRefused, EntryStored, Failure, LogFailed, LogRead
+from .commands import TakeOutputs
+from .events import (
+    EntryFailed,
+    EntryRefused,
+    EntryStored,
+    Failure,
+    LogFailed,
+    LogRead,
+    OutputsRefused,
+    OutputsTaken,
+)
 from .job import Job
 from .job_states import JobState
 from .log_writer import Resolution
 from .manifest import Ended, Manifest, Pinned, Unpinned
+from .recovery import TakeOver
 from .takeover import TRIES, AlreadyOver, Claimed, Retry, SteppedDown, TakeOverAttempt
 
 LogAnswer = LogRead | LogFailed | EntryStored | EntryRefused | EntryFailed
@@ -25,6 +37,9 @@ class LogAnswers:
     def __init__(self, job: Job, takeover: TakeOverAttempt) -> None:
         self._job = job
         self._takeover = takeover
+        #: What the job begins with once its outputs are ours; None: they are not asked for.
+        self._claimed: TakeOver | None = None
+        self._refusals = 0
         #: Why the entry in flight was unclear: a failure, or None if it was refused.
         self._unclear: Failure | None = None
         #: Readings that failed in a row.
@@ -53,7 +68,10 @@ class LogAnswers:
 
     def _note_claim(self, event: LogAnswer) -> None:
         job, result = self._job, self._takeover.note(event)
-        if isinstance(result, Claimed):
+        if isinstance(result, Claimed) and job.context.has_outputs:
+            self._claimed = result.decision
+            job.context.order(self._take_outputs(result.decision))
+        elif isinstance(result, Claimed):
             job.begin(result.decision)
         elif isinstance(result, Retry):
             job.context.order(result.order)
@@ -63,6 +81,30 @@ class LogAnswers:
             job.supersede()
         else:
             job.fail(result)
+
+    def _take_outputs(self, decision: TakeOver) -> TakeOutputs:
+        context, snapshot = self._job.context, self._job.snapshot
+        claims = (*decision.claims, context.identity.claim)
+        if decision.latest is not None:
+            return TakeOutputs(context.identity, claims, decision.latest, decision.latest.root)
+        if snapshot is not None:
+            return TakeOutputs(context.identity, claims, snapshot.manifest, snapshot.root)
+        return TakeOutputs(context.identity, claims, None)
+
+    def note_outputs(self, event: OutputsTaken | OutputsRefused) -> None:
+        """The claim stands, and the outputs are ours or are not."""
+        job, decision = self._job, self._claimed
+        if decision is None or job.state is not JobState.CLAIMING:
+            return
+        if isinstance(event, OutputsTaken):
+            self._claimed = None
+            job.begin(decision)
+            return
+        self._refusals += 1
+        if event.failure.retry and self._refusals < TRIES:
+            job.context.order(self._take_outputs(decision))
+        else:
+            job.fail(event.failure)
 
     def _resolve(self, event: LogRead) -> None:
         job, log = self._job, self._job.context.log

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from ..engine.identity import JobIdentity
 from .commands import Command
 from .context import Context
 from .events import (
@@ -29,6 +30,8 @@ from .events import (
     Failure,
     LogFailed,
     LogRead,
+    OutputsRefused,
+    OutputsTaken,
     PinRequested,
     ProcessReady,
     RoundProposed,
@@ -72,7 +75,8 @@ class Coordinator:
 
     ``owner`` should differ between any two coordinators (a random text from the shell), so that two that start at the
     same moment do not take each other's claim for their own. ``snapshot``: what a job without a checkpoint of its own
-    starts from.
+    starts from. ``uuid``: the job's identity; a log of another one is refused. ``has_outputs``: whether there are
+    places that must be taken over before anything is written (``TakeOutputs``).
     """
 
     def __init__(
@@ -84,8 +88,12 @@ class Coordinator:
         settings: Settings,
         owner: str = "",
         snapshot: Snapshot | None = None,
+        uuid: str = "",
+        has_outputs: bool = False,
     ) -> None:
-        self._context = Context(job, fingerprint, graph, settings)
+        ancestors = () if snapshot is None else (*snapshot.manifest.ancestors, snapshot.manifest.uuid)
+        identity = JobIdentity(uuid, ancestors=ancestors)
+        self._context = Context(job, fingerprint, graph, settings, identity, has_outputs)
         self._job = Job(self._context, snapshot)
         self._log_answers = LogAnswers(self._job, TakeOverAttempt(self._context, description, owner, snapshot))
         self._story = Story()
@@ -192,6 +200,8 @@ class Coordinator:
                 job.windows.note(event)
             case LogRead() | LogFailed() | EntryStored() | EntryRefused() | EntryFailed():
                 self._log_answers.note(event)
+            case OutputsTaken() | OutputsRefused():
+                self._log_answers.note_outputs(event)
             case TaskFailed() | TaskLost():
                 self._note_loss(event)
             case CancelRequested():

@@ -23,9 +23,9 @@ from ..engine.identity import CheckpointId, Committable, StateHandle, TaskId
 from .split_sets import SetPosition
 from .splits import Skipped
 
-FORMAT = 3
+FORMAT = 4
 """Version of the form, stored in every entry. 2: manifests with a root, a kind and operators; pins. 3: files of
-batches in flight among those of a task."""
+batches in flight among those of a task. 4: the job's identity."""
 
 
 class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True):
@@ -40,7 +40,12 @@ class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True):
     description: str = ""
     """The flow in words, for the error that a mismatch gives."""
     owner: str = ""
-    """Unlike in any other coordinator, so that two of one generation do not take each other's claim for their own."""
+    """Unlike in any other coordinator, so that two of one generation do not take each other's claim for their own, and
+    that outputs know which of two copies of a log wrote to them last."""
+    uuid: str = ""
+    """The job's identity, drawn for the first claim; every later claim repeats it."""
+    ancestors: tuple[str, ...] = ()
+    """The jobs whose snapshots this one goes on from, the oldest first."""
 
 
 class TaskState(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,8 +101,17 @@ class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True):
     """The asker's name for that savepoint."""
     skipped: tuple[Skipped, ...] = ()
     """Splits that are not read any more, as they would end whoever reads them."""
+    uuid: str = ""
+    """The job that wrote it, and those whose snapshots that one went on from."""
+    ancestors: tuple[str, ...] = ()
     splits: SetPosition | None = None
     """What it covers of the log of split sets; None: the job's sources are not fed."""
+
+
+def committables_of(manifest: Manifest) -> list[Committable]:
+    """Everything that a commit of this checkpoint makes visible."""
+    own = [committable for task in manifest.tasks for committable in task.committables]
+    return own + [committable for _, committable in manifest.uncommitted]
 
 
 class Pinned(msgspec.Struct, frozen=True, tag="pinned", kw_only=True):

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from ..engine.identity import CheckpointId, Committable, StateHandle, TaskId
+from ..engine.identity import CheckpointId, Committable, JobIdentity, StateHandle, TaskId
 from .completed import CompletedCheckpoints
 from .content import (
     Acknowledged,
@@ -62,6 +62,8 @@ def make_manifest(
         savepoint=pending.location,
         request=pending.request.name,
         skipped=context.skipped,
+        uuid=context.identity.uuid,
+        ancestors=context.identity.ancestors,
         splits=pending.splits,
     )
 
@@ -168,7 +170,13 @@ def _moved(handle: StateHandle, location: str) -> StateHandle:
 
 
 def imported(
-    manifest: Manifest, checkpoint: CheckpointId, number: int, fingerprint: str, root: str, claimed: bool
+    manifest: Manifest,
+    checkpoint: CheckpointId,
+    number: int,
+    fingerprint: str,
+    identity: JobIdentity,
+    root: str,
+    claimed: bool,
 ) -> Manifest:
     """A snapshot as the first checkpoint of another job's log. It never ends that job, whatever it ended before."""
     return replace(
@@ -176,6 +184,8 @@ def imported(
         number=number,
         checkpoint=checkpoint,
         fingerprint=fingerprint,
+        uuid=identity.uuid,
+        ancestors=identity.ancestors,
         root=root,
         claimed=claimed,
         kind="savepoint",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..engine.identity import JobIdentity
 from .events import Failure
 from .manifest import Claim, Ended, LogEntry, Manifest, Pinned, Unpinned
 
@@ -26,6 +27,8 @@ class TakeOver:
     """Number of the next checkpoint: ids go on counting over generations, for people's sake."""
     manifests: tuple[Manifest, ...]
     pins: tuple[Pinned | Unpinned, ...] = ()
+    claims: tuple[str, ...] = ()
+    """The owners of all claims so far."""
 
     @property
     def latest(self) -> Manifest | None:
@@ -51,10 +54,13 @@ class Refused:
 RecoveryDecision = TakeOver | Over | Refused
 
 
-def decide_recovery(entries: Sequence[LogEntry], fingerprint: str, job: str, description: str = "") -> RecoveryDecision:
-    """Read the log: take it over, or say that nothing is left to do, or why not."""
+def decide_recovery(
+    entries: Sequence[LogEntry], fingerprint: str, job: str, description: str = "", uuid: str = ""
+) -> RecoveryDecision:
+    """Read the log: take it over, or say that nothing is left to do, or why not. ``uuid``: what the job's parts were
+    told that its identity is; empty: nothing was."""
     entries = sorted(entries, key=lambda entry: entry.number)
-    refusal = _refusal(entries, fingerprint, job, description)
+    refusal = _refusal(entries, fingerprint, job, description) or _other_identity(entries, job, uuid)
     if refusal is not None:
         return Refused(refusal)
     manifests = tuple(entry for entry in entries if isinstance(entry, Manifest))
@@ -68,12 +74,34 @@ def decide_recovery(entries: Sequence[LogEntry], fingerprint: str, job: str, des
         next_checkpoint=max((manifest.checkpoint.number for manifest in manifests), default=0) + 1,
         manifests=manifests,
         pins=tuple(entry for entry in entries if isinstance(entry, Pinned | Unpinned)),
+        claims=tuple(entry.owner for entry in entries if isinstance(entry, Claim)),
     )
 
 
 def generation_of(entry: LogEntry) -> int:
     """The generation of whoever wrote the entry."""
     return entry.checkpoint.generation if isinstance(entry, Manifest) else entry.generation
+
+
+def identity_in(entries: Sequence[LogEntry]) -> JobIdentity | None:
+    """The identity of the job whose log this is, as of its newest claim; None: nobody has claimed it."""
+    claims = [entry for entry in entries if isinstance(entry, Claim)]
+    if not claims:
+        return None
+    newest = max(claims, key=lambda claim: claim.number)
+    return JobIdentity(newest.uuid, newest.generation, newest.owner, newest.ancestors)
+
+
+def _other_identity(entries: Sequence[LogEntry], job: str, uuid: str) -> Failure | None:
+    found = identity_in(entries)
+    if found is None or not uuid or found.uuid == uuid:
+        return None
+    return Failure(
+        message=f"another run of job {job!r} has claimed the checkpoint folder while this one was starting",
+        retry=False,
+        remedy="wait for it to end, or give each run a checkpoint folder of its own",
+        kind="ConfigurationError",
+    )
 
 
 def _refusal(entries: Sequence[LogEntry], fingerprint: str, job: str, description: str) -> Failure | None:

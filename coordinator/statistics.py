@@ -191,6 +191,8 @@ class JobStatus:
     """The newest names whose checkpoint was not kept any more when they asked."""
     skipped: tuple[str, ...] = ()
     """Splits of the input that are poison and are not read any more, each with the reason, in a sentence."""
+    uuid: str = ""
+    """The job's identity, which stands in its log and in whatever it writes."""
     splits: SplitStatus | None = None
     """How far a job whose sources are fed has come; None: they are not, or it has not begun."""
 

@@ -34,6 +34,7 @@ def describe(job: Job) -> JobStatus:
         pins=completed.pins,
         refused_pins=tuple(job.pins.refused),
         skipped=tuple(map(str, context.skipped)),
+        uuid=context.identity.uuid,
         splits=job.windows.status(job.state),
     )
 

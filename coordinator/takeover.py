@@ -12,13 +12,13 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .commands import Command
 from .context import Context
 from .events import EntryFailed, EntryRefused, EntryStored, Failure, LogFailed, LogRead
 from .manifest import Claim, LogEntry, encode
-from .recovery import Over, Refused, TakeOver, decide_recovery, generation_of
+from .recovery import Over, Refused, TakeOver, decide_recovery, generation_of, identity_in
 from .restoring import Snapshot, check_snapshot
 from .restoring_channels import check_channels
 
@@ -85,7 +85,7 @@ class TakeOverAttempt:
 
     def _decide(self, entries: Sequence[LogEntry]) -> Retry | AlreadyOver | Failure:
         context = self._context
-        decision = decide_recovery(entries, context.fingerprint, context.job, self._description)
+        decision = decide_recovery(entries, context.fingerprint, context.job, self._description, context.identity.uuid)
         if isinstance(decision, Refused):
             return decision.failure
         if isinstance(decision, Over):
@@ -93,6 +93,9 @@ class TakeOverAttempt:
         if (refused := self._cannot_restore(decision)) is not None:
             return refused
         self._decision = decision
+        found = identity_in(entries)
+        if found is not None:  # what the first claim says stays true, whatever this run was started with
+            context.identity = replace(context.identity, ancestors=found.ancestors)
         self._claim = Claim(
             number=decision.number,
             generation=decision.generation,
@@ -100,6 +103,8 @@ class TakeOverAttempt:
             fingerprint=context.fingerprint,
             description=self._description,
             owner=self._owner,
+            uuid=context.identity.uuid,
+            ancestors=context.identity.ancestors,
         )
         context.log.next_number = decision.number
         return Retry(context.log.store(self._claim))
@@ -114,7 +119,7 @@ class TakeOverAttempt:
         log.dropped()
         if len(others) < len(entries) and all(entry.number < claim.number for entry in others):
             log.next_number = claim.number + 1
-            decision = decide_recovery(others, claim.fingerprint, claim.job, self._description)
+            decision = decide_recovery(others, claim.fingerprint, claim.job, self._description, claim.uuid)
             if isinstance(decision, Refused):
                 return decision.failure
             if isinstance(decision, Over):
@@ -131,4 +136,7 @@ class TakeOverAttempt:
 
     def _claimed(self, decision: TakeOver) -> Claimed:
         self._context.claim = self._claim
+        identity = self._context.identity
+        if identity.uuid:
+            self._context.identity = replace(identity, generation=decision.generation, claim=self._owner)
         return Claimed(decision)

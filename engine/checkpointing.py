@@ -321,7 +321,9 @@ class Checkpointing:
             self._tell(found)
 
     def _written(self, found: _Open) -> None:
-        found.committables = self._driver.chain.prepare(found.cut.barrier.checkpoint)
+        chain, checkpoint = self._driver.chain, found.cut.barrier.checkpoint
+        found.committables = chain.prepare(checkpoint)
+        found.cut = replace(found.cut, tables=chain.settle(checkpoint, found.cut.tables))
         self._tell(found)
 
     def _tell(self, found: _Open) -> None:

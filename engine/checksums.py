@@ -15,10 +15,20 @@ import xxhash
 
 def digest(*parts: Any) -> str:
     """The digest of the bytes of all ``parts`` (anything with the buffer protocol), one after the other."""
+    return digest_of(parts)
+
+
+def digest_of(pieces: Iterable[Any]) -> str:
+    """The digest of pieces that come one by one, of a file say: that of their bytes together."""
     state = xxhash.xxh3_128()
-    for part in parts:
-        state.update(part)
+    for piece in pieces:
+        state.update(piece)
     return state.hexdigest()
+
+
+def running_digest() -> Any:
+    """Bytes go in through ``update``; ``hexdigest`` gives the digest so far."""
+    return xxhash.xxh3_128()
 
 
 def frame_checksum(parts: Iterable[Any]) -> int:

@@ -309,20 +309,22 @@ class FeedDesk:
 
 
 class FeedDesks:
-    """The desks of this process, by job and name."""
+    """The desks of this process, by the UUID of the job and their name."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._desks: dict[tuple[str, str], FeedDesk] = {}
 
-    def begin(self, job: str, name: str, ask_checkpoint: Callable[[], None]) -> FeedDesk:
-        """A new desk, in place of an earlier job's."""
+    def begin(self, job: str, name: str, ask_checkpoint: Callable[[], None], called: str = "") -> FeedDesk:
+        """A new desk, in place of one of an earlier run of the job, which people know as ``called``."""
         desk = FeedDesk(name, ask_checkpoint)
         with self._lock:
             former = self._desks.get((job, name))
             self._desks[job, name] = desk
         if former is not None:
-            former.over(ConfigurationError(f"job {job!r} was started anew", "take a handle of the new job's feed"))
+            former.over(
+                ConfigurationError(f"job {called or job!r} was started anew", "take a handle of the new job's feed")
+            )
         return desk
 
     def of(self, job: str, name: str) -> FeedDesk:

@@ -73,6 +73,27 @@ class CheckpointId:
         return f"{self.generation}.{self.number}"
 
 
+@dataclass(frozen=True, slots=True)
+class JobIdentity:
+    """Who writes: a job, in the hands of one of its coordinators.
+
+    ``uuid`` is drawn at the first claim of a checkpoint folder and stands in its log; names that users choose identify
+    nothing. ``claim`` is drawn by each coordinator for its claim: two copies of one checkpoint folder have the same
+    UUID and count the same generations, and only their claims differ. ``ancestors``: the jobs whose snapshots this one
+    goes on from, the oldest first.
+    """
+
+    uuid: str
+    generation: int = 0
+    claim: str = ""
+    ancestors: tuple[str, ...] = ()
+
+    @property
+    def lineage(self) -> tuple[str, ...]:
+        """The UUIDs of all jobs whose rows are this one's, the oldest first."""
+        return (*self.ancestors, self.uuid)
+
+
 class BarrierKind(Enum):
     """What a barrier asks for."""
 
@@ -128,7 +149,11 @@ class Committable:
 
 @dataclass(frozen=True, slots=True)
 class CommitPermit:
-    """The right to commit: made by the coordinator once the entry of ``checkpoint`` stands in the log."""
+    """The right to commit: made by the coordinator once the entry of ``checkpoint`` stands in the log.
+
+    ``by``: whose right it is; None where nobody else can write, as in tests of a sink alone.
+    """
 
     checkpoint: CheckpointId
     committables: tuple[Committable, ...]
+    by: JobIdentity | None = None

@@ -22,7 +22,7 @@ from .elements import FINAL_ROUND, Batch
 from .errors import PenstockError
 from .identity import CheckpointId, Committable
 from .operator_instance import OperatorInstance, blame
-from .operators.protocol import AsynchronousOperator, RunningSink, SatisfiableOperator, Stateless, Steps
+from .operators.protocol import AsynchronousOperator, RunningSink, SatisfiableOperator, SettlingSink, Stateless, Steps
 from .pacing import paced_of
 from .windows import OperatorWindow
 
@@ -191,6 +191,17 @@ class OperatorChain:
             with blame(operator):
                 found += sink.prepare(checkpoint)
         return found
+
+    def settle(self, checkpoint: CheckpointId, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+        """The state as of the checkpoint, with what the sinks know now that everything is written."""
+        settled = dict(tables)
+        for operator, sink in self._sinks:
+            if isinstance(sink, SettlingSink):
+                with blame(operator):
+                    state = sink.settle(checkpoint, tables.get(operator.id))
+                if state is not None:
+                    settled[operator.id] = state
+        return settled
 
     def close(self) -> list[PenstockError]:
         """Close all operators, upstream first, whatever some of them raise; what was raised comes back."""

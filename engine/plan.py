@@ -152,6 +152,10 @@ class JobPlan:
     alignment_timeout: float | None = None
     #: how often the sources are read that repeat; None: once
     epochs: Epochs | None = None
+    #: the job's identity, known once its checkpoint folder has been looked at (``identify``)
+    uuid: str = ""
+    #: that of the coordinator whose order an attempt follows, in the process of the task
+    claim: str = ""
 
     @property
     def parallelism(self) -> dict[str, int]:
@@ -183,9 +187,15 @@ class JobPlan:
         """All tasks, stage by stage."""
         return [TaskId(name, subtask) for name, stage in self.stages.items() for subtask in range(stage.parallelism)]
 
+    @property
+    def key(self) -> str:
+        """What the job's rows are found by, in places that several jobs share: never a name that a user chose, but
+        in a task that stands alone."""
+        return self.uuid or self.name
+
     def committer(self, operator: str) -> Committer:
         """The committer of a sink."""
-        return self.sinks[operator][1].committer(self.name)
+        return self.sinks[operator][1].committer(self.key)
 
     def check(self, resuming: bool = False) -> None:
         """Ask every sink whether it can be written. Raises ConfigurationError that names the sink."""
@@ -193,7 +203,7 @@ class JobPlan:
         places: dict[str, str] = {}
         for id, (_, config) in self.sinks.items():
             try:
-                config.check(self.name, resuming)
+                config.check(self.key, resuming)
             except PenstockError as error:
                 raise error.at(id) from error
             place = config.place

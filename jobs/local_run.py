@@ -8,7 +8,7 @@ is imported.
 from __future__ import annotations
 
 import os
-import uuid
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -19,31 +19,30 @@ import pyarrow as pa
 
 from ..actors.at_exit import AtExit
 from ..actors.audit import Audit, audit_job
+from ..actors.beginning import begin_in
 from ..actors.cleaning import clean_outputs
 from ..actors.coordinator_files import CoordinatorFiles
-from ..actors.coordinator_host import CoordinatorHost
+from ..actors.coordinator_host import CoordinatorHost, coordinator_of
 from ..actors.feed.hosting import HostedFeeds, feed_handle
 from ..actors.feed.link import local_route
 from ..actors.feed.reader import FeedHandle
-from ..actors.feed.rewinding import rewind_to_model
 from ..actors.handing_over import hand_over
 from ..actors.interrupts import tell_interrupts_briefly
 from ..actors.job_face import JobFace, cannot_be_asked
 from ..actors.messages import Arrived, Deployment, Order, Ordered, ProcessMessage, Versioned
-from ..actors.origin import Claim, find_start
-from ..actors.resuming import Place, Resume, check_resume, place_in, temporary_place
+from ..actors.origin import Claim
+from ..actors.resuming import Place, Resume, place_in, temporary_place
 from ..actors.settings import Checkpoints
 from ..actors.snapshots import SnapshotFiles
 from ..actors.storage.opening import open_store
 from ..actors.task_files import TaskFiles
 from ..actors.task_host import TaskHost
-from ..actors.translate import error_of, execution_graph, neighbours_of
+from ..actors.translate import error_of, neighbours_of
 from ..actors.transport.protocol import BrokenLink
 from ..actors.waiting import wait_for_status
 from ..actors.waiting_chain import Standing, chain_of_waiting
 from ..coordinator.commands import Command, DeployTask
 from ..coordinator.events import Event, TaskFailed, TaskLost
-from ..coordinator.machine import Coordinator
 from ..coordinator.restoring import Snapshot
 from ..coordinator.statistics import JobStatus, Overview
 from ..coordinator.window_reports import WindowReport
@@ -78,6 +77,7 @@ def run_local(
     claim: Claim = "no_claim",
     allow_changes: bool = False,
     resume_model: str | None = None,
+    take_over: bool = False,
 ) -> LocalJob:
     """Start ``flow`` in this process and return its :class:`LocalJob`.
 
@@ -92,17 +92,21 @@ def run_local(
     plan = with_alignment(plan, place.alignment_timeout)
     scheduler: PoolScheduler | None = None
     try:
-        if resume_model is not None:
-            rewind_to_model(plan, place.folder, resume_model)
-        goes_on = check_resume(place.folder, plan.name, resume)
-        start = find_start(plan, place.folder, from_snapshot, claim=claim, allow_changes=allow_changes)
-        resuming = goes_on or start is not None
-        plan.check(resuming)
-        if not resuming:
-            COLLECTED.forget(plan.name)
+        begun = begin_in(
+            place.folder,
+            plan,
+            resume=resume,
+            from_snapshot=from_snapshot,
+            claim=claim,
+            allow_changes=allow_changes,
+            resume_model=resume_model,
+            take_over=take_over,
+        )
+        if begun.start is not None:
+            COLLECTED.inherit(begun.plan.uuid, begun.start.manifest.uuid, begun.start.manifest.checkpoint)
         tell_interrupts_briefly()
         scheduler = None if threads == 0 else PoolScheduler(threads)
-        return LocalJob(plan, place, scheduler, start)
+        return LocalJob(begun.plan, place, scheduler, begun.start, take_over=take_over)
     except BaseException:
         if scheduler is not None:
             scheduler.shutdown()
@@ -156,7 +160,13 @@ class LocalJob(JobFace):
     """A job that runs in this process; it offers what ``Job`` offers, and ``result``."""
 
     def __init__(
-        self, plan: JobPlan, place: Place, scheduler: PoolScheduler | None = None, start: Snapshot | None = None
+        self,
+        plan: JobPlan,
+        place: Place,
+        scheduler: PoolScheduler | None = None,
+        start: Snapshot | None = None,
+        *,
+        take_over: bool = False,
     ) -> None:
         self.plan = plan
         self._scheduler = scheduler
@@ -167,13 +177,12 @@ class LocalJob(JobFace):
         self._audit: Audit | None = None
         self._statistics: dict[TaskId, TaskStatistics] = {}
         self._checkpoints = Overview()
-        graph, owner = execution_graph(plan), uuid.uuid4().hex
-        core = Coordinator(plan.name, plan.fingerprint, plan.description, graph, place.settings, owner, start)
+        core = coordinator_of(plan, place.settings, start)
         self._hosts: dict[TaskId, TaskHost] = {}
         snapshots = SnapshotFiles(folder, plan.name)
         self._coordinator = CoordinatorHost(
             core,
-            lambda tell: CoordinatorFiles(plan, open_store(folder), snapshots, tell),
+            lambda tell: CoordinatorFiles(plan, open_store(folder), snapshots, tell, take_over),
             lambda _post: _LocalDrivers(plan, self._hosts),
             validate=os.environ.get("PENSTOCK_VALIDATE") == "1",
             told=self._told,
@@ -281,7 +290,7 @@ class LocalJob(JobFace):
 
     def feed(self, name: str = "feed") -> FeedHandle:
         """The feed that ``stream.feed(batch_size, name=name)`` ends in, for ranks in this process."""
-        return feed_handle(self.plan, name, partial(local_route, self.folder))
+        return feed_handle(self.plan, name, partial(local_route, self.folder, self.plan.key))
 
     def _told(self, status: JobStatus) -> None:
         self._feeds.told(status)
@@ -289,7 +298,7 @@ class LocalJob(JobFace):
     def result(self, name: str) -> pa.Table:
         """The rows that ``stream.collect(name)`` has kept, once the job is over."""
         self.wait()
-        return COLLECTED.read(self.name, name)
+        return COLLECTED.read(self.plan.key, name, self.name)
 
     # ------------------------------------------------------------------ requests and the end
 
@@ -332,6 +341,8 @@ class LocalJob(JobFace):
         for files in self._files:
             files.close()
         clean_outputs(self.plan, self.folder, self.status().generation)
+        if self.status().state == "finished":  # nothing goes on from it: its rows go with this object
+            weakref.finalize(self, COLLECTED.forget, self.plan.key).atexit = False
         self._release()
 
     def __enter__(self) -> Self:

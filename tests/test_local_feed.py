@@ -209,7 +209,7 @@ def test_rank_that_gave_up_before_all_had_come_keeps_no_seat_from_those_that_com
             take(lonely, 1)
         if ends:
             lonely.close()
-    wait_for(lambda: "rank 0, 1, 2 of 3" in DESKS.of("feeding", "feed")._seats.missing)
+    wait_for(lambda: "rank 0, 1, 2 of 3" in DESKS.of(job.plan.key, "feed")._seats.missing)
     others = [job.feed().reader(rank, 3, timeout=60) for rank in range(2)]
     slices = [reader.iter_batches() for reader in others]
     threads = [threading.Thread(target=next, args=(each,)) for each in slices]

@@ -169,7 +169,7 @@ def test_going_back_behind_rows_that_another_sink_has_written_is_refused(start, 
     go_on(job)
     job.checkpoint(60)
     reader.close(0.0)
-    with pytest.raises(ConfigurationError, match=r"files: the output holds .* rows"):
+    with pytest.raises(ConfigurationError, match=r"files: the output folder .* these rows would come twice"):
         start(both(), resume_model="m")
 
 

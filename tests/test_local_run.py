@@ -71,7 +71,7 @@ def test_sequence_behind_a_gather_does_not_depend_on_parallelism(tmp_path, paral
 def test_outputs_of_a_finished_job_hold_nothing_hidden_but_the_marker(tmp_path):
     ps.run_local(sums(tmp_path), parallelism=2, checkpoints=tmp_path / "state").wait()
     hidden = [path.name for path in tmp_path.glob("rows/*") if path.name.startswith(("_", "."))]
-    assert hidden == ["_penstock.json"]
+    assert hidden == ["_penstock"]
 
 
 @pytest.mark.parametrize("again", [1, 2, 4])

@@ -148,13 +148,13 @@ def test_snapshot_older_than_the_output_is_refused(tmp_path):
     job = started(tmp_path)
     saved = job.savepoint(timeout=PATIENCE)
     job.wait(PATIENCE)
-    with pytest.raises(ConfigurationError, match="those since would come twice"):
+    with pytest.raises(ConfigurationError, match="these rows would come twice"):
         ps.run_local(flow(tmp_path / "out"), checkpoints=tmp_path / "b", from_snapshot=saved.path)
 
 
 def test_snapshot_without_the_rows_before_it_is_refused(tmp_path):
     saved = started(tmp_path).stop(timeout=PATIENCE)
-    with pytest.raises(ConfigurationError, match="let the flow write where the snapshot's job wrote"):
+    with pytest.raises(ConfigurationError, match="let the flow write where they are"):
         ps.run_local(flow(tmp_path / "elsewhere"), checkpoints=tmp_path / "b", from_snapshot=saved.path)
 
 
@@ -184,7 +184,9 @@ def test_checkpoint_of_another_folder_is_a_start_and_cannot_be_claimed(tmp_path,
     options = {"checkpoints": every(tmp_path / "b"), "from_snapshot": tmp_path / "a" / "saved"}
     with pytest.raises(ConfigurationError, match="cannot be claimed"):
         ps.run_local(flow(tmp_path / "out"), claim="claim", **options)
-    job = ps.run_local(flow(tmp_path / "out"), **options).wait(PATIENCE)
+    with pytest.raises(ConfigurationError, match="may go on: its log is open"):
+        ps.run_local(flow(tmp_path / "out"), **options)
+    job = ps.run_local(flow(tmp_path / "out"), take_over=True, **options).wait(PATIENCE)
     assert job.status().restored_from is not None
     assert read(tmp_path / "out") == undisturbed
 

@@ -34,7 +34,7 @@ class HostedFeeds:
         ask = partial(report, CheckpointRequested(UNKNOWN_TIME))
         self.desks: dict[str, FeedDesk] = {}
         for feed in plan.feeds if feeds is None else feeds:
-            desk = self.desks[feed] = DESKS.begin(plan.name, feed, ask)
+            desk = self.desks[feed] = DESKS.begin(plan.key, feed, ask, plan.name)
             desk.bindings.bind = partial(self._binder.bind, feed)
             desk.record = DigestFiles(folder, plan.name, feed).record
 

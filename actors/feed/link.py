@@ -62,6 +62,7 @@ class LocalRoute:
     """To a feed of a job that runs in this process, and nowhere else."""
 
     folder: str
+    key: str
     job: str
     feed: str
     process: int
@@ -73,9 +74,9 @@ class LocalRoute:
                 f"the feed {self.feed!r} of job {self.job!r} runs in another process and can be read there alone",
                 "run the job with ps.run, on Ray: its feeds can be read from any process",
             )
-        return LocalLink(DESKS.of(self.job, self.feed))
+        return LocalLink(DESKS.of(self.key, self.feed))
 
 
-def local_route(folder: str, job: str, feed: str) -> LocalRoute:
-    """The route to a feed of this process."""
-    return LocalRoute(folder, job, feed, os.getpid())
+def local_route(folder: str, key: str, job: str, feed: str) -> LocalRoute:
+    """The route to a feed of this process. ``key``: the job's UUID, by which its desk is found."""
+    return LocalRoute(folder, key, job, feed, os.getpid())

@@ -122,6 +122,9 @@ class OperatorContext:
     parallelism: int
     lanes: range
     job: str = ""
+    """The job's UUID."""
+    claim: str = ""
+    """That of the coordinator that ordered the attempt: part of the names of what is not committed yet."""
     output_rows: int = OUTPUT_ROWS
     memory: Memory = field(default_factory=Unlimited)
     background: Background = run_at_once
@@ -249,14 +252,23 @@ class RunningSink(RunningOperator, Protocol):
         ``OperatorContext.write`` up to then is written; further batches may have come since."""
 
 
+@runtime_checkable
+class SettlingSink(Protocol):
+    """What a running sink offers besides, if its state says what it has written: known once everything is flushed."""
+
+    def settle(self, checkpoint: CheckpointId, state: pa.Table | None) -> pa.Table | None:
+        """The state as of the checkpoint's barrier, completed. ``state``: what ``snapshot`` gave then. Called once,
+        right after ``prepare``."""
+
+
 class Committer(Protocol):
     """Makes prepared rows visible. It needs no running sink: after a crash anyone may commit a permit again."""
 
     def commit(self, permit: CommitPermit) -> None:
         """Make the permit's committables visible. Idempotent; raises StorageError if it cannot."""
 
-    def clean(self, keep: Sequence[Committable]) -> None:
-        """Remove what abandoned attempts left behind, except what ``keep`` refers to."""
+    def clean(self, keep: Sequence[Committable], claims: Sequence[str] = ()) -> None:
+        """Remove what abandoned attempts of these claims left behind, except what ``keep`` refers to."""
 
 
 @runtime_checkable
@@ -297,16 +309,17 @@ class SinkConfig(OperatorConfig, Protocol):
         """Where the rows go, if no other sink may write there; else ""."""
 
     def check(self, job: str, resuming: bool = False) -> None:
-        """Before the job starts: raise ConfigurationError if the place cannot be written or belongs to others.
+        """Before the job starts: raise ConfigurationError if the place cannot be written or holds others' rows.
 
-        ``resuming``: the job goes on from a checkpoint, so rows of its own are no surprise.
+        ``job``: its UUID. ``resuming``: it goes on from a checkpoint, so rows of its own are no surprise.
         """
 
     def visible_rows(self, job: str) -> int | None:
-        """How many rows of this sink a reader finds now; None if the sink cannot tell them from those of others."""
+        """How many rows of this sink a reader finds now, in the job with this UUID; None if the sink cannot tell them
+        from those of others."""
 
     def committer(self, job: str) -> Committer:
-        """The committer for this sink's committables."""
+        """The committer for this sink's committables, in the job with this UUID."""
 
 
 class Stateless:

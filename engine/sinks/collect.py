@@ -37,7 +37,7 @@ class _Rows:
 
 
 class CollectedRows:
-    """What the collect sinks of one process hold, by job and name. Safe to use from several threads."""
+    """What the collect sinks of one process hold, by the UUID of the job and their name. For several threads."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], _Rows] = {}
@@ -67,13 +67,13 @@ class CollectedRows:
             if (rows := self._rows.get((job, name))) is not None:
                 rows.prepared = {key: batches for key, batches in rows.prepared.items() if key in keep}
 
-    def read(self, job: str, name: str) -> pa.Table:
-        """The committed rows so far, in the order of their tags."""
+    def read(self, job: str, name: str, called: str = "") -> pa.Table:
+        """The committed rows so far, in the order of their tags. ``called``: what people know the job as."""
         with self._lock:
             if (rows := self._rows.get((job, name))) is None:
                 known = sorted(each for owner, each in self._rows if owner == job)
                 raise ConfigurationError(
-                    f"job {job!r} has collected nothing under {name!r} in this process",
+                    f"job {called or job!r} has collected nothing under {name!r} in this process",
                     f"it has: {', '.join(known) or 'nothing'}",
                 )
             # the checkpoint before the sequence: numbers may start again after a restore within a round
@@ -85,6 +85,16 @@ class CollectedRows:
             schema = rows.schema
         return pa.Table.from_batches([records for _, records in sorted(found, key=lambda each: each[0])], schema)
 
+    def inherit(self, job: str, ancestor: str, cut: CheckpointId) -> None:
+        """A job starts from a snapshot of another one of this process: rows up to the cut are its own, too."""
+        with self._lock:
+            for (owner, name), rows in list(self._rows.items()):
+                if owner == ancestor and (job, name) not in self._rows:
+                    upto = (cut.generation, cut.number)
+                    visible = {key: each for key, each in rows.visible.items() if key[2:] <= upto}
+                    prepared = {key: each for key, each in rows.prepared.items() if key[2:] <= upto}
+                    self._rows[job, name] = _Rows(rows.schema, prepared, visible)
+
     def forget(self, job: str) -> None:
         """Drop everything of the job."""
         with self._lock:
@@ -92,7 +102,7 @@ class CollectedRows:
 
 
 COLLECTED = CollectedRows()
-"""The rows of this process: sinks and committers of one job find each other here, by the job's name."""
+"""The rows of this process: sinks and committers of one job find each other here, by the job's UUID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +192,7 @@ class CollectCommitter:
                     "the process that held them has ended: collect in one process only, or write files",
                 )
 
-    def clean(self, keep: Sequence[Committable]) -> None:
+    def clean(self, keep: Sequence[Committable], claims: Sequence[str] = ()) -> None:
         COLLECTED.clean(self.job, self.name, {_key(each) for each in keep})
 
 

@@ -116,7 +116,7 @@ class NothingToCommit:
     def commit(self, permit: CommitPermit) -> None:
         """Nothing is ever prepared."""
 
-    def clean(self, keep: Sequence[Committable]) -> None:
+    def clean(self, keep: Sequence[Committable], claims: Sequence[str] = ()) -> None:
         """Nothing is left behind."""
 
 

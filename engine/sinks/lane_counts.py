@@ -22,6 +22,11 @@ class LaneCounts:
             for lane, rows in zip(restored[LANE].to_pylist(), restored["rows"].to_pylist(), strict=True):
                 self.add(lane, rows)
 
+    @staticmethod
+    def empty_at(lane: int) -> pa.Table:
+        """The counts of a sink that had no rows, for what else its state says."""
+        return pa.table([[lane], [0]], schema=_SCHEMA)
+
     def add(self, lane: int, rows: int) -> None:
         """Count ``rows`` more."""
         self._rows[lane] = self._rows.get(lane, 0) + rows

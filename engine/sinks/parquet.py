@@ -1,10 +1,6 @@
 """A sink that writes a folder of Parquet files, each row exactly once.
 
-How the two phases look on storage::
-
-    out/part-<operator>-<subtask>-<checkpoint>-<n>.parquet    committed: the data set
-    out/_staging/<job>/<operator>-<subtask>-<attempt>-<n>.parquet    prepared or being written: hidden
-    out/_penstock.json                                         whose folder this is: hidden
+How the two phases look on storage, and whose a folder is, stands in ``output_folder``.
 
 Rules:
 
@@ -12,33 +8,29 @@ Rules:
    folder sees committed files only, at any moment.
 2. A committed file's name is fixed when it is prepared and stands in the committable; committing again changes
    nothing.
-3. A folder is used by one sink of one job, marked by ``_penstock.json``, unless the mode is "append". Data that were
-   there before are never touched.
+3. A folder is used by one sink of one job, unless the mode is "append". Data that were there before are never touched.
 4. The folder of a job that ends without a single row holds one file without rows, so that readers find the schema.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
 from pyarrow import fs, parquet
 
-from ..errors import ConfigurationError, FlowError
+from ..errors import ConfigurationError, FlowError, StorageError
 from ..operators.protocol import OperatorContext
-from ..sources.files import absolute, is_hidden, resolve, storage_error
+from ..sources.files import absolute, resolve, storage_error
+from .output_folder import Mode, OutputFolder
 from .parquet_committer import ParquetCommitter
 from .parquet_writer import BUFFER_BYTES, RunningParquetSink
 
 CODECS = ("zstd", "snappy", "lz4", "gzip", "brotli", "none")
-MARKER = "_penstock.json"
-FORMAT = 1
-"""Version of the marker's form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +97,6 @@ class ParquetSink:
         self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
     ) -> RunningParquetSink:
         filesystem, folder = resolve(str(self.path))
-        self._claim(filesystem, folder, context)
-        # two jobs that append to one folder may number their checkpoints alike
-        suffix = "" if self.mode == "new" else f"-{uuid.uuid4().hex[:8]}"
         return RunningParquetSink(
             filesystem,
             folder,
@@ -117,24 +106,38 @@ class ParquetSink:
             rows_per_file=self.rows_per_file,
             row_group_rows=self.row_group_rows,
             compression=self.compression,
-            suffix=suffix,
         )
 
     def committer(self, job: str) -> ParquetCommitter:
         filesystem, folder = resolve(str(self.path))
-        return ParquetCommitter(filesystem, folder, job)
+        return ParquetCommitter(OutputFolder(filesystem, folder), job, self.output_mode)
+
+    @property
+    def output_mode(self) -> Mode:
+        """Whether the folder is one job's, or several jobs add to it."""
+        return "exclusive" if self.mode == "new" else "append"
+
+    @property
+    def output(self) -> OutputFolder:
+        """The folder, for those who take it over and compare it with the log."""
+        return OutputFolder(*resolve(str(self.path)))
 
     def visible_rows(self, job: str) -> int | None:
-        """The rows of the folder's data files, by their footers; None in a folder that is shared (mode "append")."""
-        if self.mode == "append":
-            return None
-        filesystem, folder = resolve(str(self.path))
-        found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-        files = [each.path for each in found if each.type == fs.FileType.File and not is_hidden(each.base_name)]
-        return sum(int(parquet.read_metadata(path, filesystem=filesystem).num_rows) for path in files)
+        """The rows of the job's files, by their footers, and of those whose snapshots it goes on from."""
+        output = self.output
+        parts, _ = output.parts(output.lineage_of(job))
+        rows = 0
+        for part in parts:
+            path = f"{output.folder}/{part.name}"
+            try:
+                rows += int(parquet.read_metadata(path, filesystem=output.filesystem).num_rows)
+            except (OSError, pa.ArrowInvalid) as error:
+                remedy = "restore the file from a copy; the job counts what it has written and will not go on without"
+                raise StorageError(f"the committed file {path} cannot be read: {error}", remedy) from error
+        return rows
 
     def check(self, job: str, resuming: bool = False) -> None:
-        """Make the folder, try to write into it, and see whose data it holds.
+        """Make the folder, try to write into it, and see whether it holds data.
 
         ``resuming``: the job goes on from a checkpoint, so files of its own are no surprise. Otherwise they are an
         earlier run's, even if that job had the same name.
@@ -148,59 +151,20 @@ class ParquetSink:
             with filesystem.open_output_stream(probe) as stream:
                 stream.write(b"x")
             filesystem.delete_file(probe)
-            if self.mode == "new":
-                self._check_owner(filesystem, folder, job, resuming)
         except OSError as error:
             told = storage_error("write into the output folder", str(self.path), error)
             raise ConfigurationError(told.message, "make the folder writable, or choose another one") from error
+        self.output.refuse_former_marker()
+        if self.mode == "new" and not resuming:
+            self._refuse_data()
 
-    def _check_owner(self, filesystem: fs.FileSystem, folder: str, job: str, resuming: bool) -> None:
-        owner = read_marker(filesystem, folder)
-        found = filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
-        names = (each.path.removeprefix(folder.rstrip("/") + "/") for each in found if each.type == fs.FileType.File)
-        data = sorted(name for name in names if not is_hidden(name))
-        mine = owner is not None and owner["job"] == job
-        if (resuming and mine) or (not data and (owner is None or mine)):
+    def _refuse_data(self) -> None:
+        data = self.output.data_files()
+        if not data:
             return
-        whose = f"belongs to job {owner['job']!r} and " if owner is not None and not mine else ""
-        held = f"already holds {len(data)} data files ({data[0]} is one)" if data else "has no data yet"
+        _, owner = self.output.owner()
+        whose = f"belongs to job {owner.job!r} and " if owner is not None and owner.job else ""
         raise ConfigurationError(
-            f"the output folder {self.path} {whose}{held}",
+            f"the output folder {self.path} {whose}already holds {len(data)} data files ({data[0][0]} is one)",
             'choose another folder, remove this one, or add to what it holds with mode="append"',
         )
-
-    def _claim(self, filesystem: fs.FileSystem, folder: str, context: OperatorContext) -> None:
-        """Mark the folder as this sink's, or find that it is. A folder to append to is nobody's."""
-        if self.mode == "append":
-            return
-        mine = {"format": FORMAT, "job": context.job, "operator": context.operator}
-        try:
-            if (owner := read_marker(filesystem, folder)) is None:
-                filesystem.create_dir(folder, recursive=True)
-                # written aside and renamed: another subtask may be reading it
-                aside = f"{folder}/{MARKER}.{uuid.uuid4().hex}"
-                with filesystem.open_output_stream(aside) as stream:
-                    stream.write(json.dumps(mine).encode())
-                filesystem.move(aside, f"{folder}/{MARKER}")
-                owner = mine
-        except OSError as error:
-            raise storage_error("write into the output folder", str(self.path), error) from error
-        if (owner["job"], owner["operator"]) != (context.job, context.operator):
-            raise ConfigurationError(
-                f"the output folder {self.path} belongs to sink {owner['operator']!r} of job {owner['job']!r}",
-                'give each sink its own folder, or use mode="append"',
-            )
-
-
-def read_marker(filesystem: fs.FileSystem, folder: str) -> dict[str, Any] | None:
-    """What ``_penstock.json`` says, or None if there is none."""
-    path = f"{folder}/{MARKER}"
-    if filesystem.get_file_info(path).type != fs.FileType.File:
-        return None
-    with filesystem.open_input_stream(path) as stream:
-        data = stream.read()
-    try:
-        marker = json.loads(data)
-        return {"job": str(marker["job"]), "operator": str(marker["operator"])}
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f"{path} is not a marker of Penstock", "choose another output folder") from error

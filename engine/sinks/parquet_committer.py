@@ -4,69 +4,124 @@ Rules:
 
 1. A file appears whole or not at all: by a rename where the file system has an atomic one (local, HDFS), by a copy
    on object stores, where an object is visible only when it is complete.
-2. A data file that is there already was committed before: its name belongs to one committable alone. The committable
-   states the size, so that a copy broken off on some other file system is told from a whole one.
-3. Committables come from storage, so their paths are checked to lie inside the folder.
-4. ``clean`` is for moments when no task of the sink writes: before a job starts and after it has ended.
+2. A data file that is there already was committed before if its content has the digest that the committable states.
+   Anything else there is an error, and stays: locally a file appears by a link, which fails if the name is taken.
+3. Before each commit the folder must still be ours (``CommitPermit.by``), and an exclusive one must hold no file of
+   anybody else.
+4. Committables come from storage, so their paths are checked to lie inside the folder.
+5. ``clean`` is for moments when no task of the sink writes: before a job starts and after it has ended. It touches
+   only what was staged under the job's own UUID, by claims in its own log.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from pyarrow import fs
 
-from ..errors import StorageError
-from ..identity import CommitPermit, Committable
-from ..sources.files import is_local, safe_name, storage_error, sync
-from .parquet_writer import STAGING, remove
+from ..checksums import digest_of
+from ..errors import ConfigurationError, StorageError
+from ..identity import CommitPermit, Committable, JobIdentity
+from ..sources.files import appear, is_local, safe_name, storage_error, sync
+from .output_folder import OWNERS, Mode, OutputFolder, append_prefix, part_of
+from .parquet_writer import STAGING, UNCLAIMED, remove
 
-_ATOMIC_RENAME = {"local", "hdfs"}
+_ATOMIC_RENAME = {"hdfs"}
+_PIECE = 1 << 20
 
 
 class ParquetCommitter:
     """Commits the committables of one sink of ``job``. Holds no state of its own."""
 
-    def __init__(self, filesystem: fs.FileSystem, folder: str, job: str) -> None:
-        self._filesystem = filesystem
-        self._folder = folder
+    def __init__(self, output: OutputFolder, job: str, mode: Mode) -> None:
+        self._output, self._mode = output, mode
+        self._filesystem = output.filesystem
+        self._folder = output.folder
         self._staging = f"{STAGING}/{safe_name(job)}"
 
     def commit(self, permit: CommitPermit) -> None:
         """Make the files of the permit visible; those that are visible already stay as they are."""
         files = [file for each in permit.committables for file in each.payload["files"]]
         try:
+            if files and permit.by is not None:
+                self._check_owner(permit.by)
             for file in files:
-                self._publish(self._inside(file["staged"]), self._inside(file["final"]), int(file["bytes"]))
+                self._publish(self._inside(file["staged"]), self._inside(file["final"]), file)
             if files and is_local(self._filesystem):
                 sync(self._folder)
         except OSError as error:
             raise storage_error("commit files in", self._folder, error) from error
 
-    def _publish(self, staged: str, final: str, size: int) -> None:
-        here, there = self._filesystem.get_file_info([staged, final])
-        if there.type == fs.FileType.File and there.size == size:
-            remove(self._filesystem, staged)
-            return
-        if here.type != fs.FileType.File:
-            # another committer of the same permit may have been faster
-            if self._filesystem.get_file_info(final).size != size:
-                raise self._lost(staged, final)
-        elif self._filesystem.type_name not in _ATOMIC_RENAME:
-            self._filesystem.copy_file(staged, final)
-            remove(self._filesystem, staged)
-        elif there.type != fs.FileType.NotFound:
-            raise StorageError(
-                f"{final} is there, but is not the file that {staged} should become",
-                "keep other programs out of the output folder: move that file away and start the job again",
+    def _check_owner(self, identity: JobIdentity) -> None:
+        """Rule 3."""
+        prefix = OWNERS if self._mode == "exclusive" else append_prefix(identity.lineage[0])
+        _, owner = self._output.newest(prefix)
+        if owner is None or not owner.is_of(identity):
+            whose = "nobody" if owner is None else f"generation {owner.generation} of job {owner.job!r} ({owner.uuid})"
+            raise ConfigurationError(
+                f"the output folder {self._folder} belongs to {whose} now: it was taken over while this job wrote",
+                "let one job at a time write there; what this one has not committed stays in its checkpoints",
             )
+        if self._mode == "exclusive":
+            _, foreign = self._output.parts(identity.lineage)
+            if foreign:
+                raise ConfigurationError(
+                    f"the output folder {self._folder} holds {len(foreign)} files that are not this job's: "
+                    f"{foreign[0]} is one",
+                    "move them away and start the job again: it goes on from its last checkpoint; several writers "
+                    'need mode="append"',
+                )
+
+    def _publish(self, staged: str, final: str, file: Mapping[str, Any]) -> None:
+        here, there = self._filesystem.get_file_info([staged, final])
+        if there.type == fs.FileType.NotFound and here.type == fs.FileType.File:
+            self._appear(staged, final)
+            if self._filesystem.get_file_info(final).size != int(file["bytes"]):
+                raise self._lost(staged, final)
+        elif there.type == fs.FileType.NotFound and self._is_retired(file["final"]):
+            return
+        elif not self._is_committed(final, file):
+            if there.type == here.type == fs.FileType.File and self._copies:
+                self._filesystem.copy_file(staged, final)  # a copy that was broken off: nobody else has this name
+            elif there.type == fs.FileType.NotFound:
+                raise self._lost(staged, final)
+            else:
+                raise StorageError(
+                    f"{final} is there, but is not the file that {staged} should become",
+                    "keep other programs out of the output folder: move that file away and start the job again",
+                )
+        remove(self._filesystem, staged)
+
+    @property
+    def _copies(self) -> bool:
+        return not is_local(self._filesystem) and self._filesystem.type_name not in _ATOMIC_RENAME
+
+    def _is_retired(self, name: str) -> bool:
+        """Whether the file was committed, and may have been taken away since."""
+        part = part_of(name, 0)
+        retired = None if part is None else self._output.retired(self._output.lineage_of(part.uuid))
+        return retired is not None and retired.covers(name)
+
+    def _appear(self, staged: str, final: str) -> None:
+        if is_local(self._filesystem):
+            with suppress(FileNotFoundError, FileExistsError):  # another committer of the permit was faster
+                appear(staged, final)
+        elif self._copies:
+            self._filesystem.copy_file(staged, final)
         else:
             with suppress(FileNotFoundError):
                 self._filesystem.move(staged, final)
-            if self._filesystem.get_file_info(final).size != size:
-                raise self._lost(staged, final)
+
+    def _is_committed(self, final: str, file: Mapping[str, Any]) -> bool:
+        """Whether the file is there, with the content that was prepared."""
+        info = self._filesystem.get_file_info(final)
+        if info.type != fs.FileType.File or info.size != int(file["bytes"]):
+            return False
+        with self._filesystem.open_input_stream(final) as stream:
+            return bool(digest_of(iter(lambda: stream.read(_PIECE), b"")) == file["digest"])
 
     def _lost(self, staged: str, final: str) -> StorageError:
         return StorageError(
@@ -74,30 +129,35 @@ class ParquetCommitter:
             "something else removed it; start over with an empty output folder and an empty checkpoint folder",
         )
 
-    def clean(self, keep: Sequence[Committable]) -> None:
-        """Remove the job's staged files that ``keep`` does not name, and the staging folder once it is empty."""
+    def clean(self, keep: Sequence[Committable], claims: Sequence[str] = ()) -> None:
+        """Remove what the claims have staged and ``keep`` does not name, and the folders that are empty then."""
         kept = {self._inside(file["staged"]) for each in keep for file in each.payload["files"]}
         staging = f"{self._folder}/{self._staging}"
         try:
-            found = self._filesystem.get_file_info(fs.FileSelector(staging, allow_not_found=True))
-            left = [each.path for each in found if each.path not in kept]
-            for path in left:
-                self._filesystem.delete_file(path)
-            if len(left) == len(found):
-                self._remove_staging(staging)
+            for claim in claims or (UNCLAIMED,):
+                self._clean_claim(f"{staging}/{safe_name(claim)}", kept)
+            for folder in (staging, os.path.dirname(staging)):
+                self._remove_empty(folder)
         except OSError as error:
             raise storage_error("remove abandoned files from", staging, error) from error
 
-    def _remove_staging(self, staging: str) -> None:
-        if not is_local(self._filesystem):
-            # on object stores an empty folder is nothing, or one marker object of this job's own
-            if self._filesystem.get_file_info(staging).type == fs.FileType.Directory:
-                self._filesystem.delete_dir(staging)
-            return
-        for folder in (staging, os.path.dirname(staging)):
-            # another job's files may be staged beside ours
-            with suppress(OSError):
+    def _clean_claim(self, folder: str, kept: Collection[str]) -> None:
+        found = self._filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        left = [each.path for each in found if each.path not in kept]
+        for path in left:
+            self._filesystem.delete_file(path)
+        if len(left) == len(found):
+            self._remove_empty(folder)
+
+    def _remove_empty(self, folder: str) -> None:
+        if is_local(self._filesystem):
+            with suppress(OSError):  # another job's files may be staged beside ours
                 os.rmdir(folder)
+        elif self._staging in folder:
+            # on object stores an empty folder is nothing, or one marker object of this job's own
+            found = self._filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+            if not found and self._filesystem.get_file_info(folder).type == fs.FileType.Directory:
+                self._filesystem.delete_dir(folder)
 
     def _inside(self, name: str) -> str:
         if name.startswith("/") or ".." in name.split("/"):

@@ -2,32 +2,43 @@
 
 Rules:
 
-1. A staged file's name carries the attempt, so no attempt ever writes into a file of another.
+1. A staged file's name carries the job's UUID, its coordinator's claim and the attempt, so nobody ever writes into a
+   file of another.
 2. Encoding, writing and closing happen on another thread (``OperatorContext.write``), in the order of the rows.
    ``prepare`` comes after the files are closed and safe from a power cut. It gives no committable if there were no
    rows, except at the end of a flow without any (rule 4 of the sink).
-3. After an error the sink is broken: rows that did not reach a file are lost with it, so every later call fails the
+3. The totals of all files that were closed up to a checkpoint's barrier are part of its state (``settle``): whoever
+   resumes compares them with what is there.
+4. After an error the sink is broken: rows that did not reach a file are lost with it, so every later call fails the
    same way, and the attempt must be replaced. What it had not prepared is removed.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import astuple
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs, parquet
 
+from ..checksums import running_digest
 from ..elements import Batch
 from ..errors import StorageError
 from ..identity import CheckpointId, Committable
 from ..operators.protocol import OperatorContext, Output, Stateless
 from ..sources.files import make_durable, safe_name, storage_error
 from .lane_counts import LaneCounts
+from .output_folder import MODULUS, Totals, part_name
 from .parquet_encoding import dictionary_columns
 
 STAGING = "_staging"
+UNCLAIMED = "unclaimed"
+"""Where the attempts of a task stage that no coordinator ordered."""
+TOTALS = ("files", "file_bytes", "file_names")
+"""Columns of the state: a subtask's :class:`Totals`, in the row of one of its lanes."""
+_KINDS = (pa.int64(), pa.int64(), pa.uint64())
 BUFFER_BYTES = 64 * 1024 * 1024
 """A row group is written at this size even if it has few rows: wide rows must not fill the memory."""
 
@@ -49,6 +60,7 @@ class StagedFile:
         self._pending_bytes = 0
         self._compression = compression
         self._stream = filesystem.open_output_stream(path)
+        self._digested = _Digested(self._stream)
         #: None until the first rows are known, which decide about dictionaries
         self._writer: parquet.ParquetWriter | None = None
 
@@ -70,18 +82,21 @@ class StagedFile:
         """The writer; if there is none yet, one for a file that begins with these rows."""
         if self._writer is None:
             self._writer = parquet.ParquetWriter(
-                self._stream, self._schema, compression=self._compression, use_dictionary=dictionary_columns(table)
+                pa.PythonFile(self._digested, mode="w"),
+                self._schema,
+                compression=self._compression,
+                use_dictionary=dictionary_columns(table),
             )
         return self._writer
 
-    def close(self) -> int:
-        """Write what is left and return the file's size, once it is safe."""
+    def close(self) -> tuple[int, str]:
+        """Write what is left; the file's size and digest, once it is safe."""
         if self._pending:
             self._flush()
         self._begun(self._schema.empty_table()).close()
         self._stream.close()
         make_durable(self._filesystem, self.path)
-        return int(self._filesystem.get_file_info(self.path).size)
+        return self._digested.bytes, self._digested.state.hexdigest()
 
     def abandon(self) -> None:
         """Close without finishing and remove the file, as far as a broken storage lets us."""
@@ -92,6 +107,27 @@ class StagedFile:
         with suppress(OSError):
             self._stream.close()
         remove(self._filesystem, self.path)
+
+
+class _Digested:
+    """A stream that is written through, and what the digest of its bytes is. It is what pyarrow wants of a file."""
+
+    closed = False
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        self._stream = stream
+        self.state = running_digest()
+        self.bytes = 0
+
+    def write(self, data: bytes) -> int:
+        self._stream.write(data)
+        self.state.update(data)
+        self.bytes += len(data)
+        return len(data)
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def remove(filesystem: fs.FileSystem, path: str) -> None:
@@ -114,7 +150,6 @@ class RunningParquetSink(Stateless):
         rows_per_file: int,
         row_group_rows: int,
         compression: str,
-        suffix: str,
     ) -> None:
         self._filesystem = filesystem
         self._folder = folder
@@ -123,8 +158,11 @@ class RunningParquetSink(Stateless):
         self._rows_per_file = rows_per_file
         self._row_group_rows = row_group_rows
         self._compression = compression
-        self._suffix = suffix
         self._counts = LaneCounts(restored)
+        #: of all files that were closed for a barrier since the job began
+        self._totals = restored_totals(restored)
+        #: the same as of the barrier, for checkpoints that have not been prepared yet
+        self._settled: dict[CheckpointId, Totals] = {}
         #: the flow has ended and rows are complete
         self._finished = False
         # what follows belongs to whoever writes, one at a time
@@ -174,6 +212,10 @@ class RunningParquetSink(Stateless):
                 self._roll()
         except OSError as error:
             raise self._break(error) from error
+        for number, file in enumerate(self._closed):
+            file["final"] = self._final_name(checkpoint, number)
+            self._totals = self._totals.add(file["final"], file["bytes"])
+        self._settled[checkpoint] = self._totals
         self._flushed[checkpoint], self._closed = self._closed, []
 
     def prepare(self, checkpoint: CheckpointId) -> list[Committable]:
@@ -181,12 +223,22 @@ class RunningParquetSink(Stateless):
         files = self._flushed.pop(checkpoint)
         if not files:
             return []
-        for number, file in enumerate(files):
-            file["final"] = self._final_name(checkpoint, number)
         return [Committable(self._context.operator, sum(file["rows"] for file in files), {"files": files})]
 
     def snapshot(self) -> pa.Table | None:
         return self._counts.snapshot()
+
+    def settle(self, checkpoint: CheckpointId, state: pa.Table | None) -> pa.Table | None:
+        """The state as of the checkpoint's barrier, with the totals of the files up to it."""
+        totals = self._settled.pop(checkpoint)
+        if state is None and not totals.files:
+            return None
+        if state is None:
+            state = LaneCounts.empty_at(self._context.lanes.start)
+        for name, value, kind in zip(TOTALS, astuple(totals), _KINDS, strict=True):
+            # one of the lanes carries them, to whoever has it next
+            state = state.append_column(name, pa.array([value, *[0] * (state.num_rows - 1)], kind))
+        return state
 
     def close(self) -> None:
         if self._open is not None:
@@ -214,19 +266,24 @@ class RunningParquetSink(Stateless):
     def _roll(self) -> None:
         """Close the open file; it waits for the next checkpoint."""
         assert self._open is not None
-        size = self._open.close()
+        size, content = self._open.close()
         staged = self._open.path.removeprefix(f"{self._folder}/")
-        self._closed.append({"staged": staged, "rows": self._open.rows, "bytes": size})
+        self._closed.append({"staged": staged, "rows": self._open.rows, "bytes": size, "digest": content})
         self._open = None
 
     def _staged_name(self, number: int) -> str:
         context = self._context
         name = f"{safe_name(context.operator)}-{context.task.subtask:05d}-{context.attempt}-{number:05d}.parquet"
-        return f"{STAGING}/{safe_name(context.job)}/{name}"
+        return f"{STAGING}/{safe_name(context.job)}/{safe_name(context.claim or UNCLAIMED)}/{name}"
 
     def _final_name(self, checkpoint: CheckpointId, number: int) -> str:
-        # padded, so that the order of names is the order of checkpoints
-        cut = f"{checkpoint.generation:04d}.{checkpoint.number:06d}"
         context = self._context
-        name = f"part-{safe_name(context.operator)}-{context.task.subtask:05d}-{cut}-{number:05d}"
-        return f"{name}{self._suffix}.parquet"
+        return part_name(context.operator, context.task.subtask, checkpoint, number, context.job)
+
+
+def restored_totals(state: pa.Table | None) -> Totals:
+    """What the lanes carry of the totals."""
+    if state is None or TOTALS[0] not in state.column_names:
+        return Totals()
+    files, size, names = (sum(state[name].to_pylist()) for name in TOTALS)
+    return Totals(files, size, names % MODULUS)

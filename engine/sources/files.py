@@ -37,6 +37,8 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS}
 _WRONG_FILE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, pa.ArrowSerializationError)
 _LONGEST_NAME = 80
+NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK}
+"""What a file system says that has no links."""
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
@@ -117,6 +119,17 @@ def sync(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def appear(aside: str, path: str) -> None:
+    """Let the local file ``aside`` have the name ``path``, by a link, which fails if the name is taken; where the file
+    system has no links, by a rename. ``aside`` may stay."""
+    try:
+        os.link(aside, path)
+    except OSError as error:
+        if isinstance(error, FileExistsError) or error.errno not in NO_LINKS:
+            raise
+        os.rename(aside, path)
 
 
 @dataclass(frozen=True, slots=True)

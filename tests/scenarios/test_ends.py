@@ -112,7 +112,7 @@ def check(household: Household, tmp_path: Path, address: str, *ways: str) -> Non
     assert household.wait_gone(PATIENCE) == []
     assert list(temporary.iterdir()) == []
     for way in ways:
-        kept = {each.name for each in (out / way).iterdir()} - {"_penstock.json"}
+        kept = {each.name for each in (out / way).iterdir()} - {"_penstock"}
         assert all(name.endswith(".parquet") and name[0] not in "._" for name in kept), (way, kept)
         assert bool(kept) == (way == "success"), (way, kept)
 

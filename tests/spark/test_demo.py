@@ -70,7 +70,7 @@ def test_demo_leaves_no_process_behind(demo: Demo) -> None:
 
 def test_demo_leaves_nothing_hidden_in_its_outputs_but_the_markers(demo: Demo) -> None:
     hidden = sorted(path.relative_to(demo.output) for path in demo.output.glob("*/[_.]*"))
-    assert [str(path) for path in hidden] == ["daily/_penstock.json", "features/_penstock.json"]
+    assert [str(path) for path in hidden] == ["daily/_penstock", "features/_penstock"]
 
 
 def test_same_command_again_is_refused_before_anything_is_started(demo: Demo) -> None:

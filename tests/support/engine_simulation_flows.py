@@ -77,7 +77,7 @@ class DiskSink:
             place = committable.payload["place"]
             self.disk.visible[place] = self.disk.prepared[place]
 
-    def clean(self, keep: Sequence[Committable]) -> None:
+    def clean(self, keep: Sequence[Committable], claims: Sequence[str] = ()) -> None:
         """Nothing is removed: a manifest may still land late."""
 
     def visible_rows(self, job: str) -> int | None:

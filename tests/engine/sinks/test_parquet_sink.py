@@ -16,9 +16,10 @@ from penstock.engine.elements import Batch, Tag
 from penstock.engine.errors import ConfigurationError, FlowError, StorageError
 from penstock.engine.identity import Attempt, CheckpointId, CommitPermit, Committable, TaskId
 from penstock.engine.operators.protocol import OperatorContext
+from penstock.engine.sinks.output_folder import OutputFolder, totals_of
 from penstock.engine.sinks.parquet import ParquetSink
 from penstock.engine.sinks.parquet_committer import ParquetCommitter
-from penstock.engine.sinks.parquet_writer import RunningParquetSink
+from penstock.engine.sinks.parquet_writer import RunningParquetSink, restored_totals
 from support.sinks import prepared_by
 from support.small_disk import KINDS, small_disk
 
@@ -32,9 +33,12 @@ class Nowhere:
         raise AssertionError("a sink has no output")
 
 
+def context_of(subtask: int, job: str = JOB, operator: str = "write") -> OperatorContext:
+    return OperatorContext(operator, TaskId("stage", subtask), Attempt(1, 1), 2, range(8), job)
+
+
 def open_sink(config: ParquetSink, subtask: int = 0, job: str = JOB, operator: str = "write") -> RunningParquetSink:
-    context = OperatorContext(operator, TaskId("stage", subtask), Attempt(1, 1), 2, range(8), job)
-    return config.build(context, [SCHEMA], None)
+    return config.build(context_of(subtask, job, operator), [SCHEMA], None)
 
 
 def put(sink: RunningParquetSink, values: range | list[int]) -> None:
@@ -76,11 +80,11 @@ def test_files_are_named_after_operator_subtask_checkpoint_and_number(tmp_path: 
     sink = open_sink(config, subtask=1)
     put(sink, range(6))
     staged = [name for name in names(tmp_path) if name.startswith("_staging")]
-    assert staged == [f"_staging/delays/write-00001-1.1-{number:05d}.parquet" for number in (0, 1)]
+    assert staged == [f"_staging/delays/unclaimed/write-00001-1.1-{number:05d}.parquet" for number in (0, 1)]
     commit(config, SECOND, prepared_by(sink, SECOND))
     config.committer(JOB).clean([])
-    parts = [f"part-write-00001-0001.000002-{number:05d}.parquet" for number in (0, 1)]
-    assert names(tmp_path) == ["_penstock.json", *parts]
+    parts = [f"part-write-00001-0001.000002-{number:05d}-delays.parquet" for number in (0, 1)]
+    assert names(tmp_path) == parts
     assert not (tmp_path / "_staging").exists()
     assert [parquet.read_table(tmp_path / part).num_rows for part in parts] == [4, 2]
 
@@ -120,7 +124,7 @@ def test_close_removes_what_was_not_prepared(tmp_path: Path) -> None:
     sink.close()
     commit(config, FIRST, prepared)
     assert read(tmp_path) == [1, 2, 3]
-    assert not list((tmp_path / "_staging" / JOB).iterdir())
+    assert not list((tmp_path / "_staging" / JOB / "unclaimed").iterdir())
 
 
 # ---------------------------------------------------------------- killed processes
@@ -174,7 +178,7 @@ def test_killed_process_leaves_a_commit_that_can_be_completed(tmp_path: Path, po
     commit(config, FIRST, committables)
     assert sorted(read(tmp_path / "out")) == list(range(5))
     config.committer(JOB).clean([])
-    assert all(name.startswith("part-") or name == "_penstock.json" for name in names(tmp_path / "out"))
+    assert all(name.startswith("part-") for name in names(tmp_path / "out"))
 
 
 # ---------------------------------------------------------------- whose folder it is
@@ -197,41 +201,50 @@ def test_second_run_of_a_job_does_not_mix_with_the_first_ones_output(tmp_path: P
     assert names(tmp_path) == before
 
 
-def test_resuming_job_is_refused_the_folder_of_another_job(tmp_path: Path) -> None:
-    write_once(ParquetSink(tmp_path), [1, 2], job="other")
-    with pytest.raises(ConfigurationError, match="belongs to job 'other' and already holds"):
-        ParquetSink(tmp_path).check(JOB, resuming=True)
-
-
-def test_job_that_died_before_its_first_commit_may_start_afresh(tmp_path: Path) -> None:
-    put(open_sink(ParquetSink(tmp_path)), [1])
-    with pytest.raises(ConfigurationError, match="belongs to job 'delays' and has no data yet"):
-        ParquetSink(tmp_path).check("other")
-    write_once(ParquetSink(tmp_path), [2])
-    assert read(tmp_path) == [2]
-
-
-def test_two_sinks_may_not_share_a_folder(tmp_path: Path) -> None:
-    open_sink(ParquetSink(tmp_path), operator="features")
-    open_sink(ParquetSink(tmp_path), operator="features", subtask=1)
-    with pytest.raises(ConfigurationError, match="belongs to sink 'features' of job 'delays'"):
-        open_sink(ParquetSink(tmp_path), operator="daily")
-    assert ParquetSink(tmp_path).place == str(tmp_path)
-
-
 def test_appending_adds_to_what_is_there_even_for_runs_that_number_alike(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"x": [0]}), tmp_path / "a.parquet")
     config = ParquetSink(tmp_path, mode="append")
-    write_once(config, [1])
-    write_once(config, [2])
+    write_once(config, [1], "monday")
+    write_once(config, [2], "tuesday")
     assert sorted(read(tmp_path)) == [0, 1, 2]
     assert config.place == ""
 
 
-def test_foreign_marker_is_not_taken_for_ours(tmp_path: Path) -> None:
-    (tmp_path / "_penstock.json").write_text("[]")
-    with pytest.raises(ConfigurationError, match="is not a marker of Penstock"):
-        ParquetSink(tmp_path).check(JOB)
+def test_folder_of_a_version_that_knew_jobs_by_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "_penstock.json").write_text('{"format": 1, "job": "delays", "operator": "write"}')
+    for mode in ("new", "append"):
+        with pytest.raises(ConfigurationError, match="has a marker of format 1"):
+            ParquetSink(tmp_path, mode=mode).check(JOB)
+
+
+def test_jobs_that_append_are_counted_each_for_itself(tmp_path: Path) -> None:
+    config = ParquetSink(tmp_path, mode="append")
+    write_once(config, [1], "monday")
+    write_once(config, [2, 3], "tuesday")
+    assert (config.visible_rows("monday"), config.visible_rows("tuesday")) == (1, 2)
+    assert sorted(read(tmp_path)) == [1, 2, 3]
+
+
+def test_state_counts_every_file_that_was_closed_up_to_the_barrier(tmp_path: Path) -> None:
+    config = ParquetSink(tmp_path, rows_per_file=2)
+    sink = open_sink(config)
+    put(sink, [1, 2, 3])
+    state = sink.snapshot()
+    prepared = prepared_by(sink, FIRST)
+    settled = sink.settle(FIRST, state)
+    put(sink, [4])  # the next barrier has not come
+    sink.flush(SECOND)
+    commit(config, FIRST, prepared)
+    folder = config.output
+    parts, foreign = folder.parts([JOB])
+    assert (len(parts), foreign) == (2, [])
+    assert restored_totals(settled) == totals_of(parts)
+    going_on = ParquetSink(tmp_path).build(context_of(1), [SCHEMA], settled)
+    put(going_on, [5])
+    more = prepared_by(going_on, SECOND)
+    now = going_on.settle(SECOND, going_on.snapshot())
+    commit(config, SECOND, more)
+    assert restored_totals(now) == totals_of(folder.parts([JOB])[0])
 
 
 @pytest.mark.parametrize("below", ["file/out", "file"])
@@ -309,7 +322,8 @@ def test_without_atomic_rename_files_are_copied_and_a_broken_copy_is_repaired(tm
     prepared = prepared_by(sink, FIRST)
     (file,) = prepared[0].payload["files"]
     (tmp_path / file["final"]).write_bytes((tmp_path / file["staged"]).read_bytes()[:50])
-    committer = ParquetCommitter(fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), "", JOB)
+    folder = OutputFolder(fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()), "")
+    committer = ParquetCommitter(folder, JOB, "exclusive")
     for _ in range(2):
         committer.commit(CommitPermit(FIRST, tuple(prepared)))
     assert read(tmp_path) == list(range(100))
@@ -338,4 +352,4 @@ def test_full_disk_stops_the_sink_and_leaves_nothing_half_written(tmp_path: Path
         commit(config, FIRST, prepared)
         config.committer(JOB).clean([])
         assert sorted(read(disk / "out")) == list(range(4000))
-        assert len(names(disk / "out")) == 2
+        assert len(names(disk / "out")) == 1

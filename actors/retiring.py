@@ -1,0 +1,70 @@
+"""``retire_output``: lets downstream move or compact files that a job has committed. No Ray, and no job is needed.
+
+A job that goes on compares its outputs with its log. What was retired may be gone then; how much it was is written
+beside the owners of the folder, so what came after it is compared as before.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..coordinator.manifest import LogEntry, Manifest
+from ..coordinator.recovery import identity_in
+from ..engine.errors import ConfigurationError
+from ..engine.identity import CheckpointId
+from ..engine.sinks.output_folder import OWNERS, OutputFolder, Owner, append_prefix
+from ..engine.sources.files import absolute, resolve
+from .audit import state_of
+from .ownership import retire
+from .storage.log import read_log
+from .storage.opening import open_store
+
+
+def retire_output(
+    log: str | os.PathLike[str], output: str | os.PathLike[str], *, up_to: CheckpointId | str | None = None
+) -> list[str]:
+    """Say that the files of a job's output up to a checkpoint may be moved, compacted or deleted; their paths.
+
+    ``log``: the job's folder, ``<checkpoint folder>/<job>``. ``output``: the folder that it writes. ``up_to``: the
+    newest checkpoint whose files may go ("1.12", as ``job.status().latest_completed`` prints it); by default the newest
+    one that is complete. The job may run meanwhile, and goes on without these files.
+
+    Raises ConfigurationError if files are missing now, or are not all visible yet: nothing is retired then.
+    """
+    place = absolute(log).rstrip("/")
+    folder, job = os.path.split(place)
+    entries: list[LogEntry] = read_log(open_store(folder), job) if os.path.isdir(f"{place}/log") else []
+    identity = identity_in(entries)
+    if identity is None:
+        raise ConfigurationError(f"{place} holds no log of a job", "name <checkpoint folder>/<job>")
+    latest = _checkpoint(up_to)
+    manifests = [entry for entry in entries if isinstance(entry, Manifest)]
+    manifest = next((one for one in reversed(manifests) if latest is None or one.checkpoint <= latest), None)
+    if manifest is None:
+        raise ConfigurationError(
+            f"job {job!r} has no completed checkpoint up to {latest}" if latest else f"job {job!r} has no checkpoint",
+            "name a checkpoint that is kept, or a newer one: " + ", ".join(str(one.checkpoint) for one in manifests),
+        )
+    found = OutputFolder(*resolve(absolute(output)))
+    owner = _owner(found, identity.lineage)
+    if owner is None:
+        raise ConfigurationError(f"{found.folder} has no output of job {job!r}", "name the folder that its sink writes")
+    state = state_of(manifest, manifest.root or folder, job, (owner.operator,))
+    return retire(found, owner.operator, manifest, state, identity.lineage)
+
+
+def _owner(output: OutputFolder, lineage: tuple[str, ...]) -> Owner | None:
+    for prefix in (OWNERS, append_prefix(lineage[0])):
+        _, owner = output.newest(prefix)
+        if owner is not None and owner.uuid == lineage[-1]:
+            return owner
+    return None
+
+
+def _checkpoint(up_to: CheckpointId | str | None) -> CheckpointId | None:
+    if up_to is None or isinstance(up_to, CheckpointId):
+        return up_to
+    generation, _, number = str(up_to).partition(".")
+    if not (generation.isdigit() and number.isdigit()):
+        raise ConfigurationError(f"up_to={up_to!r} is no checkpoint", 'give one like "1.12", or leave it out')
+    return CheckpointId(int(generation), int(number))
