@@ -279,7 +279,8 @@ class Checkpointing:
         unaligned = outcome.triggered.mode is SnapshotMode.UNALIGNED
         if self.overtakes:
             barrier = replace(barrier, unaligned=unaligned)
-        found = _Open(Cut(barrier, self.snapshot(), driver.data_ended, unaligned=unaligned))
+        ended = driver.chain.ended(driver.data_ended)
+        found = _Open(Cut(barrier, self.snapshot(), driver.data_ended, ended, unaligned))
         if unaligned:
             self._record(found, passed)
         self._send(found, barrier)
