@@ -52,12 +52,20 @@ class TaskFiles:
         def work() -> None:
             snapshots = SnapshotFiles(command.root, self._plan.name) if command.root else self._snapshots
             try:
-                state = command.state
-                done(Restored(snapshots.read(state), snapshots.read_channels(state)) if state else NOTHING_RESTORED)
+                done(self._restored(command, snapshots))
             except Exception as error:
                 done(as_penstock_error(error))
 
         self._threads.submit(work)
+
+    def _restored(self, command: DeployTask, snapshots: SnapshotFiles) -> Restored:
+        """What the attempt is restored from: of a task that had finished only how far its sources had come."""
+        state = command.state
+        if command.finished:
+            state = tuple(each for each in state if each.operator in self._plan.sources)
+        if not (state or command.ended or command.finished):
+            return NOTHING_RESTORED
+        return Restored(snapshots.read(state), snapshots.read_channels(state), command.ended, command.finished)
 
     def write(self, task: TaskId, attempt: Attempt, checkpoint: CheckpointId, snapshot: TaskSnapshot) -> None:
         """Store a snapshot and tell the coordinator that it is there, or why it is not."""
@@ -65,7 +73,10 @@ class TaskFiles:
         def work() -> None:
             started = time.perf_counter()
             try:
-                state = self._snapshots.write(task, checkpoint, attempt, snapshot.tables, snapshot.channels)
+                tables, channels = snapshot.tables, snapshot.channels
+                # the files of a task that was deployed as finished are carried on by the coordinator
+                carried = snapshot.finished_on_restore
+                state = () if carried else self._snapshots.write(task, checkpoint, attempt, tables, channels)
             except Exception as error:
                 failure = failure_of(as_penstock_error(error))
                 self._report(TaskDeclined(task, attempt, checkpoint, failure, UNKNOWN_TIME))
@@ -81,8 +92,20 @@ class TaskFiles:
                 persisted_bytes=sum(handle.bytes for handle in state if handle.is_channel_file),
                 unaligned=snapshot.unaligned,
             )
-            committables = snapshot.committables
-            self._report(TaskAcked(task, attempt, checkpoint, state, committables, ended, UNKNOWN_TIME, timing))
+            self._report(
+                TaskAcked(
+                    task,
+                    attempt,
+                    checkpoint,
+                    state,
+                    snapshot.committables,
+                    ended,
+                    UNKNOWN_TIME,
+                    timing,
+                    finished_on_restore=carried,
+                    ended=snapshot.ended,
+                )
+            )
 
         self._threads.submit(work)
 

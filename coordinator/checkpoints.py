@@ -184,7 +184,13 @@ class Checkpoints:
             committables = (*record.unsaved, *(c for c in event.committables if c not in record.unsaved))
         had_left = pending.has_left_sources
         result = pending.acknowledge(
-            TaskState(task=record.id, state=event.state, committables=committables, data_ended=event.data_ended)
+            TaskState(
+                task=record.id,
+                state=event.state,
+                committables=committables,
+                data_ended=event.data_ended,
+                ended=event.ended,
+            )
         )
         if result is AckResult.ACCEPTED:
             self._orders.left(pending, record)

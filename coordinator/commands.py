@@ -23,7 +23,16 @@ from typing import TypeAlias
 
 import msgspec
 
-from ..engine.identity import Attempt, BarrierKind, CheckpointId, CommitPermit, JobIdentity, StateHandle, TaskId
+from ..engine.identity import (
+    Attempt,
+    BarrierKind,
+    CheckpointId,
+    CommitPermit,
+    EndedLanes,
+    JobIdentity,
+    StateHandle,
+    TaskId,
+)
 from .events import Failure
 from .kinds import StopMode
 from .manifest import LogEntry, Manifest
@@ -86,12 +95,14 @@ class DeployTask:
     root: str = ""
     """The folder that the handles are relative to; empty: the job's checkpoint folder."""
     finished: bool = False
-    """Every task of the vertex had finished: the operators need not be built. Sources end at once, others pass the end
-    on; the acknowledgement may then say ``finished_on_restore``. Building and ending them as usual is right as well."""
+    """Every task of the vertex had finished: no operator is built. Sources end at once, others pass the end on; the
+    acknowledgement then says ``finished_on_restore``, or holds the state once more."""
     skipped: tuple[Skipped, ...] = ()
     """Splits that are to have no rows."""
     claim: str = ""
     """That of the coordinator, for the names of what is written and not yet committed."""
+    ended: tuple[EndedLanes, ...] = ()
+    """For which lanes which operators had finished, some of them other tasks': they are not run for these again."""
 
 
 @dataclass(frozen=True, slots=True)

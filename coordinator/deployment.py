@@ -2,8 +2,8 @@
 
 Rules:
 
-1. A region is deployed from the newest completed checkpoint, all of its tasks, also those that had finished: they
-   reach their end again at once. Never while the log's answer about a checkpoint is open.
+1. A region is deployed from the newest completed checkpoint, all of its tasks, also those that had finished: their
+   operators are not run again, they pass the end on at once. Never while the log's answer about a checkpoint is open.
 2. A region starts when all its tasks are deployed; each commits first what its predecessor may have left.
 3. A shell that names its processes has each order carried out by one: what an attempt was built by first is started.
 4. An order without an answer is given again; whoever is silent is told again to start, and what to forget.
@@ -83,6 +83,7 @@ class Deployment:
                 task.vertex in finished,
                 context.skipped,
                 context.identity.claim,
+                stored.ended(task),
             )
             context.order(record.deploy)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..engine.identity import Attempt, CheckpointId, Committable, StateHandle, TaskId
+from ..engine.identity import Attempt, CheckpointId, Committable, EndedLanes, StateHandle, TaskId
 from .kinds import StopMode
 from .manifest import LogEntry
 from .notices import NoticeGiven, SplitSkipped
@@ -148,6 +148,7 @@ class TaskAcked:
     ``data_ended``: the snapshot was taken after all operators of the task had finished (its final one).
     ``finished_on_restore``: it was deployed as finished, and reports no state: what it had is carried on.
     ``union``: its operators with state that every subtask restores in full.
+    ``ended``: for which lanes its operators had finished at the cut.
     """
 
     task: TaskId
@@ -160,6 +161,7 @@ class TaskAcked:
     timing: SnapshotTiming = NO_TIMING
     finished_on_restore: bool = False
     union: tuple[str, ...] = ()
+    ended: tuple[EndedLanes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,13 @@ from typing import TypeAlias
 
 import msgspec
 
-from ..engine.identity import CheckpointId, Committable, StateHandle, TaskId
+from ..engine.identity import CheckpointId, Committable, EndedLanes, StateHandle, TaskId
 from .split_sets import SetPosition
 from .splits import Skipped
 
 FORMAT = 4
 """Version of the form, stored in every entry. 2: manifests with a root, a kind and operators; pins. 3: files of
-batches in flight among those of a task. 4: the job's identity."""
+batches in flight among those of a task. 4: the job's identity; for which lanes operators have finished."""
 
 
 class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True):
@@ -51,7 +51,8 @@ class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True):
 class TaskState(msgspec.Struct, frozen=True, kw_only=True):
     """What a checkpoint holds of one task. A finished task's last state is carried on, so that its lanes stay known.
 
-    ``state``: all its files, those of batches in flight among them.
+    ``state``: all its files, those of batches in flight among them. ``ended``: for which lanes which operators had
+    finished; a restore does not run them again.
     """
 
     task: TaskId
@@ -59,6 +60,7 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True):
     committables: tuple[Committable, ...] = ()
     finished: bool = False
     data_ended: bool = False
+    ended: tuple[EndedLanes, ...] = ()
 
 
 class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -133,9 +133,13 @@ def _task_states(pending: PendingCheckpoint, completed: CompletedCheckpoints) ->
     if not pending.finished_on_restore:
         return states
     over = pending.finished_on_restore
-    return tuple(
-        replace(state, state=carried(completed, state.task).state) if state.task in over else state for state in states
-    )
+    return tuple(_unchanged(state, completed) if state.task in over else state for state in states)
+
+
+def _unchanged(state: TaskState, completed: CompletedCheckpoints) -> TaskState:
+    """What a task that was deployed as finished has said, with what it had."""
+    before = carried(completed, state.task)
+    return replace(state, state=before.state, ended=before.ended)
 
 
 def carried(completed: CompletedCheckpoints, task: TaskId) -> TaskState:

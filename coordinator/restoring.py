@@ -8,10 +8,12 @@ Rules:
    snapshot and the job that starts from it. Within a job the vertex is enough.
 3. A snapshot is checked before anything of it is used: it must be of as many lanes, its finished operators must fit the
    graph (``restore_check.py``), and every stored operator must be there, unless the user lets state be left behind.
-4. A vertex whose tasks had all finished is deployed as finished, but not at another parallelism nor from a snapshot
-   outside the job's folder: the tasks then write their state again, so that each file is its own subtask's, and that
-   the job's first own checkpoint needs nothing of the snapshot.
-5. Batches that were in flight are handed out as ``restoring_channels.py`` says.
+4. A vertex that is fully finished is deployed as finished, but not at another parallelism nor from a snapshot outside
+   the job's folder: the tasks then write their state again, so that each file is its own subtask's, and that the job's
+   first own checkpoint needs nothing of the snapshot. Not so a feed: it has finished when its ranks say so.
+5. Operators that had finished in a task are not run again there, nor, at another parallelism, for that task's lanes.
+   They are found as files are.
+6. Batches that were in flight are handed out as ``restoring_channels.py`` says.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..engine.identity import StateHandle, TaskId
+from ..engine.identity import EndedLanes, StateHandle, TaskId
 from .events import Failure
 from .execution_graph import ExecutionGraph, former_lane_owners
 from .kinds import ClaimMode
@@ -75,6 +77,7 @@ def finished_vertices(manifest: Manifest | None, graph: ExecutionGraph) -> froze
         return frozenset()
     unfinished = {state.task.vertex for state in manifest.tasks if not state.finished}
     same = {name for name, size in graph.parallelism.items() if manifest.parallelism.get(name) == size}
+    same -= set(graph.paced)
     return frozenset(state.task.vertex for state in manifest.tasks if state.task.vertex in same) - unfinished
 
 
@@ -90,7 +93,13 @@ class StoredState:
         #: By old vertex, or by operator, then by old subtask. The vertex that an operator was in.
         self._files: dict[str, dict[int, list[StateHandle]]] = {}
         self._vertex: dict[str, str] = {}
+        #: The same, for the lanes for which operators had finished.
+        self._ended: dict[str, dict[int, list[EndedLanes]]] = {}
         for state in manifest.tasks if manifest is not None else ():
+            for each in state.ended:
+                key = each.operator if self._by_operator else state.task.vertex
+                self._vertex[key] = state.task.vertex
+                self._ended.setdefault(key, {}).setdefault(state.task.subtask, []).append(each)
             for handle in state.state:
                 if handle.is_channel_file:
                     continue
@@ -98,11 +107,22 @@ class StoredState:
                 self._vertex[key] = state.task.vertex
                 self._files.setdefault(key, {}).setdefault(state.task.subtask, []).append(handle)
 
+    def ended(self, task: TaskId) -> tuple[EndedLanes, ...]:
+        """For which lanes which operators of the task had finished, those of others among them."""
+        found: list[EndedLanes] = []
+        for key in self._keys(task):
+            known = self._ended.get(key, {})
+            mine = self._former(task, self._old.get(self._vertex.get(key, ""), len(known)))
+            found += [each for subtask in sorted(known) if mine is None or subtask in mine for each in known[subtask]]
+        return tuple(found)
+
+    def _keys(self, task: TaskId) -> Sequence[str]:
+        return self._graph.operators[task.vertex] if self._by_operator else (task.vertex,)
+
     def of(self, task: TaskId) -> tuple[StateHandle, ...]:
         """The files that the task is restored from."""
-        keys: Sequence[str] = self._graph.operators[task.vertex] if self._by_operator else (task.vertex,)
         found: list[StateHandle] = []
-        for key in keys:
+        for key in self._keys(task):
             files = self._files.get(key)
             if files is not None:
                 found += self._chosen(files, task, self._old.get(self._vertex[key], len(files)))

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from .elements import FINAL_ROUND, Batch, Tag
-from .identity import Holds
+from .identity import EndedLanes, Holds
 from .operators.protocol import LANE
 from .operators.state_rows import fitted
 from .partitioning import PART
@@ -50,10 +50,13 @@ class ChannelPart:
 @dataclass(frozen=True, slots=True)
 class Restored:
     """What an attempt is restored from. ``tables``: state by operator, of the whole vertex; ``channels``: batches in
-    flight by exchange and side."""
+    flight by exchange and side; ``ended``: for which lanes operators had finished; ``finished``: all of them had, in
+    all tasks of the vertex, and their state is carried on by others."""
 
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
     channels: Mapping[tuple[str, Holds], pa.Table] = field(default_factory=dict)
+    ended: tuple[EndedLanes, ...] = ()
+    finished: bool = False
 
 
 NOTHING_RESTORED = Restored()

@@ -12,6 +12,8 @@ Rules:
    that, what was recorded is dropped; what sinks prepared is told all the same.
 5. A timeout runs from when the first barrier came to this driver, by its own clock: clocks of others differ. What has
    been cut is not turned any more, so a barrier that waits behind unsent batches then keeps its place.
+6. The cut is that of the checkpoint that the handler names, and goes under that checkpoint's barrier. A barrier that is
+   read later may be of an older one, which was given up while it stood in its queue: that one means nothing.
 """
 
 from __future__ import annotations
@@ -89,14 +91,14 @@ class Checkpointing:
         )
         #: the feeds that must not be read now
         self.blocked = self.handler.blocked
-        #: the barrier that was seen last
-        self._barrier = Barrier(CheckpointId(0, 0), BarrierKind.CHECKPOINT, 0.0)
+        #: the barriers that were seen of checkpoints that are not over, by checkpoint (rule 6)
+        self._seen: dict[CheckpointId, Barrier] = {}
         #: the newest one that came anywhere in the task
         self._in_task: Barrier | None = None
         #: feeds whose barrier is to be handled out of turn, with its checkpoint
         self._urgent: dict[int, CheckpointId] = {}
-        #: when the barrier that is ordered of a source overtakes; None: it does not
-        self._source_due: float | None = None
+        #: the checkpoint that is ordered of a source, and when its barrier overtakes; None: it does not
+        self._source_due: tuple[CheckpointId, float] | None = None
         #: the unaligned cut whose barriers have not all come, and the checkpoint whose barriers had last
         self._open: _Open | None = None
         self._completed: CheckpointId | None = None
@@ -112,13 +114,19 @@ class Checkpointing:
     @property
     def behind(self) -> set[int]:
         """The feeds that stand behind a task barrier: what they say next belongs to the next window."""
-        return self.handler.blocked if self._barrier.kind is BarrierKind.DRAIN else NO_FEEDS
+        return self.handler.blocked if self.handler.blocked and self.drains_next else NO_FEEDS
+
+    @property
+    def drains_next(self) -> bool:
+        """Whether the pending barrier is a task barrier."""
+        latest = self.handler.latest
+        return self.handler.pending and latest is not None and self._seen[latest].kind is BarrierKind.DRAIN
 
     @property
     def deadline(self) -> float | None:
         """When something is due by itself."""
         deadline = self.handler.next_deadline
-        return deadline if self._source_due is None or deadline is not None else self._source_due
+        return deadline if self._source_due is None or deadline is not None else self._source_due[1]
 
     @property
     def is_due(self) -> bool:
@@ -136,8 +144,9 @@ class Checkpointing:
 
     def barrier(self, feed: int, barrier: Barrier) -> None:
         """A barrier was read in its turn."""
-        self._urgent.pop(feed, None)
-        self._source_due = None
+        if self._urgent.get(feed) == barrier.checkpoint:
+            del self._urgent[feed]
+        self._not_due(barrier.checkpoint)
         self._count(feed, barrier, [])
 
     def cancel(self, checkpoint: CheckpointId) -> None:
@@ -153,7 +162,7 @@ class Checkpointing:
     def abort(self, checkpoint: CheckpointId) -> None:
         """The coordinator gave the checkpoint up."""
         self._urgent = {feed: known for feed, known in self._urgent.items() if known > checkpoint}
-        self._source_due = None
+        self._not_due(checkpoint)
         self._act(self.handler.abort(checkpoint))
 
     def inject(self, barrier: Barrier, feeds: Sequence[int]) -> None:
@@ -161,10 +170,10 @@ class Checkpointing:
         among all feeds) as if their barrier had come. Nothing but the end of their partition can still be in them. If
         even that is out there is nothing to count: the last cut was before the end of the data, which the barrier had
         overtaken."""
-        self._barrier = barrier
         self.join(barrier)
         for feed in feeds:
             if feed in self.handler.open:
+                self._see(barrier)
                 arrival = self._arrival(barrier)
                 self._act(self.handler.barrier(feed, arrival, self._driver.now, injected=True))
 
@@ -175,7 +184,7 @@ class Checkpointing:
         barrier, latest = self._in_task, self.handler.latest
         if self.handler.open or (latest is not None and barrier.checkpoint <= latest):
             return
-        self._barrier = barrier
+        self._see(barrier)
         self.handler.abort(barrier.checkpoint)  # it is known from now on
         mode = SnapshotMode.UNALIGNED if self._arrival(barrier).unaligned else SnapshotMode.ALIGNED
         self._act(Outcome(triggered=Triggered(barrier.checkpoint, mode), completed=barrier.checkpoint))
@@ -185,8 +194,7 @@ class Checkpointing:
         if self.overtakes and barrier.unaligned:
             self._urgent[0] = barrier.checkpoint
         elif self.overtakes and barrier.timeout is not None:
-            self._source_due = self._driver.now + barrier.timeout
-            self._barrier = barrier
+            self._source_due = barrier.checkpoint, self._driver.now + barrier.timeout
 
     def _arrived(self, feed: int, element: Element) -> None:
         """An element has come into the queue of a feed."""
@@ -197,7 +205,7 @@ class Checkpointing:
             if element.unaligned:
                 self._urgent[feed] = element.checkpoint
             elif element.timeout is not None:
-                self._barrier = element
+                self._see(element)
                 self._act(self.handler.announcement(feed, self._arrival(element), self._driver.now))
         elif found is not None and feed in found.recording and isinstance(element, Batch):
             found.inputs.setdefault(feed, []).append(element)
@@ -206,8 +214,8 @@ class Checkpointing:
         """Handle what is due out of turn. Only between two elements."""
         if self.handler.next_deadline is not None:
             self._act(self.handler.fire(self._driver.now))
-        if self._source_due is not None and self._source_due <= self._driver.now:
-            self._urgent[0], self._source_due = self._barrier.checkpoint, None
+        if self._source_due is not None and self._source_due[1] <= self._driver.now:
+            self._urgent[0], self._source_due = self._source_due[0], None
         while self._urgent:
             number, checkpoint = self._urgent.popitem()
             feed = self._feeds[number]
@@ -226,38 +234,53 @@ class Checkpointing:
         unaligned, timeout = barrier.unaligned and self.overtakes, barrier.timeout
         return BarrierArrival(barrier.checkpoint, self._driver.now, unaligned, timeout)
 
+    def _see(self, barrier: Barrier) -> None:
+        """Keep the barrier until its checkpoint is over; those of older ones mean nothing any more."""
+        latest = self.handler.latest
+        if latest is None or barrier.checkpoint >= latest:
+            self._seen = {known: each for known, each in self._seen.items() if latest is None or known >= latest}
+            self._seen[barrier.checkpoint] = barrier
+
+    def _not_due(self, checkpoint: CheckpointId) -> None:
+        """The checkpoint's barrier is placed, or given up, and with it older ones."""
+        if self._source_due is not None and self._source_due[0] <= checkpoint:
+            self._source_due = None
+
     def _count(self, feed: int, barrier: Barrier, passed: list[Batch]) -> None:
-        self._barrier = barrier
+        self._see(barrier)
         self._act(self.handler.barrier(feed, self._arrival(barrier), self._driver.now), {feed: passed})
 
     def _act(self, outcome: Outcome[CheckpointId], passed: dict[int, list[Batch]] | None = None) -> None:
-        triggered = outcome.triggered
-        self.drains += triggered is not None and self._barrier.kind is BarrierKind.DRAIN
+        barrier = None if outcome.triggered is None else self._seen[outcome.triggered.checkpoint]
+        self.drains += barrier is not None and barrier.kind is BarrierKind.DRAIN
         for feed in outcome.prioritised:
-            self._urgent[feed] = self._barrier.checkpoint
+            assert self.handler.latest is not None, "somebody announced it"
+            self._urgent[feed] = self.handler.latest
         if outcome.completed is not None:
             self._completed, found = outcome.completed, self._open
             if found is not None and found.cut.barrier.checkpoint == outcome.completed:
                 self._complete(found)
-        if outcome.aborted or triggered is not None:
-            self._driver.agenda.add(self._cut(outcome, self._barrier, passed or {}))
+        if outcome.aborted or barrier is not None:
+            self._driver.agenda.add(self._cut(outcome, barrier, passed or {}))
 
-    def _cut(self, outcome: Outcome[CheckpointId], barrier: Barrier, passed: dict[int, list[Batch]]) -> Iterator[None]:
+    def _cut(
+        self, outcome: Outcome[CheckpointId], barrier: Barrier | None, passed: dict[int, list[Batch]]
+    ) -> Iterator[None]:
         driver = self._driver
         for each in outcome.aborted:
             driver.pending.append(CancelBarrier(each.checkpoint))
             self._give_up(each.checkpoint)
             driver.host.abandoned(driver, each.checkpoint)
-        triggered = outcome.triggered
-        if triggered is None:
+        if barrier is None or outcome.triggered is None:
             return
         if barrier.kind is BarrierKind.DRAIN:
             yield from self._drain(barrier)
             return
-        unaligned = triggered.mode is SnapshotMode.UNALIGNED
+        unaligned = outcome.triggered.mode is SnapshotMode.UNALIGNED
         if self.overtakes:
             barrier = replace(barrier, unaligned=unaligned)
-        found = _Open(Cut(barrier, self.snapshot(), driver.data_ended, unaligned=unaligned))
+        ended = driver.chain.ended(driver.data_ended)
+        found = _Open(Cut(barrier, self.snapshot(), driver.data_ended, ended, unaligned))
         if unaligned:
             self._record(found, passed)
         self._send(found, barrier)

@@ -273,7 +273,7 @@ class Driver:
 
     def _end_port(self, port: Port) -> Iterator[None]:
         port.ended = True
-        yield from self.chain.end_port_first(port.number)
+        yield from self.chain.end_port_first(port.number, self.ports.ended)
         yield from self._forward_rounds()
         self._drop_what_is_not_needed()
         if self.ports.ended:

@@ -11,20 +11,21 @@ import pyarrow as pa
 from .channel_state import ChannelPart
 from .elements import Barrier
 from .errors import PenstockError
-from .identity import CheckpointId, Committable
+from .identity import CheckpointId, Committable, EndedLanes
 from .sources.reader import SplitReader
 from .windows import OperatorWindow
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a driver was at the cut of a checkpoint. ``tables``: operator id to state; ``channels``: what ``unaligned``
-    barriers have overtaken; ``alignment``: seconds from the first barrier to the last, in which ``processed_bytes`` of
-    batches were read."""
+    """What a driver was at the cut of a checkpoint. ``tables``: operator id to state; ``ended``: for which lanes its
+    operators have finished; ``channels``: what ``unaligned`` barriers have overtaken; ``alignment``: seconds from the
+    first barrier to the last, in which ``processed_bytes`` of batches were read."""
 
     barrier: Barrier
     tables: dict[str, pa.Table]
     data_ended: bool
+    ended: tuple[EndedLanes, ...] = ()
     unaligned: bool = False
     channels: tuple[ChannelPart, ...] = ()
     alignment: float = 0.0

@@ -135,6 +135,16 @@ class StateHandle:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedLanes:
+    """Lanes for which an operator has finished, from ``start`` up to, but not including, ``stop``: it is not to be run
+    for them again."""
+
+    operator: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
 class Committable:
     """What one sink operator prepared for one checkpoint and will make visible on commit.
 

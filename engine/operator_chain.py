@@ -6,7 +6,9 @@ Rules:
 2. A control element (the end of a round, of a port, of the data, a task barrier) reaches an operator only after
    everything that the operators before it emitted on its account. It is a generator: each step lets one operator emit a
    little, so that the driver can stop between two steps until its output has been sent.
-3. Only the first operator has several ports, and only the first one may have work under way elsewhere
+3. For lanes for which an operator had finished before the task was restored it does not finish again: what it emits for
+   them is dropped.
+4. Only the first operator has several ports, and only the first one may have work under way elsewhere
    (``AsynchronousOperator``); the planner cuts pipelines accordingly.
 """
 
@@ -19,8 +21,9 @@ from typing import Any
 import pyarrow as pa
 
 from .elements import FINAL_ROUND, Batch
+from .ended_operator import ended_lanes
 from .errors import PenstockError
-from .identity import CheckpointId, Committable
+from .identity import CheckpointId, Committable, EndedLanes
 from .operator_instance import OperatorInstance, blame
 from .operators.protocol import AsynchronousOperator, RunningSink, SatisfiableOperator, SettlingSink, Stateless, Steps
 from .pacing import paced_of
@@ -30,15 +33,19 @@ from .windows import OperatorWindow
 class _Link:
     """The output of one operator: the next one in the chain, or what is behind the chain."""
 
-    __slots__ = ("_chain", "_position", "_source")
+    __slots__ = ("_chain", "_position", "_source", "finishing")
 
     def __init__(self, chain: OperatorChain, position: int) -> None:
         self._chain = chain
         self._position = position
         self._source = chain.operators[position]
+        #: the operator emits what it holds, as its data have ended
+        self.finishing = False
 
     def emit(self, batch: Batch) -> None:
         source = self._source
+        if self.finishing and batch.tag.lane in source.ended:
+            return
         source.rows_out += batch.records.num_rows
         source.batches_out += 1
         source.bytes_out += batch.size
@@ -132,9 +139,10 @@ class OperatorChain:
             if (steps := _call(first, first.running.end_round, port, round, self._links[0])) is not None:
                 yield from _take(first, steps)
 
-    def end_port_first(self, port: int) -> Iterator[None]:
-        """A port of the first operator has ended."""
+    def end_port_first(self, port: int, is_last: bool = False) -> Iterator[None]:
+        """A port of the first operator has ended, the last one or another."""
         for first in self.operators[:1]:
+            self._links[0].finishing = is_last
             if (steps := _call(first, first.running.end_port, port, self._links[0])) is not None:
                 yield from _take(first, steps)
 
@@ -146,6 +154,8 @@ class OperatorChain:
 
     def finish(self) -> Iterator[None]:
         """All ports have ended: the operators emit what they hold, upstream first."""
+        for link in self._links:
+            link.finishing = True
         for position, operator in enumerate(self.operators):
             if position:
                 yield from _take(operator, self._end_round(position, FINAL_ROUND))
@@ -174,9 +184,20 @@ class OperatorChain:
         for operator in self.operators:
             with blame(operator):
                 table = operator.running.snapshot()
-            if table is not None:
-                tables[operator.id] = table
+            parts = [each for each in (operator.carried, table) if each is not None]
+            if parts:
+                tables[operator.id] = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
         return tables
+
+    def ended(self, finished: bool) -> tuple[EndedLanes, ...]:
+        """For which lanes each operator has finished: for all of the task's if the chain has ``finished``."""
+        found: list[EndedLanes] = []
+        for operator in self.operators:
+            if finished or (operator.ended and len(operator.ended) == len(operator.lanes)):
+                found.append(EndedLanes(operator.id, operator.lanes.start, operator.lanes.stop))
+            else:
+                found += ended_lanes(operator.id, operator.ended)
+        return tuple(found)
 
     def flush(self, checkpoint: CheckpointId) -> None:
         """A checkpoint's barrier has come: let the sinks write out what they have."""

@@ -28,6 +28,10 @@ class OperatorInstance:
     running: RunningOperator
     #: whether it keeps what it holds at a task barrier, instead of emitting and forgetting it
     hold: bool = False
+    #: the lanes of its task, those for which it had finished before the task was built, and their state
+    lanes: range = range(0)
+    ended: frozenset[int] = frozenset()
+    carried: pa.Table | None = None
     rows_in: int = 0
     rows_out: int = 0
     batches_out: int = 0

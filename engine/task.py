@@ -84,7 +84,8 @@ class Task:
         except BaseException:
             self._query.cancel()
             raise
-        self._checkpoints = TaskCheckpoints(len(self.drivers), plan.alignment_timeout)
+        finished = isinstance(restored, Restored) and restored.finished
+        self._checkpoints = TaskCheckpoints(len(self.drivers), plan.alignment_timeout, finished=finished)
         self._told_data_ended = False
         self._ending = False
         for rank, driver in enumerate(self.drivers):

@@ -18,10 +18,12 @@ from .task_listener import TaskSnapshot
 
 
 class TaskCheckpoints:
-    """See the module's rules. ``drivers``: how many there are; ``timeout``: of the alignment (``JobPlan``)."""
+    """See the module's rules. ``drivers``: how many there are; ``timeout``: of the alignment (``JobPlan``);
+    ``finished``: before the task was built, so that its state is carried on by others."""
 
-    def __init__(self, drivers: int, timeout: float | None = None) -> None:
+    def __init__(self, drivers: int, timeout: float | None = None, *, finished: bool = False) -> None:
         self._drivers = drivers
+        self._finished = finished
         self._timeout = timeout
         #: the cuts of checkpoints that some drivers have reached, by the driver's name
         self._pending: dict[CheckpointId, dict[str, Cut]] = {}
@@ -86,13 +88,15 @@ class TaskCheckpoints:
         assert not (data_ended and in_flight), "behind the end of its data nothing is on its way to a task"
         covered = sorted(known for known in self._prepared if known <= checkpoint)
         return TaskSnapshot(
-            tables={operator: table for cut in cuts for operator, table in cut.tables.items()},
+            tables={} if self._finished else {id: table for cut in cuts for id, table in cut.tables.items()},
             committables=tuple(committable for known in covered for committable in self._prepared[known]),
             data_ended=data_ended,
             channels=channels,
             unaligned=any(cut.unaligned for cut in cuts),
             alignment=max(cut.alignment for cut in cuts),
             processed_bytes=sum(cut.processed_bytes for cut in cuts),
+            ended=tuple(each for cut in cuts for each in cut.ended),
+            finished_on_restore=self._finished,
         )
 
     def give_up(self, checkpoint: CheckpointId) -> None:

@@ -15,14 +15,15 @@ import pyarrow as pa
 
 from .channel_state import ChannelPart
 from .errors import PenstockError
-from .identity import CheckpointId, Committable
+from .identity import CheckpointId, Committable, EndedLanes
 from .windows import OperatorWindow
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSnapshot:
-    """What one task adds to a checkpoint. ``tables``: operator id to state; ``data_ended``: it is a final one; the rest
-    is as in a driver's ``Cut``, of all drivers together."""
+    """What one task adds to a checkpoint. ``tables``: operator id to state; ``data_ended``: it is a final one;
+    ``finished_on_restore``: the task's operators had finished before it was built, and ``tables`` are left out; the
+    rest is as in a driver's ``Cut``, of all drivers together."""
 
     tables: dict[str, pa.Table]
     committables: tuple[Committable, ...]
@@ -31,6 +32,8 @@ class TaskSnapshot:
     unaligned: bool = False
     alignment: float = 0.0
     processed_bytes: int = 0
+    ended: tuple[EndedLanes, ...] = ()
+    finished_on_restore: bool = False
 
 
 class TaskListener(Protocol):

@@ -22,6 +22,7 @@ from .driver import Driver
 from .driver_host import DriverHost
 from .edges import ChannelId, Frame, InputChannel, Outlet, OutputChannel, Upstream
 from .elements import Batch
+from .ended_operator import Division, EndedOperator, divide
 from .errors import InternalError, PenstockError
 from .gate import Feed, Gate
 from .identity import Attempt, Holds, TaskId
@@ -304,12 +305,17 @@ class _Builder:
         return (self._attempts[producer], self._attempts[consumer])
 
     def _operator(self, operator: OperatorPlan, background: _Background) -> OperatorInstance:
+        division, state = self._division(operator.id), self._state(operator.id)
+        if division.over:
+            ended = frozenset(self._lanes)
+            return OperatorInstance(operator.id, EndedOperator(state), operator.hold, self._lanes, ended)
+        mine, carried = division.of_state(state)
         context = OperatorContext(
             operator=operator.id,
             task=self._task,
             attempt=self._attempts[self._task],
             parallelism=self._stage.parallelism,
-            lanes=self._lanes,
+            lanes=division.hull,
             job=self._plan.key,
             claim=self._plan.claim,
             memory=self._parts.memory.account(operator.id, background.spilling),
@@ -319,10 +325,18 @@ class _Builder:
             epochs=self._plan.epochs,
         )
         with blame_build(operator.id):
-            running = operator.config.build(context, operator.inputs, self._state(operator.id))
-        built = OperatorInstance(operator.id, running, operator.hold)
+            running = operator.config.build(context, operator.inputs, mine)
+        built = OperatorInstance(operator.id, running, operator.hold, self._lanes, division.ended, carried)
         self._built.append(built)
         return built
+
+    def _division(self, operator: str) -> Division:
+        """For which lanes the operator had finished; a feed is always built (``ended_operator``)."""
+        if operator in self._plan.feeds:
+            return Division(self._lanes, frozenset(), over=False)
+        if self._restored.finished:
+            return Division(self._lanes, frozenset(self._lanes), over=True)
+        return divide(operator, self._lanes, self._restored.ended)
 
     def _state(self, operator: str) -> pa.Table | None:
         """The restored rows of the task's lanes; None if there are none."""

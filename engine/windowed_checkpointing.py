@@ -45,7 +45,7 @@ class WindowedCheckpointing(Checkpointing):
         """The coordinator gave the checkpoint up (rule 2)."""
         self._void = checkpoint if self._void is None else max(self._void, checkpoint)
         pending = self.handler.latest if self.handler.pending else None
-        if pending is not None and pending <= checkpoint and self._barrier.kind is not BarrierKind.DRAIN:
+        if pending is not None and pending <= checkpoint and not self.drains_next:
             super().abort(pending)
 
     def _drain(self, barrier: Barrier) -> Iterator[None]:

@@ -13,7 +13,8 @@ Rules that an operator may rely on:
 1. Batches of a port come in order of their tags. ``end_round(port, r)`` follows the last batch of round ``r``.
 2. A port that ended (``end_port``) sends no more batches and counts as having ended every round.
 3. ``snapshot`` is never called between two ``process`` calls of one step: all output so far has been taken over.
-4. After ``close`` nothing is called. ``close`` is called exactly once, also after an error.
+4. ``finish`` runs once for each lane: after a restore from a checkpoint behind it the operator is not built again.
+5. After ``close`` nothing is called. ``close`` is called exactly once, also after an error.
 
 Rules that an operator must keep:
 
@@ -113,8 +114,10 @@ def do_nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
-    """Where a running operator stands. ``lanes`` are the order lanes that its subtask owns; ``output_rows`` is the
-    largest batch that it should make of its own (rows never depend on it)."""
+    """Where a running operator stands. ``lanes`` are the order lanes that its subtask owns (after a restore at another
+    parallelism without those, at either end, for which the operator had finished: what it emits for such a lane when it
+    finishes is dropped); ``output_rows`` is the largest batch that it should make of its own (rows never depend on it).
+    """
 
     operator: str
     task: TaskId

@@ -38,6 +38,7 @@ from support.engine_simulation_flows import (
 from support.engine_simulation_shapes import PARTS, WIDEST
 from support.engine_simulation_storage import SimulatedSnapshots, last_tables
 from support.exchange_flows import joined_by_key, joined_everywhere
+from support.trailer_flows import TRAILERS
 
 
 def _rows(flow: Flow) -> Stream:
@@ -69,12 +70,14 @@ ARRIVAL = (
     *(gathered, aggregated, joined, forked, chained, separate),
     *(divided, passed_on, united, joined_by_key, joined_everywhere),
 )
+SHAPES = (*ARRIVAL, *TRAILERS)
+"""Seeds draw among the first; those behind them have a test of their own."""
 
 
 def arrival_plan(shape: int, parallelism: int, disk: Disk, timeout: float | None) -> JobPlan:
     """The plan of a shape, with rounds of a few rows."""
     flow = Flow(JOB, lanes=LANES, parts=PARTS, order="arrival")
-    ARRIVAL[shape % len(ARRIVAL)](disk, flow)
+    SHAPES[shape](disk, flow)
     plan = with_alignment(plan_job(flow, parallelism), timeout)
     sources = {id: replace(each, quota=each.quota and QUOTA) for id, each in plan.sources.items()}
     return replace(plan, sources=sources)
@@ -129,6 +132,7 @@ def varied(
     faults: Faults = FAULTS,
     make: Callable[..., ArrivalSimulation] = ArrivalSimulation,
     timeouts: tuple[float | None, ...] = (0.0, 0.0, 0.01, None),
+    shape: int | None = None,
 ) -> ArrivalSimulation:
     """The run of a seed: sizes, checkpoints and the number of faults differ, and every start draws a parallelism."""
     draw = random.Random(seed)
@@ -136,11 +140,12 @@ def varied(
     settings = replace(SETTINGS, interval=draw.choice((0.02, 0.06, 0.06, 0.3)), unaligned=True)
     patience = min(faults.patience, draw.choice((2, 8, 8, 25)))
     parallelism = tuple(range(1, WIDEST + 1)) if draw.randrange(2) else (draw.randrange(1, WIDEST + 1),)
-    run = make(seed, seed % len(ARRIVAL), parallelism, replace(faults, patience=patience), settings, sizes)
+    shape = seed % len(ARRIVAL) if shape is None else shape
+    run = make(seed, shape, parallelism, replace(faults, patience=patience), settings, sizes)
     run.timeouts = timeouts
     return run
 
 
-def simulate(seed: int, faults: Faults = FAULTS) -> EngineSimulation:
-    """One run with faults, checked."""
-    return check(varied(seed, faults).run(), seed % len(ARRIVAL))
+def simulate(seed: int, faults: Faults = FAULTS, shape: int | None = None) -> EngineSimulation:
+    """One run with faults, checked; of the seed's shape, unless another one is given."""
+    return check(varied(seed, faults, shape=shape).run(), seed % len(ARRIVAL) if shape is None else shape)

@@ -10,8 +10,9 @@ from penstock.engine.plan import JobPlan
 from support.engine_simulation_flows import JOB, LANES, PLAIN, QUOTA, Disk
 from support.exchange_flows import EXCHANGES
 from support.sequence_flows import SEQUENCES
+from support.trailer_flows import TRAILERS
 
-SHAPES = (*PLAIN, *EXCHANGES, *SEQUENCES)
+SHAPES = (*PLAIN, *EXCHANGES, *SEQUENCES, *TRAILERS)
 DRAWN = len(PLAIN) + len(EXCHANGES)
 """Seeds draw among so many; those behind them have tests of their own, so that seeds keep their shapes."""
 
