@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .events import Failure
-from .manifest import Claim, Ended, LogEntry, Manifest, Pinned, Unpinned
+from .manifest import Claim, Ended, LogEntry, Manifest, Pinned, Unpinned, split_dropped
 
 OVER = frozenset({"finished", "stopped"})
 """What the closing entry of a job whose work is done says."""
@@ -26,6 +26,8 @@ class TakeOver:
     """Number of the next checkpoint: ids go on counting over generations, for people's sake."""
     manifests: tuple[Manifest, ...]
     pins: tuple[Pinned | Unpinned, ...] = ()
+    dropped: tuple[Manifest, ...] = ()
+    """Manifests that an ending of the job has given up and not deleted."""
 
     @property
     def latest(self) -> Manifest | None:
@@ -39,6 +41,7 @@ class Over:
     generation: int
     ended: Ended
     manifests: tuple[Manifest, ...]
+    pins: tuple[Pinned | Unpinned, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,17 +60,20 @@ def decide_recovery(entries: Sequence[LogEntry], fingerprint: str, job: str, des
     refusal = _refusal(entries, fingerprint, job, description)
     if refusal is not None:
         return Refused(refusal)
-    manifests = tuple(entry for entry in entries if isinstance(entry, Manifest))
+    standing, dropped = split_dropped(entries)
+    manifests = tuple(entry for entry in standing if isinstance(entry, Manifest))
     newest = max((generation_of(entry) for entry in entries), default=0)
     ended = next((entry for entry in entries if isinstance(entry, Ended)), None)
+    pins = tuple(entry for entry in entries if isinstance(entry, Pinned | Unpinned))
     if ended is not None:
-        return Over(newest, ended, manifests)
+        return Over(newest, ended, manifests, pins)
     return TakeOver(
         generation=newest + 1,
         number=entries[-1].number + 1 if entries else 0,
-        next_checkpoint=max((manifest.checkpoint.number for manifest in manifests), default=0) + 1,
+        next_checkpoint=max((one.checkpoint.number for one in (*manifests, *dropped)), default=0) + 1,
         manifests=manifests,
-        pins=tuple(entry for entry in entries if isinstance(entry, Pinned | Unpinned)),
+        pins=pins,
+        dropped=dropped,
     )
 
 
