@@ -41,7 +41,7 @@ from .messages import UNKNOWN_TIME
 from .ownership import take_outputs
 from .savepoints import SavepointFiles
 from .snapshots import SnapshotFiles
-from .storage.log import create_entry, delete_entries, read_log
+from .storage.log import create_entry, delete_entries, read_entries
 from .storage.split_log import SplitLog
 from .task_files import as_penstock_error, commit_permit
 from .translate import failure_of
@@ -75,7 +75,7 @@ class CoordinatorFiles:
 
         def work() -> Event:
             try:
-                return LogRead(tuple(read_log(self._store, self._plan.name)), UNKNOWN_TIME)
+                return LogRead(tuple(read_entries(self._store, self._plan.name)), UNKNOWN_TIME)
             except Exception as error:
                 return LogFailed(failure_of(as_penstock_error(error)), UNKNOWN_TIME)
 

@@ -9,14 +9,15 @@ Rules:
    write failed in a way that leaves open whether it will still appear in the log.
 4. Entries of the log that may go are manifests and what was said of pins, never claims: what stops a stale coordinator
    is that the number it would write next is taken by its successor's claim. The last entry never goes, so that a
-   successor's claim takes our next number, not one before it.
+   successor's claim takes our next number, not one before it. What a successor might go on from goes only once an
+   entry of our own says that it will (``Job``).
 5. A snapshot that the job started from lies outside its folder: its files are not the job's, and go as a whole, if the
    job has claimed it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..engine.identity import CheckpointId, StateHandle, TaskId
@@ -150,13 +151,23 @@ class CompletedCheckpoints:
         distinct = {handle.location: handle for handle in handles if handle.location not in self._locations}
         return tuple(distinct.values())
 
-    def end(self, ending: Ending) -> Gone:
-        """The job has ended: what neither its policy nor anybody who depends on it keeps."""
-        before, pinned = self._kept, {*self._pins.values(), *self._held}
-        self._kept = [one for one in before if self._stored(one).keeps_files(ending) or one.checkpoint in pinned]
-        gone = [one for one in before if one not in self._kept]
+    def not_kept(self, ending: Ending) -> tuple[int, ...]:
+        """The entries of those manifests that, after such an end, neither the policy nor anybody who depends on them
+        keeps."""
+        pinned = {*self._pins.values(), *self._held}
+        going = [one for one in self._kept if not self._stored(one).keeps_files(ending)]
+        return tuple(one.number for one in going if one.checkpoint not in pinned)
+
+    def drop(self, numbers: Collection[int]) -> Gone:
+        """The log says that nobody goes on from these."""
+        gone = [one for one in self._kept if one.number in numbers]
+        self._kept = [one for one in self._kept if one.number not in numbers]
         self._derive()
         return self._gone(gone, ())
+
+    def finish_dropping(self, manifests: Sequence[Manifest]) -> Gone:
+        """Somebody before us has dropped these, and not lived to delete them."""
+        return self._gone(list(manifests), ())
 
     def _shrink(self, doubtful: Iterable[Manifest]) -> Gone:
         """Let go of what is too many; ``doubtful``: manifests that are doubtful no more."""

@@ -158,6 +158,6 @@ class Completion:
         if not isinstance(manifest, Manifest) or manifest.checkpoint not in self._checkpoints.pendings:
             raise AssertionError("a manifest failed that was not ordered")
         self.completed.doubt(manifest)
-        self._context.log.dropped()
+        self._context.log.failed()
         pending = self._checkpoints.pendings[manifest.checkpoint]
         self._checkpoints.failed(pending, failure, FailureReason.FINALIZE_CHECKPOINT_FAILURE)

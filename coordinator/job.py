@@ -3,10 +3,13 @@
 Rules:
 
 1. A job that fails or is cancelled stops its tasks, then commits what completed checkpoints hold, then ends. Its log
-   stays open: it can be resumed from its newest checkpoint. Only a job that finished or was stopped closes the log.
+   stays open: it can be resumed from its newest checkpoint. Only a job that finished or was stopped closes the log; if
+   the log cannot be closed, the job has failed, whatever is visible.
 2. It finishes when every task has finished and everything is committed. It is stopped when the savepoint that it stops
    with stands in the log and everything is committed: no task is needed for that.
 3. It ends exactly once, with ``EndJob`` as the last order.
+4. Nothing that a successor might go on from is deleted before an entry of our own in the log says so: ``Ended``, or
+   ``Dropped`` if the policy keeps nothing of a job that fails or is cancelled. Where that cannot be written it stays.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from .failover import Failover
 from .handover import Handover
 from .job_states import LEGAL_JOB_MOVES, JobState, TaskStatus, check_move
 from .kinds import CheckpointKind, ClaimMode
-from .manifest import Ended, Manifest
+from .manifest import Dropped, Ended, Manifest
 from .manifest_making import imported
 from .pins import Pins
 from .recovery import Over, TakeOver
@@ -74,8 +77,7 @@ class Job:
         self.restored_from: CheckpointId | None = None
         #: When a failing or cancelled job stops waiting for commits.
         self.give_up_at = float("inf")
-        #: Entries that are no checkpoint's and failed, in a row. All output is committed when the log is closed, so the
-        #: job has then finished without that entry too.
+        #: Entries that are no checkpoint's and failed, in a row.
         self.failed_entries = 0
 
     def move(self, to: JobState) -> None:
@@ -87,7 +89,9 @@ class Job:
         """The job is ours: commit what may be open, deploy everything."""
         self.context.generation = decision.generation
         self.checkpoints.next_number = decision.next_checkpoint
-        self.completion.let_go(self.completion.completed.restore(decision.manifests, decision.pins))
+        completed = self.completion.completed
+        self.completion.let_go(completed.restore(decision.manifests, decision.pins))
+        self.completion.let_go(completed.finish_dropping(decision.dropped))
         if decision.latest is not None:
             self._restore(decision.latest)
         elif self.snapshot is not None:
@@ -127,7 +131,7 @@ class Job:
     def already_over(self, decision: Over) -> None:
         """A coordinator before us has done everything but to say so."""
         self.context.generation = decision.generation
-        self.completion.completed.restore(decision.manifests)
+        self.completion.completed.restore(decision.manifests, decision.pins)
         if decision.manifests:
             self.context.skip(decision.manifests[-1].skipped)
         self.end(JobState(decision.ended.status))
@@ -170,9 +174,9 @@ class Job:
         if self.failed_entries < TRIES:
             return
         if self.state in CLOSING:
-            self.closed()
-        else:
-            self.fail(failure)
+            message = f"all work of job {self.context.job!r} is done, but its log cannot be closed: {failure.message}"
+            failure = replace(failure, message=message)
+        self.fail(failure)
 
     def runs(self) -> None:
         """If every task runs or has finished, say so."""
@@ -263,8 +267,23 @@ class Job:
         """End a failing or cancelled job once the log has answered and everything is committed, or time is up."""
         storing = isinstance(self.context.log.in_flight, Manifest)
         waiting = storing or self.committing.ledger.has_entries
-        if not waiting or self.context.now >= self.give_up_at:
-            self.end(JobState.FAILED if self.state is JobState.FAILING else JobState.CANCELLED)
+        final = JobState.FAILED if self.state is JobState.FAILING else JobState.CANCELLED
+        if self.context.now >= self.give_up_at or not (waiting or self._drops(final)):
+            self.end(final)
+
+    def _drops(self, final: JobState) -> bool:
+        """Whether the log has yet to say which checkpoints are not kept (rule 4). One that fails is left alone."""
+        log, generation = self.context.log, self.context.generation
+        numbers = self.completion.completed.not_kept(_ENDINGS[final]) if generation else ()
+        if not numbers or self.failed_entries >= TRIES:
+            return False
+        if log.is_idle:
+            self.context.order(log.store(Dropped(number=log.next_number, generation=generation, numbers=numbers)))
+        return True
+
+    def dropped(self, entry: Dropped) -> None:
+        """The log says that these are nobody's any more."""
+        self.completion.let_go(self.completion.completed.drop(entry.numbers))
 
     def close(self) -> None:
         """All work is done; once all is committed, close the log."""
@@ -277,14 +296,15 @@ class Job:
         self.context.order(log.store(entry))
 
     def closed(self) -> None:
-        """The log is closed, or cannot be."""
+        """The log is closed."""
         self.end(CLOSING[self.state])
 
     def end(self, final: JobState) -> None:
         """The last order."""
         self.move(final)
-        if final in _ENDINGS and not self.committing.ledger.has_entries and self.context.generation:
-            self.completion.let_go(self.completion.completed.end(_ENDINGS[final]))
+        if final in CLOSING.values():
+            completed = self.completion.completed
+            self.completion.let_go(completed.drop(completed.not_kept(_ENDINGS[final])))
         self.context.order(EndJob(final.value, self.failure))
 
     def supersede(self) -> None:

@@ -4,11 +4,16 @@ Rules:
 
 1. "Stored" completes a checkpoint or closes the job. "Refused" and "failed" are unclear: the log is read, and what it
    holds decides (:meth:`penstock.coordinator.log_writer.LogWriter.resolve`).
+   An entry that was given up and stands after all means the same as one that was stored at once.
 2. Once the claim stands the outputs are taken; the job begins when they are ours.
 3. An answer that nobody waits for is late or doubled, and changes nothing.
 """
 
 from __future__ import annotations
+
+from typing import TypeGuard
+
+from msgspec.structs import replace as renumber
 
 from .commands import TakeOutputs
 from .events import (
@@ -24,7 +29,7 @@ from .events import (
 from .job import Job
 from .job_states import JobState
 from .log_writer import Resolution
-from .manifest import Ended, Manifest, Pinned, Unpinned
+from .manifest import Dropped, Ended, LogEntry, Manifest, Pinned, Unpinned
 from .recovery import TakeOver
 from .takeover import TRIES, AlreadyOver, Claimed, Retry, SteppedDown, TakeOverAttempt
 
@@ -108,8 +113,8 @@ class LogAnswers:
 
     def _resolve(self, event: LogRead) -> None:
         job, log = self._job, self._job.context.log
-        doubtful, number = job.completion.completed.doubtful, log.next_number
-        resolution = log.resolve(event.entries, job.context.generation, doubtful)
+        number = log.next_number
+        resolution = log.resolve(event.entries, job.context.generation)
         if resolution is Resolution.STORED:
             self._stored()
         elif resolution is Resolution.SUPERSEDED:
@@ -120,10 +125,15 @@ class LogAnswers:
             self._adopted(next(entry for entry in event.entries if entry.number == number))
 
     def _stored(self) -> None:
-        job, entry = self._job, self._job.context.log.stored()
-        if isinstance(entry, Manifest) and not entry.root:
-            job.completion.stored(entry)
-            return
+        entry = self._job.context.log.stored()
+        if _is_checkpoint(entry):
+            self._job.completion.stored(entry)
+        else:
+            self._stands(entry)
+
+    def _stands(self, entry: LogEntry) -> None:
+        """An entry that is no checkpoint of ours is in the log."""
+        job = self._job
         job.failed_entries = 0
         job.completion.settled()
         if isinstance(entry, Manifest):
@@ -132,25 +142,30 @@ class LogAnswers:
             job.pins.stored(entry)
         elif isinstance(entry, Ended):
             job.closed()
+        elif isinstance(entry, Dropped):
+            job.dropped(entry)
 
-    def _adopted(self, standing: object) -> None:
-        """A checkpoint that we had given up stands in the log after all; ours follows it."""
+    def _adopted(self, standing: LogEntry) -> None:
+        """An entry that we had given up stands in the log after all. A checkpoint follows it at the next number; other
+        entries are ordered anew, if they are still wanted."""
         job, log = self._job, self._job.context.log
-        if isinstance(standing, Manifest):
-            job.completion.adopt(standing)
         entry = log.in_flight
         log.dropped()
-        if entry is not None:
-            job.context.order(log.store(entry))
+        if _is_checkpoint(standing):
+            job.completion.adopt(standing)
+        else:
+            self._stands(standing)
+        if entry is not None and _is_checkpoint(entry):
+            job.context.order(log.store(renumber(entry, number=log.next_number)))
 
     def _absent(self) -> None:
         """The entry was not written. A refusal without an entry is taken for a failure of the store."""
         log = self._job.context.log
         failure = self._unclear or Failure("the log refused an entry, but holds none", retry=True, kind="StorageError")
-        if isinstance(log.in_flight, Manifest) and not log.in_flight.root:
+        if log.in_flight is not None and _is_checkpoint(log.in_flight):
             self._job.completion.store_failed(failure)
         else:
-            log.dropped()
+            log.failed()
             self._job.entry_failed(failure)
 
     def _reading_failed(self, failure: Failure) -> None:
@@ -164,3 +179,8 @@ class LogAnswers:
         self._unclear = failure
         self._absent()
         self._job.fail(failure)
+
+
+def _is_checkpoint(entry: LogEntry) -> TypeGuard[Manifest]:
+    """Whether it is the manifest of a checkpoint that was taken here, not of a snapshot that the job starts from."""
+    return isinstance(entry, Manifest) and not entry.root

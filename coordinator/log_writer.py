@@ -5,22 +5,20 @@ Rules:
 1. At most one entry is in flight. Its number is the one after the last that we know of.
 2. The shell answers every ``StoreEntry`` and ``ReadLog`` exactly once. "Refused" and "failed" are both unclear: the
    log is read again before anything else is decided (:meth:`resolve`).
-3. A manifest that failed and is not in the log may still appear there (a write that was under way somewhere). It stays
-   *doubtful* while its number is free: if the number then turns out to be taken by it, it is *adopted*, and the entry
-   in flight takes the next number.
+3. An entry that failed and is not in the log may still appear there (a write that was under way somewhere), whatever
+   it says. It stays *doubtful* while its number is free: if the number then turns out to be taken by it, it is
+   *adopted*, and the entry in flight takes the next number.
 4. The number taken by anybody else: a newer coordinator has taken over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
-from msgspec.structs import replace
-
 from .commands import ReadLog, StoreEntry
-from .manifest import LogEntry, Manifest, encode
+from .manifest import LogEntry, encode
 from .recovery import generation_of
 
 
@@ -30,7 +28,7 @@ class Resolution(Enum):
     STORED = "stored"
     ABSENT = "absent"
     ADOPTED = "adopted"
-    """The number holds a doubtful manifest of ours; the entry in flight has moved on by one number."""
+    """The number holds a doubtful entry of ours; the one in flight was not written."""
     SUPERSEDED = "superseded"
 
 
@@ -44,6 +42,8 @@ class LogWriter:
     in_flight: LogEntry | None = None
     #: Whether the log is being read.
     reading: bool = False
+    #: Entries that failed and may still appear, all at ``next_number``.
+    doubtful: list[LogEntry] = field(default_factory=list)
 
     @property
     def is_idle(self) -> bool:
@@ -70,14 +70,24 @@ class LogWriter:
         if entry is None:
             raise AssertionError("an entry was stored that was not ordered")
         self.in_flight = None
-        self.next_number = entry.number + 1
+        self._taken()
         return entry
 
     def dropped(self) -> None:
         """The entry in flight is not going to be stored."""
         self.in_flight = None
 
-    def resolve(self, entries: Sequence[LogEntry], generation: int, doubtful: Sequence[Manifest]) -> Resolution:
+    def failed(self) -> None:
+        """The entry in flight failed and is not in the log; it may still come."""
+        if self.in_flight is not None:
+            self.doubtful.append(self.in_flight)
+        self.in_flight = None
+
+    def _taken(self) -> None:
+        self.next_number += 1
+        self.doubtful.clear()
+
+    def resolve(self, entries: Sequence[LogEntry], generation: int) -> Resolution:
         """The log was read because the entry in flight had an unclear answer."""
         self.reading = False
         entry = self.in_flight
@@ -91,9 +101,8 @@ class LogWriter:
             return Resolution.SUPERSEDED if beyond else Resolution.ABSENT
         if encode(standing) == encode(entry):
             return Resolution.STORED
-        if any(encode(standing) == encode(manifest) for manifest in doubtful):
-            self.next_number = entry.number + 1
-            self.in_flight = replace(entry, number=self.next_number)
+        if any(encode(standing) == encode(other) for other in self.doubtful):
+            self._taken()
             return Resolution.ADOPTED
         return Resolution.SUPERSEDED
 

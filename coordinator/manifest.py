@@ -4,9 +4,9 @@ Rules:
 
 1. The log is one dense sequence of entries, each created if absent. ``Claim`` takes the job over for a generation;
    ``Manifest`` completes a checkpoint: its creation *is* the commit point; ``Pinned`` and ``Unpinned`` keep one from
-   being deleted; ``Ended`` closes the log.
-2. An entry is never changed. Fields are only added, with a default, and ``FORMAT`` is raised when old readers would
-   misread. A reader refuses a format that is newer than its own.
+   being deleted; ``Dropped`` says that manifests are about to be deleted by an ending that leaves the log open;
+   ``Ended`` closes the log.
+2. An entry is never changed. ``FORMAT`` is raised with every change of the form, and a reader refuses any but its own.
 3. A manifest lists everything a restore needs: state files by task, finished tasks, how far each operator has
    finished, and the committables that no later entry says are visible.
 4. A savepoint is one manifest, in a file of its own beside its state files; their locations are relative to its
@@ -15,6 +15,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -25,7 +26,8 @@ from .splits import Skipped
 
 FORMAT = 4
 """Version of the form, stored in every entry. 2: manifests with a root, a kind and operators; pins. 3: files of
-batches in flight among those of a task. 4: the job's identity; for which lanes operators have finished."""
+batches in flight among those of a task. 4: the job's identity; for which lanes operators have finished; ``Dropped``;
+operators without UNION state."""
 
 
 class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True):
@@ -135,6 +137,16 @@ class Unpinned(msgspec.Struct, frozen=True, tag="unpinned", kw_only=True):
     name: str
 
 
+class Dropped(msgspec.Struct, frozen=True, tag="dropped", kw_only=True):
+    """The manifests of these entries are nobody's any more: the job failed or was cancelled, and its policy keeps them
+    for no such end. Whoever takes the job over must not go on from them, as they are being deleted."""
+
+    format: int = FORMAT
+    number: int
+    generation: int
+    numbers: tuple[int, ...]
+
+
 class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True):
     """The job is over; nothing follows. ``status``: finished or stopped."""
 
@@ -145,7 +157,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True):
     reason: str = ""
 
 
-LogEntry: TypeAlias = Claim | Manifest | Pinned | Unpinned | Ended
+LogEntry: TypeAlias = Claim | Manifest | Pinned | Unpinned | Dropped | Ended
 
 
 def encode(entry: LogEntry) -> bytes:
@@ -156,6 +168,13 @@ def encode(entry: LogEntry) -> bytes:
 def decode(data: bytes) -> LogEntry:
     """The entry read back. Raises msgspec.ValidationError for what is no entry of a known form."""
     entry: LogEntry = msgspec.json.decode(data, type=LogEntry)
-    if entry.format > FORMAT:
-        raise msgspec.ValidationError(f"it has format {entry.format}, and this version knows {FORMAT}")
+    if entry.format != FORMAT:
+        raise msgspec.ValidationError(f"it has format {entry.format}, and this version reads format {FORMAT}")
     return entry
+
+
+def split_dropped(entries: Sequence[LogEntry]) -> tuple[list[LogEntry], tuple[Manifest, ...]]:
+    """The entries that count, and the manifests among the rest: dropped, and not deleted yet."""
+    numbers = {number for entry in entries if isinstance(entry, Dropped) for number in entry.numbers}
+    gone = tuple(entry for entry in entries if isinstance(entry, Manifest) and entry.number in numbers)
+    return [entry for entry in entries if entry.number not in numbers], gone

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..engine.identity import JobIdentity
 from .events import Failure
-from .manifest import Claim, Ended, LogEntry, Manifest, Pinned, Unpinned
+from .manifest import Claim, Ended, LogEntry, Manifest, Pinned, Unpinned, split_dropped
 
 OVER = frozenset({"finished", "stopped"})
 """What the closing entry of a job whose work is done says."""
@@ -29,6 +29,8 @@ class TakeOver:
     pins: tuple[Pinned | Unpinned, ...] = ()
     claims: tuple[str, ...] = ()
     """The owners of all claims so far."""
+    dropped: tuple[Manifest, ...] = ()
+    """Manifests that an ending of the job has given up and not deleted."""
 
     @property
     def latest(self) -> Manifest | None:
@@ -42,6 +44,7 @@ class Over:
     generation: int
     ended: Ended
     manifests: tuple[Manifest, ...]
+    pins: tuple[Pinned | Unpinned, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,18 +66,21 @@ def decide_recovery(
     refusal = _refusal(entries, fingerprint, job, description) or _other_identity(entries, job, uuid)
     if refusal is not None:
         return Refused(refusal)
-    manifests = tuple(entry for entry in entries if isinstance(entry, Manifest))
+    standing, dropped = split_dropped(entries)
+    manifests = tuple(entry for entry in standing if isinstance(entry, Manifest))
     newest = max((generation_of(entry) for entry in entries), default=0)
     ended = next((entry for entry in entries if isinstance(entry, Ended)), None)
+    pins = tuple(entry for entry in entries if isinstance(entry, Pinned | Unpinned))
     if ended is not None:
-        return Over(newest, ended, manifests)
+        return Over(newest, ended, manifests, pins)
     return TakeOver(
         generation=newest + 1,
         number=entries[-1].number + 1 if entries else 0,
-        next_checkpoint=max((manifest.checkpoint.number for manifest in manifests), default=0) + 1,
+        next_checkpoint=max((one.checkpoint.number for one in (*manifests, *dropped)), default=0) + 1,
         manifests=manifests,
-        pins=tuple(entry for entry in entries if isinstance(entry, Pinned | Unpinned)),
         claims=tuple(entry.owner for entry in entries if isinstance(entry, Claim)),
+        pins=pins,
+        dropped=dropped,
     )
 
 

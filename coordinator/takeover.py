@@ -7,6 +7,7 @@ Rules:
    may have completed many checkpoints and deleted old entries, ours among the deleted numbers: a claim in such a hole
    would stop nobody. With the claim at the end of the log, the number that any older coordinator writes next is taken.
 3. Of two that start at the same time one gets the number; the other finds a claim not older than its own and leaves.
+   A claim of ours that was said to have failed and landed late, in a hole, is nobody else's.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class TakeOverAttempt:
         #: The decision and the claim made from it, once the log was read; the newest of each.
         self._decision: TakeOver | None = None
         self._claim: Claim | None = None
+        #: Every claim that was ordered, as it would stand in the log.
+        self._ordered: set[bytes] = set()
         self._failures = 0
 
     def note(
@@ -106,6 +109,7 @@ class TakeOverAttempt:
             uuid=context.identity.uuid,
             ancestors=context.identity.ancestors,
         )
+        self._ordered.add(encode(self._claim))
         context.log.next_number = decision.number
         return Retry(context.log.store(self._claim))
 
@@ -113,11 +117,12 @@ class TakeOverAttempt:
         self, entries: Sequence[LogEntry], claim: Claim
     ) -> Retry | Claimed | AlreadyOver | SteppedDown | Failure:
         log = self._context.log
-        others = [entry for entry in entries if encode(entry) != encode(claim)]
+        stands = any(encode(entry) == encode(claim) for entry in entries)
+        others = [entry for entry in entries if encode(entry) not in self._ordered]
         if any(generation_of(entry) >= claim.generation for entry in others):
             return SteppedDown()
         log.dropped()
-        if len(others) < len(entries) and all(entry.number < claim.number for entry in others):
+        if stands and all(entry.number < claim.number for entry in others):
             log.next_number = claim.number + 1
             decision = decide_recovery(others, claim.fingerprint, claim.job, self._description, claim.uuid)
             if isinstance(decision, Refused):

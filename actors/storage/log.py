@@ -4,7 +4,8 @@ Rules:
 
 1. Numbers have twelve digits, so the order of keys is the order of entries.
 2. Entries may have been deleted, so numbers may be missing; each entry that is there carries its own number. Whether
-   what is left is enough is decided by who reads it.
+   what is left is enough is decided by who reads it. An entry that is deleted between the listing and its reading was
+   followed by others that the listing may not show: then all is listed again.
 3. An entry that exists with exactly our bytes is ours: the reply to the first try was lost.
 4. OSError of the store passes through; whoever performs the command makes an event of it.
 """
@@ -16,12 +17,15 @@ from typing import Literal
 
 import msgspec
 
-from ...coordinator.manifest import LogEntry, decode, encode
+from ...coordinator.manifest import LogEntry, decode, encode, split_dropped
 from ...coordinator.store import Store
 from ...engine.errors import StorageError
 from ...engine.sources.files import safe_name
 
 _DIGITS = 12
+
+LISTINGS = 20
+"""Times that the log is listed anew: entries go once a checkpoint, and reading them takes a moment."""
 
 
 def key_of(job: str, number: int) -> str:
@@ -30,18 +34,23 @@ def key_of(job: str, number: int) -> str:
 
 
 def read_log(store: Store, job: str) -> list[LogEntry]:
-    """All entries of the job's log, in order. Raises StorageError if one cannot be read."""
-    entries: list[LogEntry] = []
-    for key in store.list(_folder(job)):
-        # a coordinator that runs meanwhile may delete an entry between the listing and the reading
-        if (data := store.read(key)) is not None:
-            entries.append(_decode(key, data))
-            if key != key_of(job, entries[-1].number):
-                raise StorageError(
-                    f"the log of job {job!r} is broken: {key} holds entry {entries[-1].number}",
-                    "put the files back under their own names, or start over with an empty checkpoint folder",
-                )
-    return entries
+    """The entries of the job's log that count, in order: without checkpoints that an ending has dropped and not deleted
+    yet. Raises StorageError if one cannot be read."""
+    return split_dropped(read_entries(store, job))[0]
+
+
+def read_entries(store: Store, job: str) -> list[LogEntry]:
+    """All entries of the job's log, in order, as they stood at one moment. Raises StorageError if that fails."""
+    known: dict[str, bytes] = {}
+    for _ in range(LISTINGS):
+        keys = store.list(_folder(job))
+        known.update({key: data for key in keys if key not in known and (data := store.read(key)) is not None})
+        if all(key in known for key in keys):
+            return [_decode(job, key, known[key]) for key in keys]
+    raise StorageError(
+        f"the log of job {job!r} changes faster than it can be read",
+        "find out who deletes files in the checkpoint folder; only the job's own coordinator may",
+    )
 
 
 def create_entry(store: Store, job: str, entry: LogEntry) -> Literal["stored", "refused"]:
@@ -62,11 +71,17 @@ def _folder(job: str) -> str:
     return f"{safe_name(job)}/log/"
 
 
-def _decode(key: str, data: bytes) -> LogEntry:
+def _decode(job: str, key: str, data: bytes) -> LogEntry:
     try:
-        return decode(data)
+        entry = decode(data)
     except msgspec.MsgspecError as error:
         raise StorageError(
             f"{key} in the checkpoint folder cannot be read: {error}",
             "it was written by another version of Penstock, or damaged; start over with an empty checkpoint folder",
         ) from error
+    if key != key_of(job, entry.number):
+        raise StorageError(
+            f"the log of job {job!r} is broken: {key} holds entry {entry.number}",
+            "put the files back under their own names, or start over with an empty checkpoint folder",
+        )
+    return entry

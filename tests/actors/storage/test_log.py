@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.actors.storage.file_store import FileStore
-from penstock.actors.storage.log import create_entry, delete_entries, key_of, read_log
-from penstock.coordinator.manifest import Claim, Ended, Manifest, TaskState, encode
+from penstock.actors.storage.log import create_entry, delete_entries, key_of, read_entries, read_log
+from penstock.coordinator.manifest import Claim, Dropped, Ended, Manifest, TaskState, encode
 from penstock.engine.errors import StorageError
 from penstock.engine.identity import CheckpointId, Committable, StateHandle, TaskId
 
@@ -88,3 +90,49 @@ def test_entry_that_cannot_be_read_is_named(store: FileStore, data: bytes) -> No
     store.create(key_of(JOB, 1), data)
     with pytest.raises(StorageError, match=r"log/000000000001.json in the checkpoint folder cannot be read"):
         read_log(store, JOB)
+
+
+class Moving(FileStore):
+    """A store in which, after each listing, ``happens`` does."""
+
+    def __init__(self, folder: Path, happens: Callable[[], None]) -> None:
+        super().__init__(folder)
+        self._happens = happens
+
+    def list(self, prefix: str) -> list[str]:
+        keys = super().list(prefix)
+        self._happens()
+        return keys
+
+
+def test_log_is_listed_again_if_an_entry_has_gone_before_it_was_read(store: FileStore, tmp_path: Path) -> None:
+    """A reader that passed over it would see neither the old checkpoint nor the one that took its place."""
+    newer = replace(MANIFEST, number=3, checkpoint=CheckpointId(1, 2))
+    for entry in (CLAIM, MANIFEST):
+        create_entry(store, JOB, entry)
+
+    def complete() -> None:
+        create_entry(store, JOB, newer)
+        delete_entries(store, JOB, [2])
+
+    assert read_log(Moving(tmp_path, complete), JOB) == [CLAIM, newer]
+
+
+def test_log_that_never_stands_still_is_an_error(store: FileStore, tmp_path: Path) -> None:
+    create_entry(store, JOB, replace(CLAIM, number=0))
+
+    def complete() -> None:
+        newest = len(store.list("")) and int(store.list("")[-1][-17:-5])
+        create_entry(store, JOB, replace(CLAIM, number=newest + 1))
+        delete_entries(store, JOB, [newest])
+
+    with pytest.raises(StorageError, match="changes faster than it can be read"):
+        read_log(Moving(tmp_path, complete), JOB)
+
+
+def test_checkpoints_that_an_ending_has_dropped_do_not_count_although_they_are_still_there(store: FileStore) -> None:
+    dropped = Dropped(number=3, generation=1, numbers=(2,))
+    for entry in (CLAIM, MANIFEST, dropped):
+        create_entry(store, JOB, entry)
+    assert read_log(store, JOB) == [CLAIM, dropped]
+    assert read_entries(store, JOB) == [CLAIM, MANIFEST, dropped]
