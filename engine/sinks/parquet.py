@@ -31,6 +31,7 @@ from pyarrow import fs, parquet
 
 from ..errors import ConfigurationError, FlowError
 from ..operators.protocol import OperatorContext
+from ..shown import hides_credentials
 from ..sources.files import absolute, is_hidden, resolve, storage_error
 from .parquet_committer import ParquetCommitter
 from .parquet_writer import BUFFER_BYTES, RunningParquetSink
@@ -41,6 +42,7 @@ FORMAT = 1
 """Version of the marker's form."""
 
 
+@hides_credentials
 @dataclass(frozen=True, slots=True)
 class ParquetSink:
     """Writes Parquet files into the folder ``path``.
