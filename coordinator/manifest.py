@@ -5,8 +5,8 @@ Rules:
 1. The log is one dense sequence of entries, each created if absent. ``Claim`` takes the job over for a generation;
    ``Manifest`` completes a checkpoint: its creation *is* the commit point; ``Pinned`` and ``Unpinned`` keep one from
    being deleted; ``Ended`` closes the log.
-2. An entry is never changed. Fields are only added, with a default, and ``FORMAT`` is raised when old readers would
-   misread. A reader refuses a format that is newer than its own.
+2. An entry is never changed. It is sealed by its length and digest, and of one ``FORMAT``: what is damaged, of another
+   format, or holds a field that is not known is refused (``records``).
 3. A manifest lists everything a restore needs: state files by task, finished tasks, how far each operator has
    finished, and the committables that no later entry says are visible.
 4. A savepoint is one manifest, in a file of its own beside its state files; their locations are relative to its
@@ -20,15 +20,16 @@ from typing import TypeAlias
 import msgspec
 
 from ..engine.identity import CheckpointId, Committable, StateHandle, TaskId
+from .records import decode_record, encode_record
 from .split_sets import SetPosition
 from .splits import Skipped
 
-FORMAT = 3
+FORMAT = 4
 """Version of the form, stored in every entry. 2: manifests with a root, a kind and operators; pins. 3: files of
-batches in flight among those of a task."""
+batches in flight among those of a task. 4: digests of entries and files."""
 
 
-class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True):
+class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True, forbid_unknown_fields=True):
     """A coordinator of ``generation`` took the job over."""
 
     format: int = FORMAT
@@ -43,7 +44,7 @@ class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True):
     """Unlike in any other coordinator, so that two of one generation do not take each other's claim for their own."""
 
 
-class TaskState(msgspec.Struct, frozen=True, kw_only=True):
+class TaskState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a checkpoint holds of one task. A finished task's last state is carried on, so that its lanes stay known.
 
     ``state``: all its files, those of batches in flight among them.
@@ -56,7 +57,7 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True):
     data_ended: bool = False
 
 
-class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True):
+class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a checkpoint says of one operator as a whole."""
 
     operator: str
@@ -68,7 +69,7 @@ class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Whether every subtask restores all of its state."""
 
 
-class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True):
+class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True, forbid_unknown_fields=True):
     """A completed checkpoint."""
 
     format: int = FORMAT
@@ -100,7 +101,7 @@ class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True):
     """What it covers of the log of split sets; None: the job's sources are not fed."""
 
 
-class Pinned(msgspec.Struct, frozen=True, tag="pinned", kw_only=True):
+class Pinned(msgspec.Struct, frozen=True, tag="pinned", kw_only=True, forbid_unknown_fields=True):
     """``name`` depends on a checkpoint."""
 
     format: int = FORMAT
@@ -110,7 +111,7 @@ class Pinned(msgspec.Struct, frozen=True, tag="pinned", kw_only=True):
     name: str
 
 
-class Unpinned(msgspec.Struct, frozen=True, tag="unpinned", kw_only=True):
+class Unpinned(msgspec.Struct, frozen=True, tag="unpinned", kw_only=True, forbid_unknown_fields=True):
     """``name`` does not any more."""
 
     format: int = FORMAT
@@ -119,7 +120,7 @@ class Unpinned(msgspec.Struct, frozen=True, tag="unpinned", kw_only=True):
     name: str
 
 
-class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True):
+class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True, forbid_unknown_fields=True):
     """The job is over; nothing follows. ``status``: finished or stopped."""
 
     format: int = FORMAT
@@ -133,13 +134,11 @@ LogEntry: TypeAlias = Claim | Manifest | Pinned | Unpinned | Ended
 
 
 def encode(entry: LogEntry) -> bytes:
-    """The entry as JSON."""
-    return msgspec.json.encode(entry)
+    """The entry as sealed JSON."""
+    return encode_record(entry)
 
 
 def decode(data: bytes) -> LogEntry:
-    """The entry read back. Raises msgspec.ValidationError for what is no entry of a known form."""
-    entry: LogEntry = msgspec.json.decode(data, type=LogEntry)
-    if entry.format > FORMAT:
-        raise msgspec.ValidationError(f"it has format {entry.format}, and this version knows {FORMAT}")
+    """The entry read back. Raises msgspec.ValidationError for what is no whole entry of this form."""
+    entry: LogEntry = decode_record(data, LogEntry, FORMAT)
     return entry

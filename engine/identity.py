@@ -99,6 +99,7 @@ class StateHandle:
     """An immutable file of one task. ``location`` is relative to the checkpoint folder.
 
     ``operator``: whose state it is; of a channel file (``holds`` is not STATE) the exchange whose batches are in it.
+    ``digest``: of the file's bytes (``engine.checksums``), which whoever reads it compares.
     """
 
     operator: str
@@ -106,6 +107,7 @@ class StateHandle:
     bytes: int
     rows: int
     holds: Holds = Holds.STATE
+    digest: str = ""
 
     @property
     def is_channel_file(self) -> bool:

@@ -6,7 +6,8 @@ Rules:
 2. Entries may have been deleted, so numbers may be missing; each entry that is there carries its own number. Whether
    what is left is enough is decided by who reads it.
 3. An entry that exists with exactly our bytes is ours: the reply to the first try was lost.
-4. OSError of the store passes through; whoever performs the command makes an event of it.
+4. An entry that is damaged, or of another format, is an error that names it; it is never left out.
+5. OSError of the store passes through; whoever performs the command makes an event of it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ...coordinator.manifest import LogEntry, decode, encode
 from ...coordinator.store import Store
 from ...engine.errors import StorageError
 from ...engine.sources.files import safe_name
+from .damage import GO_ON, unreadable
 
 _DIGITS = 12
 
@@ -66,7 +68,4 @@ def _decode(key: str, data: bytes) -> LogEntry:
     try:
         return decode(data)
     except msgspec.MsgspecError as error:
-        raise StorageError(
-            f"{key} in the checkpoint folder cannot be read: {error}",
-            "it was written by another version of Penstock, or damaged; start over with an empty checkpoint folder",
-        ) from error
+        raise unreadable(f"{key} in the checkpoint folder", error, GO_ON) from error

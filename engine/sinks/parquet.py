@@ -29,6 +29,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pyarrow import fs, parquet
 
+from ..durable import make_folder, put_file
 from ..errors import ConfigurationError, FlowError
 from ..operators.protocol import OperatorContext
 from ..sources.files import absolute, is_hidden, resolve, storage_error
@@ -143,7 +144,7 @@ class ParquetSink:
         try:
             if filesystem.get_file_info(folder).type == fs.FileType.File:
                 raise ConfigurationError(f"the output folder {self.path} is a file", "choose another folder")
-            filesystem.create_dir(folder, recursive=True)
+            make_folder(filesystem, folder)
             probe = f"{folder}/_probe-{uuid.uuid4().hex}"
             with filesystem.open_output_stream(probe) as stream:
                 stream.write(b"x")
@@ -176,12 +177,9 @@ class ParquetSink:
         mine = {"format": FORMAT, "job": context.job, "operator": context.operator}
         try:
             if (owner := read_marker(filesystem, folder)) is None:
-                filesystem.create_dir(folder, recursive=True)
-                # written aside and renamed: another subtask may be reading it
-                aside = f"{folder}/{MARKER}.{uuid.uuid4().hex}"
-                with filesystem.open_output_stream(aside) as stream:
-                    stream.write(json.dumps(mine).encode())
-                filesystem.move(aside, f"{folder}/{MARKER}")
+                make_folder(filesystem, folder)
+                # whole: another subtask may be reading it
+                put_file(filesystem, f"{folder}/{MARKER}", json.dumps(mine).encode())
                 owner = mine
         except OSError as error:
             raise storage_error("write into the output folder", str(self.path), error) from error

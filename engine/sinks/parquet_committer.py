@@ -3,7 +3,7 @@
 Rules:
 
 1. A file appears whole or not at all: by a rename where the file system has an atomic one (local, HDFS), by a copy
-   on object stores, where an object is visible only when it is complete.
+   on object stores, where an object is visible only when it is complete. It is committed once the folder is synced.
 2. A data file that is there already was committed before: its name belongs to one committable alone. The committable
    states the size, so that a copy broken off on some other file system is told from a whole one.
 3. Committables come from storage, so their paths are checked to lie inside the folder.
@@ -18,9 +18,10 @@ from contextlib import suppress
 
 from pyarrow import fs
 
+from ..durable import sync_folder
 from ..errors import StorageError
 from ..identity import CommitPermit, Committable
-from ..sources.files import is_local, safe_name, storage_error, sync
+from ..sources.files import is_local, safe_name, storage_error
 from .parquet_writer import STAGING, remove
 
 _ATOMIC_RENAME = {"local", "hdfs"}
@@ -40,8 +41,8 @@ class ParquetCommitter:
         try:
             for file in files:
                 self._publish(self._inside(file["staged"]), self._inside(file["final"]), int(file["bytes"]))
-            if files and is_local(self._filesystem):
-                sync(self._folder)
+            if files:
+                sync_folder(self._filesystem, self._folder)
         except OSError as error:
             raise storage_error("commit files in", self._folder, error) from error
 

@@ -19,11 +19,12 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs, parquet
 
+from ..durable import make_folder, sync_file, sync_folder
 from ..elements import Batch
 from ..errors import StorageError
 from ..identity import CheckpointId, Committable
 from ..operators.protocol import OperatorContext, Output, Stateless
-from ..sources.files import make_durable, safe_name, storage_error
+from ..sources.files import safe_name, storage_error
 from .lane_counts import LaneCounts
 from .parquet_encoding import dictionary_columns
 
@@ -70,17 +71,21 @@ class StagedFile:
         """The writer; if there is none yet, one for a file that begins with these rows."""
         if self._writer is None:
             self._writer = parquet.ParquetWriter(
-                self._stream, self._schema, compression=self._compression, use_dictionary=dictionary_columns(table)
+                self._stream,
+                self._schema,
+                compression=self._compression,
+                use_dictionary=dictionary_columns(table),
+                write_page_checksum=True,
             )
         return self._writer
 
     def close(self) -> int:
-        """Write what is left and return the file's size, once it is safe."""
+        """Write what is left and return the file's size, once its bytes are safe; its name may not be."""
         if self._pending:
             self._flush()
         self._begun(self._schema.empty_table()).close()
         self._stream.close()
-        make_durable(self._filesystem, self.path)
+        sync_file(self._filesystem, self.path)
         return int(self._filesystem.get_file_info(self.path).size)
 
     def abandon(self) -> None:
@@ -172,6 +177,8 @@ class RunningParquetSink(Stateless):
                 self._open = self._open or self._new_file()
             if self._open is not None:
                 self._roll()
+            if self._closed:
+                sync_folder(self._filesystem, self._staging)
         except OSError as error:
             raise self._break(error) from error
         self._flushed[checkpoint], self._closed = self._closed, []
@@ -207,7 +214,7 @@ class RunningParquetSink(Stateless):
     def _new_file(self) -> StagedFile:
         path = f"{self._folder}/{self._staged_name(self._opened)}"
         if not self._opened:
-            self._filesystem.create_dir(path.rsplit("/", 1)[0], recursive=True)
+            make_folder(self._filesystem, self._staging)
         self._opened += 1
         return StagedFile(self._filesystem, path, self._schema, self._row_group_rows, self._compression)
 
@@ -223,6 +230,10 @@ class RunningParquetSink(Stateless):
         context = self._context
         name = f"{safe_name(context.operator)}-{context.task.subtask:05d}-{context.attempt}-{number:05d}.parquet"
         return f"{STAGING}/{safe_name(context.job)}/{name}"
+
+    @property
+    def _staging(self) -> str:
+        return f"{self._folder}/{STAGING}/{safe_name(self._context.job)}"
 
     def _final_name(self, checkpoint: CheckpointId, number: int) -> str:
         # padded, so that the order of names is the order of checkpoints

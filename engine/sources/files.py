@@ -1,6 +1,6 @@
 """Files: where a path leads, which data files it holds, and how a failing file system is told to the user.
 
-Sources, sinks and the snapshot files share these few functions; they are the only ones that name ``pyarrow.fs``.
+Sources, sinks and the snapshot files share these few functions; what is to survive a power cut: ``engine.durable``.
 
 Rules:
 
@@ -101,22 +101,6 @@ def storage_error(action: str, place: str, error: OSError) -> StorageError:
     else:
         remedy = "check that the storage is there and healthy, then start the job again"
     return StorageError(f"cannot {action} {place}: {reason}", remedy)
-
-
-def make_durable(filesystem: fs.FileSystem, path: str) -> None:
-    """Return once the file and its entry in the folder survive a power cut. Other file systems do so by themselves."""
-    if is_local(filesystem):
-        sync(path)
-        sync(os.path.dirname(path))
-
-
-def sync(path: str) -> None:
-    """Flush one local file or folder to its disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
