@@ -36,6 +36,7 @@ from penstock.engine.errors import DamagedFileError, PenstockError
 from penstock.engine.identity import Attempt, CheckpointId, Committable, Holds, StateHandle, TaskId
 from penstock.engine.sources.fed import IPC, FileSplit
 from support.damage import flipped
+from support.forgetful_disk import ForgetfulDisk
 
 JOB, TASK, CHECKPOINT, ATTEMPT = "job", TaskId("a", 0), CheckpointId(1, 3), Attempt(1, 1)
 TABLE = pa.table({"__lane": pa.array([0, 1], pa.int32()), "rows": [7, 8], "text": ["one", None]})
@@ -256,6 +257,17 @@ def test_file_that_was_put_back_is_read_again(stored: tuple[Stored, bytes, Any])
     assert refusal(found, data[:-1]) is not None
     found.path.write_bytes(data)
     assert value is None or found.read() == value
+
+
+@pytest.mark.parametrize("kind", KINDS.keys() - {"copied by a savepoint"})
+def test_what_was_written_survives_a_power_cut(kind: str, tmp_path: Path) -> None:
+    root = tmp_path / "disk"
+    root.mkdir()
+    disk = ForgetfulDisk(root)
+    with disk.watched():
+        found = KINDS[kind](root / "state")
+    left = disk.moments[-1].survivors(tmp_path / "left")
+    assert (left / found.path.relative_to(root)).read_bytes() == found.path.read_bytes()
 
 
 def test_state_file_in_the_place_of_another_is_an_error(tmp_path: Path) -> None:
