@@ -1,7 +1,8 @@
 """The digests of a feed's batches, in small files beside the checkpoints: what ``penstock verify-order`` compares.
 
-They lie in ``<checkpoint folder>/<job>/feeds/<feed>/<first>-<end>-<random>.digests.arrow``: Arrow IPC files of one
-column, the batch size in their metadata. Any Arrow tool can read them.
+They lie in ``<checkpoint folder>/<job>/feeds/<feed>/<first>-<end>-<random>-<digest>.digests.arrow``: Arrow IPC files
+of one column, the batch size in their metadata. Any Arrow tool can read them. The end of the name is the digest of the
+file's bytes.
 
 Rules:
 
@@ -9,7 +10,7 @@ Rules:
    one before it held, which is then removed. So there are as many files as chunks, and one more for each restart.
 2. A file is complete before the checkpoint that covers it is: a feed that goes on from a checkpoint leaves no gap.
 3. Batches may stand in several files; they should not contradict each other (``batch_digests.merged``).
-4. A file without its end is being written, or its writer was killed: no checkpoint covers it, and nobody reads it.
+4. A file appears whole. One whose bytes do not fit its name is damaged: an error, not a gap.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ import pyarrow as pa
 from pyarrow import fs, ipc
 
 from ..engine.batch_digests import DigestRun, Recorded, merged
-from ..engine.errors import ConfigurationError, StorageError
-from ..engine.sources.files import absolute, make_durable, resolve, safe_name, storage_error
+from ..engine.checksums import digest
+from ..engine.durable import make_folder, put_file
+from ..engine.errors import ConfigurationError
+from ..engine.sources.files import absolute, resolve, safe_name, storage_error
+from .storage.damage import FROM_A_COPY, check_bytes
 
 CHUNK = 4096
 """Batches of a file that is full: 32 KiB."""
 
-_NAME = re.compile(r"(\d+)-(\d+)-[0-9a-f]+\.digests\.arrow")
+_NAME = re.compile(r"(\d+)-(\d+)-[0-9a-f]+-([0-9a-f]{32})\.digests\.arrow")
 _BATCH_SIZE = b"penstock.batch_size"
 
 
@@ -45,6 +49,7 @@ class DigestFiles:
         #: of the chunk that is not full
         self._open: DigestRun | None = None
         self._last = ""
+        self._made = False
 
     def record(self, run: DigestRun, batch_size: int) -> None:
         """Keep the digests of some more batches. Raises StorageError."""
@@ -57,28 +62,22 @@ class DigestFiles:
             run = DigestRun(self._open.first, np.concatenate([self._open.digests, run.digests]))
         else:
             self._last = ""
-        path = f"{self._folder}/{run.first:012}-{run.end:012}-{uuid.uuid4().hex[:8]}.digests.arrow"
+        data = _to_ipc(run, batch_size)
+        name = f"{run.first:012}-{run.end:012}-{uuid.uuid4().hex[:8]}-{digest(data)}.digests.arrow"
+        path = f"{self._folder}/{name}"
         try:
-            self._filesystem.create_dir(self._folder, recursive=True)
-            self._write(path, run, batch_size)
+            if not self._made:
+                make_folder(self._filesystem, self._folder)
+                self._made = True
+            put_file(self._filesystem, path, data)
             if self._last:
                 with suppress(FileNotFoundError):
                     self._filesystem.delete_file(self._last)
         except OSError as error:
+            self._made = False
             raise storage_error("record the order of batches in", self._url, error) from error
         is_full = len(run.digests) >= CHUNK
         self._open, self._last = (None, "") if is_full else (run, path)
-
-    def _write(self, path: str, run: DigestRun, batch_size: int) -> None:
-        schema = pa.schema([("digest", pa.uint64())], metadata={_BATCH_SIZE: str(batch_size).encode()})
-        try:
-            with self._filesystem.open_output_stream(path) as stream, ipc.new_file(stream, schema) as writer:
-                writer.write_batch(pa.record_batch([pa.array(run.digests)], schema=schema))
-            make_durable(self._filesystem, path)
-        except OSError:
-            with suppress(OSError):
-                self._filesystem.delete_file(path)
-            raise
 
     def read(self) -> tuple[Recorded, int]:
         """What is recorded, and the batch size. Raises ConfigurationError if nothing is."""
@@ -89,12 +88,15 @@ class DigestFiles:
             if found is None:
                 continue
             try:
-                with self._filesystem.open_input_file(info.path) as file, ipc.open_file(file) as reader:
-                    table = reader.read_all()
-            except (FileNotFoundError, pa.ArrowInvalid):
-                continue  # a running job has replaced it, or rule 4
+                with self._filesystem.open_input_stream(info.path) as stream:
+                    data = stream.read()
+            except FileNotFoundError:
+                continue  # a running job has replaced it
             except OSError as error:
-                raise StorageError(f"{info.path} cannot be read: {error}", "restore it, or remove it") from error
+                raise storage_error("read", info.path, error) from error
+            check_bytes(info.path, data, len(data), found[3], f"{FROM_A_COPY}, or remove it")
+            with ipc.open_file(data) as reader:
+                table = reader.read_all()
             runs.append(DigestRun(int(found[1]), table.column("digest").to_numpy()))
             sizes.add(int((table.schema.metadata or {}).get(_BATCH_SIZE, b"0")))
         if not runs:
@@ -106,6 +108,14 @@ class DigestFiles:
             known = ", ".join(map(str, sorted(sizes)))
             raise ConfigurationError(f"{self._url} records batches of {known} rows", "use a folder for each batch size")
         return merged(runs), sizes.pop()
+
+
+def _to_ipc(run: DigestRun, batch_size: int) -> bytes:
+    schema = pa.schema([("digest", pa.uint64())], metadata={_BATCH_SIZE: str(batch_size).encode()})
+    sink = pa.BufferOutputStream()
+    with ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.record_batch([pa.array(run.digests)], schema=schema))
+    return bytes(sink.getvalue())
 
 
 def recorded_feeds(folder: str | os.PathLike[str]) -> list[tuple[str, str]]:

@@ -192,7 +192,7 @@ def _in_use(output: OutputFolder, owner: Owner, why: str) -> ConfigurationError:
         f"the output folder {output.folder} belongs to job {owner.job!r}{', ' if why else ''}{why}; that job {state} "
         f"({owner.log})",
         "choose another folder; or stop that job (a job that is stopped or finished has a closed log); or, if it will "
-        "never go on, remove its checkpoint folder, or pass take_over=True when starting from its snapshot",
+        "never go on, remove its checkpoint folder, or pass take_over=True",
     )
 
 

@@ -8,21 +8,26 @@ Rules:
 3. Where the user named no folder it is ``<checkpoint folder>/<job>/savepoints/<checkpoint>``.
 4. What sinks have prepared for it stays in their outputs. A copy of the manifest below the job's folder says so,
    wherever the savepoint is or goes: outputs are cleaned when the job ends.
+5. What is copied is compared with its digest on the way; a damaged file makes no savepoint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 
 import msgspec
 from pyarrow import fs
 
 from ..coordinator.commands import StoreSavepoint
 from ..coordinator.manifest import LogEntry, Manifest, decode, encode
+from ..engine.durable import make_durable, make_folder, put_file, sync_folder
 from ..engine.errors import StorageError
 from ..engine.identity import StateHandle
-from ..engine.sources.files import absolute, make_durable, resolve, safe_name, storage_error
+from ..engine.sources.files import absolute, resolve, safe_name, storage_error
+from .snapshots import SnapshotFiles
+from .storage.damage import FROM_A_COPY, unreadable
 
 FILE = "savepoint.json"
 
@@ -33,6 +38,7 @@ class SavepointFiles:
     def __init__(self, folder_url: str, job: str) -> None:
         self._url = absolute(folder_url)
         self._job = safe_name(job)
+        self._snapshots = SnapshotFiles(self._url, job)
 
     def store(self, command: StoreSavepoint) -> str:
         """Make the savepoint and return its folder. Raises StorageError; then nothing of it is left."""
@@ -40,35 +46,39 @@ class SavepointFiles:
         place = absolute(command.target) if command.target else default
         filesystem, folder = resolve(place)
         try:
-            if holds_savepoint(place):
-                if command.manifest.request and read_savepoint(place).request == command.manifest.request:
-                    return place  # a coordinator before this one has written it, and did not live to say so
-                raise StorageError(f"{place} holds a savepoint already", "name another folder")
-            self._copy(command, filesystem, folder)
+            stands = holds_savepoint(place)
         except OSError as error:
+            raise storage_error("read the folder of a savepoint", place, error) from error
+        if stands:
+            if command.manifest.request and read_savepoint(place).request == command.manifest.request:
+                # a coordinator before this one has written it, and did not live to say so, or to sync its name
+                sync_folder(filesystem, folder)
+                return place
+            raise StorageError(f"{place} holds a savepoint already", "name another folder")
+        try:
+            self._copy(command, filesystem, folder)
+        except (OSError, StorageError) as error:
             with suppress(OSError):
                 _remove(filesystem, folder, (target for _, target in command.copies))
-            raise storage_error("write a savepoint into", place, error) from error
+            if isinstance(error, OSError):
+                raise storage_error("write a savepoint into", place, error) from error
+            raise
         return place
 
     def _copy(self, command: StoreSavepoint, filesystem: fs.FileSystem, folder: str) -> None:
-        source_files, source_folder = resolve(self._url.rstrip("/"))
-        filesystem.create_dir(f"{folder}/state", recursive=True)
-        for source, target in command.copies:
-            path = f"{folder}/{target}"
-            fs.copy_files(
-                f"{source_folder}/{source}",
-                path,
-                source_filesystem=source_files,
-                destination_filesystem=filesystem,
-            )
-            make_durable(filesystem, path)
-        source_files.create_dir(f"{source_folder}/{self._job}/savepoints", recursive=True)
-        note = f"{source_folder}/{self._job}/savepoints/{command.checkpoint}.json"
-        for target, path in ((source_files, note), (filesystem, f"{folder}/{FILE}")):
-            with target.open_output_stream(path) as stream:
-                stream.write(encode(command.manifest))
-            make_durable(target, path)
+        handles = {handle.location: handle for task in command.manifest.tasks for handle in task.state}
+        paths = [f"{folder}/{target}" for _, target in command.copies]
+        for above in {path.rsplit("/", 1)[0]: None for path in paths} or (folder,):
+            make_folder(filesystem, above)
+        for (source, target), path in zip(command.copies, paths, strict=True):
+            data = self._snapshots.read_bytes(replace(handles[target], location=source))
+            with filesystem.open_output_stream(path) as stream:
+                stream.write(data)
+        make_durable(filesystem, *paths)
+        own_files, own_folder = resolve(f"{self._url.rstrip('/')}/{self._job}/savepoints")
+        make_folder(own_files, own_folder)
+        put_file(own_files, f"{own_folder}/{command.checkpoint}.json", encode(command.manifest))
+        put_file(filesystem, f"{folder}/{FILE}", encode(command.manifest))
 
     def delete(self, location: str, handles: Iterable[StateHandle]) -> None:
         """Delete a snapshot outside the job's folder; first what makes it one."""
@@ -95,9 +105,8 @@ def prepared_for_savepoints(folder_url: str, job: str) -> list[Manifest]:
     try:
         found = [each.path for each in filesystem.get_file_info(notes) if each.path.endswith(".json")]
         entries = [_read_entry(filesystem, path) for path in found]
-    except (OSError, msgspec.MsgspecError) as error:
-        message = f"the notes of savepoints in {folder_url} cannot be read: {error}"
-        raise StorageError(message, "move them away") from error
+    except OSError as error:
+        raise storage_error("read the notes of savepoints in", folder_url, error) from error
     return [entry for entry in entries if isinstance(entry, Manifest)]
 
 
@@ -114,8 +123,8 @@ def read_savepoint(location: str) -> Manifest:
         entry = _read_entry(filesystem, f"{folder}/{FILE}")
     except FileNotFoundError as error:
         raise StorageError(f"{location} holds no savepoint", f"name the folder in which {FILE} lies") from error
-    except (OSError, msgspec.MsgspecError) as error:
-        raise StorageError(f"the savepoint in {location} cannot be read: {error}", "use another savepoint") from error
+    except OSError as error:
+        raise storage_error("read the savepoint in", location, error) from error
     if not isinstance(entry, Manifest):
         raise StorageError(f"{location}/{FILE} is no savepoint", "use another savepoint")
     return entry
@@ -123,4 +132,8 @@ def read_savepoint(location: str) -> Manifest:
 
 def _read_entry(filesystem: fs.FileSystem, path: str) -> LogEntry:
     with filesystem.open_input_stream(path) as stream:
-        return decode(stream.read())
+        data = stream.read()
+    try:
+        return decode(data)
+    except msgspec.MsgspecError as error:
+        raise unreadable(path, error, f"{FROM_A_COPY}, or use another savepoint") from error

@@ -14,30 +14,33 @@ Rules:
 3. Handles are relative to the checkpoint folder, and they come from storage, so they are checked to lie inside it.
 4. Files of batches in flight are never shared.
 5. Any Arrow schema will do; whether the rows make sense is the operators' business.
+6. A handle carries the digest of its file's bytes. A file that has others is an error, never another table.
+7. Nothing is acknowledged before it survives a power cut: the files of a task, and their folder.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 
 import pyarrow as pa
-from pyarrow import fs, ipc
+from pyarrow import ipc
 
 from ..engine.channel_state import ChannelPart
+from ..engine.checksums import digest
+from ..engine.durable import make_durable, make_folder
 from ..engine.errors import StorageError
 from ..engine.identity import Attempt, CheckpointId, Holds, StateHandle, TaskId
-from ..engine.sources.files import absolute, make_durable, resolve, safe_name, storage_error
+from ..engine.sources.files import absolute, resolve, safe_name, storage_error
+from .storage.damage import GO_ON, check_bytes, unreadable
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
     """The file that holds an operator's state, and the checkpoint it was written for."""
 
-    digest: bytes
     handle: StateHandle
     since: CheckpointId
 
@@ -60,6 +63,8 @@ class SnapshotFiles:
         self._folder = folder.rstrip("/")
         self._job = safe_name(job)
         self._lock = Lock()
+        #: folders that were made, and synced with all above them
+        self._made: set[str] = set()
         #: the latest write of each task, by (attempt, checkpoint): every later completed checkpoint of the task holds
         #: those of its files that were written for a completed checkpoint
         self._last: dict[TaskId, _LastWrite] = {}
@@ -89,21 +94,23 @@ class SnapshotFiles:
         try:
             for operator, table in tables.items():
                 data = _to_ipc(table)
-                digest = hashlib.blake2b(data, digest_size=16).digest()
-                if (shared := self._shared(task, operator, attempt, digest)) is not None:
+                found = digest(data)
+                if (shared := self._shared(task, operator, attempt, found)) is not None:
                     kept[operator] = shared
                     continue
-                handle = StateHandle(
-                    operator, self._location(task, checkpoint, attempt, operator), data.size, table.num_rows
-                )
-                self._store(handle.location, data)
+                location = self._location(task, checkpoint, attempt, operator)
+                handle = StateHandle(operator, location, data.size, table.num_rows, digest=found)
                 new.append(handle)
-                kept[operator] = _Kept(digest, handle, checkpoint)
+                self._store(location, data)
+                kept[operator] = _Kept(handle, checkpoint)
             for part in channels:
                 location = self._location(task, checkpoint, attempt, part.exchange, f".{part.holds.value}")
                 data = _to_ipc(part.table)
+                new.append(
+                    StateHandle(part.exchange, location, data.size, part.table.num_rows, part.holds, digest(data))
+                )
                 self._store(location, data)
-                new.append(StateHandle(part.exchange, location, data.size, part.table.num_rows, part.holds))
+            make_durable(self._filesystem, *(f"{self._folder}/{handle.location}" for handle in new))
         except OSError as error:
             self._remove(new)
             raise storage_error("write a checkpoint into", self._url, error) from error
@@ -133,12 +140,25 @@ class SnapshotFiles:
         return {key: pa.concat_tables(each) for key, each in tables.items()}
 
     def _read(self, handle: StateHandle) -> pa.Table:
-        path = self._inside(handle)
+        data = self.read_bytes(handle)
         try:
-            with self._filesystem.open_input_file(path) as file, ipc.open_file(file) as reader:
+            with ipc.open_file(data) as reader:
                 return reader.read_all()
         except (OSError, pa.ArrowInvalid) as error:
-            raise self._unreadable(path, error) from error
+            raise unreadable(f"the state file {self._inside(handle)}", error, GO_ON) from error
+
+    def read_bytes(self, handle: StateHandle) -> pa.Buffer:
+        """The file of a handle, sure to be what was written. Raises StorageError."""
+        path = self._inside(handle)
+        try:
+            with self._filesystem.open_input_file(path) as file:
+                data = file.read_buffer()
+        except FileNotFoundError as error:
+            raise StorageError(f"the state file {path} is gone", GO_ON) from error
+        except OSError as error:
+            raise storage_error("read the state file", path, error) from error
+        check_bytes(f"the state file {path}", data, handle.bytes, handle.digest, GO_ON)
+        return data
 
     def delete(self, handles: Iterable[StateHandle]) -> None:
         """Delete the files; those that are gone already do not matter."""
@@ -149,14 +169,15 @@ class SnapshotFiles:
         except OSError as error:
             raise storage_error("delete old checkpoints in", self._url, error) from error
 
-    def _shared(self, task: TaskId, operator: str, attempt: Attempt, digest: bytes) -> _Kept | None:
+    def _shared(self, task: TaskId, operator: str, attempt: Attempt, found: str) -> _Kept | None:
         """The operator's last file, if it holds the same state and is sure to stay."""
         with self._lock:
             last, completed = self._last.get(task), self._completed.get(task)
         if last is None or completed is None or last.attempt != attempt:
             return None
         kept = last.files.get(operator)
-        return kept if kept is not None and kept.digest == digest and kept.since <= completed else None
+        same = kept is not None and kept.handle.digest == found
+        return kept if kept is not None and same and kept.since <= completed else None
 
     def _remember(self, task: TaskId, write: _LastWrite, new: Sequence[StateHandle]) -> None:
         written = sum(handle.bytes for handle in new)
@@ -174,17 +195,15 @@ class SnapshotFiles:
 
     def _store(self, location: str, data: pa.Buffer) -> None:
         path = f"{self._folder}/{location}"
-        self._filesystem.create_dir(path.rsplit("/", 1)[0], recursive=True)
-        try:
-            with self._filesystem.open_output_stream(path) as stream:
-                stream.write(data)
-            make_durable(self._filesystem, path)
-        except OSError:
-            with suppress(OSError):
-                self._filesystem.delete_file(path)
-            raise
+        folder = path.rsplit("/", 1)[0]
+        if folder not in self._made:
+            make_folder(self._filesystem, folder)
+            self._made.add(folder)
+        with self._filesystem.open_output_stream(path) as stream:
+            stream.write(data)
 
     def _remove(self, handles: Iterable[StateHandle]) -> None:
+        self._made.clear()  # a folder that is gone is made again
         for handle in handles:
             with suppress(OSError):
                 self._filesystem.delete_file(self._inside(handle))
@@ -195,13 +214,6 @@ class SnapshotFiles:
                 f"the state file {handle.location!r} lies outside {self._url}", "the checkpoint was altered by hand"
             )
         return f"{self._folder}/{handle.location}"
-
-    def _unreadable(self, path: str, error: Exception) -> StorageError:
-        gone = self._filesystem.get_file_info(path).type == fs.FileType.NotFound
-        return StorageError(
-            f"the state file {path} {'is gone' if gone else f'cannot be read: {error}'}",
-            "restore the checkpoint folder from a copy, or start over with an empty one",
-        )
 
 
 def _to_ipc(table: pa.Table) -> pa.Buffer:

@@ -37,6 +37,7 @@ from ..coordinator.split_sets import (
 )
 from ..coordinator.statistics import JobStatus
 from ..coordinator.window_reports import WindowReport
+from ..engine.checksums import digest
 from ..engine.errors import ConfigurationError, FlowError, PenstockError
 from ..engine.plan import JobPlan
 from ..engine.sources.fed import IPC, check_schema, file_split
@@ -255,8 +256,9 @@ class SplitSetsFace(ABC):
         table = table.cast(schema)
         if table.nbytes <= INLINE_BYTES:
             return SplitRef(id=id, rows=table.num_rows, data=_written(table, pa.ipc.new_stream))
-        path = self._log.create_data(uuid.uuid4().hex, _written(table, pa.ipc.new_file))
-        return SplitRef(id=id, rows=table.num_rows, path=path, format=IPC)
+        data = _written(table, pa.ipc.new_file)
+        path = self._log.create_data(uuid.uuid4().hex, data)
+        return SplitRef(id=id, rows=table.num_rows, path=path, format=IPC, digest=digest(data))
 
     # ------------------------------------------------------------------ waiting
 

@@ -6,7 +6,8 @@ Rules:
    ``Manifest`` completes a checkpoint: its creation *is* the commit point; ``Pinned`` and ``Unpinned`` keep one from
    being deleted; ``Dropped`` says that manifests are about to be deleted by an ending that leaves the log open;
    ``Ended`` closes the log.
-2. An entry is never changed. ``FORMAT`` is raised with every change of the form, and a reader refuses any but its own.
+2. An entry is never changed. It is sealed by its length and digest, and of one ``FORMAT``: what is damaged, of another
+   format, or holds a field that is not known is refused (``records``).
 3. A manifest lists everything a restore needs: state files by task, finished tasks, how far each operator has
    finished, and the committables that no later entry says are visible.
 4. A savepoint is one manifest, in a file of its own beside its state files; their locations are relative to its
@@ -21,16 +22,17 @@ from typing import TypeAlias
 import msgspec
 
 from ..engine.identity import CheckpointId, Committable, EndedLanes, StateHandle, TaskId
+from .records import decode_record, encode_record
 from .split_sets import SetPosition
 from .splits import Skipped
 
 FORMAT = 4
 """Version of the form, stored in every entry. 2: manifests with a root, a kind and operators; pins. 3: files of
 batches in flight among those of a task. 4: the job's identity; for which lanes operators have finished; ``Dropped``;
-operators without UNION state."""
+operators without UNION state; digests of entries and files."""
 
 
-class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True):
+class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True, forbid_unknown_fields=True):
     """A coordinator of ``generation`` took the job over."""
 
     format: int = FORMAT
@@ -50,7 +52,7 @@ class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True):
     """The jobs whose snapshots this one goes on from, the oldest first."""
 
 
-class TaskState(msgspec.Struct, frozen=True, kw_only=True):
+class TaskState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a checkpoint holds of one task. A finished task's last state is carried on, so that its lanes stay known.
 
     ``state``: all its files, those of batches in flight among them. ``ended``: for which lanes which operators had
@@ -65,7 +67,7 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True):
     ended: tuple[EndedLanes, ...] = ()
 
 
-class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True):
+class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a checkpoint says of one operator as a whole."""
 
     operator: str
@@ -77,7 +79,7 @@ class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Whether every subtask restores all of its state."""
 
 
-class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True):
+class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True, forbid_unknown_fields=True):
     """A completed checkpoint."""
 
     format: int = FORMAT
@@ -118,7 +120,7 @@ def committables_of(manifest: Manifest) -> list[Committable]:
     return own + [committable for _, committable in manifest.uncommitted]
 
 
-class Pinned(msgspec.Struct, frozen=True, tag="pinned", kw_only=True):
+class Pinned(msgspec.Struct, frozen=True, tag="pinned", kw_only=True, forbid_unknown_fields=True):
     """``name`` depends on a checkpoint."""
 
     format: int = FORMAT
@@ -128,7 +130,7 @@ class Pinned(msgspec.Struct, frozen=True, tag="pinned", kw_only=True):
     name: str
 
 
-class Unpinned(msgspec.Struct, frozen=True, tag="unpinned", kw_only=True):
+class Unpinned(msgspec.Struct, frozen=True, tag="unpinned", kw_only=True, forbid_unknown_fields=True):
     """``name`` does not any more."""
 
     format: int = FORMAT
@@ -137,7 +139,7 @@ class Unpinned(msgspec.Struct, frozen=True, tag="unpinned", kw_only=True):
     name: str
 
 
-class Dropped(msgspec.Struct, frozen=True, tag="dropped", kw_only=True):
+class Dropped(msgspec.Struct, frozen=True, tag="dropped", kw_only=True, forbid_unknown_fields=True):
     """The manifests of these entries are nobody's any more: the job failed or was cancelled, and its policy keeps them
     for no such end. Whoever takes the job over must not go on from them, as they are being deleted."""
 
@@ -147,7 +149,7 @@ class Dropped(msgspec.Struct, frozen=True, tag="dropped", kw_only=True):
     numbers: tuple[int, ...]
 
 
-class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True):
+class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True, forbid_unknown_fields=True):
     """The job is over; nothing follows. ``status``: finished or stopped."""
 
     format: int = FORMAT
@@ -161,15 +163,13 @@ LogEntry: TypeAlias = Claim | Manifest | Pinned | Unpinned | Dropped | Ended
 
 
 def encode(entry: LogEntry) -> bytes:
-    """The entry as JSON."""
-    return msgspec.json.encode(entry)
+    """The entry as sealed JSON."""
+    return encode_record(entry)
 
 
 def decode(data: bytes) -> LogEntry:
-    """The entry read back. Raises msgspec.ValidationError for what is no entry of a known form."""
-    entry: LogEntry = msgspec.json.decode(data, type=LogEntry)
-    if entry.format != FORMAT:
-        raise msgspec.ValidationError(f"it has format {entry.format}, and this version reads format {FORMAT}")
+    """The entry read back. Raises msgspec.ValidationError for what is no whole entry of this form."""
+    entry: LogEntry = decode_record(data, LogEntry, FORMAT)
     return entry
 
 

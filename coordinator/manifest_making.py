@@ -170,7 +170,7 @@ def make_savepoint(manifest: Manifest) -> tuple[Manifest, tuple[tuple[str, str],
 
 
 def _moved(handle: StateHandle, location: str) -> StateHandle:
-    return StateHandle(handle.operator, location, handle.bytes, handle.rows, handle.holds)
+    return StateHandle(handle.operator, location, handle.bytes, handle.rows, handle.holds, handle.digest)
 
 
 def imported(

@@ -17,11 +17,13 @@ from typing import TypeAlias
 
 import msgspec
 
-FORMAT = 1
-"""Version of the form, stored in every entry."""
+from .records import decode_record, encode_record
+
+FORMAT = 2
+"""Version of the form, stored in every entry. 2: digests of entries and files."""
 
 
-class SetPosition(msgspec.Struct, frozen=True, kw_only=True):
+class SetPosition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A place in the log: how many entries, split sets, windows and rounds stand before it."""
 
     number: int = 0
@@ -30,18 +32,19 @@ class SetPosition(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 0
 
 
-class SplitRef(msgspec.Struct, frozen=True, kw_only=True):
+class SplitRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One split. Its rows are in ``data`` (an Arrow IPC stream), or in the file at ``path``: absolute, or relative to
-    the checkpoint folder. ``rows``: None if unknown."""
+    the checkpoint folder. ``rows``: None if unknown. ``digest``: of the file's bytes; empty if it is the caller's."""
 
     id: str
     rows: int | None = None
     path: str = ""
     format: str = ""
     data: bytes = b""
+    digest: str = ""
 
 
-class SetAdded(msgspec.Struct, frozen=True, tag="set", kw_only=True):
+class SetAdded(msgspec.Struct, frozen=True, tag="set", kw_only=True, forbid_unknown_fields=True):
     """A split set. ``rounds``: how many rounds it is."""
 
     format: int = FORMAT
@@ -50,7 +53,7 @@ class SetAdded(msgspec.Struct, frozen=True, tag="set", kw_only=True):
     rounds: int
 
 
-class WindowEnded(msgspec.Struct, frozen=True, tag="barrier", kw_only=True):
+class WindowEnded(msgspec.Struct, frozen=True, tag="barrier", kw_only=True, forbid_unknown_fields=True):
     """A task barrier was requested here, at ``requested_at`` (seconds since the epoch, by the caller's clock)."""
 
     format: int = FORMAT
@@ -58,7 +61,7 @@ class WindowEnded(msgspec.Struct, frozen=True, tag="barrier", kw_only=True):
     requested_at: float = 0.0
 
 
-class NoMoreSets(msgspec.Struct, frozen=True, tag="end", kw_only=True):
+class NoMoreSets(msgspec.Struct, frozen=True, tag="end", kw_only=True, forbid_unknown_fields=True):
     """Nothing follows. It stands behind the end of a window."""
 
     format: int = FORMAT
@@ -112,13 +115,11 @@ def _reversed(number: int, steps: int) -> int:
 
 
 def encode_splits(entry: SplitEntry) -> bytes:
-    """The entry as JSON."""
-    return msgspec.json.encode(entry)
+    """The entry as sealed JSON."""
+    return encode_record(entry)
 
 
 def decode_splits(data: bytes) -> SplitEntry:
-    """The entry read back. Raises msgspec.ValidationError for what is no entry of a known form."""
-    entry: SplitEntry = msgspec.json.decode(data, type=SplitEntry)
-    if entry.format > FORMAT:
-        raise msgspec.ValidationError(f"it has format {entry.format}, and this version knows {FORMAT}")
+    """The entry read back. Raises msgspec.ValidationError for what is no whole entry of this form."""
+    entry: SplitEntry = decode_record(data, SplitEntry, FORMAT)
     return entry

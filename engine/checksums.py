@@ -37,3 +37,22 @@ def frame_checksum(parts: Iterable[Any]) -> int:
     for part in parts:
         state.update(part)
     return state.intdigest()
+
+
+SEAL = b',"seal":{"bytes":'
+
+
+def sealed(record: bytes) -> bytes:
+    """A JSON object (not an empty one) with its length and digest as its last member; still one JSON object."""
+    return b'%s%s%d,"xxh3":"%s"}}' % (record[:-1], SEAL, len(record), digest(record).encode())
+
+
+def unsealed(data: bytes) -> bytes:
+    """The object that was sealed. Raises ValueError unless every byte is the one that was written."""
+    end = data.rfind(SEAL)
+    if end < 0:
+        raise ValueError("its length and digest, which should stand at its end, are missing")
+    record = data[:end] + b"}"
+    if sealed(record) != data:
+        raise ValueError("its bytes do not fit the length and the digest at its end")
+    return record

@@ -103,6 +103,12 @@ class StorageError(PenstockError):
     domain = Domain.EXTERNAL
 
 
+class DamagedFileError(StorageError):
+    """A stored file holds other bytes than those that were written: reading it again would not help."""
+
+    domain = Domain.USER
+
+
 class TaskLostError(PenstockError):
     """A process that ran a task is gone."""
 

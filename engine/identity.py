@@ -120,6 +120,7 @@ class StateHandle:
     """An immutable file of one task. ``location`` is relative to the checkpoint folder.
 
     ``operator``: whose state it is; of a channel file (``holds`` is not STATE) the exchange whose batches are in it.
+    ``digest``: of the file's bytes (``engine.checksums``), which whoever reads it compares.
     """
 
     operator: str
@@ -127,6 +128,7 @@ class StateHandle:
     bytes: int
     rows: int
     holds: Holds = Holds.STATE
+    digest: str = ""
 
     @property
     def is_channel_file(self) -> bool:

@@ -9,10 +9,11 @@ from typer.testing import CliRunner
 import penstock as ps
 from penstock.actors.digest_files import DigestFiles
 from penstock.coordinator.events import TaskLost
-from penstock.engine.errors import ConfigurationError
+from penstock.engine.errors import ConfigurationError, DamagedFileError
 from penstock.engine.identity import TaskId
 from penstock.jobs.cli import app
 from penstock.jobs.orders import verify_order
+from support.damage import flipped
 from support.feeds import plain, read_world, take
 
 BATCHES = 16
@@ -48,10 +49,20 @@ def test_files_that_a_killed_process_left_without_their_end_are_nobodys(tmp_path
     folder = tmp_path / "run" / "feeding" / "feeds" / "feed"
     (whole, *_) = folder.glob("*.digests.arrow")
     for size in (0, 5, whole.stat().st_size // 2):
-        (folder / f"{0:012}-{BATCHES:012}-{size:08x}.digests.arrow").write_bytes(whole.read_bytes()[:size])
+        (folder / f".{whole.name}.{size:032x}").write_bytes(whole.read_bytes()[:size])
     assert verify_order(tmp_path / "run", tmp_path / "run").lines == (
         f"{BATCHES} batches of 50 rows are equal, in order",
     )
+
+
+def test_damaged_file_is_an_error_and_no_gap(tmp_path):
+    whole_run(tmp_path / "run")
+    (whole, *_) = (tmp_path / "run" / "feeding" / "feeds" / "feed").glob("*.digests.arrow")
+    data = whole.read_bytes()
+    for damaged in (data[: len(data) // 2], b"", flipped(data, 8 * len(data) // 2)):
+        whole.write_bytes(damaged)
+        with pytest.raises(DamagedFileError, match=f"{whole} cannot be read"):
+            verify_order(tmp_path / "run", tmp_path / "run")
 
 
 def test_run_with_restarts_from_the_middle_of_batches_has_no_gap(tmp_path):

@@ -8,13 +8,13 @@ Rules:
    is not kept. A name without a record is pinned again by whoever repeats the commit.
 3. A model is bound once. Bound again with the same number nothing happens; with another it is refused, and so it is
    with other batches that were skipped.
+4. A record is sealed (``coordinator.records``): a damaged one is an error, never another batch to go on from.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,13 +24,16 @@ from pyarrow.fs import FileSelector
 
 from ...coordinator.events import Event, PinRequested, UnpinRequested
 from ...coordinator.manifest import LogEntry, Manifest, Pinned, Unpinned
+from ...coordinator.records import decode_record, encode_record
+from ...engine.durable import make_folder, put_file
 from ...engine.errors import ConfigurationError, PenstockError
 from ...engine.feed_messages import FORGET, Commit, Ranges
 from ...engine.identity import CheckpointId
 from ...engine.plan import JobPlan
 from ...engine.sinks.feed import FeedSink
-from ...engine.sources.files import absolute, make_durable, resolve, safe_name
+from ...engine.sources.files import absolute, resolve, safe_name
 from ..messages import UNKNOWN_TIME
+from ..storage.damage import FROM_A_COPY, unreadable
 from ..storage.log import read_log
 from ..storage.opening import open_store
 
@@ -39,11 +42,15 @@ ASK_AGAIN = 2.0
 PAUSE = 0.02
 
 
-class ModelRecord(msgspec.Struct, frozen=True, kw_only=True):
+FORMAT = 2
+"""Version of a record's form. 2: sealed."""
+
+
+class ModelRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model. ``step``: the global batches that it has seen, but for those ``skipped``, which may also be ones that
     come; None: an earlier release did not write them down."""
 
-    format: int = 1
+    format: int = FORMAT
     model: str
     feed: str
     step: int
@@ -69,31 +76,32 @@ class ModelBook:
 
     def read(self, feed: str, model: str) -> ModelRecord | None:
         """The record of a model; None if there is none."""
-        try:
-            with self._files.open_input_stream(self._path(feed, model)) as stream:
-                return msgspec.json.decode(stream.read(), type=ModelRecord)
-        except FileNotFoundError:
-            return None
+        return self._read(self._path(feed, model))
 
     def records(self, feed: str) -> list[ModelRecord]:
         """The records of all models that are bound to a feed, by their names."""
-        found = []
-        for info in self._files.get_file_info(FileSelector(self._folder, allow_not_found=True)):
-            with suppress(FileNotFoundError):
-                if info.base_name.endswith(".json") and not info.base_name.startswith("."):
-                    with self._files.open_input_stream(info.path) as stream:
-                        found.append(msgspec.json.decode(stream.read(), type=ModelRecord))
+        infos = self._files.get_file_info(FileSelector(self._folder, allow_not_found=True))
+        names = (info for info in infos if info.base_name.endswith(".json") and not info.base_name.startswith("."))
+        found = [record for info in names if (record := self._read(info.path)) is not None]
         return sorted((each for each in found if each.feed == feed), key=lambda each: each.model)
+
+    def _read(self, path: str) -> ModelRecord | None:
+        try:
+            with self._files.open_input_stream(path) as stream:
+                data = stream.read()
+        except FileNotFoundError:
+            return None
+        try:
+            record: ModelRecord = decode_record(data, ModelRecord, FORMAT)
+        except msgspec.MsgspecError as error:
+            way_on = f"{FROM_A_COPY}; without it, start the training over, or from another model"
+            raise unreadable(f"the model's record {path}", error, way_on) from error
+        return record
 
     def write(self, record: ModelRecord) -> None:
         """Keep a record. Raises OSError."""
-        path = self._path(record.feed, record.model)
-        self._files.create_dir(self._folder, recursive=True)
-        aside = f"{self._folder}/.{uuid.uuid4().hex}"
-        with self._files.open_output_stream(aside) as stream:
-            stream.write(msgspec.json.encode(record))
-        self._files.move(aside, path)
-        make_durable(self._files, path)
+        make_folder(self._files, self._folder)
+        put_file(self._files, self._path(record.feed, record.model), encode_record(record))
 
     def delete(self, feed: str, model: str) -> None:
         """Forget a record, if there is one."""

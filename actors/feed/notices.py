@@ -6,13 +6,13 @@ them see. Rules:
 1. ``<feed>.json`` names the process that serves the feed; a process that takes its place writes it anew. It holds no
    secret: whoever connects must know the job's token.
 2. ``over.json`` says how a run of the job has ended. Both name the run, so that those of an earlier one mean nothing.
-3. A folder that is gone means that the job is over: it kept its state in a temporary one.
+3. They are sealed: a damaged one is an error. One of an older format is an earlier run's and means nothing.
+4. A folder that is gone means that the job is over: it kept its state in a temporary one.
 """
 
 from __future__ import annotations
 
 import hashlib
-import uuid
 from contextlib import suppress
 from typing import TypeVar
 
@@ -20,28 +20,36 @@ import msgspec
 from pyarrow import fs
 
 from ...coordinator.events import Failure
+from ...coordinator.records import FormatError, decode_record, encode_record
 from ...coordinator.statistics import JobStatus
+from ...engine.durable import make_folder, put_file
 from ...engine.errors import ConfigurationError, PenstockError
 from ...engine.sources.files import absolute, resolve, safe_name
+from ..storage.damage import unreadable
 from ..translate import error_of, failure_of
 from ..transport.endpoint import Endpoint
 
 T = TypeVar("T")
 
+FORMAT = 2
+"""Version of the notices' form. 2: sealed."""
 
-class Served(msgspec.Struct, frozen=True):
+
+class Served(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who serves a feed."""
 
     run: str
     endpoint: Endpoint
+    format: int = FORMAT
 
 
-class Over(msgspec.Struct, frozen=True):
+class Over(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a run has ended. ``finished``: everything has been read."""
 
     run: str
     finished: bool
     failure: Failure
+    format: int = FORMAT
 
 
 def run_of(token: bytes) -> str:
@@ -100,18 +108,23 @@ class FeedNotices:
         return None
 
     def _write(self, name: str, notice: Served | Over) -> None:
-        self._files.create_dir(self._folder, recursive=True)
-        aside = f"{self._folder}/.{name}.{uuid.uuid4().hex}"
-        with self._files.open_output_stream(aside) as stream:
-            stream.write(msgspec.json.encode(notice))
-        self._files.move(aside, f"{self._folder}/{name}")
+        make_folder(self._files, self._folder)
+        put_file(self._files, f"{self._folder}/{name}", encode_record(notice))
 
     def _read(self, name: str, kind: type[T]) -> T | None:
+        path = f"{self._folder}/{name}"
         try:
-            with self._files.open_input_stream(f"{self._folder}/{name}") as stream:
-                return msgspec.json.decode(stream.read(), type=kind)
-        except (OSError, msgspec.MsgspecError):
+            with self._files.open_input_stream(path) as stream:
+                data = stream.read()
+        except OSError:
             return None
+        try:
+            notice: T = decode_record(data, kind, FORMAT)
+        except FormatError:
+            return None
+        except msgspec.MsgspecError as error:
+            raise unreadable(path, error, "remove that file, and start the job again if it does not go on") from error
+        return notice
 
 
 def error_of_end(over: Over) -> PenstockError:

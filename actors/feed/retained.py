@@ -25,6 +25,7 @@ from ...coordinator.manifest import Claim, LogEntry, Manifest, TaskState
 from ...coordinator.restore_check import FinishedState
 from ...coordinator.restoring import Snapshot
 from ...engine.batch_grid import BatchGrid
+from ...engine.checksums import digest
 from ...engine.errors import ConfigurationError, StorageError
 from ...engine.feed_state import read_state
 from ...engine.identity import StateHandle
@@ -134,8 +135,7 @@ def copied(kept: Retained, job: str, operators: frozenset[str], folder: str, ada
             table = adapt(handle.operator, files.read([handle])[handle.operator])
             if table is None:
                 return None
-            _write(os.path.join(folder, handle.location), table)
-            state.append(handle)
+            state.append(_written(folder, handle, table))
         tasks.append(TaskState(task=task.task, state=tuple(state)))
     running = FinishedState.ALL_RUNNING.value
     manifest = replace(
@@ -154,7 +154,14 @@ def copied(kept: Retained, job: str, operators: frozenset[str], folder: str, ada
     return Start(manifest, folder, allow_left_behind=True)
 
 
-def _write(path: str, table: pa.Table) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with ipc.new_file(path, table.schema) as writer:
+def _written(folder: str, handle: StateHandle, table: pa.Table) -> StateHandle:
+    """The handle of a file in this folder, which is a temporary one."""
+    sink = pa.BufferOutputStream()
+    with ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
+    data = sink.getvalue()
+    path = os.path.join(folder, handle.location)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(data)
+    return StateHandle(handle.operator, handle.location, data.size, table.num_rows, handle.holds, digest(data))

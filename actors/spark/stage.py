@@ -33,19 +33,24 @@ import msgspec
 import pyarrow as pa
 from pyarrow import fs
 
+from ...coordinator.records import decode_record, encode_record
+from ...engine.durable import make_folder, sync_folder
 from ...engine.errors import ConfigurationError, StorageError
 from ...engine.rounds import CHUNK_ROWS
 from ...engine.sources.fed import NoRows
-from ...engine.sources.files import DataFile, absolute, resolve, safe_name, storage_error, sync
+from ...engine.sources.files import DataFile, absolute, resolve, safe_name, storage_error
 from ...engine.sources.ipc import IpcSplit
+from ..storage.damage import FROM_A_COPY, unreadable
 from ..storage.opening import open_store
 from .writing import ANSWER, make_writer
 
-FORMAT = 1
+FORMAT = 2
+"""Version of the manifest's form. 2: sealed."""
+
 _log = logging.getLogger("penstock.spark")
 
 
-class StagedPartition(msgspec.Struct, frozen=True):
+class StagedPartition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One accepted file: its name within the run's folder, and the hash of its bytes."""
 
     file: str
@@ -54,7 +59,7 @@ class StagedPartition(msgspec.Struct, frozen=True):
     digest: str
 
 
-class StageManifest(msgspec.Struct, frozen=True, kw_only=True):
+class StageManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one staging came to. ``schema``: as Arrow serialises it, in base64."""
 
     format: int = FORMAT
@@ -142,7 +147,7 @@ def stage_with(
     place = f"{inner.rstrip('/')}/{root}/{run}"
     started = time.monotonic()
     try:
-        filesystem.create_dir(place, recursive=True)
+        make_folder(filesystem, place)
         partitions = write(place)
         _check_seen(filesystem, place, partitions)
     except BaseException as error:
@@ -160,10 +165,9 @@ def stage_with(
     manifest = StageManifest(
         run=run, source=source, schema=text, partitions=partitions, fingerprint=_fingerprint(schema, partitions)
     )
-    with suppress(OSError):
-        sync(place)
     try:
-        store.create(f"{root}/{run}.json", msgspec.json.encode(manifest))
+        sync_folder(filesystem, place)
+        store.create(f"{root}/{run}.json", encode_record(manifest))
     except OSError as error:
         raise storage_error("write the manifest of a stage into", url, error) from error
     seconds = time.monotonic() - started
@@ -199,13 +203,10 @@ def _told(fingerprint: str) -> str:
 
 def _decode(key: str, data: bytes) -> StageManifest:
     try:
-        manifest = msgspec.json.decode(data, type=StageManifest)
+        manifest: StageManifest = decode_record(data, StageManifest, FORMAT)
     except msgspec.MsgspecError as error:
-        remedy = "it is damaged, or of another version of Penstock: restore it, or start over with an empty folder"
-        raise StorageError(f"{key} in the checkpoint folder cannot be read: {error}", remedy) from error
-    if manifest.format > FORMAT:
-        message = f"{key} has format {manifest.format}, and this version knows {FORMAT}"
-        raise StorageError(message, "use the version of Penstock that wrote it, or a newer one")
+        way_on = f"{FROM_A_COPY}, or start over with an empty checkpoint folder"
+        raise unreadable(f"{key} in the checkpoint folder", error, way_on) from error
     return manifest
 
 

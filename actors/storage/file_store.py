@@ -18,10 +18,8 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 
+from ...engine.durable import LOCAL, NO_LINKS, make_folder, sync_folder
 from ...engine.errors import ConfigurationError
-from ...engine.sources.files import sync
-
-_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK}
 
 
 class FileStore:
@@ -30,14 +28,20 @@ class FileStore:
     def __init__(self, folder: str | os.PathLike[str], link: Callable[[str, str], None] = os.link) -> None:
         self._folder = os.path.abspath(os.fspath(folder))
         self._link = link
+        #: folders that this store has made, or found, and synced with all above them
+        self._made: set[str] = set()
 
     def create(self, key: str, data: bytes) -> bool:
         """Create ``key`` unless it exists. Returns once it is safe from a power cut."""
         path = self._path(key)
         folder, name = os.path.split(path)
         if os.path.exists(path):
+            # it may be ours, of a first try that failed here: now it counts as stored
+            sync_folder(LOCAL, folder)
             return False
-        self._make_folder(folder)
+        if folder not in self._made or not os.path.isdir(folder):
+            make_folder(LOCAL, folder)
+            self._made.add(folder)
         aside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
         try:
             _write(aside, data)
@@ -45,7 +49,7 @@ class FileStore:
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(aside)
-        sync(folder)
+        sync_folder(LOCAL, folder)
         return created
 
     def read(self, key: str) -> bytes | None:
@@ -83,16 +87,6 @@ class FileStore:
             )
         return os.path.join(self._folder, *parts)
 
-    def _make_folder(self, folder: str) -> None:
-        """Make the folder and its parents, each safe from a power cut."""
-        if os.path.isdir(folder):
-            return
-        parent = os.path.dirname(folder)
-        self._make_folder(parent)
-        with suppress(FileExistsError):
-            os.mkdir(folder)
-        sync(parent)
-
     def _appear(self, aside: str, path: str) -> bool:
         """Let the finished file ``aside`` appear as ``path``. False: somebody else's did."""
         try:
@@ -101,7 +95,7 @@ class FileStore:
             # a file server may have made the link and lost the reply; then the file has two names
             return os.stat(aside).st_nlink > 1
         except OSError as error:
-            if error.errno not in _NO_LINKS:
+            if error.errno not in NO_LINKS:
                 raise
             return _appear_without_link(aside, path)
         return True

@@ -7,7 +7,8 @@ Rules:
    what is left is enough is decided by who reads it. An entry that is deleted between the listing and its reading was
    followed by others that the listing may not show: then all is listed again.
 3. An entry that exists with exactly our bytes is ours: the reply to the first try was lost.
-4. OSError of the store passes through; whoever performs the command makes an event of it.
+4. An entry that is damaged, or of another format, is an error that names it; it is never left out.
+5. OSError of the store passes through; whoever performs the command makes an event of it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ...coordinator.manifest import LogEntry, decode, encode, split_dropped
 from ...coordinator.store import Store
 from ...engine.errors import StorageError
 from ...engine.sources.files import safe_name
+from .damage import GO_ON, unreadable
 
 _DIGITS = 12
 
@@ -75,10 +77,7 @@ def _decode(job: str, key: str, data: bytes) -> LogEntry:
     try:
         entry = decode(data)
     except msgspec.MsgspecError as error:
-        raise StorageError(
-            f"{key} in the checkpoint folder cannot be read: {error}",
-            "it was written by another version of Penstock, or damaged; start over with an empty checkpoint folder",
-        ) from error
+        raise unreadable(f"{key} in the checkpoint folder", error, GO_ON) from error
     if key != key_of(job, entry.number):
         raise StorageError(
             f"the log of job {job!r} is broken: {key} holds entry {entry.number}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from ...coordinator.store import Store
+from ...engine.durable import LOCAL, make_folder
 from ...engine.errors import ConfigurationError
 from ...engine.sources.files import absolute, storage_error
 from .file_store import FileStore
@@ -20,7 +21,7 @@ def open_store(url: str | os.PathLike[str]) -> Store:
             "because the log needs an object that is created only if it is absent",
         )
     try:
-        os.makedirs(path, exist_ok=True)
+        make_folder(LOCAL, path)
     except OSError as error:
         told = storage_error("make the checkpoint folder", path, error)
         raise ConfigurationError(told.message, "make its parent writable, or choose another folder") from error

@@ -6,7 +6,8 @@ Rules:
 1. Whoever feeds the job writes the files of a set first, then its entry, both durably: a set whose entry stands is
    whole. A file whose entry was never written is nobody's; it goes with the folder.
 2. The number of an entry decides: of two callers that feed a job at the same moment one is refused, and takes the next.
-3. The coordinator deletes entries that no restart goes back to, with their files, but never the last one.
+3. An entry is sealed, and says the digest of every file that it names here; whoever reads the rows compares it.
+4. The coordinator deletes entries that no restart goes back to, with their files, but never the last one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ...coordinator.split_sets import SetAdded, SplitEntry, decode_splits, encod
 from ...coordinator.store import Store
 from ...engine.errors import StorageError
 from ...engine.sources.files import safe_name
+from .damage import FROM_A_COPY, unreadable
 
 _DIGITS = 12
 
@@ -83,7 +85,4 @@ class SplitLog:
         try:
             return None if data is None else decode_splits(data)
         except msgspec.MsgspecError as error:
-            raise StorageError(
-                f"{self.key_of(number)} in the checkpoint folder cannot be read: {error}",
-                "it was written by another version of Penstock, or damaged",
-            ) from error
+            raise unreadable(f"{self.key_of(number)} in the checkpoint folder", error, FROM_A_COPY) from error

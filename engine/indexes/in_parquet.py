@@ -26,7 +26,8 @@ from ..expressions import single_array
 from ..operators.index_protocol import Found
 from ..operators.pieces import Positions
 from ..operators.sorted_lookup import SortedLookup
-from ..sources.files import DataFile, absolute_paths, check_columns, check_same, is_local, list_files
+from ..sources.files import DataFile, absolute_paths, check_columns, check_same, list_files
+from ..sources.parquet import comparing_pages, parquet_fragment
 from .bounds import Bounds, candidates
 from .cache import Cache
 from .checks import check_key
@@ -137,7 +138,7 @@ class OpenParquetIndex:
                     f"{file.path} is not the file that it was when the job was planned",
                     "an index must not change while a job uses it: write new data to new files",
                 )
-            fragment = _fragment(file)
+            fragment = parquet_fragment(file)
             groups = range(footer.metadata.num_row_groups)
             self._groups += [_Group(file, number, fragment) for number in groups]
             described += [footer.metadata.row_group(number) for number in groups]
@@ -172,15 +173,9 @@ class OpenParquetIndex:
         return records, records.nbytes
 
 
-def _fragment(file: DataFile) -> dataset.ParquetFileFragment:
-    options = dataset.ParquetFragmentScanOptions(pre_buffer=not is_local(file.filesystem))
-    form = dataset.ParquetFileFormat(default_fragment_scan_options=options)
-    return form.make_fragment(file.path, file.filesystem)
-
-
 def _read(group: _Group, schema: pa.Schema, names: Sequence[str]) -> pa.RecordBatch:
     """Some columns of a row group."""
-    with group.file.reading():
+    with group.file.reading(), comparing_pages(group.file, group.number, names):
         group.file.open().close()
         found = group.fragment.subset(row_group_ids=[group.number]).to_table(
             schema=schema, columns=list(names), use_threads=False

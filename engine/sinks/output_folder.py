@@ -27,8 +27,8 @@ from typing import Any, Literal
 
 from pyarrow import fs
 
-from ..checksums import digest
-from ..errors import ConfigurationError, StorageError
+from ..checksums import digest, sealed, unsealed
+from ..errors import ConfigurationError, DamagedFileError, StorageError
 from ..identity import CheckpointId, JobIdentity
 from ..sources.files import is_hidden, safe_name, storage_error
 
@@ -268,16 +268,15 @@ def _decode_retired(path: str, data: bytes) -> Retired:
 
 
 def _sealed(said: dict[str, Any]) -> bytes:
-    text = json.dumps(said)
-    return f"{text}\n{digest(text.encode())}\n".encode()
+    return sealed(json.dumps(said).encode())
 
 
 def _opened(path: str, data: bytes) -> dict[str, Any]:
-    text, _, seal = data.rstrip(b"\n").rpartition(b"\n")
     remedy = "restore it from a copy; or, if no job is to go on with this output, choose another folder"
-    if digest(text) != seal.decode(errors="replace"):
-        raise StorageError(f"{path} is damaged: it is not what was written", remedy)
-    said: dict[str, Any] = json.loads(text)
+    try:
+        said: dict[str, Any] = json.loads(unsealed(data))
+    except ValueError as error:
+        raise DamagedFileError(f"{path} is damaged: {error}", remedy) from error
     if said["format"] != FORMAT:
         raise StorageError(f"{path} has format {said['format']}, and this version knows {FORMAT}", remedy)
     return said

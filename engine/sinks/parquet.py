@@ -23,6 +23,7 @@ from typing import Literal
 import pyarrow as pa
 from pyarrow import fs, parquet
 
+from ..durable import make_folder
 from ..errors import ConfigurationError, FlowError, StorageError
 from ..operators.protocol import OperatorContext
 from ..shown import hides_credentials
@@ -148,7 +149,7 @@ class ParquetSink:
         try:
             if filesystem.get_file_info(folder).type == fs.FileType.File:
                 raise ConfigurationError(f"the output folder {self.path} is a file", "choose another folder")
-            filesystem.create_dir(folder, recursive=True)
+            make_folder(filesystem, folder)
             probe = f"{folder}/_probe-{uuid.uuid4().hex}"
             with filesystem.open_output_stream(probe) as stream:
                 stream.write(b"x")

@@ -3,7 +3,7 @@
 Rules:
 
 1. A file appears whole or not at all: by a rename where the file system has an atomic one (local, HDFS), by a copy
-   on object stores, where an object is visible only when it is complete.
+   on object stores, where an object is visible only when it is complete. It is committed once the folder is synced.
 2. A data file that is there already was committed before if its content has the digest that the committable states.
    Anything else there is an error, and stays: locally a file appears by a link, which fails if the name is taken.
 3. Before each commit the folder must still be ours (``CommitPermit.by``), and an exclusive one must hold no file of
@@ -23,9 +23,10 @@ from typing import Any
 from pyarrow import fs
 
 from ..checksums import digest_of
+from ..durable import appear, sync_folder
 from ..errors import ConfigurationError, StorageError
 from ..identity import CommitPermit, Committable, JobIdentity
-from ..sources.files import appear, is_local, safe_name, storage_error, sync
+from ..sources.files import is_local, safe_name, storage_error
 from .output_folder import OWNERS, Mode, OutputFolder, append_prefix, part_of
 from .parquet_writer import STAGING, UNCLAIMED, remove
 
@@ -50,8 +51,8 @@ class ParquetCommitter:
                 self._check_owner(permit.by)
             for file in files:
                 self._publish(self._inside(file["staged"]), self._inside(file["final"]), file)
-            if files and is_local(self._filesystem):
-                sync(self._folder)
+            if files:
+                sync_folder(self._filesystem, self._folder)
         except OSError as error:
             raise storage_error("commit files in", self._folder, error) from error
 

@@ -24,11 +24,12 @@ import pyarrow as pa
 from pyarrow import fs, parquet
 
 from ..checksums import running_digest
+from ..durable import make_folder, sync_file, sync_folder
 from ..elements import Batch
 from ..errors import StorageError
 from ..identity import CheckpointId, Committable
 from ..operators.protocol import OperatorContext, Output, Stateless
-from ..sources.files import make_durable, safe_name, storage_error
+from ..sources.files import safe_name, storage_error
 from .lane_counts import LaneCounts
 from .output_folder import MODULUS, Totals, part_name
 from .parquet_encoding import dictionary_columns
@@ -86,16 +87,17 @@ class StagedFile:
                 self._schema,
                 compression=self._compression,
                 use_dictionary=dictionary_columns(table),
+                write_page_checksum=True,
             )
         return self._writer
 
     def close(self) -> tuple[int, str]:
-        """Write what is left; the file's size and digest, once it is safe."""
+        """Write what is left; the file's size and digest, once its bytes are safe; its name may not be."""
         if self._pending:
             self._flush()
         self._begun(self._schema.empty_table()).close()
         self._stream.close()
-        make_durable(self._filesystem, self.path)
+        sync_file(self._filesystem, self.path)
         return self._digested.bytes, self._digested.state.hexdigest()
 
     def abandon(self) -> None:
@@ -210,6 +212,8 @@ class RunningParquetSink(Stateless):
                 self._open = self._open or self._new_file()
             if self._open is not None:
                 self._roll()
+            if self._closed:
+                sync_folder(self._filesystem, self._staging)
         except OSError as error:
             raise self._break(error) from error
         for number, file in enumerate(self._closed):
@@ -257,9 +261,9 @@ class RunningParquetSink(Stateless):
         return self._broken
 
     def _new_file(self) -> StagedFile:
-        path = f"{self._folder}/{self._staged_name(self._opened)}"
+        path = f"{self._staging}/{self._staged_name(self._opened)}"
         if not self._opened:
-            self._filesystem.create_dir(path.rsplit("/", 1)[0], recursive=True)
+            make_folder(self._filesystem, self._staging)
         self._opened += 1
         return StagedFile(self._filesystem, path, self._schema, self._row_group_rows, self._compression)
 
@@ -273,8 +277,12 @@ class RunningParquetSink(Stateless):
 
     def _staged_name(self, number: int) -> str:
         context = self._context
-        name = f"{safe_name(context.operator)}-{context.task.subtask:05d}-{context.attempt}-{number:05d}.parquet"
-        return f"{STAGING}/{safe_name(context.job)}/{safe_name(context.claim or UNCLAIMED)}/{name}"
+        return f"{safe_name(context.operator)}-{context.task.subtask:05d}-{context.attempt}-{number:05d}.parquet"
+
+    @property
+    def _staging(self) -> str:
+        context = self._context
+        return f"{self._folder}/{STAGING}/{safe_name(context.job)}/{safe_name(context.claim or UNCLAIMED)}"
 
     def _final_name(self, checkpoint: CheckpointId, number: int) -> str:
         context = self._context

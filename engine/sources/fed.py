@@ -3,7 +3,8 @@
 Rules:
 
 1. A split is a table, or one file (Parquet, Arrow IPC), which is read as a whole. It carries the source's columns.
-2. A file is looked at when it is added, by whoever adds it, so that a wrong one is refused there; it is then read by
+2. Rows that the caller gave as a table may stand in a file of ours, whose digest is compared before it is read.
+3. A file is looked at when it is added, by whoever adds it, so that a wrong one is refused there; it is then read by
    the task, and must not change meanwhile.
 """
 
@@ -15,14 +16,17 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from ..errors import ConfigurationError, FlowError
+from ..checksums import digest_of
+from ..errors import ConfigurationError, DamagedFileError, FlowError, StorageError
 from ..shown import hides_credentials
-from .files import absolute, from_row
+from .files import absolute, from_row, resolve, storage_error
 from .ipc import IpcSource
 from .parquet import ParquetSource
 
 PARQUET, IPC = "parquet", "ipc"
 """Formats of files."""
+
+PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -82,11 +86,29 @@ class FileSplit:
     format: str
     schema: pa.Schema
     rows: int | None
+    digest: str = ""
+    """Of its bytes; empty: it is the caller's file."""
     blocking: ClassVar[bool] = True
 
     def open(self, start: int) -> Iterator[pa.RecordBatch]:
+        if self.digest:
+            self._compare()
         splits = _source_of(self.format, self.path, self.schema.names).splits()
         return from_row((self._typed(records) for split in splits for records in split.open(0)), start)
+
+    def _compare(self) -> None:
+        filesystem, path = resolve(self.path)
+        remedy = "restore that file from a copy of the checkpoint folder"
+        try:
+            with filesystem.open_input_stream(path) as stream:
+                found = digest_of(iter(lambda: stream.read(PIECE_BYTES), b""))
+        except FileNotFoundError as error:
+            raise StorageError(f"{self.path}, which holds split {self.id}, is gone", remedy) from error
+        except OSError as error:
+            raise storage_error("read", self.path, error) from error
+        if found != self.digest:
+            message = f"{self.path}, which holds split {self.id}, cannot be read: its bytes are not those written"
+            raise DamagedFileError(message, remedy)
 
     def _typed(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """The rows with the source's schema: the file's may say more, which columns are never null, say."""

@@ -1,6 +1,6 @@
 """Files: where a path leads, which data files it holds, and how a failing file system is told to the user.
 
-Sources, sinks and the snapshot files share these few functions; they are the only ones that name ``pyarrow.fs``.
+Sources, sinks and the snapshot files share these few functions; what is to survive a power cut: ``engine.durable``.
 
 Rules:
 
@@ -37,8 +37,6 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS}
 _WRONG_FILE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, pa.ArrowSerializationError)
 _LONGEST_NAME = 80
-NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK}
-"""What a file system says that has no links."""
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
@@ -103,33 +101,6 @@ def storage_error(action: str, place: str, error: OSError) -> StorageError:
     else:
         remedy = "check that the storage is there and healthy, then start the job again"
     return StorageError(f"cannot {action} {place}: {reason}", remedy)
-
-
-def make_durable(filesystem: fs.FileSystem, path: str) -> None:
-    """Return once the file and its entry in the folder survive a power cut. Other file systems do so by themselves."""
-    if is_local(filesystem):
-        sync(path)
-        sync(os.path.dirname(path))
-
-
-def sync(path: str) -> None:
-    """Flush one local file or folder to its disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def appear(aside: str, path: str) -> None:
-    """Let the local file ``aside`` have the name ``path``, by a link, which fails if the name is taken; where the file
-    system has no links, by a rename. ``aside`` may stay."""
-    try:
-        os.link(aside, path)
-    except OSError as error:
-        if isinstance(error, FileExistsError) or error.errno not in NO_LINKS:
-            raise
-        os.rename(aside, path)
 
 
 @dataclass(frozen=True, slots=True)

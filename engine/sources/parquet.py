@@ -7,13 +7,15 @@ Rules:
 2. Reading from row ``start`` skips whole row groups before it unread. With a filter, rows are counted after
    filtering, so that the row groups of the split are read from its beginning; ``rows`` is unknown then.
 3. Folders named ``key=value`` are walked, but do not become columns.
-4. Files are scanned as a dataset only for a filter; without one they are decoded, at two fifths of the processor time.
+4. Pages that have a checksum are compared with it. A page that does not fit is a DataError that names the column.
+5. Files are scanned as a dataset only for a filter; without one they are decoded, at two fifths of the processor time.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Literal
@@ -21,7 +23,7 @@ from typing import ClassVar, Literal
 import pyarrow as pa
 from pyarrow import compute, dataset, parquet
 
-from ..errors import ConfigurationError, FlowError
+from ..errors import ConfigurationError, DataError, FlowError
 from ..shown import hides_credentials
 from .files import (
     ROWS_PER_BATCH,
@@ -33,6 +35,9 @@ from .files import (
     is_local,
     list_files,
 )
+
+_MISMATCH = "CRC checksum verification failed"
+"""What pyarrow says of a page that does not fit its checksum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,28 +77,28 @@ class ParquetSplit:
             yield pa.RecordBatch.from_arrays([records.column(name) for name in self.columns], schema=schema)
 
     def _decoded(self, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Rule 4."""
+        """Rule 5."""
         with self.file.reading(), self.file.open() as opened:
-            file = parquet.ParquetFile(opened, pre_buffer=not is_local(self.file.filesystem))
+            file = _parquet_file(self.file, opened)
             for group in groups:
-                yield from file.iter_batches(
-                    ROWS_PER_BATCH, row_groups=[group], columns=list(self.columns), use_threads=False
-                )
+                with comparing_pages(self.file, group, self.columns):
+                    yield from file.iter_batches(
+                        ROWS_PER_BATCH, row_groups=[group], columns=list(self.columns), use_threads=False
+                    )
 
     def _scanned(self, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        options = dataset.ParquetFragmentScanOptions(pre_buffer=not is_local(self.file.filesystem))
-        form = dataset.ParquetFileFormat(default_fragment_scan_options=options)
         with self.file.reading():
             self.file.open().close()
-            fragment = form.make_fragment(self.file.path, self.file.filesystem)
+            fragment = parquet_fragment(self.file)
             for group in groups:
-                yield from fragment.subset(row_group_ids=[group]).to_batches(
-                    schema=self.file_schema,
-                    columns=list(self.columns),
-                    filter=self.filter,
-                    batch_size=ROWS_PER_BATCH,
-                    use_threads=False,
-                )
+                with comparing_pages(self.file, group, self.file_schema.names):
+                    yield from fragment.subset(row_group_ids=[group]).to_batches(
+                        schema=self.file_schema,
+                        columns=list(self.columns),
+                        filter=self.filter,
+                        batch_size=ROWS_PER_BATCH,
+                        use_threads=False,
+                    )
 
 
 @hides_credentials
@@ -193,3 +198,41 @@ class ParquetSource:
 def _metadata(file: DataFile) -> parquet.FileMetaData:
     with file.planning(), file.open() as opened:
         return parquet.read_metadata(opened)
+
+
+def _parquet_file(file: DataFile, opened: pa.NativeFile) -> parquet.ParquetFile:
+    return parquet.ParquetFile(opened, pre_buffer=not is_local(file.filesystem), page_checksum_verification=True)
+
+
+def parquet_fragment(file: DataFile) -> dataset.ParquetFileFragment:
+    """The file as a part of a dataset, for scans."""
+    options = dataset.ParquetFragmentScanOptions(
+        pre_buffer=not is_local(file.filesystem), page_checksum_verification=True
+    )
+    form = dataset.ParquetFileFormat(default_fragment_scan_options=options)
+    return form.make_fragment(file.path, file.filesystem)
+
+
+@contextmanager
+def comparing_pages(file: DataFile, group: int, columns: Sequence[str]) -> Iterator[None]:
+    """Rule 4, for whoever reads a row group."""
+    try:
+        yield
+    except OSError as error:
+        if _MISMATCH not in str(error):
+            raise
+        found = [name for name in columns if _is_damaged(file, group, name)]
+        which = f"column {found[0]!r} of " if found else ""
+        raise DataError(
+            f"{file.path} is damaged: a page in {which}row group {group} does not fit its checksum",
+            "restore that file from a copy, or leave it out of the source",
+        ) from error
+
+
+def _is_damaged(file: DataFile, group: int, column: str) -> bool:
+    try:
+        with file.open() as opened:
+            _parquet_file(file, opened).read_row_group(group, columns=[column], use_threads=False)
+    except OSError as error:
+        return _MISMATCH in str(error)
+    return False

@@ -16,6 +16,7 @@ from penstock.actors.settings import Checkpoints
 from penstock.actors.spark.source import _refusal
 from penstock.actors.spark.stage import StagedPartition, StagedSource, find_stage, stage_with
 from penstock.actors.spark.writing import make_writer
+from penstock.coordinator.records import encode_record
 from penstock.engine.errors import ConfigurationError, StorageError
 from penstock.engine.flow import Flow
 from penstock.engine.handoff import Destination
@@ -84,7 +85,7 @@ def test_stage_that_fails_leaves_no_file_and_one_that_cannot_be_seen_is_refused(
 def test_manifest_of_a_later_version_is_refused(tmp_path: Path) -> None:
     staged = stage_with(write, TABLE.schema, str(tmp_path), "job", "rows")
     path = Path(f"{staged.place}.json")
-    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(staged.manifest, format=99)))
+    path.write_bytes(encode_record(msgspec.structs.replace(staged.manifest, format=99)))
     with pytest.raises(StorageError, match="has format 99"):
         find_stage(str(tmp_path), "job", "rows", staged.fingerprint)
 

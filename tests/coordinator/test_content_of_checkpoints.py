@@ -28,8 +28,10 @@ from penstock.coordinator.events import (
 )
 from penstock.coordinator.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
 from penstock.coordinator.manifest import FORMAT, Claim, Ended, Manifest, Pinned, Unpinned, decode, encode
+from penstock.coordinator.records import FormatError
 from penstock.coordinator.retention import RetentionPolicy
 from penstock.coordinator.settings import Settings
+from penstock.engine.checksums import sealed, unsealed
 from penstock.engine.identity import CheckpointId, TaskId
 from support.coordinator_driver import (
     A1,
@@ -274,8 +276,22 @@ def test_coordinator_that_finds_its_own_log_closed_says_that_the_job_has_finishe
 def test_entry_of_another_format_is_refused_by_its_number(off: int) -> None:
     entry = Claim(number=0, generation=1, job="job", fingerprint="print")
     assert decode(encode(entry)) == entry
-    with pytest.raises(ValueError, match=f"it has format {FORMAT + off}, and this version reads format {FORMAT}"):
-        decode(encode(replace(entry, format=FORMAT + off)))
+    with pytest.raises(ValueError, match=f"this version knows {FORMAT}"):
+        decode(encode(replace(entry, format=FORMAT + 1)))
+
+
+@pytest.mark.parametrize("format", [1, 2, 3])
+def test_entry_of_a_format_without_digests_is_refused_by_its_number(format: int) -> None:
+    old = b'{"type":"checkpoint","format":%d,"number":1,"checkpoint":{"generation":1,"number":1},"fingerprint":"f",'
+    old += b'"parallelism":{"a":1},"tasks":[{"task":{"vertex":"a","subtask":0}}]}'
+    with pytest.raises(FormatError, match=f"it has format {format}, and this version knows {FORMAT} and no other"):
+        decode(old % format)
+
+
+def test_entry_with_a_field_that_is_not_known_is_refused() -> None:
+    entry = unsealed(encode(Claim(number=0, generation=1, job="job", fingerprint="print")))
+    with pytest.raises(ValueError, match="unknown field `later`"):
+        decode(sealed(entry[:-1] + b',"later":1}'))
 
 
 def test_pins_of_unknown_checkpoints_in_the_log_are_obsolete() -> None:

@@ -200,7 +200,7 @@ def test_files_of_sinks_are_written_and_made_durable_by_no_worker(
     flow.from_tables([TABLE], name="numbers").write_parquet(tmp_path / "out", name="out")
     with (
         threads_of(monkeypatch, parquet_writer.StagedFile, "write") as writers,
-        threads_of(monkeypatch, parquet_writer, "make_durable") as syncers,
+        threads_of(monkeypatch, parquet_writer, "sync_file") as syncers,
     ):
         run_local(flow, parallelism=2, threads=threads).wait(60)
     assert parquet.read_table(tmp_path / "out").num_rows == TABLE.num_rows

@@ -17,6 +17,7 @@ import pytest
 from penstock.actors.storage.file_store import FileStore
 from penstock.actors.storage.opening import open_store
 from penstock.engine.errors import ConfigurationError
+from support.forgetful_disk import ForgetfulDisk
 from support.small_disk import KINDS, small_disk
 
 
@@ -208,6 +209,18 @@ def test_creator_that_dies_leaves_no_part_of_a_key(tmp_path: Path, moment: str) 
         (tmp_path / "log" / ".claim.1").unlink()
     assert store.create("log/1", b"two")
     assert store.read("log/1") == b"two"
+
+
+def test_key_that_its_writer_finds_standing_survives_a_power_cut(tmp_path: Path) -> None:
+    """The key appeared, then its writer failed or died before it was synced: who asks again is told that it stands."""
+    (tmp_path / "disk").mkdir()
+    disk, store = ForgetfulDisk(tmp_path / "disk"), FileStore(tmp_path / "disk" / "state")
+    with disk.watched():
+        store.create("log/0", b"first")
+        (tmp_path / "disk" / "state" / "log" / "1").hardlink_to(tmp_path / "disk" / "state" / "log" / "0")
+        assert not store.create("log/1", b"first")
+    left = FileStore(disk.moments[-1].survivors(tmp_path / "left") / "state")
+    assert left.read("log/1") == b"first"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -17,6 +17,7 @@ from penstock.engine.sources.files import absolute, safe_name
 from penstock.engine.sources.ipc import IpcSource
 from penstock.engine.sources.memory import MemorySource
 from penstock.engine.sources.parquet import ParquetSource
+from support.damage import flipped
 
 FORMS = (ParquetSource, CsvSource, IpcSource)
 Form = type[ParquetSource] | type[CsvSource] | type[IpcSource]
@@ -164,6 +165,24 @@ def test_damaged_page_names_the_file(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(DataError, match=f"{path} cannot be read"):
         list(split.open(0))
+
+
+@pytest.mark.parametrize("filter", [None, pc.field("x") >= 0])
+def test_page_that_does_not_fit_its_checksum_is_an_error_that_names_the_column(
+    tmp_path: Path, filter: pc.Expression | None
+) -> None:
+    path = tmp_path / "data.parquet"
+    table = pa.table({"x": range(3000), "y": [float(number) for number in range(3000)]})
+    options = {"row_group_size": 1000, "use_dictionary": False, "compression": "none", "write_page_checksum": True}
+    parquet.write_table(table, path, **options)
+    chunk = parquet.read_metadata(path).row_group(1).column(1)
+    splits = ParquetSource(path, filter=filter).splits()
+    # a bit of a value: without the checksum it is another valid number
+    data = flipped(path.read_bytes(), 8 * (chunk.data_page_offset + chunk.total_compressed_size - 8))
+    path.write_bytes(data)
+    assert [batch.num_rows for split in (splits[0], splits[2]) for batch in split.open(0)] == [1000, 1000]
+    with pytest.raises(DataError, match=f"{path} is damaged: a page in column 'y' of row group 1 does not fit"):
+        list(splits[1].open(0))
 
 
 def test_filter_over_an_unknown_column_says_what_exists(tmp_path: Path) -> None:

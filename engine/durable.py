@@ -1,0 +1,120 @@
+"""What is stored, so that a power cut does not take it back: files, folders, and files that appear whole.
+
+A thing is stored when its bytes and every new entry of a folder that leads to it have been synced. Everything that
+counts as stored goes through these functions: log, state, savepoints, split sets, models, notices, digests, sinks.
+
+Rules:
+
+1. First the bytes of a file, then its name: a name that is there after a power cut has its bytes behind it.
+2. ``make_folder`` syncs every folder above, up to the mount point, also those that it finds: somebody else may have
+   made one a moment ago and died before its entry was synced. So it costs a sync a level; who writes many files into
+   one folder calls it once.
+3. Several files of one folder are synced together: each file, then the folder once.
+4. Only local paths (and what is mounted, NFS among it) are synced. Object stores and HDFS store by themselves.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from contextlib import suppress
+
+from pyarrow import fs
+
+LOCAL = fs.LocalFileSystem()
+
+_CANNOT_SYNC_FOLDERS = {errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EROFS}
+"""What file systems say that do not sync folders, or that nobody can have written to."""
+
+
+NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK}
+"""What file systems say that have no links."""
+
+
+def make_folder(filesystem: fs.FileSystem, folder: str) -> None:
+    """Make the folder and those above it, and return once they survive a power cut."""
+    if _is_local(filesystem):
+        _make_local(os.path.realpath(folder))
+    else:
+        filesystem.create_dir(folder, recursive=True)
+
+
+def make_durable(filesystem: fs.FileSystem, *paths: str) -> None:
+    """Return once these files survive a power cut. Their folders were made by ``make_folder``."""
+    for path in paths:
+        sync_file(filesystem, path)
+    for folder in {os.path.dirname(path): None for path in paths}:
+        sync_folder(filesystem, folder)
+
+
+def sync_file(filesystem: fs.FileSystem, path: str) -> None:
+    """Return once the bytes of a file survive a power cut; its name may not."""
+    if _is_local(filesystem):
+        _sync(path)
+
+
+def sync_folder(filesystem: fs.FileSystem, folder: str) -> None:
+    """Return once the names in a folder survive a power cut."""
+    if _is_local(filesystem):
+        try:
+            _sync(folder)
+        except OSError as error:
+            if error.errno not in _CANNOT_SYNC_FOLDERS:
+                raise
+
+
+def put_file(filesystem: fs.FileSystem, path: str, data: bytes) -> None:
+    """Write a file that appears whole, in place of the one that may be there, and survives a power cut."""
+    folder, name = os.path.split(path)
+    aside = f"{folder}/.{name}.{uuid.uuid4().hex}"
+    try:
+        with filesystem.open_output_stream(aside) as stream:
+            stream.write(data)
+        sync_file(filesystem, aside)
+        filesystem.move(aside, path)
+    except OSError:
+        with suppress(OSError):
+            filesystem.delete_file(aside)
+        raise
+    sync_folder(filesystem, folder)
+
+
+def appear(aside: str, path: str) -> None:
+    """Let the local file ``aside`` have the name ``path``, by a link, which fails if the name is taken; where the file
+    system has no links, by a rename. ``aside`` may stay. The folder is to be synced."""
+    try:
+        os.link(aside, path)
+    except OSError as error:
+        if isinstance(error, FileExistsError) or error.errno not in NO_LINKS:
+            raise
+        os.rename(aside, path)
+
+
+def _is_local(filesystem: fs.FileSystem) -> bool:
+    return isinstance(filesystem, fs.LocalFileSystem)
+
+
+def _make_local(folder: str) -> None:
+    parent = os.path.dirname(folder)
+    if os.path.ismount(folder) or folder == parent:
+        return
+    _make_local(parent)
+    found = os.path.isdir(folder)
+    if not found:
+        with suppress(FileExistsError):
+            os.mkdir(folder)
+    try:
+        sync_folder(LOCAL, parent)
+    except PermissionError:
+        # of a folder that is not ours to read, nobody of us can be expected to have made the entry
+        if not found:
+            raise
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

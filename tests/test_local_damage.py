@@ -1,0 +1,80 @@
+"""A whole job goes on from a checkpoint folder in which one bit has turned."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+import penstock as ps
+from penstock.engine.errors import DamagedFileError
+from support.damage import flipped
+
+SPLITS, ROWS = 48, 10
+PATIENCE = 60
+
+
+def flow(output: Path, rate: float = 0.0) -> ps.Flow:
+    flow = ps.Flow("damaged", lanes=4)
+    values = [range(number * ROWS, number * ROWS + ROWS) for number in range(SPLITS)]
+    splits = [pa.table({"key": [number // 12] * ROWS, "value": each}) for number, each in enumerate(values)]
+    rows = flow.from_tables(splits, name="numbers", rate=rate)
+    rows.write_parquet(output / "rows", name="rows")
+    totals = rows.aggregate(["key"], n=("value", "count"), total=("value", "sum"), name="totals")
+    totals.gather().write_parquet(output / "sums", name="sums")
+    return flow
+
+
+def read(output: Path) -> list[pa.Table]:
+    return [ds.dataset(output / part).to_table().sort_by(key) for part, key in (("rows", "value"), ("sums", "key"))]
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders of a job that was broken off in the middle."""
+    folder = tmp_path_factory.mktemp("stopped")
+    job = ps.run_local(flow(folder / "out", 400.0), checkpoints=ps.Checkpoints(folder / "state", every="40ms"))
+    job.wait_until(lambda status: status.checkpoints_completed >= 3, PATIENCE)
+    job.shutdown()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[pa.Table]:
+    output = tmp_path_factory.mktemp("undisturbed")
+    ps.run_local(flow(output)).wait(PATIENCE)
+    return read(output)
+
+
+def test_job_gives_the_right_rows_or_names_the_damaged_file(
+    stopped: Path, undisturbed: list[pa.Table], tmp_path: Path
+) -> None:
+    refused = 0
+    for seed in range(24):
+        chance, copy = Random(seed), tmp_path / str(seed)
+        shutil.copytree(stopped, copy)
+        path = chance.choice(sorted(each for each in (copy / "state").rglob("*") if each.is_file()))
+        data = path.read_bytes()
+        path.write_bytes(flipped(data, chance.randrange(8 * len(data))))
+        error = refusal(copy)
+        if error is None:
+            assert read(copy / "out") == undisturbed, f"seed {seed}: {path}"
+            continue
+        refused += 1
+        assert path.name in error.message
+        assert "restore that file from a copy" in error.remedy
+    assert refused > 0
+
+
+def refusal(folder: Path) -> DamagedFileError | None:
+    checkpoints = ps.Checkpoints(folder / "state", every="40ms", max_restarts=1)
+    try:
+        # the folder that this is a copy of looks as if its job might go on
+        ps.run_local(flow(folder / "out"), checkpoints=checkpoints, take_over=True).wait(PATIENCE)
+    except DamagedFileError as error:
+        return error
+    return None
