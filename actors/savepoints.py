@@ -8,6 +8,7 @@ Rules:
 3. Where the user named no folder it is ``<checkpoint folder>/<job>/savepoints/<checkpoint>``.
 4. What sinks have prepared for it stays in their outputs. A copy of the manifest below the job's folder says so,
    wherever the savepoint is or goes: outputs are cleaned when the job ends.
+5. What is recorded of the job's inputs is copied too, as ``inputs.arrow``.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from ..coordinator.manifest import LogEntry, Manifest, decode, encode
 from ..engine.errors import StorageError
 from ..engine.identity import StateHandle
 from ..engine.sources.files import absolute, make_durable, resolve, safe_name, storage_error
+from .input_records import inputs_key, read_record
 
 FILE = "savepoint.json"
+INPUTS = "inputs.arrow"
 
 
 class SavepointFiles:
@@ -63,12 +66,20 @@ class SavepointFiles:
                 destination_filesystem=filesystem,
             )
             make_durable(filesystem, path)
+        if command.manifest.inputs:
+            self._copy_inputs(command.manifest.inputs, filesystem, folder)
         source_files.create_dir(f"{source_folder}/{self._job}/savepoints", recursive=True)
         note = f"{source_folder}/{self._job}/savepoints/{command.checkpoint}.json"
         for target, path in ((source_files, note), (filesystem, f"{folder}/{FILE}")):
             with target.open_output_stream(path) as stream:
                 stream.write(encode(command.manifest))
             make_durable(target, path)
+
+    def _copy_inputs(self, digest: str, filesystem: fs.FileSystem, folder: str) -> None:
+        data = read_record(f"{self._url.rstrip('/')}/{inputs_key(self._job, digest)}", digest)
+        with filesystem.open_output_stream(f"{folder}/{INPUTS}") as stream:
+            stream.write(data)
+        make_durable(filesystem, f"{folder}/{INPUTS}")
 
     def delete(self, location: str, handles: Iterable[StateHandle]) -> None:
         """Delete a snapshot outside the job's folder; first what makes it one."""
@@ -83,7 +94,7 @@ class SavepointFiles:
 
 
 def _remove(filesystem: fs.FileSystem, folder: str, locations: Iterable[str]) -> None:
-    for name in (FILE, *locations):
+    for name in (FILE, INPUTS, *locations):
         with suppress(FileNotFoundError):
             filesystem.delete_file(f"{folder}/{name}")
 
