@@ -159,8 +159,9 @@ def settle(flow: G, known: RecordedInputs | None, *, include_new: bool = False, 
                 continue
             found = _files_of(node.config.listed(), known.files.get(node.id), include_new)
             whole = whole.with_node(_reading(node, found.files))
-            first = [file for file in found.files if file.id not in found.late]
-            began_with = began_with.with_node(_reading(node, first) if found.late else whole.node(node.id))
+            late = frozenset(file.id for file in found.recorded if file.added)
+            first = [file for file in found.files if file.id not in late]
+            began_with = began_with.with_node(_reading(node, first) if late else whole.node(node.id))
         except PenstockError as error:
             raise error.at(node.id) from error
         files[node.id] = found.recorded
@@ -168,23 +169,18 @@ def settle(flow: G, known: RecordedInputs | None, *, include_new: bool = False, 
             included[node.id] = found.new
         elif found.new:
             ignored += [f"{node.id}: {id}" for id in found.new]
-    late = any(file.added for each in files.values() for file in each)
+    fewer = any(file.added for each in files.values() for file in each)
     recorded = RecordedInputs(files, fingerprints, known.before)
-    return Settled(whole, recorded, began_with if late else None, included, tuple(ignored))
+    return Settled(whole, recorded, began_with if fewer else None, included, tuple(ignored))
 
 
 @dataclass(frozen=True)
 class _SourceFiles:
-    """``files`` to read, ``recorded`` as they are recorded; ``late``: ids of those that the job did not begin with;
-    ``new``: ids of what came since they were recorded."""
+    """``files`` to read, ``recorded`` as they are recorded; ``new``: ids of what came since."""
 
     files: tuple[DataFile, ...]
     recorded: tuple[InputFile, ...]
     new: tuple[str, ...] = ()
-
-    @property
-    def late(self) -> frozenset[str]:
-        return frozenset(file.id for file in self.recorded if file.added)
 
 
 def _files_of(found: Sequence[DataFile], known: Sequence[InputFile] | None, include_new: bool) -> _SourceFiles:

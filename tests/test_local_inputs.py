@@ -14,6 +14,7 @@ import pytest
 from pyarrow import csv, ipc, parquet
 
 import penstock as ps
+from penstock.actors.inputs import settle
 from penstock.engine.errors import ConfigurationError, DataError, StorageError, UserCodeError
 
 FILES, ROWS = 24, 20
@@ -382,15 +383,16 @@ def test_replay_reads_the_jobs_files_and_refuses_others(tmp_path: Path) -> None:
         ps.replay(feeding(), checkpoints=tmp_path / "state", step=7)
 
 
-def test_many_small_files_are_recorded_quickly(tmp_path: Path) -> None:
-    """A bound against growth with the square; docs/design/inputs.md has the figures."""
+def test_settling_many_small_files_does_not_grow_with_their_square(tmp_path: Path) -> None:
+    """docs/design/inputs.md has the figures."""
     folder = tmp_path / "in"
     folder.mkdir()
-    for number in range(2000):
-        (folder / f"{number:05d}.csv").write_text('"n"\n100000\n')
-    source = flow(folder, tmp_path / "out").nodes[0].config
-    from penstock.engine.sources.files import with_content
-
-    begun = time.process_time()
-    assert len(with_content(source.listed())) == 2000
-    assert time.process_time() - begun < 2.0
+    seconds = []
+    for numbers in (range(500), range(500, 5000)):
+        for number in numbers:
+            (folder / f"{number:05d}.csv").write_text('"n"\n100000\n')
+        made = flow(folder, tmp_path / "out")
+        begun = time.process_time()
+        assert len(settle(made, settle(made, None).recorded).recorded.files["rows"]) == numbers.stop
+        seconds.append(time.process_time() - begun)
+    assert seconds[1] < 30 * max(seconds[0], 0.02)
