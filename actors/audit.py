@@ -80,6 +80,8 @@ class Audit:
     restarts: int
     sources: tuple[SourceAudit, ...]
     sinks: tuple[SinkAudit, ...]
+    ignored: tuple[str, ...] = ()
+    """Files that came after the job's inputs were recorded, and are not read."""
 
     @property
     def gaps(self) -> int:
@@ -109,6 +111,10 @@ class Audit:
                 f"  read     {source.id}: {source.rows:,} rows in {len(source.splits)} splits{left}; rows per split:"
             )
             lines += _table([split.read for split in source.splits])
+        if self.ignored:
+            lines.append(
+                f"  not read {len(self.ignored):,} files that came since: {', '.join(self.ignored[:SPLITS_PER_LINE])}"
+            )
         for sink in self.sinks:
             seen = "" if sink.visible is None else f", {sink.visible:,} visible"
             lines.append(f"  written  {sink.id}: {sink.rows:,} rows{seen} ({sink.guarantee})")
@@ -160,6 +166,7 @@ def make_audit(plan: JobPlan, state: Mapping[str, pa.Table], status: JobStatus) 
             SinkAudit(id, config.guarantee, _sum(state.get(id)), config.visible_rows(plan.key))
             for id, (_, config) in plan.sinks.items()
         ),
+        ignored=plan.ignored,
     )
 
 

@@ -61,6 +61,7 @@ def coordinator_of(plan: JobPlan, settings: Settings, snapshot: Snapshot | None)
         snapshot,
         plan.uuid,
         bool(outputs_of(plan)),
+        plan.inputs,
     )
 
 

@@ -7,6 +7,7 @@ imported only after ``connect``, which sets what Ray reads when it is imported.
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..engine.errors import ConfigurationError
@@ -20,6 +21,7 @@ from .beginning import begin_in, begin_nowhere
 from .environment import ClusterInfo, connect, disconnect
 from .fitting import check_spares
 from .handing_over import hand_over
+from .inputs import plan_with_inputs
 from .interrupts import tell_interrupts_briefly
 from .leases import closing_leases
 from .origin import Claim
@@ -51,6 +53,7 @@ def run(
     resume_model: str | None = None,
     detached: bool = False,
     take_over: bool = False,
+    include_new: bool = False,
 ) -> Job:
     """Start ``flow`` on Ray and return its :class:`~penstock.actors.job.Job`.
 
@@ -71,13 +74,26 @@ def run(
     ``take_over``: outputs are taken over from a job whose log is still open: it must not go on. Without it they are
     refused, unless that job has finished, was stopped, or is gone with its checkpoint folder.
     ``detached``: the job outlives this script; ``attach(name)`` finds it again.
+    A job that goes on reads the files that it has begun with, and is refused if one has changed or is gone.
+    ``include_new``: it takes in those that came since, behind all others.
     """
     place = None if checkpoints is None else place_in(checkpoints)
     if detached:
         _check_detached(place, runtime)
     flow = hand_over(flow, place, name=name, resume=resume, detached=detached)
     with closing_leases(flow):
-        plan = plan_job(flow, parallelism, job=name, rate=rate, memory_budget=memory_budget, threads=threads)
+        planned = partial(
+            plan_job, parallelism=parallelism, job=name, rate=rate, memory_budget=memory_budget, threads=threads
+        )
+        plan = plan_with_inputs(
+            flow,
+            planned,
+            place,
+            name or flow.name,
+            from_snapshot=from_snapshot,
+            allow_changes=allow_changes,
+            include_new=include_new,
+        )
         _refuse_collecting(plan)
         check_spares(plan, runtime.spares)
         runtime.codecs(edge.id for edge in plan.exchanges)  # refuses edges that there are not

@@ -67,7 +67,7 @@ def find_snapshot(
     if holds_savepoint(place):
         manifest, root = read_savepoint(place), place
     else:
-        manifest, root = _newest_checkpoint(place)
+        manifest, root = newest_checkpoint(place)
         if claim == "claim":
             message = f"{place} holds checkpoints of a job, and these cannot be claimed: that job's log names them"
             raise ConfigurationError(message, 'pass claim="no_claim", or take a savepoint and claim that')
@@ -79,7 +79,7 @@ def find_snapshot(
     return snapshot
 
 
-def _newest_checkpoint(place: str) -> tuple[Manifest, str]:
+def newest_checkpoint(place: str) -> tuple[Manifest, str]:
     """The newest checkpoint in the log of the job whose folder this is, and where its files are."""
     folder, job = os.path.split(place.rstrip("/"))
     entries: list[LogEntry] = read_log(open_store(folder), job) if os.path.isdir(f"{place}/log") else []

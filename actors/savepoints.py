@@ -9,6 +9,7 @@ Rules:
 4. What sinks have prepared for it stays in their outputs. A copy of the manifest below the job's folder says so,
    wherever the savepoint is or goes: outputs are cleaned when the job ends.
 5. What is copied is compared with its digest on the way; a damaged file makes no savepoint.
+6. What is recorded of the job's inputs is copied too, as ``inputs.arrow``.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from ..engine.durable import make_durable, make_folder, put_file, sync_folder
 from ..engine.errors import StorageError
 from ..engine.identity import StateHandle
 from ..engine.sources.files import absolute, resolve, safe_name, storage_error
+from .input_records import inputs_key, read_record
 from .snapshots import SnapshotFiles
 from .storage.damage import FROM_A_COPY, unreadable
 
 FILE = "savepoint.json"
+INPUTS = "inputs.arrow"
 
 
 class SavepointFiles:
@@ -75,10 +78,18 @@ class SavepointFiles:
             with filesystem.open_output_stream(path) as stream:
                 stream.write(data)
         make_durable(filesystem, *paths)
+        if command.manifest.inputs:
+            self._copy_inputs(command.manifest.inputs, filesystem, folder)
         own_files, own_folder = resolve(f"{self._url.rstrip('/')}/{self._job}/savepoints")
         make_folder(own_files, own_folder)
         put_file(own_files, f"{own_folder}/{command.checkpoint}.json", encode(command.manifest))
         put_file(filesystem, f"{folder}/{FILE}", encode(command.manifest))
+
+    def _copy_inputs(self, digest: str, filesystem: fs.FileSystem, folder: str) -> None:
+        data = read_record(f"{self._url.rstrip('/')}/{inputs_key(self._job, digest)}", digest)
+        with filesystem.open_output_stream(f"{folder}/{INPUTS}") as stream:
+            stream.write(data)
+        make_durable(filesystem, f"{folder}/{INPUTS}")
 
     def delete(self, location: str, handles: Iterable[StateHandle]) -> None:
         """Delete a snapshot outside the job's folder; first what makes it one."""
@@ -93,7 +104,7 @@ class SavepointFiles:
 
 
 def _remove(filesystem: fs.FileSystem, folder: str, locations: Iterable[str]) -> None:
-    for name in (FILE, *locations):
+    for name in (FILE, INPUTS, *locations):
         with suppress(FileNotFoundError):
             filesystem.delete_file(f"{folder}/{name}")
 

@@ -26,6 +26,7 @@ class Context:
         settings: Settings,
         identity: JobIdentity,
         has_outputs: bool = False,
+        inputs: tuple[str, ...] = (),
     ) -> None:
         self.job = job
         #: Who we are; its generation is 0 until the job is claimed.
@@ -33,6 +34,8 @@ class Context:
         #: Whether there are places that must be taken over before anything is written.
         self.has_outputs = has_outputs
         self.fingerprint = fingerprint
+        #: What is recorded of the inputs (first), and what this job can go on from besides: it only adds files.
+        self.inputs = inputs
         self.graph = graph
         self.settings = settings
         self.tasks = TaskTable(graph)
@@ -49,6 +52,11 @@ class Context:
         self.now = float("-inf")
         #: The orders of the event being handled.
         self.out: list[Command] = []
+
+    @property
+    def recorded_inputs(self) -> str:
+        """The digest of what is recorded of the inputs; empty: nothing is."""
+        return self.inputs[0] if self.inputs else ""
 
     def skip(self, skipped: Iterable[Skipped]) -> None:
         """Read these splits no more; what is known is not said again."""

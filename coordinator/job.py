@@ -119,6 +119,7 @@ class Job:
             identity=context.identity,
             root=snapshot.root,
             claimed=snapshot.mode is ClaimMode.CLAIM,
+            inputs=context.recorded_inputs,
         )
         self.checkpoints.next_number = found.checkpoint.number + 1
 

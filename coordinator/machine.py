@@ -76,7 +76,8 @@ class Coordinator:
     ``owner`` should differ between any two coordinators (a random text from the shell), so that two that start at the
     same moment do not take each other's claim for their own. ``snapshot``: what a job without a checkpoint of its own
     starts from. ``uuid``: the job's identity; a log of another one is refused. ``has_outputs``: whether there are
-    places that must be taken over before anything is written (``TakeOutputs``).
+    places that must be taken over before anything is written (``TakeOutputs``). ``inputs``: digests of what is recorded
+    of the job's inputs (``Context``).
     """
 
     def __init__(
@@ -90,10 +91,11 @@ class Coordinator:
         snapshot: Snapshot | None = None,
         uuid: str = "",
         has_outputs: bool = False,
+        inputs: tuple[str, ...] = (),
     ) -> None:
         ancestors = () if snapshot is None else (*snapshot.manifest.ancestors, snapshot.manifest.uuid)
         identity = JobIdentity(uuid, ancestors=ancestors)
-        self._context = Context(job, fingerprint, graph, settings, identity, has_outputs)
+        self._context = Context(job, fingerprint, graph, settings, identity, has_outputs, inputs)
         self._job = Job(self._context, snapshot)
         self._log_answers = LogAnswers(self._job, TakeOverAttempt(self._context, description, owner, snapshot))
         self._story = Story()

@@ -43,6 +43,8 @@ class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True, forbid_unkno
     """The flow's fingerprint: a log belongs to one flow."""
     description: str = ""
     """The flow in words, for the error that a mismatch gives."""
+    inputs: str = ""
+    """The digest of what is recorded of the job's inputs, which names the file that holds it; empty: nothing is."""
     owner: str = ""
     """Unlike in any other coordinator, so that two of one generation do not take each other's claim for their own, and
     that outputs know which of two copies of a log wrote to them last."""
@@ -110,6 +112,8 @@ class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True, forb
     uuid: str = ""
     """The job that wrote it, and those whose snapshots that one went on from."""
     ancestors: tuple[str, ...] = ()
+    inputs: str = ""
+    """As in the claim: what the cursors of the sources refer to."""
     splits: SetPosition | None = None
     """What it covers of the log of split sets; None: the job's sources are not fed."""
 

@@ -64,6 +64,7 @@ def make_manifest(
         skipped=context.skipped,
         uuid=context.identity.uuid,
         ancestors=context.identity.ancestors,
+        inputs=context.recorded_inputs,
         splits=pending.splits,
     )
 
@@ -181,6 +182,7 @@ def imported(
     identity: JobIdentity,
     root: str,
     claimed: bool,
+    inputs: str = "",
 ) -> Manifest:
     """A snapshot as the first checkpoint of another job's log. It never ends that job, whatever it ended before."""
     return replace(
@@ -192,6 +194,7 @@ def imported(
         ancestors=identity.ancestors,
         root=root,
         claimed=claimed,
+        inputs=inputs,
         kind="savepoint",
         savepoint="",
         request="",

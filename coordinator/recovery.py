@@ -84,6 +84,19 @@ def decide_recovery(
     )
 
 
+def check_inputs(inputs: Sequence[str], latest: Manifest) -> Failure | None:
+    """Refuse a checkpoint whose cursors refer to other files than those that this job reads: somebody else has recorded
+    them since its plan was made. ``inputs``: see ``Context``."""
+    if not inputs or not latest.inputs or latest.inputs in inputs:
+        return None
+    return Failure(
+        message=f"checkpoint {latest.checkpoint} was taken over other files than those that this run has planned with",
+        retry=False,
+        remedy="another run has recorded them meanwhile: start the job again, and it plans with those",
+        kind="ConfigurationError",
+    )
+
+
 def generation_of(entry: LogEntry) -> int:
     """The generation of whoever wrote the entry."""
     return entry.checkpoint.generation if isinstance(entry, Manifest) else entry.generation

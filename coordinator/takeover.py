@@ -19,7 +19,7 @@ from .commands import Command
 from .context import Context
 from .events import EntryFailed, EntryRefused, EntryStored, Failure, LogFailed, LogRead
 from .manifest import Claim, LogEntry, encode
-from .recovery import Over, Refused, TakeOver, decide_recovery, generation_of, identity_in
+from .recovery import Over, Refused, TakeOver, check_inputs, decide_recovery, generation_of, identity_in
 from .restoring import Snapshot, check_snapshot
 from .restoring_channels import check_channels
 
@@ -105,6 +105,7 @@ class TakeOverAttempt:
             job=context.job,
             fingerprint=context.fingerprint,
             description=self._description,
+            inputs=context.recorded_inputs,
             owner=self._owner,
             uuid=context.identity.uuid,
             ancestors=context.identity.ancestors,
@@ -136,7 +137,7 @@ class TakeOverAttempt:
         """Why this flow cannot go on from what it would go on from."""
         graph, snapshot = self._context.graph, self._snapshot
         if decision.latest is not None:
-            return check_channels(graph, decision.latest)
+            return check_inputs(self._context.inputs, decision.latest) or check_channels(graph, decision.latest)
         return check_snapshot(graph, snapshot) if snapshot is not None else None
 
     def _claimed(self, decision: TakeOver) -> Claimed:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from .memory_bound import memory_bound
 from .plan import JobPlan, PipelinePlan, StagePlan
+from .sources.protocol import SourceConfig
 
 
 class RunsOn(Protocol):
@@ -55,7 +56,14 @@ def _source(plan: JobPlan, id: str) -> str:
     pace = f", {source.rate:,.0f} rows/s" if source.rate else ""
     names, there = source.schema.names, len(source.config.schema)
     read = f", {', '.join(names)} of {there} columns" if len(names) < there else ""
-    return f"  {id}: {source.config.kind}, {len(source.splits)} splits, {rows}{read}{pace}; {rounds}"
+    blind = "" if notices_changes(source.config) else "; nobody notices if its data change: it has no fingerprint()"
+    return f"  {id}: {source.config.kind}, {len(source.splits)} splits, {rows}{read}{pace}; {rounds}{blind}"
+
+
+def notices_changes(config: SourceConfig) -> bool:
+    """Whether a job that goes on finds out that the source's data are others now: by its files, its rows in memory or
+    what it says of them, or because they are handed over to it."""
+    return any(hasattr(config, each) for each in ("listed", "content", "fingerprint", "fed", "handed_over"))
 
 
 def _stage(plan: JobPlan, stage: StagePlan) -> list[str]:

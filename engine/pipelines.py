@@ -193,6 +193,12 @@ def _local_edge(source: str, consumer: str, port: int) -> str:
     return f"{source}->{consumer}:{port}"
 
 
+def fingerprint_of(config: SourceConfig) -> str | None:
+    """What the source says of its data (``sources.protocol``, rule 4); None: nothing."""
+    told = getattr(config, "fingerprint", None)
+    return None if told is None else str(told() if callable(told) else told)
+
+
 def _describe(
     flow: Graph, graph: LiveGraph, sources: dict[str, SourcePlan], lanes: int, order: Order
 ) -> tuple[str, str]:
@@ -201,7 +207,7 @@ def _describe(
     digest = hashlib.sha256()
     for source in sources.values():
         rows = "unknown" if source.rows is None else f"{source.rows:,}"
-        content = str(getattr(source.config, "fingerprint", ""))
+        content = fingerprint_of(source.config) or ""
         lines.append(f"{source.id}: {len(source.splits)} splits, {rows} rows {content}".rstrip())
         digest.update(f"{source.id} {content}".encode())
         for split in source.splits:

@@ -156,6 +156,11 @@ class JobPlan:
     uuid: str = ""
     #: that of the coordinator whose order an attempt follows, in the process of the task
     claim: str = ""
+    #: digests of what is recorded of the inputs: first as the job reads them, then earlier ones that this one only adds
+    #: files to; empty: nothing is recorded
+    inputs: tuple[str, ...] = ()
+    #: files that came after the inputs were recorded, and are not read
+    ignored: tuple[str, ...] = ()
 
     @property
     def parallelism(self) -> dict[str, int]:

@@ -27,6 +27,7 @@ from ..actors.feed.hosting import HostedFeeds, feed_handle
 from ..actors.feed.link import local_route
 from ..actors.feed.reader import FeedHandle
 from ..actors.handing_over import hand_over
+from ..actors.inputs import plan_with_inputs
 from ..actors.interrupts import tell_interrupts_briefly
 from ..actors.job_face import JobFace, cannot_be_asked
 from ..actors.messages import Arrived, Deployment, Order, Ordered, ProcessMessage, Versioned
@@ -78,6 +79,7 @@ def run_local(
     allow_changes: bool = False,
     resume_model: str | None = None,
     take_over: bool = False,
+    include_new: bool = False,
 ) -> LocalJob:
     """Start ``flow`` in this process and return its :class:`LocalJob`.
 
@@ -87,7 +89,18 @@ def run_local(
     """
     asked = None if checkpoints is None else place_in(checkpoints)
     flow = hand_over(flow, asked, name=name, resume=resume, on_ray=False)
-    plan = plan_job(flow, parallelism, job=name, rate=rate, memory_budget=memory_budget, threads=threads or 0)
+    planned = partial(
+        plan_job, parallelism=parallelism, job=name, rate=rate, memory_budget=memory_budget, threads=threads or 0
+    )
+    plan = plan_with_inputs(
+        flow,
+        planned,
+        asked,
+        name or flow.name,
+        from_snapshot=from_snapshot,
+        allow_changes=allow_changes,
+        include_new=include_new,
+    )
     place = asked or temporary_place()
     plan = with_alignment(plan, place.alignment_timeout)
     scheduler: PoolScheduler | None = None

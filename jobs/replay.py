@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ import pyarrow as pa
 from ..actors.digest_files import DigestFiles
 from ..actors.feed.models import ModelBook
 from ..actors.feed.retained import JobFolder
+from ..actors.inputs import settle
 from ..actors.settings import Checkpoints
 from ..engine import handoff
 from ..engine.batch_digests import BatchDigests
@@ -117,7 +119,8 @@ def replay(
     job = name or flow.name
     folder = None if checkpoints is None else JobFolder(_folder_of(checkpoints), job)
     flow = _handed_over(flow, job, folder)
-    plan = plan_job(flow, parallelism, job=job, rate=0.0)
+    settled = settle(flow, folder.inputs() if folder is not None and check else None, keeps=folder is not None)
+    flow, plan = settled.flow, settled.planned(partial(plan_job, parallelism=parallelism, job=job, rate=0.0))
     if plan.fed:
         message = f"the sources {', '.join(plan.fed)} were fed by the caller, and cannot be read again"
         raise ConfigurationError(message, "replay a flow that reads its inputs itself")

@@ -76,6 +76,8 @@ PURE_ACTORS = (
     "actors.measures",
     "actors.messages",
     "actors.handing_over",
+    "actors.input_records",
+    "actors.inputs",
     "actors.leases",
     "actors.origin",
     "actors.ownership",

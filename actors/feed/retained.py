@@ -33,6 +33,7 @@ from ...engine.plan import JobPlan
 from ...engine.sources.files import absolute
 from ..audit import state_of
 from ..digest_files import recorded_feeds
+from ..input_records import RecordedInputs, inputs_key, read_inputs
 from ..snapshots import SnapshotFiles
 from ..storage.log import read_log
 from ..storage.opening import open_store
@@ -82,6 +83,11 @@ class JobFolder:
         """Source and id of the splits that are not read any more."""
         last = next((entry for entry in reversed(self._entries) if isinstance(entry, Manifest)), None)
         return frozenset() if last is None else frozenset((e.name.source, e.name.split) for e in last.skipped)
+
+    def inputs(self) -> RecordedInputs | None:
+        """The inputs as the job reads them; None: they were not recorded. Raises StorageError."""
+        found = [entry.inputs for entry in self._entries if isinstance(entry, (Claim, Manifest))]
+        return read_inputs(f"{self.folder}/{inputs_key(self.job, found[-1])}", found[-1]) if any(found[-1:]) else None
 
     def check(self, plan: JobPlan) -> None:
         """Raise ConfigurationError unless the job was of this flow over these data."""

@@ -26,7 +26,7 @@ from ..expressions import single_array
 from ..operators.index_protocol import Found
 from ..operators.pieces import Positions
 from ..operators.sorted_lookup import SortedLookup
-from ..sources.files import DataFile, absolute_paths, check_columns, check_same, list_files
+from ..sources.files import DataFile, absolute_paths, check_columns, check_same, list_files, with_content
 from ..sources.parquet import comparing_pages, parquet_fragment
 from .bounds import Bounds, candidates
 from .cache import Cache
@@ -49,7 +49,7 @@ def parquet_index(
     ``columns``: which ones, the key included; all by default. ``cache_bytes``: how much of them each operator may keep
     in memory. Keys may repeat: every row with the key matches.
     """
-    files = tuple(list_files(absolute_paths(path)))
+    files = with_content(list_files(absolute_paths(path)))
     footers = []
     for file in files:
         with file.planning():
@@ -76,7 +76,7 @@ class _Footer:
 
     @classmethod
     def read(cls, file: DataFile) -> _Footer:
-        with file.open() as opened:
+        with file.peek() as opened:
             metadata = parquet.read_metadata(opened)
             opened.seek(max(file.size - 8 - metadata.serialized_size, 0))
             digest = hashlib.sha256(opened.read()).hexdigest()

@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import pyarrow as pa
 from pyarrow import csv
@@ -88,6 +88,8 @@ class CsvSource:
     columns: Sequence[str] | None = None
     delimiter: str = ","
     null_values: Sequence[str] | None = None
+    files: Sequence[DataFile] | None = field(default=None, repr=False, compare=False)
+    """Those to read, as they were recorded; None: those that are there."""
     prunable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -106,7 +108,15 @@ class CsvSource:
 
     @cached_property
     def _files(self) -> tuple[DataFile, ...]:
+        return self.listed() if self.files is None else tuple(self.files)
+
+    def listed(self) -> tuple[DataFile, ...]:
+        """The files that are there now."""
         return tuple(list_files(absolute_paths(self.path)))
+
+    def over(self, files: Sequence[DataFile]) -> Self:
+        """The same source, of these files."""
+        return replace(self, files=tuple(files))
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -150,9 +160,9 @@ def _infer(file: DataFile, delimiter: str, convert: csv.ConvertOptions, block_by
     """The columns of the file, with types that fit its first ``block_bytes``."""
     if not file.size:
         raise ConfigurationError(f"{file.path} is empty", "a CSV file needs at least a line with the column names")
-    with file.planning(), file.open() as opened:
+    with file.planning(), file.peek() as opened:
         if opened.read(4).startswith(_COMPRESSED):
             raise ConfigurationError(f"{file.path} is compressed", "unpack it: this source reads plain text")
     read = csv.ReadOptions(use_threads=False, block_size=block_bytes)
-    with file.planning(), file.open() as opened, csv.open_csv(opened, read, _parse(delimiter), convert) as reader:
+    with file.planning(), file.peek() as opened, csv.open_csv(opened, read, _parse(delimiter), convert) as reader:
         return reader.schema

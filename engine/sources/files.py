@@ -11,6 +11,8 @@ Rules:
    survive a move of the whole folder.
 4. A missing or unreadable place is a ConfigurationError while the job is planned and a StorageError while it runs.
    A file that can be read but not understood is a DataError.
+5. A file of a source stays what it was when it was listed (``listing``): every opening compares its size and its time,
+   every reading does so once more at its end. Where only the time is another one, the content decides.
 """
 
 from __future__ import annotations
@@ -21,14 +23,16 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
 
+from ..checksums import digest
 from ..errors import ConfigurationError, DataError, FlowError, StorageError
+from .listing import NEW_FILES, Content, InputFile, reason_against
 
 ROWS_PER_BATCH = 64 * 1024
 """At most this many rows in a batch that a source gives: large enough for the kernels, small enough for credits."""
@@ -37,6 +41,12 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS}
 _WRONG_FILE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, pa.ArrowSerializationError)
 _LONGEST_NAME = 80
+
+WHOLE_BYTES = 64 * 1024 * 1024
+"""A source with no more bytes than this is digested whole when a job begins: some hundredths of a second."""
+END_BYTES = 64 * 1024
+"""Of a larger source's files, so much is digested at the beginning and at the end."""
+_READ_BYTES = 4 * 1024 * 1024
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
@@ -105,28 +115,63 @@ def storage_error(action: str, place: str, error: OSError) -> StorageError:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One file of a source, as it was when the job was planned."""
+    """One file of a source, as it was when it was listed."""
 
     filesystem: fs.FileSystem
     path: str
     size: int
     id: str
     """Relative to what the user named, hence unique within the source."""
+    modified: int = 0
+    """When it was changed last, in nanoseconds since 1970; 0: unknown."""
+    content: str = ""
+    """What is known of its bytes (``content_of``)."""
 
     def open(self) -> pa.NativeFile:
-        """Open for random access. A file that is no longer the planned one is a DataError."""
+        """Open for random access. A file that is no longer the listed one is a DataError."""
+        file = self.peek()
+        try:
+            self.check()
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def peek(self) -> pa.NativeFile:
+        """Open a file that was listed a moment ago: of what may have changed only the size is compared."""
         file = self.filesystem.open_input_file(self.path)
         if file.size() != self.size:
             file.close()
-            raise DataError(
-                f"{self.path} had {self.size} bytes when the job was planned and has {file_size(self)} now",
-                "a source must not change while a job reads it: write new data to new files",
-            )
+            raise self._other(f"had {self.size} bytes when the job was planned and has {file_size(self)} now")
         return file
+
+    def check(self) -> None:
+        """Raise DataError if the file is another one now, or may be. OSError passes through."""
+        info = self.filesystem.get_file_info(self.path)
+        if info.type == fs.FileType.NotFound:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
+        found = InputFile(self.id, info.size, info.mtime_ns or 0)
+        reason = reason_against(self.recorded, found, lambda kind: content_of(self, kind))
+        if reason is not None:
+            raise self._other(reason.text, reason.remedy(self.path))
+
+    @property
+    def recorded(self) -> InputFile:
+        """What is recorded of it."""
+        return InputFile(self.id, self.size, self.modified, self.content)
+
+    def _other(self, reason: str, remedy: str = NEW_FILES) -> DataError:
+        return DataError(f"{self.path} {reason}", remedy)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Names the file in whatever goes wrong inside."""
+        """Names the file in whatever goes wrong inside, and finds out at the end whether it has changed meanwhile."""
+        with self._named():
+            yield
+            self.check()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
         try:
             yield
         except _WRONG_FILE as error:
@@ -144,7 +189,7 @@ class DataFile:
     def planning(self) -> Iterator[None]:
         """As ``reading``, for errors met before the job starts."""
         try:
-            with self.reading():
+            with self._named():
                 yield
         except (DataError, StorageError) as error:
             raise ConfigurationError(error.message, error.remedy) from error
@@ -154,6 +199,29 @@ def file_size(file: DataFile) -> int | None:
     """The size of the file now."""
     size: int | None = file.filesystem.get_file_info(file.path).size
     return size
+
+
+def content_of(file: DataFile, kind: Content) -> str:
+    """A digest of the file's bytes: of all of them, or of its first and last ones. OSError passes through."""
+    with file.filesystem.open_input_file(file.path) as opened:
+        if kind is Content.WHOLE:
+            return kind.told(digest(*iter(lambda: opened.read(_READ_BYTES), b"")))
+        begin = opened.read(END_BYTES)
+        opened.seek(max(0, opened.size() - END_BYTES))
+        return kind.told(digest(begin, opened.read(END_BYTES)))
+
+
+def with_content(files: Sequence[DataFile]) -> tuple[DataFile, ...]:
+    """The files with what can be known cheaply of their content: of few bytes all, else the ends of each file; nothing
+    on other file systems. Raises ConfigurationError."""
+    few = sum(file.size for file in files) <= WHOLE_BYTES
+    return tuple(_with_content(file, few) if is_local(file.filesystem) else file for file in files)
+
+
+def _with_content(file: DataFile, whole: bool) -> DataFile:
+    with file.planning():
+        kind = Content.WHOLE if whole or file.size <= 2 * END_BYTES else Content.ENDS
+        return replace(file, content=content_of(file, kind))
 
 
 def list_files(paths: Sequence[str]) -> list[DataFile]:
@@ -175,14 +243,18 @@ def _files_below(path: str, prefix: str) -> list[DataFile]:
     if info.type == fs.FileType.NotFound:
         raise ConfigurationError(f"{path} does not exist", "check the path; relative ones start at the working folder")
     if info.type == fs.FileType.File:
-        return [DataFile(filesystem, inner, info.size, prefix + info.base_name)]
+        return [_listed(filesystem, info, prefix + info.base_name)]
     root = inner.rstrip("/") + "/"
     below = filesystem.get_file_info(fs.FileSelector(inner, recursive=True))
     found = sorted((each.path.removeprefix(root), each) for each in below if each.type == fs.FileType.File)
-    files = [DataFile(filesystem, each.path, each.size, prefix + name) for name, each in found if not is_hidden(name)]
+    files = [_listed(filesystem, each, prefix + name) for name, each in found if not is_hidden(name)]
     if not files:
         raise ConfigurationError(f"{path} holds no data files", "names that begin with _ or . do not count")
     return files
+
+
+def _listed(filesystem: fs.FileSystem, info: fs.FileInfo, id: str) -> DataFile:
+    return DataFile(filesystem, info.path, info.size, id, info.mtime_ns or 0)
 
 
 def check_columns(columns: Sequence[str], schema: pa.Schema, place: str) -> None:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import pyarrow as pa
 from pyarrow import ipc
@@ -96,6 +96,8 @@ class IpcSource:
 
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     columns: Sequence[str] | None = None
+    files: Sequence[DataFile] | None = field(default=None, repr=False, compare=False)
+    """Those to read, as they were recorded; None: those that are there."""
     prunable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -111,7 +113,15 @@ class IpcSource:
 
     @cached_property
     def _files(self) -> tuple[DataFile, ...]:
+        return self.listed() if self.files is None else tuple(self.files)
+
+    def listed(self) -> tuple[DataFile, ...]:
+        """The files that are there now."""
         return tuple(list_files(absolute_paths(self.path)))
+
+    def over(self, files: Sequence[DataFile]) -> Self:
+        """The same source, of these files."""
+        return replace(self, files=tuple(files))
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -135,7 +145,7 @@ class IpcSource:
 
 def _look(file: DataFile) -> tuple[bool, pa.Schema, int | None]:
     """Whether the file has the file form, its schema, and its number of rows if it says so."""
-    with file.planning(), file.open() as opened:
+    with file.planning(), file.peek() as opened:
         random_access = opened.read(len(_MAGIC)) == _MAGIC
         opened.seek(0)
         if not random_access:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import pyarrow as pa
 from pyarrow import compute, dataset, parquet
@@ -115,6 +115,8 @@ class ParquetSource:
     columns: Sequence[str] | None = None
     filter: compute.Expression | None = None
     split_by: Literal["row group", "file"] = "row group"
+    files: Sequence[DataFile] | None = field(default=None, repr=False, compare=False)
+    """Those to read, as they were recorded; None: those that are there."""
     prunable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -154,7 +156,15 @@ class ParquetSource:
 
     @cached_property
     def _files(self) -> tuple[DataFile, ...]:
+        return self.listed() if self.files is None else tuple(self.files)
+
+    def listed(self) -> tuple[DataFile, ...]:
+        """The files that are there now."""
         return tuple(list_files(absolute_paths(self.path)))
+
+    def over(self, files: Sequence[DataFile]) -> Self:
+        """The same source, of these files."""
+        return replace(self, files=tuple(files))
 
     @cached_property
     def _file_schema(self) -> pa.Schema:
@@ -196,7 +206,7 @@ class ParquetSource:
 
 
 def _metadata(file: DataFile) -> parquet.FileMetaData:
-    with file.planning(), file.open() as opened:
+    with file.planning(), file.peek() as opened:
         return parquet.read_metadata(opened)
 
 

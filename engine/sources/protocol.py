@@ -6,6 +6,10 @@ Rules:
    again from a cursor (split, row), so a source that cannot promise this cannot take part in a checkpoint.
 2. ``splits`` is called once, when the job is planned, in the process that plans it; the splits travel to the tasks.
 3. A split knows its length where that costs nothing (``rows``); the audit compares it with what was read.
+4. A source that can tell whether its data are still the same has a method ``fingerprint() -> str``: equal for equal
+   splits with equal rows, otherwise another one, as far as that is cheap to know. It is recorded when the job begins; a
+   job that goes on is refused if it is another one then. Without it nobody notices that such a source has changed.
+   (Sources of files need none: each file is recorded, see ``listing``.)
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as replace_entry
 
 from penstock.coordinator.commands import (
     AbortCheckpoint,
@@ -101,6 +102,39 @@ def test_a_log_that_is_not_ours_ends_the_job_and_is_not_written_to(entry: Claim 
     assert said in order.failure.message
     assert "another checkpoint folder" in order.failure.remedy
     assert (order.failure.kind, order.failure.retry) == ("ConfigurationError", False)
+
+
+def test_claim_and_manifests_name_what_is_recorded_of_the_inputs() -> None:
+    driver = CoordinatorDriver(inputs=("later", "first"))
+    driver.claim()
+    driver.run()
+    driver.pass_time(1.0)
+    driver.complete()
+    claim, manifest = driver.log
+    assert isinstance(claim, Claim)
+    assert isinstance(manifest, Manifest)
+    assert (claim.inputs, manifest.inputs) == ("later", "later")
+
+
+@pytest.mark.parametrize("inputs", [("first",), ("later", "first"), ()])
+def test_job_goes_on_from_a_checkpoint_over_its_own_inputs_or_fewer(inputs: tuple[str, ...]) -> None:
+    driver = in_checkpoint()
+    driver.complete()
+    log = [driver.log[0], replace_entry(driver.log[1], inputs="first")]
+    heir = CoordinatorDriver(log=log, owner="heir", inputs=inputs)
+    assert any(isinstance(order, DeployTask) for order in heir.claim())
+
+
+def test_job_that_was_planned_over_other_files_than_its_newest_checkpoint_is_refused() -> None:
+    """Two scripts start at the same time, and the other one has taken in new files meanwhile."""
+    driver = in_checkpoint()
+    driver.complete()
+    log = [driver.log[0], replace_entry(driver.log[1], inputs="later")]
+    (order,) = CoordinatorDriver(log=log, owner="heir", inputs=("first",)).read_log()
+    assert isinstance(order, EndJob)
+    assert order.failure is not None
+    assert "over other files" in order.failure.message
+    assert "start the job again" in order.failure.remedy
 
 
 def test_of_two_that_start_together_the_loser_steps_down() -> None:

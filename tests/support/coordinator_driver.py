@@ -41,12 +41,15 @@ class CoordinatorDriver:
     log: list[LogEntry] = field(default_factory=list)
     owner: str = "me"
     snapshot: Snapshot | None = None
+    inputs: tuple[str, ...] = ()
     now: float = 0.0
     #: Costs as much as there are tasks, at every event.
     validate: bool = True
 
     def __post_init__(self) -> None:
-        self.core = Coordinator("job", "print", "a flow", self.graph, self.settings, self.owner, self.snapshot)
+        self.core = Coordinator(
+            "job", "print", "a flow", self.graph, self.settings, self.owner, self.snapshot, inputs=self.inputs
+        )
         self.started = self.core.start(self.now)
 
     def tell(self, event: Event) -> list[Command]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import pickle
 from pathlib import Path
 
@@ -33,6 +34,14 @@ def write(form: Form, path: Path, table: pa.Table) -> Path:
         with ipc.new_file(path, table.schema) as writer:
             writer.write_table(table)
     return path
+
+
+def damage(path: Path) -> None:
+    """Break the first page, as a disk does: the time of change stays."""
+    times, data = path.stat(), bytearray(path.read_bytes())
+    data[4:2000] = bytes(1996)
+    path.write_bytes(data)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def values(source: ParquetSource | CsvSource | IpcSource, column: str) -> list[object]:
@@ -160,9 +169,7 @@ def test_damaged_page_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "data.parquet"
     parquet.write_table(pa.table({"x": range(100_000)}), path, use_dictionary=False)
     (split,) = ParquetSource(path).splits()
-    data = bytearray(path.read_bytes())
-    data[4:2000] = bytes(1996)
-    path.write_bytes(data)
+    damage(path)
     with pytest.raises(DataError, match=f"{path} cannot be read"):
         list(split.open(0))
 
@@ -205,9 +212,7 @@ def test_resuming_in_a_parquet_file_does_not_read_the_row_groups_before(tmp_path
     path = tmp_path / "data.parquet"
     parquet.write_table(pa.table({"x": range(100_000)}), path, row_group_size=50_000, use_dictionary=False)
     (split,) = ParquetSource(path, split_by="file").splits()
-    data = bytearray(path.read_bytes())
-    data[4:2000] = bytes(1996)  # the first row group is unreadable now
-    path.write_bytes(data)
+    damage(path)  # the first row group is unreadable now
     (first, *_) = split.open(60_000)
     assert first["x"][0].as_py() == 60_000
 
