@@ -24,11 +24,11 @@ from ...engine.errors import PenstockError
 from ...engine.feed_desk import FeedDesk
 from ...engine.identity import TaskId
 from ...engine.plan import JobPlan
+from ..transport.frames import GarbageError
 from ..transport.greeting import Caller
 from ..transport.listener import Listener
 from ..transport.sockets import let_calls_return, send_parts, shut
 from ..transport.tls import Certificate
-from ..transport.wire import GarbageError
 from .hosting import HostedFeeds
 from .notices import FeedNotices
 from .wire import ReplyWriter, Request, failure_parts, receive_request

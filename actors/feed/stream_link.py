@@ -21,9 +21,9 @@ from ...engine.feed_messages import Ask, Reply
 from ...engine.identity import Attempt, TaskId
 from ..transport.dialling import Secrets, Stop, connect
 from ..transport.endpoint import Endpoint
+from ..transport.frames import GarbageError
 from ..transport.greeting import Caller, GreetingError
 from ..transport.sockets import let_calls_return, send_parts, shut
-from ..transport.wire import GarbageError
 from .link import BrokenFeedLinkError
 from .notices import FeedNotices, error_of_end, run_of
 from .wire import ReplyReader, request_bytes

@@ -20,7 +20,7 @@ from ...engine.errors import PenstockError
 from ...engine.feed_messages import Answer, Ask, FeedEnded, Refusal, Refused, Reply, Slice, World
 from ..translate import error_of, failure_of
 from ..transport.batches import BatchReader, BatchWriter
-from ..transport.wire import GarbageError
+from ..transport.frames import GarbageError
 
 LENGTH = struct.Struct("<Q")
 NOTE_LIMIT = 1 << 20

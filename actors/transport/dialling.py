@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from ..messages import Address
@@ -40,8 +40,8 @@ Resolve = Callable[[Address, Resolved], None]
 class Secrets:
     """What the processes of a job, and nobody else, have. ``certificate``: between machines streams are encrypted."""
 
-    token: bytes
-    certificate: Certificate | None = None
+    token: bytes = field(repr=False)
+    certificate: Certificate | None = field(default=None, repr=False)
 
 
 class UnreachableError(Exception):
@@ -121,12 +121,14 @@ def connect(endpoint: Endpoint, caller: Caller, secrets: Secrets, stop: Stop) ->
     try:
         stop.watch(connection)
         tune(connection)
+        until = time.monotonic() + SECONDS
         connection.settimeout(SECONDS)
         connection.connect(f"\0{endpoint.name}" if endpoint.is_near else (endpoint.host, endpoint.port))
         if secrets.certificate is not None and not endpoint.is_near:
-            connection = SecureSocket(connection, secrets.certificate.context(server=False), server=False)
+            connection = secured = SecureSocket(connection, secrets.certificate.context(server=False), server=False)
             stop.watch(connection)
-        greet(connection, secrets.token, caller, endpoint.incarnation)
+            secured.greet(until)
+        greet(connection, secrets.token, caller, endpoint.incarnation, until)
     except BaseException:
         stop.watch(None)
         connection.close()

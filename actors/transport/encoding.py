@@ -17,11 +17,11 @@ from ...engine.edges import ChannelId, Frame, Grant, Upstream
 from ...engine.elements import Batch, Tag
 from ...engine.identity import Attempt
 from .batches import BatchReader, BatchWriter, Codec
+from .frames import GarbageError, bytes_of
 from .wire import (
     BatchNote,
     Bye,
     ControlNote,
-    GarbageError,
     GrantNote,
     Note,
     Open,
@@ -89,12 +89,11 @@ class MessageEncoder:
             edge = next(channel.edge for (channel, _), each in self._numbers.items() if each == number)
             writer = self._writers[number] = BatchWriter(self._codecs.get(edge))
         piece, fresh = writer.write(batch.records)
-        size = sum(len(part) if isinstance(part, bytes) else part.size for part in piece)
         tag = batch.tag
         note = BatchNote(number, frame.sequence, (tag.round, tag.lane, tag.sequence), fresh, frame.size)
-        self._add(message(note, size))
+        self._add(message(note, piece))
         self._parts += piece
-        self.bytes += size
+        self.bytes += sum(map(bytes_of, piece))
 
     def _add(self, part: bytes) -> None:
         self._parts.append(part)

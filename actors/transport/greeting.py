@@ -5,10 +5,12 @@ with a proof that it knows the job's token (``Challenge``), the dialler proves t
 
 1. The token never travels. A proof is an HMAC over what was said before it, random bytes of both sides included, and
    proofs are compared in constant time.
-2. Nothing that an unknown process says is trusted, or read beyond ``LIMIT`` bytes, or waited for longer than
-   ``SECONDS``. A process that does not begin with ``MAGIC`` gets no answer.
+2. Nothing that an unknown process says is trusted, or read beyond ``LIMIT`` bytes. The whole greeting, that of TLS
+   included, ends by one deadline, ``SECONDS`` after it began, however the bytes trickle in. A process that does not
+   begin with ``MAGIC`` gets no answer.
 3. Who is refused is told why, with the remedy. ``retry``: another process has taken the place of the one expected.
-4. What follows the greeting is neither encrypted nor signed: the network between the machines is trusted with data.
+4. What follows the greeting is checked for damage (``frames``), but neither encrypted nor signed: the network between
+   the machines is trusted with data, and every process that knows the token is trusted with everything.
 """
 
 from __future__ import annotations
@@ -23,9 +25,12 @@ from typing import TypeAlias
 import msgspec
 
 from ...engine.identity import Attempt, TaskId
+from .sockets import hurry
+from .wire import UNREADABLE
 
 MAGIC = b"PENSTOCK"
-VERSION = 1
+VERSION = 2
+"""2: messages carry checksums."""
 LIMIT = 4096
 SECONDS = 10.0
 
@@ -87,46 +92,46 @@ class GreetingError(Exception):
         return self.reason
 
 
-def greet(connection: socket.socket, token: bytes, caller: Caller, incarnation: str) -> None:
-    """The dialler's part. Raises GreetingError, or OSError if the connection fails."""
-    connection.settimeout(SECONDS)
+def greet(connection: socket.socket, token: bytes, caller: Caller, incarnation: str, until: float) -> None:
+    """The dialler's part, which must end by ``until``. Raises GreetingError, or OSError if the connection fails."""
+    hurry(connection, until)
     connection.sendall(_PRELUDE.pack(MAGIC, VERSION))
-    hello = _say(connection, Hello(caller, incarnation, secrets.token_bytes(32)))
-    _check_version(_exactly(connection, _PRELUDE.size))
-    answer, heard = _hear(connection)
+    hello = _say(connection, Hello(caller, incarnation, secrets.token_bytes(32)), until)
+    _check_version(_exactly(connection, _PRELUDE.size, until))
+    answer, heard = _hear(connection, until)
     if not isinstance(answer, Challenge):
         raise _refusal(answer)
     if not hmac.compare_digest(answer.proof, _proof(token, b"listener", hello, answer.nonce)):
         raise GreetingError(f"it does not know the token of this job; {_TOKEN_REMEDY}")
-    _say(connection, Answer(_proof(token, b"dialler", hello, heard)))
-    last, _ = _hear(connection)
+    _say(connection, Answer(_proof(token, b"dialler", hello, heard)), until)
+    last, _ = _hear(connection, until)
     if not isinstance(last, Answer) or last.refusal:
         raise _refusal(last)
 
 
-def receive_greeting(connection: socket.socket, token: bytes, incarnation: str) -> Caller:
-    """The listener's part: who dials. Raises GreetingError after it has told the dialler why, OSError otherwise."""
-    connection.settimeout(SECONDS)
-    prelude = _exactly(connection, _PRELUDE.size)
+def receive_greeting(connection: socket.socket, token: bytes, incarnation: str, until: float) -> Caller:
+    """The listener's part, which must end by ``until``: who dials. Raises GreetingError after it has told the dialler
+    why, OSError otherwise."""
+    prelude = _exactly(connection, _PRELUDE.size, until)
     if _PRELUDE.unpack(prelude)[0] == MAGIC:
         connection.sendall(_PRELUDE.pack(MAGIC, VERSION))
     _check_version(prelude)
-    hello, heard = _hear(connection)
+    hello, heard = _hear(connection, until)
     if not isinstance(hello, Hello):
         raise _refusal(hello)
     if hello.incarnation != incarnation:
-        raise _refused(connection, "another process has taken the place of the one that is sought", retry=True)
+        raise _refused(connection, "another process has taken the place of the one that is sought", until, retry=True)
     nonce = secrets.token_bytes(32)
-    said = _say(connection, Challenge(nonce, _proof(token, b"listener", heard, nonce)))
-    answer, _ = _hear(connection)
+    said = _say(connection, Challenge(nonce, _proof(token, b"listener", heard, nonce)), until)
+    answer, _ = _hear(connection, until)
     if not isinstance(answer, Answer) or not hmac.compare_digest(answer.proof, _proof(token, b"dialler", heard, said)):
-        raise _refused(connection, f"you do not know the token of this job; {_TOKEN_REMEDY}")
-    _say(connection, Answer())
+        raise _refused(connection, f"you do not know the token of this job; {_TOKEN_REMEDY}", until)
+    _say(connection, Answer(), until)
     return hello.caller
 
 
-def _refused(connection: socket.socket, refusal: str, retry: bool = False) -> GreetingError:
-    _say(connection, Answer(refusal=refusal, retry=retry))
+def _refused(connection: socket.socket, refusal: str, until: float, retry: bool = False) -> GreetingError:
+    _say(connection, Answer(refusal=refusal, retry=retry), until)
     return GreetingError(refusal, retry)
 
 
@@ -150,26 +155,28 @@ def _check_version(prelude: bytes) -> None:
         raise GreetingError(f"it speaks version {version} of the protocol, we speak {VERSION}; {_VERSION_REMEDY}")
 
 
-def _say(connection: socket.socket, words: msgspec.Struct) -> bytes:
+def _say(connection: socket.socket, words: msgspec.Struct, until: float) -> bytes:
     data = msgspec.msgpack.encode(words)
+    hurry(connection, until)
     connection.sendall(_LENGTH.pack(len(data)) + data)
     return data
 
 
-def _hear(connection: socket.socket) -> tuple[Words, bytes]:
-    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+def _hear(connection: socket.socket, until: float) -> tuple[Words, bytes]:
+    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size, until))
     if length > LIMIT:
         raise GreetingError(f"it says {length} bytes where a few hundred were expected")
-    data = _exactly(connection, length)
+    data = _exactly(connection, length, until)
     try:
         return _WORDS.decode(data), data
-    except (msgspec.DecodeError, ValueError) as error:
+    except UNREADABLE as error:
         raise GreetingError(f"it says what no version of Penstock does ({error})") from error
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
+def _exactly(connection: socket.socket, size: int, until: float) -> bytes:
     data = bytearray()
     while len(data) < size:
+        hurry(connection, until)
         part = connection.recv(size - len(data))
         if not part:
             raise ConnectionResetError("it hung up during the greeting")

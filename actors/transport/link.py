@@ -7,7 +7,8 @@ Rules:
 2. The reader always drains the wire. What it gets is handed to ``arrived`` before it waits for more; what has come
    meanwhile is handed over together, since each time another thread is woken.
 3. A link ends once, in one of three ways: closed by us (the peer is told), ended by the peer (it said so), or broken
-   (``broken`` is called). After that nothing is taken and nothing is delivered.
+   (``broken`` is called). After that nothing is taken and nothing is delivered. Broken is also what brings a message
+   that was damaged: of it, and of what follows it, nothing is delivered.
 4. Grants wait up to ``GRANT_SECONDS`` for company, unless they are worth ``GRANT_BYTES``: every batch would otherwise
    cost a message back, which wakes two threads. Anything else leaves as soon as the wire takes it.
 """
@@ -18,6 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 
 from ...engine.edges import Frame, Upstream
@@ -26,9 +28,10 @@ from ..mailbox import Mailbox
 from .batches import Codec
 from .dialling import Stop, UnreachableError
 from .encoding import MessageDecoder, MessageEncoder
+from .frames import DamagedError, GarbageError
 from .protocol import BrokenLink
 from .sockets import ClosedByPeerError, MessageReceiver, let_calls_return, send_parts, shut
-from .wire import Bye, GarbageError, message
+from .wire import Bye, message
 
 GRANT_SECONDS = 0.002
 GRANT_BYTES = 2 * 1024 * 1024
@@ -101,9 +104,7 @@ class Link:
         """Use a connection that the peer has dialled. The calling thread reads from it until the link ends."""
         with self._lock:
             self._threads.append(threading.current_thread())
-        if self._connected(connection):
-            self._start(self._write, connection)
-            self._read(connection)
+        self._use(connection, self._write, self._read)
 
     def close(self) -> None:
         """Drop what is queued, tell the peer, and end; does not wait for it."""
@@ -142,6 +143,18 @@ class Link:
             connection.close()
         return usable
 
+    def _use(self, connection: socket.socket, other: Callable[..., None], own: Callable[..., None]) -> None:
+        """Read and write, one of it on another thread, the other one on this."""
+        try:
+            if not self._connected(connection):
+                return
+            self._start(other, connection)
+        except Exception as error:  # no thread, or no connection any more
+            self._ended(_End.BROKEN, f"the connection cannot be used: {type(error).__name__}: {error}")
+            connection.close()
+            return
+        own(connection)
+
     def _release(self, connection: socket.socket) -> None:
         with self._lock:
             self._users -= 1
@@ -173,9 +186,8 @@ class Link:
         except Exception as error:  # whatever it is, there will be no connection
             self._ended(_End.BROKEN, f"it could not be dialled: {type(error).__name__}: {error}")
             return
-        if connection is not None and self._connected(connection):
-            self._start(self._read, connection)
-            self._write(connection)
+        if connection is not None:
+            self._use(connection, self._read, self._write)
 
     def _write(self, connection: socket.socket) -> None:
         try:
@@ -224,8 +236,10 @@ class Link:
             self._ended(_End.BROKEN, f"it hung up without a word{said}; its process has probably died")
         except OSError as error:
             self._ended(_End.BROKEN, _reason(error))
+        except DamagedError as error:
+            self._ended(_End.BROKEN, f"a message of {self.task} was damaged on its way {_way(connection)}: {error}")
         except GarbageError as error:
-            self._ended(_End.BROKEN, f"what comes in is garbage: {error}")
+            self._ended(_End.BROKEN, f"what comes in from {self.task} {_way(connection)} is garbage: {error}")
         except Exception as error:  # whatever it is, elements are lost
             self._ended(_End.BROKEN, f"what comes in cannot be taken: {type(error).__name__}: {error}")
         finally:
@@ -272,6 +286,15 @@ class _Gathered:
             frames, upstream = tuple(self._frames), tuple(self._upstream)
             self._frames, self._upstream, self._bytes = [], [], 0
             self._arrived(frames, upstream)
+
+
+def _way(connection: socket.socket) -> str:
+    """Between which sockets, for whoever looks after the network."""
+    if connection.family == socket.AF_UNIX:
+        return "over a unix socket"
+    with suppress(OSError):
+        return "from {}:{} to {}:{}".format(*connection.getpeername()[:2], *connection.getsockname()[:2])
+    return "over TCP"
 
 
 def _reason(error: OSError) -> str:

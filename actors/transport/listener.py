@@ -4,9 +4,10 @@ Rules:
 
 1. The TCP socket is bound to the node's own address and to a port that the system picks; the unix socket is abstract.
    Both are gone with ``close``, and with the process: nothing is left on disk.
-2. Whoever connects is greeted on a thread of its own, so that nobody waits behind a stranger; of ``GREETINGS`` at the
-   same time further ones are turned away. Only who passes is handed to ``door``, on that thread, which is the door's
-   to keep (it reads the stream).
+2. Whoever connects is greeted on a thread of its own, so that nobody waits behind a stranger, till a deadline over the
+   whole greeting. Open greetings are bounded (``knocking``): who comes gets in, the oldest has to go. Only who passes
+   is handed to ``door``, on that thread, which is the door's to keep (it reads the stream).
+3. Whatever goes wrong with a connection, in the door as well, is logged and ends that connection alone.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ import secrets
 import select
 import selectors
 import socket
-import ssl
+import struct
 import threading
+import time
 from collections.abc import Callable
 
 from ...engine.errors import SetupError
 from .endpoint import Endpoint, this_machine
-from .greeting import SECONDS, Caller, GreetingError, receive_greeting
+from .greeting import SECONDS, Caller, receive_greeting
+from .knocking import IN_ALL, Greetings
 from .sockets import shut, tune
 from .tls import Certificate, SecureSocket
 
-GREETINGS = 256
 PAUSE = 0.1
 
 _log = logging.getLogger(__name__)
@@ -54,8 +56,10 @@ class Listener:
         #: where others find this process
         self.endpoint = Endpoint(incarnation, host, port, name, machine)
         self._door: Door | None = None
-        #: connections that are being greeted; guarded by the lock
-        self._greeted: set[socket.socket] = set()
+        #: connections that are being greeted, and the threads that greet, or have not noticed yet that they need not;
+        #: guarded by the lock
+        self._greetings: Greetings[_Greeted] = Greetings()
+        self._threads = 0
         self._closed = False
         self._lock = threading.Lock()
         self._wake, self._woken = socket.socketpair()
@@ -70,8 +74,8 @@ class Listener:
         """Take no connections any more; whoever is being greeted is turned away."""
         with self._lock:
             self._closed = True
-            for connection in self._greeted:
-                shut(connection)
+            for greeted in self._greetings.all():
+                shut(greeted.connection)
         self._wake.close()
         if self._door is None:
             self._release()
@@ -95,47 +99,86 @@ class Listener:
     def _accept(self, listening: socket.socket) -> None:
         try:
             connection, _ = listening.accept()
-        except OSError as error:  # it hung up at once, or there are too many open files
+            self._begin(connection)
+        except Exception as error:  # it hung up at once, or there are too many open files, or threads
             _log.warning("a connection could not be accepted: %s", error)
             select.select([self._woken], [], [], PAUSE)  # it still waits, and would be tried again at once
-            return
-        with self._lock:
-            if self._closed or len(self._greeted) >= GREETINGS:
-                connection.close()
-                return
-            self._greeted.add(connection)
-        threading.Thread(target=self._greet, args=(connection,), name="penstock-read", daemon=True).start()
 
-    def _greet(self, connection: socket.socket) -> None:
+    def _begin(self, connection: socket.socket) -> None:
+        """Greet whoever has connected, on a thread of its own."""
         try:
-            tune(connection)
-            if self._tls is not None and connection.family != socket.AF_UNIX:
-                connection = self._secured(connection, self._tls)
-            caller = receive_greeting(connection, self._token, self.endpoint.incarnation)
-        except (GreetingError, OSError) as error:
-            level = logging.WARNING if isinstance(error, GreetingError) else logging.INFO  # who hangs up may come again
-            _log.log(level, "a connection to %s was turned away: %s", self.endpoint, error)
-            self._forget(connection)
+            greeted = _Greeted(connection, time.monotonic() + SECONDS)
+            peer = _peer_of(connection)
+            with self._lock:
+                if self._closed or self._threads >= 2 * IN_ALL:
+                    raise OSError(f"{self._threads} greetings have not ended yet")
+                if (leaves := self._greetings.admit(greeted, peer)) is not None:
+                    shut(leaves.connection)
+                self._threads += 1
+            try:
+                threading.Thread(target=self._serve, args=(greeted,), name="penstock-read", daemon=True).start()
+            except BaseException:
+                self._forget(greeted)
+                raise
+        except BaseException:
             connection.close()
+            raise
+
+    def _serve(self, greeted: _Greeted) -> None:
+        """The thread of one connection. Whatever goes wrong on it ends this connection and nothing else."""
+        try:
+            caller = self._greet(greeted)
+        except Exception as error:
+            # who hangs up may come again
+            level = logging.INFO if isinstance(error, OSError) else logging.WARNING
+            _log.log(level, "a connection to %s was turned away: %s", self.endpoint, error or type(error).__name__)
+            self._forget(greeted)
+            greeted.connection.close()
             return
-        self._forget(connection)
-        if self._door is not None:
-            self._door(caller, connection)
+        if not self._forget(greeted):
+            greeted.connection.close()
+            return
+        try:
+            if self._door is not None:
+                self._door(caller, greeted.connection)
+        except Exception:
+            _log.exception("the connection of %s to %s has ended", caller.task, self.endpoint)
+            shut(greeted.connection)
+            greeted.connection.close()
 
-    def _secured(self, connection: socket.socket, context: ssl.SSLContext) -> socket.socket:
-        """The connection, encrypted, in place of what is being greeted."""
-        connection.settimeout(SECONDS)
-        self._forget(connection)
-        secured = SecureSocket(connection, context, server=True)
-        with self._lock:
-            if self._closed:
-                shut(secured)
-            self._greeted.add(secured)
-        return secured
+    def _greet(self, greeted: _Greeted) -> Caller:
+        tune(greeted.connection)
+        if self._tls is not None and greeted.connection.family != socket.AF_UNIX:
+            secured = SecureSocket(greeted.connection, self._tls, server=True)
+            with self._lock:
+                if self._closed or greeted not in self._greetings.all():
+                    shut(secured)
+                greeted.connection = secured
+            secured.greet(greeted.until)
+        return receive_greeting(greeted.connection, self._token, self.endpoint.incarnation, greeted.until)
 
-    def _forget(self, connection: socket.socket) -> None:
+    def _forget(self, greeted: _Greeted) -> bool:
+        """The greeting is over. False: it had to go."""
         with self._lock:
-            self._greeted.discard(connection)
+            self._threads -= 1
+            return self._greetings.leave(greeted)
+
+
+class _Greeted:
+    """A connection that is being greeted, ``until`` then at most. TLS puts another socket in its place."""
+
+    def __init__(self, connection: socket.socket, until: float) -> None:
+        self.connection = connection
+        self.until = until
+
+
+def _peer_of(connection: socket.socket) -> str:
+    """Who knocks: the address of another machine, or the process on this one."""
+    if connection.family == socket.AF_UNIX:
+        size = struct.calcsize("3i")
+        process, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+        return f"process {process}"
+    return str(connection.getpeername()[0])
 
 
 def _tcp(host: str) -> socket.socket:

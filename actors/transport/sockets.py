@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 
-from .wire import HEAD, NOTE_LIMIT, Note, lengths, note_of
+from .frames import HEAD_BYTES, bytes_of, read_head
+from .wire import NOTE_LIMIT, Note, note_of
 
 PATIENCE = 0.5
 """Seconds for which a blocked call may keep its thread from noticing that the connection was given up."""
@@ -49,6 +51,14 @@ def tune(connection: socket.socket) -> None:
         connection.setsockopt(tcp, socket.TCP_KEEPINTVL, HALF_OPEN_SECONDS // 2 // probes)
         connection.setsockopt(tcp, socket.TCP_KEEPCNT, probes)
         connection.setsockopt(tcp, socket.TCP_USER_TIMEOUT, HALF_OPEN_SECONDS * 1000)
+
+
+def hurry(connection: socket.socket, until: float) -> None:
+    """Let the next call take until then at most. Raises TimeoutError if that is over."""
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the greeting took too long")
+    connection.settimeout(left)
 
 
 def let_calls_return(connection: socket.socket) -> None:
@@ -88,7 +98,7 @@ def _gathered(parts: Sequence[Any]) -> list[Any]:
     small: list[Any] = []
     size = 0
     for part in parts:
-        length = len(part) if isinstance(part, bytes) else part.size
+        length = bytes_of(part)
         if size + length > GATHERED_BYTES:
             if small:
                 gathered.append(b"".join(small))
@@ -119,14 +129,16 @@ class MessageReceiver:
         self._end = 0
 
     def next(self) -> tuple[Note, Any]:
-        """The next message: its note, and its body as a buffer (None without one). Waits for it."""
-        self._need(HEAD.size)
-        note_bytes, body_bytes = lengths(self._buffer, self._start)
-        self._need(HEAD.size + note_bytes)
-        self._start += HEAD.size
-        note = note_of(self._buffer[self._start : self._start + note_bytes])
-        self._start += note_bytes
-        return note, self._body(body_bytes) if body_bytes else None
+        """The next message: its note, and its body as a buffer (None without one). Waits. Raises GarbageError."""
+        self._need(HEAD_BYTES)
+        head = read_head(self._buffer, NOTE_LIMIT, self._start)
+        self._need(HEAD_BYTES + head.note)
+        self._start += HEAD_BYTES
+        note = self._buffer[self._start : self._start + head.note]
+        self._start += head.note
+        body = self._body(head.body) if head.body else None
+        head.check(note, b"" if body is None else body)
+        return note_of(note), body
 
     def _body(self, size: int) -> Any:
         """A buffer of its own, so that it lives as long as the batch in it, and no longer."""
@@ -170,4 +182,4 @@ class MessageReceiver:
         return count
 
 
-assert HEAD.size + NOTE_LIMIT <= RECEIVE_BYTES
+assert HEAD_BYTES + NOTE_LIMIT <= RECEIVE_BYTES

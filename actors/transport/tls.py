@@ -16,12 +16,14 @@ import os
 import socket
 import ssl
 import threading
+import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ...engine.errors import ConfigurationError
+from .sockets import hurry
 
 RECEIVE_BYTES = 256 * 1024
 VALID = timedelta(days=3650)
@@ -32,7 +34,7 @@ class Certificate:
     """A certificate and its key, as PEM."""
 
     certificate: bytes
-    key: bytes
+    key: bytes = field(repr=False)
 
     def context(self, *, server: bool) -> ssl.SSLContext:
         """What one side of a connection needs: it shows this certificate, and wants to see it."""
@@ -75,7 +77,8 @@ def make_certificate(job: str) -> Certificate:
 
 
 class SecureSocket(socket.socket):
-    """A connected socket, encrypted. It takes over ``connection``, which must have a timeout, and greets at once."""
+    """A connected socket, encrypted. It takes over ``connection``, and must :meth:`greet` first. A timeout counts for
+    the whole of a call."""
 
     def __init__(self, connection: socket.socket, context: ssl.SSLContext, *, server: bool) -> None:
         timeout = connection.gettimeout()
@@ -89,18 +92,16 @@ class SecureSocket(socket.socket):
         #: what is encrypted and not sent yet, and for how many bytes of the caller's it stands
         self._unsent = memoryview(b"")
         self._owed = 0
-        try:
-            self._greet()
-        except BaseException:
-            self.close()
-            raise
 
-    def _greet(self) -> None:
+    def greet(self, until: float) -> None:
+        """Make sure of the other side, by ``until``. Raises OSError."""
         while True:
+            hurry(self, until)
             try:
                 self._tls.do_handshake()
             except ssl.SSLWantReadError:
                 super().sendall(self._outgoing.read())
+                hurry(self, until)
                 if not self._feed(0):
                     raise ConnectionResetError("it hung up during the TLS greeting") from None
             except ssl.SSLError:
@@ -136,6 +137,8 @@ class SecureSocket(socket.socket):
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         """Receive and decrypt. ``MSG_WAITALL`` and ``MSG_DONTWAIT`` mean what they do for any socket."""
         view = memoryview(buffer)[: nbytes or None]
+        timeout = self.gettimeout()
+        until = None if timeout is None else time.monotonic() + timeout
         there = 0
         while there < view.nbytes:
             try:
@@ -144,8 +147,15 @@ class SecureSocket(socket.socket):
             except ssl.SSLWantReadError:
                 if there and not flags & socket.MSG_WAITALL:
                     break
-                if not self._feed(flags & socket.MSG_DONTWAIT):
-                    break
+                if until is not None:
+                    hurry(self, until)
+                try:
+                    if not self._feed(flags & socket.MSG_DONTWAIT):
+                        break
+                except BlockingIOError:  # what has come already is not lost
+                    if there:
+                        break
+                    raise
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 break
         return there

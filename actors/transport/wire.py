@@ -1,7 +1,7 @@
 """The bytes between two processes: messages, and how they stand on the wire. Pure: no sockets, no threads.
 
-A message is a head of fixed size (the lengths of what follows), a *note* in MessagePack, and a body, which only a batch
-has. Rules:
+A message is a head of fixed size with lengths and checksums (``frames``), a *note* in MessagePack, and a body, which
+only a batch has. Rules:
 
 1. A channel is named once per connection and direction (``Open``); what follows names it by number.
 2. A note is one of ``Note``; anything else is garbage and ends the connection.
@@ -11,7 +11,7 @@ has. Rules:
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, TypeAlias, get_args
 
@@ -19,16 +19,16 @@ import msgspec
 
 from ...engine.edges import ChannelId, Grant, Upstream
 from ...engine.elements import Batch, Element
+from ...engine.errors import InternalError
 from ...engine.identity import Attempt
-
-HEAD = struct.Struct("<IQ")
-"""Bytes of the note, bytes of the body."""
+from .frames import GarbageError, head_of
 
 NOTE_LIMIT = 16 * 1024
 """A longer note is garbage: the longest that is sent is a channel's name."""
 
-BODY_LIMIT = 64 * 2**30
-"""A longer body is garbage."""
+
+UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
+"""What a decoder raises for bytes that nobody has encoded."""
 
 
 class Open(msgspec.Struct, array_like=True, tag=0, frozen=True):
@@ -92,29 +92,21 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[Note] = msgspec.msgpack.Decoder(Note)
 
 
-class GarbageError(Exception):
-    """The bytes are none that this version writes."""
-
-
-def message(note: Note, body: int = 0) -> bytes:
-    """Head and note of a message whose body, of ``body`` bytes, follows."""
+def message(note: Note, body: Sequence[Any] = ()) -> bytes:
+    """Head and note of a message; the parts of its body follow."""
     encoded = _ENCODER.encode(note)
-    return HEAD.pack(len(encoded), body) + encoded
-
-
-def lengths(head: bytes | bytearray | memoryview, at: int = 0) -> tuple[int, int]:
-    """Bytes of note and body, as the head at ``at`` says."""
-    note, body = HEAD.unpack_from(head, at)
-    if note > NOTE_LIMIT or body > BODY_LIMIT:
-        raise GarbageError(f"it announces a message of {note} + {body} bytes")
-    return note, body
+    if len(encoded) > NOTE_LIMIT:
+        raise InternalError(
+            f"the {type(note).__name__} of a channel takes {len(encoded)} bytes, more than {NOTE_LIMIT}"
+        )
+    return head_of(encoded, body) + encoded
 
 
 def note_of(data: bytes | bytearray | memoryview) -> Note:
     """The note that stands in ``data``."""
     try:
         return _DECODER.decode(data)
-    except (msgspec.DecodeError, ValueError) as error:
+    except UNREADABLE as error:
         raise GarbageError(f"it sends no message of this protocol ({error})") from error
 
 
@@ -129,7 +121,7 @@ def element_of(note: ControlNote) -> Element:
         raise GarbageError(f"it sends an element of the unknown kind {note.kind}")
     try:
         element: Element = _FIELDS[note.kind].decode(note.fields)
-    except (msgspec.DecodeError, ValueError) as error:
+    except UNREADABLE as error:
         raise GarbageError(f"it sends a broken {CONTROL[note.kind].__name__} ({error})") from error
     return element
 

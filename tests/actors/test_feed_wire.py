@@ -10,7 +10,7 @@ import pytest
 
 from penstock.actors.feed.intake import Intake
 from penstock.actors.feed.wire import JOINED_BYTES, ReplyReader, ReplyWriter
-from penstock.actors.transport.wire import GarbageError
+from penstock.actors.transport.frames import GarbageError
 from penstock.engine.feed_messages import Ask, FeedEnded, Reply, Slice, World
 from support.feeds import wait_for
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as some
 
 from penstock.actors.transport.batches import BatchReader, BatchWriter, Codec
 from penstock.actors.transport.encoding import MessageDecoder, MessageEncoder
-from penstock.actors.transport.wire import HEAD, GarbageError, GrantNote, Open, lengths, note_of
+from penstock.actors.transport.frames import HEAD_BYTES, DamagedError, GarbageError, head_of, read_head
+from penstock.actors.transport.wire import NOTE_LIMIT, GrantNote, Open, note_of
 from penstock.engine.edges import AllProcessed, ChannelId, Frame, Grant, Upstream
 from penstock.engine.elements import Barrier, Batch, EndOfRound, Tag
 from penstock.engine.identity import BarrierKind, CheckpointId
@@ -147,12 +148,13 @@ def over_the_wire(messages: Iterable[Frame | Upstream]) -> tuple[list[Frame | Up
     data, at = b"".join(bytes(part) for part in encoder.take()), 0
     found, notes = [], []
     while at < len(data):
-        note_size, body_size = lengths(data, at)
-        at += HEAD.size
-        note = note_of(data[at : at + note_size])
-        at += note_size
-        message = decoder.decode(note, pa.py_buffer(data[at : at + body_size]) if body_size else None)
-        at += body_size
+        head = read_head(data, NOTE_LIMIT, at)
+        at += HEAD_BYTES
+        body = data[at + head.note : at + head.note + head.body]
+        head.check(data[at : at + head.note], body)
+        note = note_of(data[at : at + head.note])
+        at += head.note + head.body
+        message = decoder.decode(note, pa.py_buffer(body) if body else None)
         notes.append(note)
         found += [message] if message is not None else []
     return found, notes
@@ -188,10 +190,27 @@ def test_note_of_no_kind_is_garbage(note: bytes) -> None:
         note_of(note)
 
 
+class Huge(bytes):
+    """Says that it is longer than anything."""
+
+    def __len__(self) -> int:
+        return 2**60
+
+
 def test_lengths_beyond_all_reason_are_garbage() -> None:
-    for note, body in ((2**31, 0), (10, 2**60)):
+    for note, body in ((b"x" * (NOTE_LIMIT + 1), b""), (b"note", Huge(b"body"))):
         with pytest.raises(GarbageError, match="announces"):
-            lengths(HEAD.pack(note, body))
+            read_head(head_of(note, [body]), NOTE_LIMIT)
+
+
+def test_every_bit_of_a_head_counts() -> None:
+    head = head_of(b"note", [b"body"])
+    read_head(head, NOTE_LIMIT).check(b"note", b"body")
+    for bit in range(8 * len(head)):
+        damaged = bytearray(head)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(DamagedError):
+            read_head(damaged, NOTE_LIMIT)
 
 
 def test_channel_that_was_not_introduced_is_garbage() -> None:

@@ -8,6 +8,7 @@ import signal
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -18,10 +19,10 @@ import pytest
 from penstock.actors.transport import greeting
 from penstock.actors.transport.dialling import Secrets, Stop, connect
 from penstock.actors.transport.endpoint import Endpoint
+from penstock.actors.transport.frames import head_of
 from penstock.actors.transport.greeting import VERSION, Answer, Caller, Challenge, GreetingError, Hello, greet
 from penstock.actors.transport.listener import Listener
 from penstock.actors.transport.protocol import BrokenLink
-from penstock.actors.transport.wire import HEAD
 from penstock.engine.elements import EndOfRound
 from penstock.engine.errors import InternalError, SetupError
 from penstock.engine.identity import Attempt, TaskId
@@ -160,15 +161,16 @@ def test_listener_that_does_not_know_the_token_is_not_trusted(producer: StreamEn
 
 
 def test_dialler_that_does_not_know_the_token_is_refused(producer: StreamEnd) -> None:
+    until = time.monotonic() + 20
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(f"\0{producer.endpoint.name}")
         connection.sendall(PRELUDE)
-        greeting._say(connection, Hello(CALLER, producer.endpoint.incarnation, b"chance"))
+        greeting._say(connection, Hello(CALLER, producer.endpoint.incarnation, b"chance"), until)
         assert connection.recv(len(PRELUDE)) == PRELUDE
-        challenge, _ = greeting._hear(connection)
+        challenge, _ = greeting._hear(connection, until)
         assert isinstance(challenge, Challenge)
-        greeting._say(connection, Answer(proof=challenge.proof))
-        refusal, _ = greeting._hear(connection)
+        greeting._say(connection, Answer(proof=challenge.proof), until)
+        refusal, _ = greeting._hear(connection, until)
         assert isinstance(refusal, Answer)
         assert refusal.refusal.startswith("you do not know the token of this job")
         assert connection.recv(1) == b""
@@ -188,9 +190,9 @@ def test_other_version_is_refused_with_a_remedy() -> None:
     with here, there:
         there.sendall(struct.pack("<8sI", b"PENSTOCK", VERSION + 1))
         with pytest.raises(
-            GreetingError, match=r"speaks version 2 .* we speak 1; install the same version of penstock"
+            GreetingError, match=r"speaks version 3 .* we speak 2; install the same version of penstock"
         ):
-            greet(here, TOKEN, CALLER, "somebody")
+            greet(here, TOKEN, CALLER, "somebody", time.monotonic() + 20)
 
 
 def test_dialler_of_another_version_is_told_ours(producer: StreamEnd) -> None:
@@ -219,17 +221,19 @@ def test_greeting_longer_than_any_is_refused() -> None:
     with here, there:
         here.sendall(PRELUDE + b"\xff" * 4)
         with pytest.raises(GreetingError, match="where a few hundred were expected"):
-            greeting.receive_greeting(there, TOKEN, "me")
+            greeting.receive_greeting(there, TOKEN, "me", time.monotonic() + 20)
 
 
 @pytest.mark.parametrize(
     ("bytes_sent", "reason"),
     [
-        (b"\xff" * 100, "announces a message"),
-        (HEAD.pack(10, 0) + b"\x00" * 10, "garbage"),
-        (HEAD.pack(1, 0) + b"\x05", "garbage"),
-        (HEAD.pack(100, 0) + b"half", "hung up without a word"),
-        (HEAD.pack(4, 1000)[:7], "hung up without a word"),
+        (b"\xff" * 100, "a message of sink[0] was damaged on its way over a unix socket: the head"),
+        (head_of(bytes(10)) + b"\x01" + bytes(9), "damaged on its way over a unix socket: of 10 bytes the checksum is"),
+        (head_of(bytes(10)) + bytes(10), "garbage"),
+        (head_of(b"\x05") + b"\x05", "garbage"),
+        (head_of(bytes(2**15)), "announces a message"),
+        (head_of(bytes(100)) + b"half", "hung up without a word"),
+        (head_of(b"note", [bytes(1000)])[:7], "hung up without a word"),
     ],
 )
 def test_garbage_after_the_greeting_breaks_the_link(producer: StreamEnd, bytes_sent: bytes, reason: str) -> None:

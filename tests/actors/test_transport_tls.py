@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,13 +37,15 @@ def secured(server: Certificate, client: Certificate) -> tuple[SecureSocket, Sec
     def accept() -> None:
         try:
             found.append(SecureSocket(far, server.context(server=True), server=True))
+            found[0].greet(time.monotonic() + 20)
         except OSError as error:
-            found.append(error)
+            found[:] = [error]
 
     thread = threading.Thread(target=accept)
     thread.start()
     try:
         near = SecureSocket(near, client.context(server=False), server=False)
+        near.greet(time.monotonic() + 20)
     finally:
         thread.join()
     if isinstance(found[0], OSError):

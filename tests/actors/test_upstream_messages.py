@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.actors.transport.wire import HEAD, message, note_of, upstream_note, upstream_of
+from penstock.actors.transport.frames import HEAD_BYTES
+from penstock.actors.transport.wire import message, note_of, upstream_note, upstream_of
 from penstock.engine.edges import AllProcessed, ChannelId, DropInput, Upstream
 from penstock.engine.identity import Attempt, TaskId
 
@@ -22,5 +23,5 @@ ATTEMPTS = (Attempt(1, 1), Attempt(1, 2))
     ids=["all processed", "drop for now", "drop for good"],
 )
 def test_messages_come_back_as_they_were(said: Upstream) -> None:
-    note = note_of(message(upstream_note(7, said))[HEAD.size :])
+    note = note_of(message(upstream_note(7, said))[HEAD_BYTES:])
     assert upstream_of(note, CHANNEL, ATTEMPTS) == said  # type: ignore[arg-type]
