@@ -17,6 +17,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -36,9 +37,13 @@ TELL_SECONDS = 0.05
 """So long a batch may have been taken without the feed knowing it."""
 LEAST_AHEAD, MOST_AHEAD, AHEAD_BYTES = 4, 32, 4 << 20
 """Batches that are fetched ahead if the user does not say how many: as many as have so many bytes, within bounds."""
+WANTED_AT_ONCE = 1024
+"""Batches that one question asks for, however many are fetched ahead."""
 PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 """Seconds between two tries to reach the feed."""
+
+_log = logging.getLogger(__name__)
 
 
 class Intake:
@@ -199,25 +204,32 @@ class Intake:
 
     def _run(self) -> None:
         pause = PAUSE
-        while (ask := self._question()) is not None:
-            if not self._asking:
-                self._link.tell(ask)
-                continue
-            try:
-                reply = self._link.ask(ask, POLL)
-                pause = PAUSE
-                with self._changed:
-                    self._note(reply)
-                    self._note_parting(ask)
-            except BrokenFeedLinkError as error:
-                with self._changed:
-                    self._note_parting(ask)
-                self._say(str(error))
-                self._wait(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-            except Exception as error:
-                self._fail(error)
-                return
+        try:
+            while (ask := self._question()) is not None:
+                pause = self._put(ask, pause) if self._asking else self._tell(ask, pause)
+        except Exception as error:
+            self._fail(error)
+
+    def _tell(self, ask: Ask, pause: float) -> float:
+        self._link.tell(ask)
+        return pause
+
+    def _put(self, ask: Ask, pause: float) -> float:
+        """Ask, and wait if the link is broken: for ``pause`` seconds. The pause of the next time."""
+        try:
+            reply = self._link.ask(ask, POLL)
+        except BrokenFeedLinkError as error:
+            with self._changed:
+                self._note_parting(ask)
+            self._say(str(error))
+            if pause < LONGEST_PAUSE <= 2 * pause:  # once, if it lasts
+                _log.warning("%s of feed %r waits for %s", self._who, self._name, error)
+            self._wait(pause)
+            return min(2 * pause, LONGEST_PAUSE)
+        with self._changed:
+            self._note(reply)
+            self._note_parting(ask)
+        return PAUSE
 
     def _note_parting(self, ask: Ask) -> None:
         """Having said, or tried to say, that it goes the rank may come back under another session alone."""
@@ -253,7 +265,7 @@ class Intake:
             return ()
         wanted = reader.wanted()
         urgent = bool(wanted) and (wanted[0] == reader.next_batch or 2 * len(wanted) > self._ahead)
-        return tuple(wanted) if urgent else ()
+        return tuple(wanted[:WANTED_AT_ONCE]) if urgent else ()
 
     def _note(self, reply: Reply[pa.RecordBatch]) -> None:
         world = reply.world

@@ -6,7 +6,9 @@ Rules:
 2. Each connection has two threads: one takes what the rank says, so that an acknowledgement never waits; the other
    waits with the rank for its batches and sends them.
 3. A rank whose last connection has ended may be gone: if its world is not complete, its seat is free again.
-4. Where the feed is served stands in a notice, so a rank that loses its connection finds the process that has taken the
+4. What a rank says and cannot be read, and what goes wrong with an answer, is told to that rank as the last word on its
+   connection. Other ranks notice nothing.
+5. Where the feed is served stands in a notice, so a rank that loses its connection finds the process that has taken the
    place of this one.
 """
 
@@ -16,8 +18,8 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from queue import SimpleQueue
+from typing import Any
 
 from ...coordinator.events import Event
 from ...engine.errors import PenstockError
@@ -31,7 +33,12 @@ from ..transport.sockets import let_calls_return, send_parts, shut
 from ..transport.tls import Certificate
 from .hosting import HostedFeeds
 from .notices import FeedNotices
-from .wire import ReplyWriter, Request, failure_parts, receive_request
+from .wire import ReplyWriter, Request, failure_parts, garbage_parts, receive_request
+
+QUESTIONS = 64
+"""So many questions of a rank may wait for their answers; a reader asks one after the other."""
+PARTING_SECONDS = 2.0
+"""So long the last word to a rank may take."""
 
 _log = logging.getLogger(__name__)
 
@@ -80,42 +87,88 @@ class FeedServer:
                 connection.close()
                 return
             self._connections[connection] = ""
-        let_calls_return(connection)
-        requests: SimpleQueue[Request | None] = SimpleQueue()
+        requests: SimpleQueue[Request | str | None] = SimpleQueue()
         answering = threading.Thread(target=self._answer, args=(desk, connection, requests), daemon=True)
-        answering.start()
+        try:
+            let_calls_return(connection)
+            answering.start()
+            self._listen(desk, caller, connection, requests)
+        finally:
+            requests.put(None)
+            if answering.ident is not None:
+                answering.join(PARTING_SECONDS)
+                shut(connection)
+                answering.join()
+            self._leave(desk, connection)
+
+    def _listen(
+        self, desk: FeedDesk, caller: Caller, connection: socket.socket, requests: SimpleQueue[Request | str | None]
+    ) -> None:
+        """Take what a rank says, until its connection ends. What cannot be taken is answered with the reason, last."""
         try:
             while True:
                 request = receive_request(connection)
                 self._connections[connection] = request.ask.session
                 if request.timeout is None:
                     desk.hear(request.ask)
+                elif requests.qsize() >= QUESTIONS:
+                    raise GarbageError(f"it asks for the {QUESTIONS + 1}th time without waiting for an answer")
                 else:
                     requests.put(request)
-        except (OSError, EOFError, GarbageError) as error:
+        except (OSError, EOFError) as error:
             _log.info("the connection with %s has ended: %s", caller.task, error)
-        finally:
-            requests.put(None)
             shut(connection)
-            answering.join()
-            with self._lock:
-                session = self._connections.pop(connection, "")
-                is_gone = session not in self._connections.values()
-            connection.close()
-            if session and is_gone:
-                desk.lose(session)
+        except GarbageError as error:
+            _log.warning("what %s says to feed %r cannot be read: %s", caller.task, caller.peer.vertex, error)
+            requests.put(str(error))
+        except Exception as error:
+            if not self._closed:
+                _log.exception("what %s says to feed %r cannot be taken", caller.task, caller.peer.vertex)
+                requests.put(f"{type(error).__name__}: {error}")
 
-    def _answer(self, desk: FeedDesk, connection: socket.socket, requests: SimpleQueue[Request | None]) -> None:
+    def _leave(self, desk: FeedDesk, connection: socket.socket) -> None:
+        with self._lock:
+            session = self._connections.pop(connection, "")
+            is_gone = session not in self._connections.values()
+        connection.close()
+        if session and is_gone:
+            desk.lose(session)
+
+    def _answer(self, desk: FeedDesk, connection: socket.socket, requests: SimpleQueue[Request | str | None]) -> None:
+        """Answer a rank, until there is nothing more to answer."""
         writer = ReplyWriter()
-        with suppress(OSError):
-            while (request := requests.get()) is not None:
-                try:
-                    parts = writer.parts(desk.serve(request.ask, request.timeout or 0.0))
-                except PenstockError as error:
-                    parts = failure_parts(error)
-                if not send_parts(connection, parts, lambda: self._closed):
+        try:
+            while isinstance(request := requests.get(), Request):
+                parts, last = self._reply(desk, writer, request)
+                if not send_parts(connection, parts, lambda: self._closed) or last:
                     return
-        shut(connection)
+            if request is not None:
+                send_parts(connection, garbage_parts(request), lambda: self._closed)
+        except OSError as error:
+            _log.info("a rank cannot be answered: %s", error)
+        except Exception:
+            _log.exception("a rank cannot be answered")
+        finally:
+            shut(connection)
+
+    def _reply(self, desk: FeedDesk, writer: ReplyWriter, request: Request) -> tuple[list[Any], bool]:
+        """What to send, and whether nothing may follow it."""
+        try:
+            reply = desk.serve(request.ask, request.timeout or 0.0)
+        except PenstockError as error:
+            return failure_parts(error), False
+        except Exception as error:
+            return self._bug(error)
+        try:
+            return writer.parts(reply), False
+        except Exception as error:  # the rank does not know how far the writer has come
+            return self._bug(error)
+
+    def _bug(self, error: Exception) -> tuple[list[Any], bool]:
+        if self._closed:  # what is left of the job may fail as it likes: the rank looks for who serves the feed next
+            return [], True
+        _log.error("a rank cannot be answered", exc_info=error)
+        return failure_parts(error), True
 
 
 def feeds_of(plan: JobPlan, task: TaskId) -> Sequence[str]:

@@ -5,10 +5,16 @@ Rules:
 1. A connection that breaks, or leads to a process that does not host the feed any more, is given up; the next question
    looks up who serves the feed now.
 2. That the job is over is found out whenever the feed cannot be asked, and told as the job's own error.
+3. A process that says nothing for ``SILENCE_SECONDS``, though every question has its time, gives reason to look whether
+   the job lives and who serves the feed; after ``LOST_SECONDS`` it is taken for stopped, or gone, and its connection
+   given up. So a rank that waits knows for what.
+4. A message that was damaged ends the connection, and is asked for again on a new one: nothing of it is used. If it
+   happens ``DAMAGES`` times without an answer in between, asking does not help, and it is an error.
 """
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from contextlib import suppress
@@ -16,7 +22,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from ...engine.errors import SetupError
+from ...engine.errors import SetupError, TaskLostError
 from ...engine.feed_messages import Ask, Reply
 from ...engine.identity import Attempt, TaskId
 from ..transport.dialling import Secrets, Stop, connect
@@ -28,7 +34,13 @@ from .link import BrokenFeedLinkError
 from .notices import FeedNotices, error_of_end, run_of
 from .wire import ReplyReader, request_bytes
 
+SILENCE_SECONDS = 5.0
+LOST_SECONDS = 20.0
+DAMAGES = 5
+
 _NOBODY = Attempt(0, 0)
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +71,16 @@ class StreamLink:
         self._endpoint: Endpoint | None = None
         self._connection: socket.socket | None = None
         self._replies: ReplyReader | None = None
+        #: messages that were damaged since the last answer
+        self._damages = 0
 
     def ask(self, ask: Ask, timeout: float) -> Reply[pa.RecordBatch]:
         try:
+            question = request_bytes(ask, timeout)
             replies = self._replies or self._connect(ask)
-            self._send(request_bytes(ask, timeout))
+            self._send(question)
             reply = replies.next()
+            self._damages = 0
         except (OSError, EOFError, GarbageError, GreetingError) as error:
             self._drop()
             return self._explain(ask, f"its process, which cannot be reached: {error}", error)
@@ -75,8 +91,9 @@ class StreamLink:
         return reply
 
     def tell(self, ask: Ask) -> None:
+        question = request_bytes(ask, None)
         with suppress(OSError):
-            self._send(request_bytes(ask, None))
+            self._send(question)
 
     def close(self) -> None:
         self._stop.set()
@@ -91,7 +108,24 @@ class StreamLink:
             raise error_of_end(over)
         if isinstance(error, GreetingError) and not error.retry:
             raise SetupError(f"feed {self._route.feed!r} cannot be read: {error}", "make the handle anew: job.feed(…)")
+        if isinstance(error, GarbageError):
+            self._note_damage(ask, error)
         raise BrokenFeedLinkError(reason) from error
+
+    def _note_damage(self, ask: Ask, error: GarbageError) -> None:
+        self._damages += 1
+        where = f"between rank {ask.rank} and the process of feed {self._route.feed!r} at {self._endpoint}"
+        _log.warning("a message %s was damaged: %s", where, error)
+        if self._damages >= DAMAGES:
+            remedy = "look at the network and the memory of both machines"
+            raise TaskLostError(f"{self._damages} messages {where} were damaged, one after the other: {error}", remedy)
+
+    def _is_silent(self, times: int) -> None:
+        """Nothing has come for a while. Raises TimeoutError if there is reason to ask elsewhere."""
+        if times * SILENCE_SECONDS >= LOST_SECONDS:
+            raise TimeoutError(f"it has said nothing for {times * SILENCE_SECONDS:.0f} s and may be stopped")
+        if self._notices.over() is not None or self._notices.server(self._route.feed) != self._endpoint:
+            raise TimeoutError("it has said nothing, and does not serve the feed any more")
 
     def _connect(self, ask: Ask) -> ReplyReader:
         endpoint = self._notices.server(self._route.feed)
@@ -99,11 +133,11 @@ class StreamLink:
             raise OSError("nobody serves it yet")
         me, feed = TaskId("(rank)", ask.rank), TaskId(self._route.feed, 0)
         connection = connect(endpoint, Caller(me, _NOBODY, feed, _NOBODY), self._route.secrets, self._stop)
-        let_calls_return(connection)
+        let_calls_return(connection, SILENCE_SECONDS)
         with self._sending:
             self._endpoint, self._connection = endpoint, connection
         self._stop.watch(connection)
-        self._replies = ReplyReader(connection)
+        self._replies = ReplyReader(connection, self._is_silent)
         return self._replies
 
     def _send(self, data: bytes) -> None:

@@ -1,32 +1,43 @@
 """What a rank and the process of its feed say on their connection: requests one way, replies the other.
 
-A message is a length and a note in MessagePack. A reply's note is followed by the rows of its slices, one slice behind
-the other, in pieces with a length of their own: pieces of one Arrow IPC stream that lives as long as the connection, so
-that the schema travels once. Small slices share a piece, as each piece has its price at both ends.
+A message is a head with lengths and checksums (``transport.frames``) and a note in MessagePack. A reply's note is
+followed by the rows of its slices, one slice behind the other, in pieces with heads of their own: pieces of one Arrow
+IPC stream that lives as long as the connection, so that the schema travels once. Small slices share a piece, as each
+piece has its price at both ends. Rules:
+
+1. What was damaged, or is none of these messages, is a GarbageError at whoever receives it, and ends the connection.
+2. A note has ``NOTE_LIMIT`` bytes at most. A question grows with the models that wait to be bound and the batches that
+   they skip: what would be too long is an error of the rank that asks it.
 """
 
 from __future__ import annotations
 
 import socket
-import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
 
 from ...coordinator.events import Failure
-from ...engine.errors import PenstockError
+from ...engine.errors import ConfigurationError, InternalError
 from ...engine.feed_messages import Answer, Ask, FeedEnded, Refusal, Refused, Reply, Slice, World
 from ..translate import error_of, failure_of
 from ..transport.batches import BatchReader, BatchWriter
-from ..transport.frames import GarbageError
+from ..transport.frames import HEAD_BYTES, GarbageError, head_of, read_head
+from ..transport.wire import UNREADABLE
 
-LENGTH = struct.Struct("<Q")
-NOTE_LIMIT = 1 << 20
-PIECE_LIMIT = 64 * 2**30
+NOTE_LIMIT = 16 << 20
+DETAIL_LIMIT = 64 << 10
+"""So much of an error's traceback travels."""
+WAIT_LIMIT = 60.0
+"""Seconds that a question may stay open."""
 JOINED_BYTES = 1 << 20
 """Slices share a piece up to this size: more would be copied for little."""
+
+
+Silent: TypeAlias = Callable[[int], None]
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -79,6 +90,8 @@ class ReplyNote(msgspec.Struct, frozen=True):
     bound: tuple[tuple[str, str], ...] = ()
     fresh: tuple[bool, ...] = ()
     failure: Failure | None = None
+    garbage: str = ""
+    """What the rank has said cannot be read: why."""
 
 
 _REQUEST: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
@@ -86,17 +99,28 @@ _REPLY: msgspec.msgpack.Decoder[ReplyNote] = msgspec.msgpack.Decoder(ReplyNote)
 
 
 def request_bytes(ask: Ask, timeout: float | None) -> bytes:
-    """A request as it is sent."""
+    """A request as it is sent. Raises ConfigurationError if it is too large."""
     note = msgspec.msgpack.encode(Request(ask, timeout))
-    return LENGTH.pack(len(note)) + note
+    if len(note) > NOTE_LIMIT:
+        skipped = sum(len(commit.skipped) for commit in ask.commits)
+        raise ConfigurationError(
+            f"rank {ask.rank} has {len(ask.commits)} models to bind, with {skipped} ranges of batches that they skip, "
+            f"which is more than fits into a question of {NOTE_LIMIT} bytes",
+            "flush() after each commit, and skip fewer, longer ranges of batches",
+        )
+    return head_of(note) + note
 
 
 def receive_request(connection: socket.socket) -> Request:
     """The next request. Raises EOFError at the end of the stream, GarbageError."""
+    note, _ = _receive(connection)
     try:
-        return _REQUEST.decode(_receive(connection, NOTE_LIMIT))
-    except (msgspec.DecodeError, ValueError) as error:
+        request = _REQUEST.decode(note)
+    except UNREADABLE as error:
         raise GarbageError(f"it asks for what no reader does ({error})") from error
+    if not 0 <= (request.timeout or 0.0) <= WAIT_LIMIT:
+        raise GarbageError(f"it wants an answer after {request.timeout} seconds")
+    return request
 
 
 class ReplyWriter:
@@ -112,11 +136,10 @@ class ReplyWriter:
         for records in _joined([each for answer in reply.answers if isinstance(answer, Slice) for each in answer.rows]):
             piece, begins = self._writer.write(records)
             fresh.append(begins)
-            pieces += [LENGTH.pack(sum(_size(part) for part in piece)), *piece]
+            pieces += [head_of(b"", piece), *piece]
         notes = tuple(map(_note_of, reply.answers))
         told = ReplyNote(reply.world, notes, reply.reason, reply.settled, reply.bound, tuple(fresh))
-        note = msgspec.msgpack.encode(told)
-        return [LENGTH.pack(len(note)), note, *pieces]
+        return [*_note_parts(told), *pieces]
 
 
 def _note_of(answer: Answer[pa.RecordBatch]) -> AnswerNote:
@@ -155,35 +178,52 @@ def _as_one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 def failure_parts(error: BaseException) -> list[Any]:
     """What to send in place of a reply."""
-    note = msgspec.msgpack.encode(ReplyNote(failure=failure_of(error)))
-    return [LENGTH.pack(len(note)), note]
+    failure = failure_of(error)
+    return _note_parts(ReplyNote(failure=replace(failure, detail=failure.detail[-DETAIL_LIMIT:])))
 
 
-def _size(part: Any) -> int:
-    return len(part) if isinstance(part, bytes) else int(part.size)
+def garbage_parts(why: str) -> list[Any]:
+    """What to send, as the last word, to a rank whose words cannot be read."""
+    return _note_parts(ReplyNote(garbage=why))
+
+
+def _note_parts(note: ReplyNote) -> list[Any]:
+    encoded = msgspec.msgpack.encode(note)
+    if len(encoded) > NOTE_LIMIT:
+        raise InternalError(f"an answer to a rank takes {len(encoded)} bytes, more than {NOTE_LIMIT}")
+    return [head_of(encoded), encoded]
 
 
 class ReplyReader:
-    """Reads the replies of one connection."""
+    """Reads the replies of one connection. ``silent``: called whenever the connection says that nothing has come for a
+    while (BlockingIOError), with the number of times in a row; it may raise."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, silent: Silent | None = None) -> None:
         self._connection = connection
         self._reader = BatchReader()
+        self._silent = silent
 
     def next(self) -> Reply[pa.RecordBatch]:
         """The next reply. Raises EOFError, GarbageError, or the error that came in its place."""
+        data, _ = _receive(self._connection, self._silent)
         try:
-            note = _REPLY.decode(_receive(self._connection, NOTE_LIMIT))
-        except (msgspec.DecodeError, ValueError) as error:
+            note = _REPLY.decode(data)
+        except UNREADABLE as error:
             raise GarbageError(f"it answers what no feed does ({error})") from error
         if note.failure is not None:
-            raise self._error(note.failure)
-        pieces = [self._reader.read(_receive(self._connection, PIECE_LIMIT), fresh) for fresh in note.fresh]
+            raise error_of(note.failure)
+        if note.garbage:
+            raise GarbageError(f"it cannot read what we say: {note.garbage}")
+        pieces = [self._piece(fresh) for fresh in note.fresh]
         answers = tuple(_answers(note.answers, pieces))
         return Reply(note.world, answers, note.reason, note.settled, note.bound)
 
-    def _error(self, failure: Failure) -> PenstockError:
-        return error_of(failure)
+    def _piece(self, fresh: bool) -> pa.RecordBatch:
+        _, piece = _receive(self._connection, self._silent)
+        try:
+            return self._reader.read(piece, fresh)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise GarbageError(f"it sends rows that cannot be read ({error})") from error
 
 
 def _answers(notes: Sequence[AnswerNote], pieces: Sequence[pa.RecordBatch]) -> Iterator[Answer[pa.RecordBatch]]:
@@ -192,6 +232,8 @@ def _answers(notes: Sequence[AnswerNote], pieces: Sequence[pa.RecordBatch]) -> I
         if isinstance(note, EndedNote):
             yield FeedEnded(note.generation, note.batch, note.batches)
         elif isinstance(note, RefusedNote):
+            if note.why not in Refusal.__members__:
+                raise GarbageError(f"it refuses for a reason {note.why!r}, which is none")
             yield Refused(Refusal[note.why], note.generation, note.batch)
         else:
             place = (note.generation, note.rank, note.batch, note.first)
@@ -220,21 +262,28 @@ class _Rows:
         return tuple(found)
 
 
-def _receive(connection: socket.socket, limit: int) -> Any:
-    """A length and as many bytes, as a buffer."""
-    head = bytearray(LENGTH.size)
-    _fill(connection, memoryview(head))
-    (size,) = LENGTH.unpack(head)
-    if size > limit:
-        raise GarbageError(f"it announces {size} bytes")
-    buffer = pa.allocate_buffer(size)
-    _fill(connection, memoryview(buffer).cast("B"))
-    return buffer
+def _receive(connection: socket.socket, silent: Silent | None = None) -> tuple[Any, Any]:
+    """Note and body of a message, as buffers. Raises EOFError, GarbageError."""
+    data = bytearray(HEAD_BYTES)
+    _fill(connection, memoryview(data), silent)
+    head = read_head(data, NOTE_LIMIT)
+    note, body = (pa.allocate_buffer(size) for size in head[:2])
+    for buffer in (note, body):
+        _fill(connection, memoryview(buffer).cast("B"), silent)
+    head.check(note, body)
+    return note, body
 
 
-def _fill(connection: socket.socket, view: memoryview) -> None:
+def _fill(connection: socket.socket, view: memoryview, silent: Silent | None) -> None:
+    silences = 0
     while view.nbytes:
-        count = connection.recv_into(view, 0, socket.MSG_WAITALL)
+        try:
+            count = connection.recv_into(view, 0, socket.MSG_WAITALL)
+        except BlockingIOError:
+            silences += 1
+            if silent is not None:
+                silent(silences)
+            continue
         if count == 0:
             raise EOFError("the connection ended")
-        view = view[count:]
+        view, silences = view[count:], 0

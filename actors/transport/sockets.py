@@ -61,12 +61,13 @@ def hurry(connection: socket.socket, until: float) -> None:
     connection.settimeout(left)
 
 
-def let_calls_return(connection: socket.socket) -> None:
-    """From now on no call of ``send`` blocks for longer than ``PATIENCE``; ``recv`` ends when the socket is shut."""
+def let_calls_return(connection: socket.socket, silence: float = 0.0) -> None:
+    """From now on no call of ``send`` blocks for longer than ``PATIENCE``, and none of ``recv`` for longer than
+    ``silence``, if that is given: it ends with BlockingIOError. Without, it ends when the socket is shut."""
     connection.settimeout(None)
-    seconds = int(PATIENCE)
-    timeout = struct.pack("ll", seconds, int((PATIENCE - seconds) * 1e6))
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+    for option, seconds in ((socket.SO_SNDTIMEO, PATIENCE), (socket.SO_RCVTIMEO, silence)):
+        timeout = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+        connection.setsockopt(socket.SOL_SOCKET, option, timeout)
 
 
 def shut(connection: socket.socket) -> None:

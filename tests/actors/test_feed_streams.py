@@ -13,18 +13,21 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.actors.feed import server as server_module
+from penstock.actors.feed import stream_link
 from penstock.actors.feed.hosting import feed_handle
 from penstock.actors.feed.notices import FeedNotices, how_it_ended, run_of, shut_down
 from penstock.actors.feed.reader import FeedHandle
 from penstock.actors.feed.server import FeedServer
 from penstock.actors.feed.stream_link import StreamRoute
 from penstock.actors.transport.dialling import Secrets
+from penstock.actors.transport.listener import Listener
 from penstock.actors.transport.tls import make_certificate
 from penstock.coordinator.events import Event, Failure
 from penstock.coordinator.statistics import JobStatus
-from penstock.engine.errors import ConfigurationError, SetupError, UserCodeError
+from penstock.engine.errors import ConfigurationError, InternalError, SetupError, TaskLostError, UserCodeError
 from penstock.engine.feed_desk import DESKS
-from penstock.engine.feed_messages import Ask
+from penstock.engine.feed_messages import Ask, Commit
 from penstock.engine.identity import CheckpointId, TaskId
 from penstock.engine.pipelines import plan_job
 from penstock.engine.sequencer import Sequencer
@@ -209,3 +212,114 @@ def test_folder_that_is_gone_means_that_the_job_is_over(tmp_path: Path) -> None:
     feed = FeedHandle("streams", "feed", 10, pa.schema([("n", pa.int64())]), route)
     with feed.reader(timeout=60) as reader, pytest.raises(ConfigurationError, match=r"its temporary folder .* gone"):
         take(reader, 1)
+
+
+# ---------------------------------------------------------------------- what goes wrong on the way
+
+
+@pytest.mark.parametrize("fails", ["serve", "encode"])
+def test_rank_is_told_what_went_wrong_with_its_answer_and_others_read_on(
+    host: Host, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    host.rows(0, 40)
+
+    def fail(*_: Any) -> Any:
+        raise MemoryError("malloc of size 1073741824 failed")
+
+    where = (host.desk, "serve") if fails == "serve" else (server_module.ReplyWriter, "parts")
+    monkeypatch.setattr(*where, fail)
+    with host.handle.reader(timeout=60) as reader, pytest.raises(InternalError, match="malloc of size"):
+        take(reader, 1)
+    monkeypatch.undo()
+    with host.handle.reader(timeout=60) as other:
+        assert numbers(take(other, 1)) == [list(range(10))]
+
+
+def test_question_that_makes_no_sense_ends_its_connection_alone_and_says_why(host: Host) -> None:
+    host.rows(0, 40)
+    link = host.handle.route.open()
+    with pytest.raises(
+        stream_link.BrokenFeedLinkError, match=r"cannot read what we say: it wants an answer after 1e\+20"
+    ):
+        link.ask(Ask("odd", 0, 1, 0, 0, 0, 0), 1e20)
+    with host.handle.reader(timeout=60) as reader:
+        assert numbers(take(reader, 1)) == [list(range(10))]
+    link.close()
+
+
+def flipping(monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
+    """Flips a bit of the last part of so many replies, which are counted."""
+    sent, flipped = server_module.send_parts, [0]
+
+    def send(connection: Any, parts: list[Any], given_up: Any) -> bool:
+        if len(parts) > 2 and flipped[0] < times:
+            flipped[0] += 1
+            damaged = bytearray(b"".join(bytes(part) for part in parts))
+            damaged[-17] ^= 4
+            parts = [bytes(damaged)]
+        return sent(connection, parts, given_up)
+
+    monkeypatch.setattr(server_module, "send_parts", send)
+    return flipped
+
+
+def test_rows_that_were_damaged_on_their_way_are_asked_for_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.rows(0, 40)
+    flipped = flipping(monkeypatch, 3)
+    with host.handle.reader(timeout=60, prefetch_batches=0) as reader:
+        assert numbers(take(reader, 4)) == [list(range(at, at + 10)) for at in range(0, 40, 10)]
+    assert flipped == [3]
+
+
+def test_rows_that_are_always_damaged_are_an_error_and_no_endless_loop(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.rows(0, 40)
+    flipped = flipping(monkeypatch, 1000)
+    reader = host.handle.reader(timeout=60)
+    with pytest.raises(TaskLostError, match=r"5 messages between rank 0 and the process of feed 'feed' at .* damaged"):
+        take(reader, 1)
+    assert flipped == [5]
+    reader.close()
+
+
+def test_rank_learns_that_a_process_which_says_nothing_is_stopped_or_was_replaced_or_its_job_is_over(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_link, "SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr(stream_link, "LOST_SECONDS", 0.5)
+    silent, kept = Listener(host._secret.token, "silent", "127.0.0.1", certificate=host._secret.certificate), []
+    silent.open(lambda caller, connection: kept.append(connection))
+    host.notices.serve("feed", silent.endpoint)
+    host.rows(0, 40)
+    reader = host.handle.reader(timeout=2)
+    with pytest.raises(TimeoutError, match=r"it waits for its process, .* said nothing for \d s and may be stopped"):
+        take(reader, 1)
+    assert len(kept) > 1, "it has tried again"
+    host.notices.serve("feed", host.server._listener.endpoint)
+    reader.timeout = 60
+    assert numbers(take(reader, 1)) == [list(range(10))]
+    host.notices.serve("feed", silent.endpoint)
+    host.server.close()
+    host.notices.end(shut_down("streams", host.notices.run))
+    with pytest.raises(ConfigurationError, match="was shut down"):
+        take(reader, 4)
+    reader.close()
+    silent.close()
+    for connection in kept:
+        connection.close()
+
+
+def test_many_batches_ahead_are_asked_for_some_at_a_time(host: Host) -> None:
+    host.rows(0, 40)
+    with host.handle.reader(timeout=60, prefetch_batches=3_000_000) as reader:
+        assert numbers(take(reader, 4)) == [list(range(at, at + 10)) for at in range(0, 40, 10)]
+
+
+def test_question_that_is_too_large_is_an_error_with_a_remedy(host: Host) -> None:
+    link = host.handle.route.open()
+    skipped = tuple((number, number + 1) for number in range(0, 6_000_000, 2))
+    with pytest.raises(ConfigurationError, match="1 models to bind, with 3000000 ranges of batches") as raised:
+        link.ask(Ask("many", 0, 1, 0, 0, 0, 0, commits=(Commit("model", 1, skipped),)), 0.0)
+    assert "flush" in raised.value.remedy
+    link.close()
