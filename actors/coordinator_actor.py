@@ -16,7 +16,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from ..coordinator.statistics import JobStatus, Overview
 from ..coordinator.window_reports import WindowReport
 from ..engine.errors import PenstockError
 from ..engine.identity import TaskId
+from ..engine.shown import hides_credentials
 from .calls import unsealed
 from .coordinator_files import CoordinatorFiles
 from .coordinator_host import CoordinatorHost, coordinator_of
@@ -53,6 +54,7 @@ ANSWER_SECONDS = 60.0
 """How long a question may wait for the coordinator's thread."""
 
 
+@hides_credentials
 @dataclass(frozen=True, slots=True)
 class CoordinatorOptions:
     """What a coordinator actor needs to know. ``folder``: where the job's checkpoints lie."""
@@ -80,7 +82,7 @@ class CoordinatorOptions:
     """Seconds that a process has which is told to end; None: nobody asks Ray whether a node is drained."""
     take_over: bool = False
     """Whether outputs are taken over from jobs whose logs are open."""
-    secrets: Secrets | None = None
+    secrets: Secrets | None = field(default=None, repr=False)
     """What whoever reads the job's feeds must know."""
 
 

@@ -37,6 +37,7 @@ from ..coordinator.statistics import JobStatus, Overview
 from ..engine.errors import ConfigurationError, TaskLostError
 from ..engine.identity import CheckpointId
 from ..engine.plan import JobPlan
+from ..engine.shown import hides_credentials
 from ..engine.sources.files import absolute
 from .audit import last_state
 from .feed.audit import FeedAudit, audit_feed
@@ -54,6 +55,7 @@ TRIES = 5
 """How often a savepoint is asked for that fails for something that passes."""
 
 
+@hides_credentials
 @dataclass(frozen=True, slots=True)
 class Savepoint:
     """A savepoint that stands at ``path``, complete and by itself. ``id``: the checkpoint that it was taken as."""

@@ -25,6 +25,7 @@ from ..coordinator.events import (
     TaskLost,
 )
 from ..coordinator.statistics import JobStatus
+from ..engine.shown import shown
 
 FIELDS = ("event", "job", "task", "attempt", "generation", "checkpoint", "reason")
 """What a line may tell besides ``time``, ``level``, ``logger``, ``message`` and, of an exception, ``traceback``."""
@@ -71,7 +72,7 @@ class JsonLines(logging.Formatter):
                 line[name] = str(value)
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps({name: shown(text) for name, text in line.items()}, ensure_ascii=False)
 
 
 def write_json_lines(level: str, stream: TextIO | None = None, **fields: str) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ..coordinator.commands import (
@@ -34,6 +34,7 @@ from ..engine.edges import Frame, Upstream
 from ..engine.errors import PenstockError
 from ..engine.identity import Attempt, CheckpointId, TaskId
 from ..engine.plan import JobPlan
+from ..engine.shown import hides_credentials
 
 Address: TypeAlias = Any
 """How to reach a process: an actor's handle."""
@@ -229,6 +230,7 @@ ProcessMessage: TypeAlias = (
 CoordinatorMessage: TypeAlias = Event | ProcessMessage | Asked | Closed
 
 
+@hides_credentials
 @dataclass(frozen=True, slots=True)
 class JobCard:
     """What somebody needs to attach to a job. ``folder_stays``: whether the checkpoint folder outlives it."""
@@ -239,7 +241,7 @@ class JobCard:
     drivers: Mapping[Seat, Address]
     detached: bool
     folder_stays: bool
-    secrets: Any = None
+    secrets: Any = field(default=None, repr=False)
     """What whoever reads the job's feeds must know (``dialling.Secrets``)."""
 
 

@@ -19,11 +19,13 @@ from pyarrow import fs
 
 from ..engine.errors import ConfigurationError
 from ..engine.plan import JobPlan
+from ..engine.shown import hides_credentials
 from ..engine.sinks.collect import COLLECTED, CollectSink
 from ..engine.sinks.parquet import ParquetSink
 from ..engine.sources.files import absolute, is_hidden, resolve
 
 
+@hides_credentials
 @dataclass(frozen=True)
 class Output:
     """The rows of one sink. ``path``: of its folder; None: they were collected in this process. ``schema``: None where

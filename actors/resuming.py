@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 from ..coordinator.manifest import Ended, LogEntry, Manifest
 from ..coordinator.settings import Settings
 from ..engine.errors import ConfigurationError
+from ..engine.shown import hides_credentials
 from .settings import Checkpoints
 from .storage.log import read_log
 from .storage.opening import open_store
@@ -21,6 +22,7 @@ Resume: TypeAlias = Literal["auto", "never", "must"]
 """Whether a job goes on from the last checkpoint in its folder: if there is one, never, or always."""
 
 
+@hides_credentials
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a job keeps its checkpoints. ``release`` is called when the job is over. ``stays``: the folder does.

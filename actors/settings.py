@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 from ..coordinator.retention import RetentionPolicy
 from ..coordinator.settings import Settings
 from ..engine.errors import ConfigurationError
+from ..engine.shown import hides_credentials
 
 Duration: TypeAlias = str | float
 
@@ -37,6 +38,7 @@ def seconds(duration: Duration, what: str) -> float:
     return float(found[1]) * _SECONDS[found[2]]
 
 
+@hides_credentials
 @dataclass(frozen=True)
 class Checkpoints:
     """Where checkpoints go and how often they are taken."""

@@ -7,13 +7,16 @@ Rules:
    pickling, which is how Ray moves it; the sentence is made in ``__str__``.
 2. The domain decides what happens next. USER: the same input would fail again, so nothing is retried. EXTERNAL: a
    machine, a disk or a process failed, so the job restarts from its last checkpoint. INTERNAL: a bug of ours.
-3. Operators raise without naming themselves; the driver adds the operator's id, once (:meth:`PenstockError.at`).
+3. Credentials in URLs are taken out of every text (``shown``).
+4. Operators raise without naming themselves; the driver adds the operator's id, once (:meth:`PenstockError.at`).
 """
 
 from __future__ import annotations
 
 from enum import Enum
 from typing import ClassVar, Self
+
+from .shown import shown
 
 
 class Domain(Enum):
@@ -35,7 +38,7 @@ class PenstockError(Exception):
     """Round and lane of the batch that was being processed; known only where the error was raised."""
 
     def __init__(self, message: str, remedy: str = "", operator: str = "", detail: str = "") -> None:
-        super().__init__(message, remedy, operator, detail)
+        super().__init__(shown(message), shown(remedy), operator, shown(detail))
 
     @property
     def message(self) -> str:

@@ -16,6 +16,7 @@ import typer
 
 from ..actors.interrupts import EXIT_CODE, INTERRUPTED
 from ..engine.errors import PenstockError
+from ..engine.shown import shown
 from .registry import JOBS, RunOptions, find_job
 
 DEMO_RATE = 17_000.0
@@ -226,7 +227,7 @@ def _tell(lines: Iterator[str], nothing: str = "") -> None:
     def work() -> int:
         told = False
         for line in lines:
-            typer.echo(line)
+            typer.echo(shown(line))
             told = True
         if nothing and not told:
             typer.echo(nothing)

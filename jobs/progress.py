@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ..coordinator.statistics import JobStatus
 from ..engine.identity import TaskId
+from ..engine.shown import shown
 from ..engine.statistics import TaskStatistics
 
 REFRESH_SECONDS = 0.5
@@ -45,7 +46,7 @@ def watch(job: WatchedJob, console: Console, observe: Observer | None = None) ->
         while True:
             status, line, note = _look(job, observe, started)
             if note:
-                live.console.print(note, highlight=False, markup=False)
+                live.console.print(shown(note), highlight=False, markup=False)
             live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
             if status.is_over:
                 return status
@@ -57,7 +58,7 @@ def _watch_plainly(job: WatchedJob, console: Console, observe: Observer | None, 
     while True:
         status, line, note = _look(job, observe, started)
         if note:
-            console.print(note, highlight=False, markup=False, soft_wrap=True)
+            console.print(shown(note), highlight=False, markup=False, soft_wrap=True)
         news = f"{status.state} {status.restarts}"
         if news != printed or time.monotonic() - last >= PLAIN_SECONDS:
             console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -55,7 +55,7 @@ OUTER_WORLD = frozenset(
 ARROW = frozenset({"pyarrow", "numpy"})
 PLAIN = ARROW | {"msgspec", "cloudpickle"}
 BELOW = ("engine", "coordinator", "actors")
-FOUNDATION = ("engine.identity", "engine.errors", "engine.clock")
+FOUNDATION = ("engine.identity", "engine.errors", "engine.clock", "engine.shown")
 ELEMENTS = (*FOUNDATION, "engine.elements", "engine.epochs", "engine.schemas")
 PROTOCOLS = ("engine.operators.protocol", "engine.sources.protocol")
 DRIVING = ("engine.driver", "engine.task", "engine.scheduler", "engine.flow", "engine.graph", "engine.pipelines")
@@ -101,7 +101,7 @@ RULES = (
     Rule(("engine.sql", "engine.sql_types"), inside=("engine",), outside=ARROW | {"sqlglot"}, upward=DRIVING),
     Rule(("engine.identity",), inside=(), stdlib=WORDS_ONLY),
     Rule(("engine.checksums",), inside=(), outside=frozenset({"xxhash"})),
-    Rule(("engine.errors", "engine.clock"), inside=FOUNDATION),
+    Rule(("engine.errors", "engine.clock", "engine.shown"), inside=FOUNDATION),
     Rule(("engine.elements", "engine.epochs", "engine.schemas"), inside=ELEMENTS, outside=ARROW),
     Rule(PARTS, inside=("engine",), outside=ARROW, upward=DRIVING),
     Rule(PROTOCOLS, inside=(*ELEMENTS, *PROTOCOLS), outside=ARROW),

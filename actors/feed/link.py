@@ -11,6 +11,7 @@ import pyarrow as pa
 from ...engine.errors import ConfigurationError
 from ...engine.feed_desk import DESKS, FeedDesk
 from ...engine.feed_messages import Ask, Reply
+from ...engine.shown import hides_credentials
 
 
 class BrokenFeedLinkError(Exception):
@@ -57,6 +58,7 @@ class LocalLink:
         """Nothing is held."""
 
 
+@hides_credentials
 @dataclass(frozen=True, slots=True)
 class LocalRoute:
     """To a feed of a job that runs in this process, and nowhere else."""

@@ -25,6 +25,7 @@ import pyarrow as pa
 from ...engine.errors import SetupError, TaskLostError
 from ...engine.feed_messages import Ask, Reply
 from ...engine.identity import Attempt, TaskId
+from ...engine.shown import hides_credentials
 from ..transport.dialling import Secrets, Stop, connect
 from ..transport.endpoint import Endpoint
 from ..transport.frames import GarbageError
@@ -43,6 +44,7 @@ _NOBODY = Attempt(0, 0)
 _log = logging.getLogger(__name__)
 
 
+@hides_credentials
 @dataclass(frozen=True, slots=True)
 class StreamRoute:
     """To a feed of a job on Ray, from any process that sees its checkpoint folder and reaches its machines.

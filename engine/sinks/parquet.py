@@ -25,6 +25,7 @@ from pyarrow import fs, parquet
 
 from ..errors import ConfigurationError, FlowError, StorageError
 from ..operators.protocol import OperatorContext
+from ..shown import hides_credentials
 from ..sources.files import absolute, resolve, storage_error
 from .output_folder import Mode, OutputFolder
 from .parquet_committer import ParquetCommitter
@@ -33,6 +34,7 @@ from .parquet_writer import BUFFER_BYTES, RunningParquetSink
 CODECS = ("zstd", "snappy", "lz4", "gzip", "brotli", "none")
 
 
+@hides_credentials
 @dataclass(frozen=True, slots=True)
 class ParquetSink:
     """Writes Parquet files into the folder ``path``.

@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from ..errors import ConfigurationError, DataError
+from ..shown import hides_credentials
 from .files import DataFile, absolute_paths, check_columns, check_same, from_row, list_files
 
 _BLOCK_BYTES = 4 * 1024 * 1024
@@ -71,6 +72,7 @@ class CsvSplit:
             raise DataError(error.message, remedy) from error
 
 
+@hides_credentials
 @dataclass(frozen=True)
 class CsvSource:
     """Reads CSV files.

@@ -16,6 +16,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from ..errors import ConfigurationError, FlowError
+from ..shown import hides_credentials
 from .files import absolute, from_row
 from .ipc import IpcSource
 from .parquet import ParquetSource
@@ -71,6 +72,7 @@ class InlineSplit:
             yield from from_row(iter(reader), start)
 
 
+@hides_credentials
 @dataclass(frozen=True, slots=True)
 class FileSplit:
     """One file as one split. ``rows``: what it held when it was added; None: unknown."""

@@ -19,6 +19,7 @@ from typing import ClassVar
 import pyarrow as pa
 from pyarrow import ipc
 
+from ..shown import hides_credentials
 from .files import DataFile, absolute_paths, check_columns, check_same, from_row, list_files
 
 _MAGIC = b"ARROW1"
@@ -84,6 +85,7 @@ def _reader(opened: pa.NativeFile, fields: list[int]) -> ipc.RecordBatchFileRead
     return ipc.open_file(opened, options=ipc.IpcReadOptions(included_fields=fields))
 
 
+@hides_credentials
 @dataclass(frozen=True)
 class IpcSource:
     """Reads Arrow IPC files (Feather version 2 is the same).

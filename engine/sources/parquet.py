@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyarrow import compute, dataset, parquet
 
 from ..errors import ConfigurationError, FlowError
+from ..shown import hides_credentials
 from .files import (
     ROWS_PER_BATCH,
     DataFile,
@@ -95,6 +96,7 @@ class ParquetSplit:
                 )
 
 
+@hides_credentials
 @dataclass(frozen=True, eq=False)
 class ParquetSource:
     """Reads Parquet files.
