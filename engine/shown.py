@@ -34,7 +34,7 @@ def _url(url: str) -> str:
     host, slash, path = place.partition("/")
     if "@" in host:
         host = host.rpartition("@")[2]
-    elif "@" in path and ":" in host and not host.rpartition(":")[2].isdigit():  # a slash in a secret
+    elif "@" in path and ":" in host and not host.partition(":")[2].isdigit():  # a slash in a secret
         host, slash, path = path.rpartition("@")[2].partition("/")
     return f"{scheme}://{host}{slash}{path}{question}{'&'.join(_parameter(each) for each in query.split('&'))}"
 

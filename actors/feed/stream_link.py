@@ -149,9 +149,10 @@ class StreamLink:
 
     def _drop(self) -> None:
         self._stop.watch(None)
+        if self._connection is not None:
+            shut(self._connection)  # who sends on it returns, and lets go of the lock
         with self._sending:
             connection, self._connection = self._connection, None
         self._replies = None
         if connection is not None:
-            shut(connection)
             connection.close()

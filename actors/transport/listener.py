@@ -131,7 +131,7 @@ class Listener:
         except Exception as error:
             # who hangs up may come again
             level = logging.INFO if isinstance(error, OSError) else logging.WARNING
-            _log.log(level, "a connection to %s was turned away: %s", self.endpoint, error or type(error).__name__)
+            _log.log(level, "a connection to %s was turned away: %s", self.endpoint, str(error) or type(error).__name__)
             self._forget(greeted)
             greeted.connection.close()
             return

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from penstock.actors.transport import greeting
+from penstock.actors.transport import link as link_module
 from penstock.actors.transport.dialling import Secrets, Stop, connect
 from penstock.actors.transport.endpoint import Endpoint
 from penstock.actors.transport.frames import head_of
@@ -241,6 +242,50 @@ def test_garbage_after_the_greeting_breaks_the_link(producer: StreamEnd, bytes_s
         connection.sendall(bytes_sent)
         connection.shutdown(socket.SHUT_WR)
         assert reason in only(producer.broken()).reason
+
+
+@pytest.mark.parametrize("at", [0, 11, 20, 60, -1000, -1])
+def test_damaged_message_breaks_the_link_and_new_attempts_go_on(
+    ends: tuple[StreamEnd, StreamEnd], monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """A bit flips in a length, a note, or the rows; that batch and what follows it are not delivered."""
+    producer, consumer = ends
+    connect_ends(producer, consumer)
+    producer.send(batch(0))
+    assert consumer.take() == batch(0)
+    send_parts = link_module.send_parts
+
+    def flip(connection: socket.socket, parts: list[Any], given_up: Any) -> bool:
+        data = bytearray(b"".join(bytes(part) for part in parts))
+        if len(data) > 1000:  # a batch of a thousand rows
+            data[at] ^= 16
+        return send_parts(connection, [bytes(data)], given_up)
+
+    monkeypatch.setattr(link_module, "send_parts", flip)
+    producer.send(batch(1, rows=1000))
+    producer.send(batch(2))
+    broken = only(consumer.broken())
+    assert "a message of source[0] was damaged on its way" in broken.reason
+    assert (broken.task, broken.attempt) == (CHANNEL.producer, ATTEMPTS[0])
+    assert consumer.try_take() is None
+    assert only(producer.broken()).task == CHANNEL.consumer
+    monkeypatch.undo()
+    connect_ends(producer, consumer, attempts=(Attempt(1, 10), Attempt(1, 11)))
+    producer.send(batch(1, rows=1000))
+    assert consumer.take() == batch(1, rows=1000)
+
+
+def test_link_whose_connection_cannot_be_used_is_broken_and_does_not_hang(
+    ends: tuple[StreamEnd, StreamEnd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(connection: socket.socket) -> None:
+        raise OSError("Invalid argument")
+
+    monkeypatch.setattr(link_module, "let_calls_return", fail)
+    producer, consumer = ends
+    connect_ends(producer, consumer)
+    for end in ends:
+        assert "the connection cannot be used: OSError: Invalid argument" in only(end.broken()).reason
 
 
 # ---------------------------------------------------------------------- peers that cannot be reached
