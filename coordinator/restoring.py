@@ -75,7 +75,11 @@ def finished_vertices(manifest: Manifest | None, graph: ExecutionGraph) -> froze
     """The vertices whose tasks are deployed as finished (rule 4)."""
     if manifest is None or manifest.root:
         return frozenset()
-    unfinished = {state.task.vertex for state in manifest.tasks if not state.finished}
+    known = {entry.vertex for entry in manifest.operators}
+    over = known - {
+        entry.vertex for entry in manifest.operators if entry.finished != FinishedState.FULLY_FINISHED.value
+    }
+    unfinished = {state.task.vertex for state in manifest.tasks if not state.finished} - over
     same = {name for name, size in graph.parallelism.items() if manifest.parallelism.get(name) == size}
     same -= set(graph.paced)
     return frozenset(state.task.vertex for state in manifest.tasks if state.task.vertex in same) - unfinished

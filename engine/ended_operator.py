@@ -28,7 +28,8 @@ class EndedOperator(Stateless):
     """See rule 1. It has no row to expect: what feeds it had ended, too."""
 
     def __init__(self, state: pa.Table | None) -> None:
-        self._state = state
+        # in one piece: those of several tasks may differ in their dictionaries
+        self._state = None if state is None else state.combine_chunks()
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         raise ConfigurationError(
@@ -61,8 +62,14 @@ class Division:
         if table is None or not self.ended:
             return table, None
         ended = np.isin(table.column(LANE).to_numpy(), sorted(self.ended))
-        goes_on, rest = table.filter(pa.array(~ended)), table.filter(pa.array(ended))
+        goes_on, rest = table.filter(pa.array(~ended)), table.filter(pa.array(ended)).combine_chunks()
         return goes_on if goes_on.num_rows else None, rest if rest.num_rows else None
+
+
+def with_carried(state: pa.Table | None, carried: pa.Table) -> pa.Table:
+    """An operator's state and that of the lanes for which it had finished. In one piece: they may differ in their
+    dictionaries, of which a file takes one for a column."""
+    return carried if state is None else pa.concat_tables([carried, state]).combine_chunks()
 
 
 def divide(operator: str, lanes: range, ended: Iterable[EndedLanes]) -> Division:

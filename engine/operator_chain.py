@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from .elements import FINAL_ROUND, Batch
-from .ended_operator import ended_lanes
+from .ended_operator import ended_lanes, with_carried
 from .errors import PenstockError
 from .identity import CheckpointId, Committable, EndedLanes
 from .operator_instance import OperatorInstance, blame
@@ -184,9 +184,8 @@ class OperatorChain:
         for operator in self.operators:
             with blame(operator):
                 table = operator.running.snapshot()
-            parts = [each for each in (operator.carried, table) if each is not None]
-            if parts:
-                tables[operator.id] = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+            if table is not None:
+                tables[operator.id] = table
         return tables
 
     def ended(self, finished: bool) -> tuple[EndedLanes, ...]:
@@ -214,7 +213,8 @@ class OperatorChain:
         return found
 
     def settle(self, checkpoint: CheckpointId, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
-        """The state as of the checkpoint, with what the sinks know now that everything is written."""
+        """The state as of the checkpoint, with what the sinks know now that everything is written, and that of
+        the lanes for which operators had finished before."""
         settled = dict(tables)
         for operator, sink in self._sinks:
             if isinstance(sink, SettlingSink):
@@ -222,6 +222,9 @@ class OperatorChain:
                     state = sink.settle(checkpoint, tables.get(operator.id))
                 if state is not None:
                     settled[operator.id] = state
+        for operator in self.operators:
+            if operator.carried is not None:
+                settled[operator.id] = with_carried(settled.get(operator.id), operator.carried)
         return settled
 
     def close(self) -> list[PenstockError]:

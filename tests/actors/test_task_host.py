@@ -30,7 +30,16 @@ from penstock.coordinator.events import (
 from penstock.engine.edges import ChannelId, Frame
 from penstock.engine.elements import Barrier, Batch, EndOfData, EndOfRound, Tag
 from penstock.engine.flow import Flow
-from penstock.engine.identity import Attempt, BarrierKind, CheckpointId, CommitPermit, Committable, StateHandle, TaskId
+from penstock.engine.identity import (
+    Attempt,
+    BarrierKind,
+    CheckpointId,
+    CommitPermit,
+    Committable,
+    EndedLanes,
+    StateHandle,
+    TaskId,
+)
 from penstock.engine.pipelines import plan_job
 from support.ray_jobs import expected, gather_flow
 
@@ -174,6 +183,23 @@ def test_snapshot_is_acknowledged_once_it_is_on_storage(host: TaskHost, recorder
     assert acked.state
     assert all((tmp_path / "state" / handle.location).exists() for handle in acked.state)
     assert [committable.rows for committable in acked.committables] == [9]
+
+
+def test_task_that_is_deployed_as_finished_says_so_and_writes_nothing(
+    host: TaskHost, recorder: Recorder, tmp_path: Path
+) -> None:
+    """Its state is carried on by the coordinator, so it need not be read either."""
+    made = deployment(FIRST, (StateHandle("parquet-sink-1", "gather/state/none.arrow", 1, 1),))
+    host.post(replace(made, command=replace(made.command, finished=True)))
+    recorder.next_of(TaskDeployed)
+    host.post(Ordered(StartTask(SINK, FIRST)))
+    end_data(host, FIRST)
+    for source in range(2):
+        host.post(frame(source, FIRST, 2, Barrier(CHECKPOINT, BarrierKind.CHECKPOINT, 0.0)))
+    acked = recorder.next_of(TaskAcked)
+    assert (acked.finished_on_restore, acked.data_ended, acked.state) == (True, True, ())
+    assert acked.ended == (EndedLanes("parquet-sink-1", 0, 4),)
+    assert not (tmp_path / "state").exists()
 
 
 def test_storage_that_fails_declines_the_checkpoint_and_the_task_goes_on(

@@ -27,12 +27,23 @@ from penstock.coordinator.events import (
     UnpinRequested,
 )
 from penstock.coordinator.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
-from penstock.coordinator.manifest import FORMAT, Claim, Ended, Manifest, Pinned, Unpinned, decode, encode
+from penstock.coordinator.manifest import (
+    FORMAT,
+    Claim,
+    Ended,
+    Manifest,
+    Pinned,
+    TaskState,
+    Unpinned,
+    decode,
+    encode,
+)
 from penstock.coordinator.records import FormatError
+from penstock.coordinator.restoring import StoredState, finished_vertices
 from penstock.coordinator.retention import RetentionPolicy
 from penstock.coordinator.settings import Settings
 from penstock.engine.checksums import sealed, unsealed
-from penstock.engine.identity import CheckpointId, TaskId
+from penstock.engine.identity import CheckpointId, EndedLanes, TaskId
 from support.coordinator_driver import (
     A1,
     FIRST,
@@ -118,16 +129,17 @@ def test_vertex_that_had_finished_is_deployed_as_finished_and_keeps_its_files_if
         driver.tell(DataEnded(source, A1, 0.1))
     driver.pass_time(1.0)
     for source in (LEFT, RIGHT):
-        ack(driver, source, FIRST, data_ended=True)
+        ack(driver, source, FIRST, data_ended=True, ended=(ends("reader", source.subtask, source.subtask + 1),))
     driver.stored(ack(driver, LAST, FIRST)[-1])  # type: ignore[arg-type]
     for source in (LEFT, RIGHT):
         driver.tell(TaskFinished(source, A1, 1.5))
     driver.pass_time(2.0)
     driver.stored(ack(driver, LAST, SECOND)[-1])  # type: ignore[arg-type]
-    before = {state.task: state.state for state in stored(driver).tasks if state.task.vertex == "source"}
+    before = {s.task: (s.state, s.ended) for s in stored(driver).tasks if s.task.vertex == "source"}
     driver.tell(TaskLost(LAST, A1, "killed", 2.5))
     orders = [order for order in driver.pass_time(3.0) if isinstance(order, DeployTask)]
     assert {order.task: order.finished for order in orders} == {LEFT: True, RIGHT: True, LAST: False}
+    assert {order.task: len(order.ended) for order in orders} == {LEFT: 1, RIGHT: 1, LAST: 0}
     driver.run(number=2)
     driver.pass_time(5.0)
     third, attempt = CheckpointId(1, 3), orders[0].attempt
@@ -137,9 +149,58 @@ def test_vertex_that_had_finished_is_deployed_as_finished_and_keeps_its_files_if
         event = TaskAcked(task, attempt, third, state, (), over, 5.0, finished_on_restore=over)
         orders = driver.tell(event)  # type: ignore[assignment]
     driver.stored(orders[-1])
-    after = {state.task: state.state for state in stored(driver).tasks if state.task.vertex == "source"}
+    after = {s.task: (s.state, s.ended) for s in stored(driver).tasks if s.task.vertex == "source"}
     assert after == before
+    assert finished_vertices(stored(driver), GRAPH) == {"source"}, "though they have not finished again by then"
     assert {e.operator: e.finished for e in stored(driver).operators}["reader"] == "fully finished"
+
+
+# --- operators that have finished -------------------------------------------------------------------------------------
+
+
+def ends(operator: str, start: int, stop: int) -> EndedLanes:
+    return EndedLanes(operator, start, stop)
+
+
+def checkpoint_with(tasks: dict[TaskId, tuple[EndedLanes, ...]], root: str = "") -> Manifest:
+    states = tuple(TaskState(task=task, ended=ended) for task, ended in tasks.items())
+    parallelism = {vertex: sum(task.vertex == vertex for task in tasks) for vertex in {each.vertex for each in tasks}}
+    made = Manifest(number=1, checkpoint=FIRST, fingerprint="f", parallelism=parallelism, tasks=states, root=root)
+    read = decode(encode(made))
+    assert isinstance(read, Manifest)
+    return read
+
+
+def wide(parallelism: int) -> ExecutionGraph:
+    return ExecutionGraph((Vertex("v", parallelism, ("read", "end")),), lanes=6)
+
+
+def test_at_the_same_parallelism_each_task_is_told_what_had_finished_in_it() -> None:
+    stored = StoredState(checkpoint_with({TaskId("v", 0): (ends("end", 0, 3),), TaskId("v", 1): ()}), wide(2))
+    assert [stored.ended(TaskId("v", n)) for n in range(2)] == [(ends("end", 0, 3),), ()]
+
+
+def test_at_another_parallelism_a_task_is_told_what_had_finished_for_lanes_that_are_its_own_now() -> None:
+    ended = {TaskId("v", 0): (ends("end", 0, 2),), TaskId("v", 1): (), TaskId("v", 2): (ends("end", 4, 6),)}
+    stored = StoredState(checkpoint_with(ended), wide(2))
+    assert [stored.ended(TaskId("v", n)) for n in range(2)] == [(ends("end", 0, 2),), (ends("end", 4, 6),)]
+    assert StoredState(checkpoint_with(ended), wide(1)).ended(TaskId("v", 0)) == (ends("end", 0, 2), ends("end", 4, 6))
+
+
+def test_from_a_snapshot_they_are_found_by_operator_whatever_its_stage_was_called() -> None:
+    stored = StoredState(
+        checkpoint_with({TaskId("before", 0): (ends("end", 0, 6), ends("gone", 0, 6))}, "there"), wide(1)
+    )
+    assert stored.ended(TaskId("v", 0)) == (ends("end", 0, 6),)
+
+
+def test_feed_that_has_finished_is_deployed_as_usual() -> None:
+    """Whether its ranks have read everything only itself can say."""
+    state = TaskState(task=TaskId("v", 0), finished=True)
+    manifest = replace(checkpoint_with({TaskId("v", 0): ()}), tasks=(state,))
+    for paced in (False, True):
+        graph = ExecutionGraph((Vertex("v", 1, ("feed",), paced=paced),), lanes=6)
+        assert finished_vertices(manifest, graph) == (frozenset() if paced else {"v"})
 
 
 def test_checkpoint_that_would_split_union_state_is_given_up_quietly() -> None:

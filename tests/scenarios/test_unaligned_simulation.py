@@ -12,7 +12,8 @@ from penstock.engine.checkpointing import Checkpointing, _Open
 from penstock.engine.edges import InputChannel
 from penstock.engine.elements import Batch
 from penstock.engine.task_parts import _Builder
-from support.engine_simulation_arrival import ARRIVAL, check, expected_rows, simulate, varied
+from support.engine_simulation_arrival import ARRIVAL, SHAPES, check, expected_rows, simulate, varied
+from support.trailer_flows import TRAILERS
 
 SEEDS = 110
 PER_TEST = 22
@@ -22,6 +23,12 @@ PER_TEST = 22
 def test_committed_rows_equal_those_of_a_run_without_failures(first: int) -> None:
     for seed in range(first, first + PER_TEST):
         simulate(seed)
+
+
+@pytest.mark.parametrize("shape", [SHAPES.index(shape) for shape in TRAILERS])
+def test_what_operators_emit_at_their_end_comes_once(shape: int) -> None:
+    for seed in range(PER_TEST):
+        simulate(seed, shape=shape)
 
 
 def test_everything_that_matters_happens() -> None:
