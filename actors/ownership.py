@@ -254,12 +254,12 @@ def _compare(
             f"the output folder {output.folder} holds {len(foreign)} files that are not this job's, like {foreign[0]}",
             'move them away; several writers need mode="append"',
         )
-    files = {str(file["final"]): int(file["bytes"]) for each in prepared for file in each.payload["files"]}
     there = {part.name for part in parts}
     found = totals_of(part for part in parts if retired is None or part.checkpoint > retired.up_to)
-    for name, size in files.items():
-        if name not in there and not (retired is not None and retired.covers(name)):
-            found = found.add(name, size)
+    for file in (file for each in prepared for file in each.payload["files"]):
+        gone = retired is not None and retired.covers(file["final"])
+        if file["final"] not in there and not gone and output.has(file["staged"]):
+            found = found.add(file["final"], int(file["bytes"]))
     if retired is not None:
         expected -= retired.totals
     if found != expected:

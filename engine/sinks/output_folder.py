@@ -189,6 +189,10 @@ class OutputFolder:
                 foreign.append(name)
         return mine, foreign
 
+    def has(self, name: str) -> bool:
+        """Whether there is a file of this name, relative to the folder."""
+        return bool(self._info(f"{self.folder}/{name}").type == fs.FileType.File)
+
     def refuse_former_marker(self) -> None:
         """Raise ConfigurationError if a version before UUIDs has written here."""
         path = f"{self.folder}/{FORMER_MARKER}"

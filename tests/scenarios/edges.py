@@ -1,0 +1,68 @@
+"""Let seeded disasters happen at the edges of jobs: ``python tests/scenarios/edges.py --seeds 150``.
+
+Prints one line per seed and a table by kind; ``--write FILE`` puts the table between the marks of a document.
+``--first N --seeds 1`` runs a seed again. The jobs run in this process, without Ray.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+TESTS = Path(__file__).parent.parent
+BEGIN, END = "<!-- edges: begin -->", "<!-- edges: end -->"
+
+
+def main() -> int:
+    """Exit code 1 if a run that ended well has not left exactly its rows, or an error was not one of ours."""
+    sys.path.insert(0, str(TESTS))
+    from support.edge_disasters import kind_of, undergo
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=150)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--write", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    wrong = 0
+    for seed in range(options.first, options.first + options.seeds):
+        count = counts[kind_of(seed)]
+        count[0] += 1
+        with tempfile.TemporaryDirectory(prefix="penstock-edges-") as folder:
+            try:
+                world = undergo(seed, Path(folder) / "world")
+                problem, said = world.judge(), "; ".join(world.said)
+            except Exception as error:
+                problem, said = f"{type(error).__name__}: {error}", ""
+        count[1] += "finished" in said
+        count[2] += any(word in said for word in ("Error:", "taken over"))
+        wrong += bool(problem)
+        print(f"{seed:>5} {kind_of(seed):<24} {'WRONG ' + problem if problem else 'ok'}  ({said})", flush=True)
+    text = table(counts, wrong)
+    print(text)
+    if options.write is not None:
+        marks = f"{re.escape(BEGIN)}.*?{re.escape(END)}"
+        whole = options.write.read_text(encoding="utf-8")
+        new = re.sub(marks, lambda _: f"{BEGIN}\n{text}\n{END}", whole, flags=re.DOTALL)
+        options.write.write_text(new, encoding="utf-8")
+    return 1 if wrong else 0
+
+
+def table(counts: dict[str, list[int]], wrong: int) -> str:
+    """The outcomes by kind, as Markdown."""
+    total = sum(count[0] for count in counts.values())
+    lines = [
+        f"{total - wrong} of {total}: no row lost or repeated without an error.",
+        "",
+        "| disaster | runs | some run finished, rows exact | some run was refused |",
+        "|---|---|---|---|",
+    ]
+    return "\n".join(lines + [f"| {kind} | {' | '.join(map(str, count))} |" for kind, count in counts.items()])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
