@@ -21,7 +21,7 @@ from pyarrow import ipc
 
 from ..coordinator.store import Store
 from ..engine.checksums import digest
-from ..engine.errors import StorageError
+from ..engine.errors import DamagedFileError, StorageError
 from ..engine.sources.files import resolve, safe_name, storage_error
 from ..engine.sources.listing import InputFile
 
@@ -123,8 +123,8 @@ def read_record(location: str, expected: str) -> bytes:
     return data
 
 
-def _damaged(place: str, why: str) -> StorageError:
-    return StorageError(
+def _damaged(place: str, why: str) -> DamagedFileError:
+    return DamagedFileError(
         f"what was recorded of the job's inputs in {place} cannot be read: {why}",
         "restore the checkpoint folder from a copy, or start over with an empty one and new outputs",
     )

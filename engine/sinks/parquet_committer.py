@@ -3,7 +3,8 @@
 Rules:
 
 1. A file appears whole or not at all: by a rename where the file system has an atomic one (local, HDFS), by a copy
-   on object stores, where an object is visible only when it is complete. It is committed once the folder is synced.
+   on object stores, where an object is visible only when it is complete. It is committed once the folder is synced;
+   what was staged is removed then, and not before.
 2. A data file that is there already was committed before if its content has the digest that the committable states.
    Anything else there is an error, and stays: locally a file appears by a link, which fails if the name is taken.
 3. Before each commit the folder must still be ours (``CommitPermit.by``), and an exclusive one must hold no file of
@@ -53,6 +54,8 @@ class ParquetCommitter:
                 self._publish(self._inside(file["staged"]), self._inside(file["final"]), file)
             if files:
                 sync_folder(self._filesystem, self._folder)
+            for file in files:
+                remove(self._filesystem, self._inside(file["staged"]))
         except OSError as error:
             raise storage_error("commit files in", self._folder, error) from error
 
@@ -94,7 +97,6 @@ class ParquetCommitter:
                     f"{final} is there, but is not the file that {staged} should become",
                     "keep other programs out of the output folder: move that file away and start the job again",
                 )
-        remove(self._filesystem, staged)
 
     @property
     def _copies(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import msgspec
@@ -17,10 +18,11 @@ from penstock.actors.spark.source import _refusal
 from penstock.actors.spark.stage import StagedPartition, StagedSource, find_stage, stage_with
 from penstock.actors.spark.writing import make_writer
 from penstock.coordinator.records import encode_record
-from penstock.engine.errors import ConfigurationError, StorageError
+from penstock.engine.errors import ConfigurationError, DamagedFileError, StorageError
 from penstock.engine.flow import Flow
 from penstock.engine.handoff import Destination
 from penstock.jobs.local_run import run_local
+from support.damage import flipped
 
 TABLE = pa.table({"n": range(10), "s": [None, *"bcdefghij"]})
 
@@ -45,6 +47,27 @@ def test_stage_is_found_again_by_what_the_log_says_of_it(tmp_path: Path) -> None
     assert pa.Table.from_batches(found.splits()[0].open(5), found.schema).equals(TABLE.slice(5, 2))
     assert find_stage(str(tmp_path), "job", "rows", "rows: 2 splits, 10 rows staged:of-other-data") is None
     assert find_stage(str(tmp_path), "job", "others", staged.fingerprint) is None
+
+
+def test_bit_that_turned_in_a_staged_partition_is_an_error_that_names_it(tmp_path: Path) -> None:
+    staged = stage_with(write, TABLE.schema, str(tmp_path), "job", "rows")
+    first, second = staged.splits()
+    path = Path(staged.place) / staged.manifest.partitions[0].file
+    data = path.read_bytes()
+    for bit in range(0, 8 * len(data), 101):
+        path.write_bytes(flipped(data, bit))
+        with pytest.raises(DamagedFileError, match=f"the staged partition {path} is damaged"):
+            list(first.narrowed(TABLE.schema.names[:1]).open(0))
+    assert pa.Table.from_batches(second.open(0)).num_rows == 3
+
+
+def test_worker_without_the_package_s_digest_takes_one_that_python_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    staged = stage_with(write, TABLE.schema, str(tmp_path), "job", "rows")
+    assert all(each.digest.startswith("blake2b:") for each in staged.manifest.partitions)
+    assert sum(batch.num_rows for split in staged.splits() for batch in split.open(0)) == TABLE.num_rows
 
 
 def test_fingerprint_is_of_the_rows_and_not_of_the_batches_they_came_in(tmp_path: Path) -> None:
@@ -121,7 +144,7 @@ def test_restore_over_other_data_is_refused(tmp_path: Path) -> None:
     with run_local(flow_over(Staging(), tmp_path / "out", rate=5.0), checkpoints=tmp_path / "state") as job:
         saved = job.stop(timeout=60)
     other = Staging(TABLE.set_column(0, "n", pc.add(TABLE["n"], 1)))
-    with pytest.raises(ConfigurationError, match="of another flow, or of other data"):
+    with pytest.raises(ConfigurationError, match="are not those that the job has begun with"):
         run_local(flow_over(other, tmp_path / "out"), checkpoints=tmp_path / "next", from_snapshot=saved.path)
     same = flow_over(Staging(), tmp_path / "out")
     with run_local(same, checkpoints=tmp_path / "again", from_snapshot=saved.path) as job:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from penstock.actors.digest_files import DigestFiles
 from penstock.actors.feed.models import ModelBook, ModelRecord
 from penstock.actors.feed.notices import FeedNotices, Over
+from penstock.actors.input_records import RecordedInputs, inputs_key, read_inputs, store_inputs
 from penstock.actors.savepoints import FILE, SavepointFiles, prepared_for_savepoints, read_savepoint
 from penstock.actors.snapshots import SnapshotFiles
 from penstock.actors.spark.stage import StagedPartition, find_stage, stage_with
@@ -35,6 +36,7 @@ from penstock.engine.checksums import digest
 from penstock.engine.errors import DamagedFileError, PenstockError
 from penstock.engine.identity import Attempt, CheckpointId, Committable, Holds, StateHandle, TaskId
 from penstock.engine.sources.fed import IPC, FileSplit
+from penstock.engine.sources.listing import InputFile
 from support.damage import flipped
 from support.forgetful_disk import ForgetfulDisk
 
@@ -185,6 +187,12 @@ def stage_manifest(folder: Path) -> Stored:
     return Stored(path, path.name, lambda: find_stage(str(folder), JOB, "rows", staged.fingerprint))
 
 
+def inputs(folder: Path) -> Stored:
+    recorded = RecordedInputs({"rows": (InputFile("a.parquet", 9, 1, "c"),)}, {"others": "print"})
+    key = inputs_key(JOB, store_inputs(FileStore(folder), JOB, recorded))
+    return Stored(folder / key, key, lambda: read_inputs(str(folder / key), Path(key).stem))
+
+
 AT = SetPosition(number=0)
 KINDS: dict[str, Callable[[Path], Stored]] = {
     "state": state_file,
@@ -207,6 +215,7 @@ KINDS: dict[str, Callable[[Path], Stored]] = {
     "end's notice": notice_of_an_end,
     "digests of a feed": digests_of_a_feed,
     "stage": stage_manifest,
+    "inputs": inputs,
 }
 
 
