@@ -42,6 +42,8 @@ WANTED_AT_ONCE = 1024
 PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 """Seconds between two tries to reach the feed."""
+WARN_SECONDS = 60.0
+"""After so long without reaching it, and then as often, a line of the log says so."""
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +69,8 @@ class Intake:
         self._leaving = self._closed = False
         #: the user has waited too long for the world, and does not wait now (rule 5); and whether that was said
         self._away = self._said_so = False
+        #: since when the feed cannot be reached, or when that was last told
+        self._cut_off: float | None = None
         #: the rank may go
         self.settled = False
         #: models that are to be bound, by name; and what went wrong with others
@@ -222,14 +226,22 @@ class Intake:
             with self._changed:
                 self._note_parting(ask)
             self._say(str(error))
-            if pause < LONGEST_PAUSE <= 2 * pause:  # once, if it lasts
-                _log.warning("%s of feed %r waits for %s", self._who, self._name, error)
+            self._warn(error)
             self._wait(pause)
             return min(2 * pause, LONGEST_PAUSE)
+        self._cut_off = None
         with self._changed:
             self._note(reply)
             self._note_parting(ask)
         return PAUSE
+
+    def _warn(self, error: BrokenFeedLinkError) -> None:
+        """Who waits for ever should know for what."""
+        now = time.monotonic()
+        self._cut_off = now if self._cut_off is None else self._cut_off
+        if now - self._cut_off >= WARN_SECONDS:
+            self._cut_off = now
+            _log.warning("%s of feed %r has waited %g s for %s", self._who, self._name, WARN_SECONDS, error)
 
     def _note_parting(self, ask: Ask) -> None:
         """Having said, or tried to say, that it goes the rank may come back under another session alone."""

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.actors.feed import intake, stream_link
 from penstock.actors.feed import server as server_module
-from penstock.actors.feed import stream_link
 from penstock.actors.feed.hosting import feed_handle
 from penstock.actors.feed.notices import FeedNotices, how_it_ended, run_of, shut_down
 from penstock.actors.feed.reader import FeedHandle
@@ -284,10 +284,11 @@ def test_rows_that_are_always_damaged_are_an_error_and_no_endless_loop(
 
 
 def test_rank_learns_that_a_process_which_says_nothing_is_stopped_or_was_replaced_or_its_job_is_over(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(stream_link, "SILENCE_SECONDS", 0.1)
     monkeypatch.setattr(stream_link, "LOST_SECONDS", 0.5)
+    monkeypatch.setattr(intake, "WARN_SECONDS", 0.5)
     silent, kept = Listener(host._secret.token, "silent", "127.0.0.1", certificate=host._secret.certificate), []
     silent.open(lambda caller, connection: kept.append(connection))
     host.notices.serve("feed", silent.endpoint)
@@ -296,6 +297,7 @@ def test_rank_learns_that_a_process_which_says_nothing_is_stopped_or_was_replace
     with pytest.raises(TimeoutError, match=r"it waits for its process, .* said nothing for \d s and may be stopped"):
         take(reader, 1)
     assert len(kept) > 1, "it has tried again"
+    assert "rank 0 of 1 of feed 'feed' has waited 0.5 s for its process, which cannot be reached: it has" in caplog.text
     host.notices.serve("feed", host.server._listener.endpoint)
     reader.timeout = 60
     assert numbers(take(reader, 1)) == [list(range(10))]
