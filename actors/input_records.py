@@ -21,9 +21,10 @@ from pyarrow import ipc
 
 from ..coordinator.store import Store
 from ..engine.checksums import digest
-from ..engine.errors import DamagedFileError, StorageError
+from ..engine.errors import StorageError
 from ..engine.sources.files import resolve, safe_name, storage_error
 from ..engine.sources.listing import InputFile
+from .storage.damage import GO_ON, check_bytes, unreadable
 
 FORMAT = 1
 _HEADER = b"penstock.inputs"
@@ -84,7 +85,7 @@ def decode_inputs(data: bytes, place: str) -> RecordedInputs:
         table = ipc.open_file(data).read_all()
         header = msgspec.json.decode((table.schema.metadata or {})[_HEADER], type=_Header)
     except (pa.ArrowInvalid, KeyError, msgspec.MsgspecError) as error:
-        raise _damaged(place, str(error)) from error
+        raise unreadable(place, error, GO_ON) from error
     if header.format != FORMAT:
         message = f"{place} has format {header.format}, and this version knows {FORMAT}"
         raise StorageError(message, "use the version of Penstock that wrote it")
@@ -118,13 +119,5 @@ def read_record(location: str, expected: str) -> bytes:
             data: bytes = stream.read()
     except OSError as error:
         raise storage_error("read what was recorded of the inputs in", location, error) from error
-    if digest(data) != expected:
-        raise _damaged(location, "its digest is another one")
+    check_bytes(location, data, len(data), expected, GO_ON)
     return data
-
-
-def _damaged(place: str, why: str) -> DamagedFileError:
-    return DamagedFileError(
-        f"what was recorded of the job's inputs in {place} cannot be read: {why}",
-        "restore the checkpoint folder from a copy, or start over with an empty one and new outputs",
-    )

@@ -248,7 +248,9 @@ class SplitSetsFace(ABC):
     def _ref(self, id: str, schema: pa.Schema, given: NewSplit) -> SplitRef:
         if isinstance(given, str | PathLike):
             file = file_split(id, fspath(given), schema)
-            return SplitRef(id=f"{id} ({file.path})", rows=file.rows, path=file.path, format=file.format)
+            return SplitRef(
+                id=f"{id} ({file.path})", rows=file.rows, path=file.path, format=file.format, listing=file.listing
+            )
         if not isinstance(given, pa.Table | pa.RecordBatch):
             raise FlowError(f"a split is a {type(given).__name__}", "give a table, a record batch or a file's path")
         check_schema("the split", given.schema, schema)

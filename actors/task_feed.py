@@ -86,7 +86,7 @@ class TaskFeed:
     def _split(self, ref: SplitRef, schema: pa.Schema) -> Split:
         if ref.path:
             path = ref.path if "://" in ref.path else os.path.join(self._folder, ref.path)
-            return FileSplit(ref.id, path, ref.format, schema, ref.rows, ref.digest)
+            return FileSplit(ref.id, path, ref.format, schema, ref.rows, ref.digest, ref.listing)
         return InlineSplit(ref.id, ref.data, ref.rows)
 
     def trigger(self, task: Task, command: TriggerCheckpoint) -> None:

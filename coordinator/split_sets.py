@@ -34,7 +34,8 @@ class SetPosition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 class SplitRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One split. Its rows are in ``data`` (an Arrow IPC stream), or in the file at ``path``: absolute, or relative to
-    the checkpoint folder. ``rows``: None if unknown. ``digest``: of the file's bytes; empty if it is the caller's."""
+    the checkpoint folder. ``rows``: None if unknown. ``digest``: of the file's bytes; empty if it is the caller's, of
+    which ``listing`` is kept: a digest of names, sizes and contents."""
 
     id: str
     rows: int | None = None
@@ -42,6 +43,7 @@ class SplitRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     format: str = ""
     data: bytes = b""
     digest: str = ""
+    listing: str = ""
 
 
 class SetAdded(msgspec.Struct, frozen=True, tag="set", kw_only=True, forbid_unknown_fields=True):

@@ -11,7 +11,8 @@ import pytest
 
 import penstock as ps
 from penstock.coordinator.events import TaskLost
-from penstock.engine.errors import ConfigurationError, FlowError
+from penstock.engine.errors import ConfigurationError, DataError, FlowError
+from penstock.engine.sources.fed import file_split
 from support.split_jobs import (
     LEFT,
     SHAPES,
@@ -159,6 +160,28 @@ def test_several_callers_feed_one_job(tmp_path):
         assert job.request_barrier().wait(PATIENCE).sets == 40
         assert len(written(tmp_path / "kept")) == 40
         assert job.why()[0] == "all windows are complete: 1; waiting for split sets (add_splits)"
+
+
+@pytest.mark.parametrize("name", ["one.parquet", "one.arrow"])
+def test_file_that_changes_after_it_was_added_is_refused(tmp_path, name):
+    """With the same number of rows, and the same size."""
+
+    def write(first):
+        table = pa.table({"n": pa.array([first, first + 1], pa.int64())})
+        if name.endswith("parquet"):
+            pq.write_table(table, tmp_path / name, use_dictionary=False, compression="none", write_statistics=False)
+        else:
+            with pa.ipc.new_file(tmp_path / name, table.schema) as writer:
+                writer.write_table(table)
+
+    write(1)
+    split = file_split("rows/0", str(tmp_path / name), pa.schema([("n", pa.int64())]))
+    assert [batch["n"].to_pylist() for batch in split.open(0)] == [[1, 2]]
+    (tmp_path / name).touch()
+    assert [batch["n"].to_pylist() for batch in split.open(0)] == [[1, 2]]
+    write(5)
+    with pytest.raises(DataError, match=f"{name} is another one than when it was added as split rows/0"):
+        split.open(0)
 
 
 def test_files_and_large_tables_are_splits(tmp_path):

@@ -68,7 +68,7 @@ class CsvSplit:
                     opened, csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES), _parse(self.delimiter), convert
                 )
         except DataError as error:
-            remedy = "repair the file, or give the column a type that holds all its values: types={'column': type}"
+            remedy = "give the column a type that holds all its values: types={'column': type}; or repair the file"
             raise DataError(error.message, remedy) from error
 
 

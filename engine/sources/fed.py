@@ -5,7 +5,8 @@ Rules:
 1. A split is a table, or one file (Parquet, Arrow IPC), which is read as a whole. It carries the source's columns.
 2. Rows that the caller gave as a table may stand in a file of ours, whose digest is compared before it is read.
 3. A file is looked at when it is added, by whoever adds it, so that a wrong one is refused there; it is then read by
-   the task, and must not change meanwhile.
+   the task, and must not change meanwhile: names, sizes and, as far as they are digested (``files``), contents are
+   compared then.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from typing import ClassVar
 import pyarrow as pa
 
 from ..checksums import digest_of
-from ..errors import ConfigurationError, DamagedFileError, FlowError, StorageError
+from ..errors import ConfigurationError, DamagedFileError, DataError, FlowError, StorageError
 from ..shown import hides_credentials
-from .files import absolute, from_row, resolve, storage_error
+from .files import absolute, from_row, list_files, resolve, storage_error, with_content
 from .ipc import IpcSource
+from .listing import NEW_FILES
 from .parquet import ParquetSource
 
 PARQUET, IPC = "parquet", "ipc"
@@ -88,11 +90,15 @@ class FileSplit:
     rows: int | None
     digest: str = ""
     """Of its bytes; empty: it is the caller's file."""
+    listing: str = ""
+    """What the caller's file was when it was added (``listing_of``); empty: unknown."""
     blocking: ClassVar[bool] = True
 
     def open(self, start: int) -> Iterator[pa.RecordBatch]:
         if self.digest:
             self._compare()
+        if self.listing and self.listing != listing_of(self.path):
+            raise DataError(f"{self.path} is another one than when it was added as split {self.id}", NEW_FILES)
         splits = _source_of(self.format, self.path, self.schema.names).splits()
         return from_row((self._typed(records) for split in splits for records in split.open(0)), start)
 
@@ -134,7 +140,14 @@ def file_split(id: str, path: str, schema: pa.Schema) -> FileSplit:
     check_schema(path, source.schema, schema)
     counts = [split.rows for split in source.splits()]
     rows = None if None in counts else sum(count or 0 for count in counts)
-    return FileSplit(id, where, format, schema, rows)
+    return FileSplit(id, where, format, schema, rows, listing=listing_of(where))
+
+
+def listing_of(path: str) -> str:
+    """A digest of the files that the path names: their names, sizes, and what is known cheaply of their content; where
+    nothing is, their times."""
+    found = [(file.id, file.size, file.content or file.modified) for file in with_content(list_files((path,)))]
+    return digest_of([repr(found).encode()])
 
 
 def check_schema(what: str, found: pa.Schema, wanted: pa.Schema) -> None:

@@ -30,7 +30,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from ..checksums import digest
+from ..checksums import digest, digest_of
 from ..errors import ConfigurationError, DataError, FlowError, StorageError
 from .listing import NEW_FILES, Content, InputFile, reason_against
 
@@ -205,7 +205,7 @@ def content_of(file: DataFile, kind: Content) -> str:
     """A digest of the file's bytes: of all of them, or of its first and last ones. OSError passes through."""
     with file.filesystem.open_input_file(file.path) as opened:
         if kind is Content.WHOLE:
-            return kind.told(digest(*iter(lambda: opened.read(_READ_BYTES), b"")))
+            return kind.told(digest_of(iter(lambda: opened.read(_READ_BYTES), b"")))
         begin = opened.read(END_BYTES)
         opened.seek(max(0, opened.size() - END_BYTES))
         return kind.told(digest(begin, opened.read(END_BYTES)))

@@ -92,7 +92,7 @@ class MemorySource:
         return f"{self.name}: {len(self.tables)} tables with {', '.join(self.schema.names)}"
 
 
-def _rows_of(table: pa.Table, whole: bool) -> Iterator[bytes | memoryview]:
+def _rows_of(table: pa.Table, whole: bool) -> Iterator[bytes]:
     """The number of rows and their hashes; the same for equal rows, however they lie in memory."""
     yield table.num_rows.to_bytes(8, "little")
     few = whole or table.num_rows <= 2 * END_ROWS
@@ -100,4 +100,4 @@ def _rows_of(table: pa.Table, whole: bool) -> Iterator[bytes | memoryview]:
     for part in parts:
         columns = [column for column in part.combine_chunks().columns if can_hash(column.type)]
         if columns and part.num_rows:
-            yield memoryview(hashes([column.combine_chunks() for column in columns]))
+            yield hashes([column.combine_chunks() for column in columns]).tobytes()

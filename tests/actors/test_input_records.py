@@ -47,7 +47,7 @@ def test_damaged_record_is_named(tmp_path: Path, at: int) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
-    with pytest.raises(StorageError, match=f"{path} cannot be read: its digest is another one"):
+    with pytest.raises(StorageError, match=f"{path} cannot be read: its bytes are not those that were written"):
         read_inputs(str(path), name)
 
 

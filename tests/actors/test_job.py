@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import ray
+from pyarrow import csv
 
 from penstock.actors.launch import run
 from penstock.actors.messages import Identity
@@ -136,6 +138,32 @@ def test_job_that_was_shut_down_goes_on_from_its_last_checkpoint(jobs: Any, tmp_
     assert status.restored_from is not None
     assert status.restored_from >= taken
     assert_exactly_once(tmp_path / "out")
+
+
+def test_job_goes_on_over_the_files_that_it_began_with_or_not_at_all(jobs: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+
+    def write(name: str, rows: range) -> None:
+        csv.write_csv(pa.table({"n": pa.array(rows)}), folder / name)
+
+    def flow(rate: float = 0.0) -> Flow:
+        made = Flow("files", lanes=4)
+        made.read_csv(folder, rate=rate, name="rows").write_parquet(tmp_path / "out")
+        return made
+
+    for number in range(24):
+        write(f"{number:02d}.csv", range(number * 100, number * 100 + 100))
+    first = jobs(flow(rate=800.0))
+    first.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
+    first.shutdown()
+    write("23.csv", range(50))
+    with pytest.raises(ConfigurationError, match=r"23\.csv had \d+ bytes"):
+        jobs(flow())
+    write("23.csv", range(2300, 2400))
+    write("00-new.csv", range(9000, 9100))
+    assert jobs(flow()).wait(PATIENCE).audit().ignored == ("rows: 00-new.csv",)
+    assert written(tmp_path / "out")["n"].to_pylist() == list(range(2400))
 
 
 def test_second_job_of_the_same_name_is_refused_and_the_first_goes_on(jobs: Any, tmp_path: Path) -> None:

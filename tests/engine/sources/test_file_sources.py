@@ -36,11 +36,10 @@ def write(form: Form, path: Path, table: pa.Table) -> Path:
     return path
 
 
-def damage(path: Path) -> None:
-    """Break the first page, as a disk does: the time of change stays."""
-    times, data = path.stat(), bytearray(path.read_bytes())
-    data[4:2000] = bytes(1996)
-    path.write_bytes(data)
+def damage(path: Path, data: bytes = b"") -> None:
+    """Put other bytes there (by default without the first page) as a disk does: the time of change stays."""
+    times, whole = path.stat(), path.read_bytes()
+    path.write_bytes(data or whole[:4] + bytes(1996) + whole[2000:])
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
@@ -185,10 +184,7 @@ def test_page_that_does_not_fit_its_checksum_is_an_error_that_names_the_column(
     chunk = parquet.read_metadata(path).row_group(1).column(1)
     splits = ParquetSource(path, filter=filter).splits()
     # a bit of a value: without the checksum it is another valid number
-    written = path.stat()
-    data = flipped(path.read_bytes(), 8 * (chunk.data_page_offset + chunk.total_compressed_size - 8))
-    path.write_bytes(data)
-    os.utime(path, ns=(written.st_atime_ns, written.st_mtime_ns))  # a disk that loses a bit does not say so
+    damage(path, flipped(path.read_bytes(), 8 * (chunk.data_page_offset + chunk.total_compressed_size - 8)))
     assert [batch.num_rows for split in (splits[0], splits[2]) for batch in split.open(0)] == [1000, 1000]
     with pytest.raises(DataError, match=f"{path} is damaged: a page in column 'y' of row group 1 does not fit"):
         list(splits[1].open(0))
