@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from ..dictionaries import PlainNulls
 from ..elements import Batch, Tag
 from ..errors import DataError, UserCodeError
 from ..expressions import single_array
@@ -84,6 +85,7 @@ class RunningMapBatches(Stateless):
         self._close = close
         self._name = name
         self._schema = schema
+        self._plain = PlainNulls(schema)
         #: then a record batch of this schema is right without a look at its columns
         self._all_nullable = all(field.nullable for field in schema)
         self._emitter = _Numbering()
@@ -98,6 +100,7 @@ class RunningMapBatches(Stateless):
             records = result
         else:
             records = self._fitting(result, batch)
+        records = self._plain.of(records)
         if 0 < records.num_rows <= PIECE_ROWS:
             out.emit(Batch(records, self._emitter.next(batch.tag)))
             return

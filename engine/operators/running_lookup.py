@@ -15,12 +15,13 @@ from __future__ import annotations
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
 import pyarrow as pa
 
+from ..dictionaries import PlainNulls
 from ..elements import Batch
 from ..errors import DataError, InternalError, PenstockError, StorageError, UserCodeError
 from ..schemas import value_type
@@ -41,6 +42,7 @@ class Inquiry:
         self.name = index.describe()
         self._on, self._needed = on, needed
         self._schema = index.schema
+        self._plain = PlainNulls(index.schema)
         self._key_schema = pa.schema([(name, value_type(index.schema.field(name).type)) for name in index.key])
         self._open: OpenIndex = self._told("could not be opened", index.open)
         self._lock = Lock()
@@ -89,7 +91,8 @@ class Inquiry:
     def _lookup(self, keys: pa.RecordBatch) -> Found:
         found: Found = self._told("failed", lambda: self._open.lookup(keys))
         self._check(found, keys.num_rows)
-        return found
+        records = self._plain.of(found.records)
+        return found if records is found.records else replace(found, records=records)
 
     def _check(self, found: object, rows: int) -> None:
         remedy = "give a Found with an entry per key in its matches, and records of the index's schema"
