@@ -12,7 +12,6 @@ Rules:
 
 from __future__ import annotations
 
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,8 +22,9 @@ import pyarrow as pa
 
 from ..dictionaries import PlainNulls
 from ..elements import Batch
-from ..errors import DataError, InternalError, PenstockError, StorageError, UserCodeError
+from ..errors import DataError, InternalError, PenstockError, StorageError
 from ..schemas import value_type
+from ..user_code import is_to_be_told, raised
 from .index_protocol import Found, Index, OpenIndex
 from .lookup_keys import Asked
 from .lookup_output import LookupOutput
@@ -121,11 +121,10 @@ class Inquiry:
             raise StorageError(
                 f"{message}: {error}", "check that what it reads from is there and healthy; the job then goes on"
             ) from error
-        except Exception as error:
-            detail = "".join(traceback.format_exception(error))
-            raise UserCodeError(
-                f"{message}: {type(error).__name__}: {error}", "correct the index", "", detail
-            ) from error
+        except BaseException as error:
+            if not is_to_be_told(error):
+                raise
+            raise raised(f"{message}: it", error, "correct the index") from error
 
 
 class RunningLookupJoin(Stateless):
