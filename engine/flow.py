@@ -191,6 +191,9 @@ class Flow(Graph):
         hold: bool = False,
     ) -> Stream:
         id = self._id(config.kind, name)
+        if not len(schema):
+            message = "its rows would have no columns, and neither files nor messages keep the number of such rows"
+            raise FlowError(message, "keep one column, or count: aggregate([], n='count')", id)
         try:
             self._place(Node(id, config, inputs, schema, rate, hold))
         except FlowError as error:
