@@ -76,7 +76,8 @@ def _check_folders(output: Path, checkpoints: Checkpoints, config: FlightsConfig
     """Refuse folders that cannot be written or hold another run's data before anything is started."""
     nothing = (FLIGHTS.empty_table(), WEATHER.empty_table(), PLANES.empty_table())
     plan = plan_job(build([nothing[0]], [nothing[1]], nothing[2], output, config), 1)
-    plan.check(resuming=check_resume(place_in(checkpoints).folder, plan.name, "auto"))
+    folder = place_in(checkpoints).folder
+    plan.check(check_resume(folder, plan.name, "auto"), folder)
 
 
 def _config(options: RunOptions) -> FlightsConfig:

@@ -191,7 +191,7 @@ def calls(world: World) -> dict[str, Callable[[], Call]]:
         "run": function(ps.run, flow=fed()),
         "run_local": function(ps.run_local, flow=fed(), checkpoints="local-state"),
         "attach": function(ps.attach, name="job"),
-        "retire_output": function(ps.retire_output, path="out", up_to=1),
+        "retire_output": function(ps.retire_output, log="state/world", output="out"),
         "list_jobs": function(ps.list_jobs),
         "replay": function(ps.replay, flow=fed(), step=0),
         "PlanTask": function(ps.PlanTask, stream=fed_stream()),

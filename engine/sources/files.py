@@ -284,6 +284,8 @@ def _files_below(path: str, prefix: str) -> list[DataFile]:
         raise ConfigurationError(f"{path} does not exist", "check the path; relative ones start at the working folder")
     if info.type == fs.FileType.File:
         return [_listed(filesystem, info, prefix + info.base_name)]
+    if is_local(filesystem):
+        _refuse_loops(inner, (os.path.realpath(inner),))
     root = inner.rstrip("/") + "/"
     below = filesystem.get_file_info(fs.FileSelector(inner, recursive=True))
     found = sorted((each.path.removeprefix(root), each) for each in below if each.type == fs.FileType.File)
@@ -295,6 +297,31 @@ def _files_below(path: str, prefix: str) -> list[DataFile]:
 
 def _listed(filesystem: fs.FileSystem, info: fs.FileInfo, id: str) -> DataFile:
     return DataFile(filesystem, info.path, info.size, id, info.mtime_ns or 0)
+
+
+def _refuse_loops(folder: str, above: tuple[str, ...]) -> None:
+    """Follow the links below a folder as the listing does. One that leads back to a folder above it would be listed
+    again and again, and one that leads to itself not at all: both are refused, by name. ``above``: real paths."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if is_hidden(entry.name):
+                continue
+            try:
+                is_folder = entry.is_dir()
+                if entry.is_symlink():
+                    entry.stat()
+            except FileNotFoundError:
+                continue  # leads nowhere: no file
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    raise
+                raise ConfigurationError(f"the link {entry.path} leads to itself", "remove it") from error
+            if not is_folder:
+                continue
+            real = os.path.realpath(entry.path) if entry.is_symlink() else f"{above[-1]}/{entry.name}"
+            if any(f"{each}/".startswith(f"{real.rstrip('/')}/") for each in above):
+                raise ConfigurationError(f"the link {entry.path} leads back to {real}, which it is in", "remove it")
+            _refuse_loops(entry.path, (*above, real))
 
 
 def check_columns(columns: Sequence[str], schema: pa.Schema, place: str) -> None:
