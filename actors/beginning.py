@@ -61,7 +61,7 @@ def begin_in(
     goes_on = check_resume(folder, plan.name, resume)
     start = find_start(plan, folder, from_snapshot, claim=claim, allow_changes=allow_changes)
     resumes = goes_on or start is not None
-    plan.check(resumes)
+    plan.check(resumes, folder)
     ancestors = () if found is None else found.ancestors
     if start is not None:
         ancestors = (*start.manifest.ancestors, start.manifest.uuid)

@@ -31,6 +31,7 @@ from ..engine.durable import make_folder, put_file
 from ..engine.errors import ConfigurationError
 from ..engine.sources.files import absolute, resolve, safe_name, storage_error
 from .storage.damage import FROM_A_COPY, check_bytes
+from .storage.opening import checkpoint_folder
 
 CHUNK = 4096
 """Batches of a file that is full: 32 KiB."""
@@ -120,7 +121,7 @@ def _to_ipc(run: DigestRun, batch_size: int) -> bytes:
 
 def recorded_feeds(folder: str | os.PathLike[str]) -> list[tuple[str, str]]:
     """Job and feed of all digests below a checkpoint folder."""
-    filesystem, inner = resolve(absolute(folder).rstrip("/"))
+    filesystem, inner = resolve(checkpoint_folder(folder).rstrip("/"))
     found = []
     for job in filesystem.get_file_info(fs.FileSelector(inner, allow_not_found=True)):
         if job.type == fs.FileType.Directory:

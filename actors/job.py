@@ -29,7 +29,8 @@ from ..coordinator.events import Event, Failure
 from ..coordinator.manifest import Ended
 from ..coordinator.statistics import JobStatus, Overview
 from ..coordinator.window_reports import WindowReport
-from ..engine.errors import InternalError, PenstockError, TaskLostError
+from ..engine.arguments import Seconds, checked
+from ..engine.errors import ConfigurationError, InternalError, PenstockError, TaskLostError
 from ..engine.identity import TaskId
 from ..engine.job_statistics import JobStatistics
 from ..engine.plan import JobPlan
@@ -126,7 +127,8 @@ class Job(JobFace):
 
     # ------------------------------------------------------------------ waiting
 
-    def wait(self, timeout: float | None = None) -> Self:
+    @checked(ConfigurationError)
+    def wait(self, timeout: Seconds | None = None) -> Self:
         """Wait until the job is over. Raises its error if it failed, TimeoutError after ``timeout`` seconds."""
         deadline = Deadline(timeout)
         status = self.wait_until(lambda status: status.is_over, timeout)
@@ -137,7 +139,8 @@ class Job(JobFace):
             raise error_of(status.failure)
         return self
 
-    def wait_until(self, condition: Callable[[JobStatus], bool], timeout: float | None = None) -> JobStatus:
+    @checked(ConfigurationError)
+    def wait_until(self, condition: Callable[[JobStatus], bool], timeout: Seconds | None = None) -> JobStatus:
         """Wait for a status of which ``condition`` holds, or for the last one that there is."""
         return wait_for_status(self.status(), self._next_status, condition, timeout)
 
@@ -215,6 +218,7 @@ class Job(JobFace):
         """Compare what was read with what is visible, as of the last checkpoint."""
         return self._audit or audit_job(self.plan, self.folder, self.status())
 
+    @checked(ConfigurationError)
     def feed(self, name: str = "feed") -> FeedHandle:
         """The feed that ``stream.feed(batch_size, name=name)`` ends in. The handle can be pickled, and its readers made
         in any process that sees the checkpoint folder and reaches the cluster's machines."""

@@ -14,6 +14,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable
@@ -34,6 +35,7 @@ from ..coordinator.kinds import CheckpointKind, StopMode
 from ..coordinator.manifest import Manifest
 from ..coordinator.requests import SavepointResult
 from ..coordinator.statistics import JobStatus, Overview
+from ..engine.arguments import Seconds, checked
 from ..engine.errors import ConfigurationError, TaskLostError
 from ..engine.identity import CheckpointId
 from ..engine.plan import JobPlan
@@ -43,7 +45,7 @@ from .audit import last_state
 from .feed.audit import FeedAudit, audit_feed
 from .leases import Leasing
 from .messages import UNKNOWN_TIME
-from .outputs import Output, output_of
+from .outputs import Output, SparkSession, output_of
 from .savepoints import holds_savepoint
 from .split_sets_face import SplitSetsFace
 from .storage.log import read_log
@@ -81,11 +83,11 @@ class JobFace(Leasing, SplitSetsFace):
         """Where the job stands now."""
 
     @abstractmethod
-    def wait(self, timeout: float | None = None) -> Any:
+    def wait(self, timeout: Seconds | None = None) -> Any:
         """Wait until the job is over."""
 
     @abstractmethod
-    def wait_until(self, condition: Callable[[JobStatus], bool], timeout: float | None = None) -> JobStatus:
+    def wait_until(self, condition: Callable[[JobStatus], bool], timeout: Seconds | None = None) -> JobStatus:
         """Wait for a status of which ``condition`` holds, or for the last one that there is."""
 
     @abstractmethod
@@ -96,6 +98,7 @@ class JobFace(Leasing, SplitSetsFace):
     def _tell(self, event: Event) -> None:
         """Send the coordinator an event; not for a job that is over and gone."""
 
+    @checked(ConfigurationError)
     def audit_feed(self, name: str = "feed") -> FeedAudit:
         """Whether a feed has given every input row exactly once, by count and by content, as of the last checkpoint. It
         reads all inputs again, here. Raises ConfigurationError without a checkpoint (in a folder that stays)."""
@@ -103,21 +106,25 @@ class JobFace(Leasing, SplitSetsFace):
 
     # ------------------------------------------------------------------ results
 
+    @checked(ConfigurationError)
     def output(self, name: str | None = None) -> Output:
         """What one of the sinks has made visible by now; ``name`` may be left out where there is one sink."""
         return output_of(self.plan, name)
 
-    def to_spark(self, spark: Any, name: str | None = None) -> Any:
+    @checked(ConfigurationError)
+    def to_spark(self, spark: SparkSession, name: str | None = None) -> Any:
         """The same as a DataFrame of ``spark``, which may be any session."""
         return self.output(name).to_spark(spark)
 
+    @checked(ConfigurationError)
     def to_ray_dataset(self, name: str | None = None) -> Any:
         """The same as a ``ray.data.Dataset``, on the cluster that this process is connected to."""
         return self.output(name).to_ray_dataset()
 
     # ------------------------------------------------------------------ checkpoints and their end
 
-    def checkpoint(self, timeout: float | None = None) -> CheckpointId:
+    @checked(ConfigurationError)
+    def checkpoint(self, timeout: Seconds | None = None) -> CheckpointId:
         """Take a checkpoint now and wait for it."""
         before = self._running("ask for a checkpoint while the job runs")
         after = before.pending.checkpoint if before.pending is not None else before.latest_completed
@@ -132,7 +139,8 @@ class JobFace(Leasing, SplitSetsFace):
         """End the job; what is committed stays. ``wait`` returns once it has ended."""
         self._tell(CancelRequested(UNKNOWN_TIME))
 
-    def pin(self, name: str, checkpoint: CheckpointId | None = None, timeout: float | None = None) -> CheckpointId:
+    @checked(ConfigurationError)
+    def pin(self, name: str, checkpoint: CheckpointId | None = None, timeout: Seconds | None = None) -> CheckpointId:
         """Keep a completed checkpoint (by default the newest) until ``name`` is unpinned; returns which one it is.
 
         A name holds one checkpoint: pinned again, it lets go of the one before once the new one is held.
@@ -155,7 +163,8 @@ class JobFace(Leasing, SplitSetsFace):
         remedy = "pin one of the newest; Checkpoints(…, retained=) says how many are kept"
         raise ConfigurationError(f"checkpoint {wanted} of job {self.name!r} is not kept any more", remedy)
 
-    def unpin(self, name: str, timeout: float | None = None) -> None:
+    @checked(ConfigurationError)
+    def unpin(self, name: str, timeout: Seconds | None = None) -> None:
         """``name`` does not need its checkpoint any more."""
         self._running("unpin while the job runs")
         self._tell(UnpinRequested(name, UNKNOWN_TIME))
@@ -165,7 +174,8 @@ class JobFace(Leasing, SplitSetsFace):
 
     # ------------------------------------------------------------------ savepoints
 
-    def savepoint(self, path: Any = None, timeout: float | None = None) -> Savepoint:
+    @checked(ConfigurationError)
+    def savepoint(self, path: str | os.PathLike[str] | None = None, timeout: Seconds | None = None) -> Savepoint:
         """Take a savepoint and wait for it: a checkpoint that belongs to you, in a folder that needs nothing else.
 
         ``path``: a new folder; by default one below the checkpoint folder. The job goes on, and what the savepoint
@@ -174,7 +184,10 @@ class JobFace(Leasing, SplitSetsFace):
         target = self._target(path)
         return self._saved(lambda name: SavepointRequested(name, target, UNKNOWN_TIME), Deadline(timeout))
 
-    def stop(self, *, drain: bool = False, savepoint: Any = None, timeout: float | None = None) -> Savepoint:
+    @checked(ConfigurationError)
+    def stop(
+        self, *, drain: bool = False, savepoint: str | os.PathLike[str] | None = None, timeout: Seconds | None = None
+    ) -> Savepoint:
         """Stop the job with a savepoint, as its last checkpoint; all rows up to it are committed.
 
         By default the job is suspended: operators keep what they hold, and a job that starts from the savepoint
@@ -193,7 +206,7 @@ class JobFace(Leasing, SplitSetsFace):
         self.wait(deadline.left())
         return saved
 
-    def _target(self, path: Any) -> str:
+    def _target(self, path: str | os.PathLike[str] | None) -> str:
         if path is None:
             if not self.folder_stays:
                 raise ConfigurationError(

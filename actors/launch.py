@@ -10,6 +10,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ..engine.arguments import Parallelism, Rate, Threads, checked
 from ..engine.errors import ConfigurationError
 from ..engine.flow import Flow
 from ..engine.overtaking import with_alignment
@@ -34,17 +35,18 @@ if TYPE_CHECKING:
     from .job import Job
 
 
+@checked(ConfigurationError)
 def run(
     flow: Flow,
     *,
-    parallelism: int = 2,
+    parallelism: Parallelism = 2,
     checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
     name: str | None = None,
     address: str | None = None,
-    rate: float | None = None,
+    rate: Rate | None = None,
     verbose: bool = False,
     memory_budget: int | None = DEFAULT_BUDGET,
-    threads: int = 0,
+    threads: Threads = 0,
     resume: Resume = "auto",
     runtime: Runtime = DEFAULT_RUNTIME,
     from_snapshot: str | os.PathLike[str] | None = None,
@@ -59,7 +61,8 @@ def run(
 
     ``checkpoints``: where and how often, or just the folder; without any, nothing survives the end of this script.
     ``name``: the job's, by default the flow's. ``address``: of a running Ray cluster; by default a small one is started
-    on this machine. ``rate`` paces the sources (rows/s). ``verbose`` shows Ray's own log.
+    on this machine. ``rate`` (rows/s) replaces that of all sources
+    that have one, or paces all if none has. ``verbose`` shows Ray's own log.
     ``memory_budget``: bytes that the operators of one task may hold before they spill to disk; None: no bound.
     ``threads``: how many threads run the drivers of one actor; 0: the one that takes its messages.
     ``runtime``: how processes are looked after, and how many are kept spare.
@@ -128,6 +131,7 @@ def run(
         return job
 
 
+@checked(ConfigurationError)
 def attach(name: str, *, address: str | None = None, verbose: bool = False) -> Job:
     """A running job that another script has started, by its name; ``address``: of its cluster, by default the one that
     runs on this machine, or that RAY_ADDRESS names. Raises ConfigurationError if there is no such job."""
@@ -137,6 +141,7 @@ def attach(name: str, *, address: str | None = None, verbose: bool = False) -> J
     return attach_job(name)
 
 
+@checked(ConfigurationError)
 def list_jobs(*, address: str | None = None, verbose: bool = False) -> list[JobEntry]:
     """The jobs on a cluster, by name, with the status of each. ``address`` as in :func:`attach`."""
     connect(address or "auto", verbose)

@@ -11,8 +11,9 @@ from contextlib import contextmanager, suppress
 from typing import Protocol, cast
 
 from ..coordinator.manifest import Manifest
+from ..engine.arguments import Seconds, checked
 from ..engine.dealing import Deal
-from ..engine.errors import PenstockError
+from ..engine.errors import ConfigurationError, PenstockError
 from ..engine.graph import Graph
 from ..engine.plan import JobPlan
 from ..engine.rounds import cursor_of
@@ -29,7 +30,7 @@ class Lease(Protocol):
     def released(self) -> bool:
         """Whether all have come."""
 
-    def wait_released(self, timeout: float | None = None) -> None:
+    def wait_released(self, timeout: Seconds | None = None) -> None:
         """Wait for that. Raises PenstockError if they cannot come, or TimeoutError."""
 
     def follow(self, left_behind: Callable[[], Sequence[int]]) -> None:
@@ -67,7 +68,8 @@ class Leasing:
         """Whether Spark may stop: no partition is left to be pulled. Always so if the frames were staged."""
         return all(lease.released for lease in self._leases().values())
 
-    def wait_spark_released(self, timeout: float | None = None) -> None:
+    @checked(ConfigurationError)
+    def wait_spark_released(self, timeout: Seconds | None = None) -> None:
         """Wait until Spark may stop. Raises the error of a hand-off that failed, or TimeoutError."""
         deadline = Deadline(timeout)
         for lease in self._leases().values():

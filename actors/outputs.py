@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -23,6 +23,18 @@ from ..engine.shown import hides_credentials
 from ..engine.sinks.collect import COLLECTED, CollectSink
 from ..engine.sinks.parquet import ParquetSink
 from ..engine.sources.files import absolute, is_hidden, resolve
+
+
+class SparkSession(Protocol):
+    """A session of Spark, as far as results are concerned. Spark is imported by who has one."""
+
+    @property
+    def read(self) -> Any:
+        """What reads files."""
+
+    @property
+    def createDataFrame(self) -> Any:  # noqa: N802 (Spark's name)
+        """What makes a frame of rows."""
 
 
 @hides_credentials

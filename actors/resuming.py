@@ -16,7 +16,7 @@ from ..engine.errors import ConfigurationError
 from ..engine.shown import hides_credentials
 from .settings import Checkpoints
 from .storage.log import read_log
-from .storage.opening import open_store
+from .storage.opening import checkpoint_folder, open_store
 
 Resume: TypeAlias = Literal["auto", "never", "must"]
 """Whether a job goes on from the last checkpoint in its folder: if there is one, never, or always."""
@@ -38,7 +38,7 @@ class Place:
 def place_in(checkpoints: Checkpoints | str | os.PathLike[str]) -> Place:
     """The user's folder, which stays."""
     asked = checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(checkpoints)
-    folder = os.path.abspath(os.fspath(asked.folder))
+    folder = checkpoint_folder(asked.folder)
     return Place(folder, asked.for_coordinator(), lambda: None, alignment_timeout=asked.overtaking_after)
 
 

@@ -10,6 +10,7 @@ import os
 
 from ..coordinator.manifest import LogEntry, Manifest
 from ..coordinator.recovery import identity_in
+from ..engine.arguments import checked
 from ..engine.errors import ConfigurationError
 from ..engine.identity import CheckpointId
 from ..engine.sinks.output_folder import OWNERS, OutputFolder, Owner, append_prefix
@@ -17,9 +18,10 @@ from ..engine.sources.files import absolute, resolve
 from .audit import state_of
 from .ownership import retire
 from .storage.log import read_log
-from .storage.opening import open_store
+from .storage.opening import checkpoint_folder, open_store
 
 
+@checked(ConfigurationError)
 def retire_output(
     log: str | os.PathLike[str], output: str | os.PathLike[str], *, up_to: CheckpointId | str | None = None
 ) -> list[str]:
@@ -31,7 +33,7 @@ def retire_output(
 
     Raises ConfigurationError if files are missing now, or are not all visible yet: nothing is retired then.
     """
-    place = absolute(log).rstrip("/")
+    place = checkpoint_folder(log)
     folder, job = os.path.split(place)
     entries: list[LogEntry] = read_log(open_store(folder), job) if os.path.isdir(f"{place}/log") else []
     identity = identity_in(entries)

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from ..coordinator.poison import PoisonPolicy
+from ..engine.arguments import checked
 from ..engine.errors import ConfigurationError
 from .settings import Duration, seconds
 from .supervisor import MISSES
 from .transport.batches import Codec
 
 LogLevel: TypeAlias = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
-LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Telling:
     log_level: LogLevel = "INFO"
 
 
+@checked(ConfigurationError)
 @dataclass(frozen=True)
 class Runtime:
     """How a job's processes are looked after."""
@@ -64,18 +65,10 @@ class Runtime:
     """What the processes write to their logs, as JSON lines: this and everything graver."""
 
     def __post_init__(self) -> None:
-        if type(self.spares) is not int or self.spares < 0:
+        if self.spares < 0:
             raise ConfigurationError(f"spares={self.spares!r} is no number of processes", "give 0, 1, 2, …")
-        named = self.compression if isinstance(self.compression, Mapping) else {"": self.compression}
-        for edge, codec in named.items():
-            if codec not in (None, "lz4", "zstd"):
-                where = f" of {edge}" if edge else ""
-                raise ConfigurationError(f"compression={codec!r}{where} is unknown", 'give "lz4" or "zstd"')
-        if type(self.poison_limit) is not int or self.poison_limit < 1:
+        if self.poison_limit < 1:
             raise ConfigurationError(f"poison_limit={self.poison_limit!r} is no number of times", "give 1, 2, 3, …")
-        if self.log_level not in LOG_LEVELS:
-            known = ", ".join(f'"{level}"' for level in LOG_LEVELS)
-            raise ConfigurationError(f"log_level={self.log_level!r} is unknown", f"give one of {known}")
         for name in ("heartbeat", "lease", "reconnect", "preemption", "metrics"):
             given = getattr(self, name)
             if given is not None and seconds(given, name) <= 0:

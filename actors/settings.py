@@ -13,8 +13,10 @@ from typing import Literal, TypeAlias
 
 from ..coordinator.retention import RetentionPolicy
 from ..coordinator.settings import Settings
+from ..engine.arguments import checked
 from ..engine.errors import ConfigurationError
 from ..engine.shown import hides_credentials
+from .storage.opening import checkpoint_folder
 
 Duration: TypeAlias = str | float
 
@@ -39,6 +41,7 @@ def seconds(duration: Duration, what: str) -> float:
 
 
 @hides_credentials
+@checked(ConfigurationError)
 @dataclass(frozen=True)
 class Checkpoints:
     """Where checkpoints go and how often they are taken."""
@@ -71,8 +74,7 @@ class Checkpoints:
     """Before the first restart; each further one in a row waits twice as long."""
 
     def __post_init__(self) -> None:
-        if not os.fspath(self.folder):
-            raise ConfigurationError("the checkpoint folder is empty", 'name a folder: Checkpoints("state/")')
+        checkpoint_folder(self.folder)
         self.for_coordinator()
 
     @property

@@ -23,11 +23,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from ..engine.arguments import Seconds, checked
 from ..engine.errors import ConfigurationError, SetupError
+from ..engine.sources.files import absolute
 from . import java
 from .environment import connect
 from .job_face import JobFace
-from .outputs import Output
+from .outputs import Output, SparkSession
 from .spark.source import SparkFrameSource, Way
 from .spark_settings import Quiet, prepare_environment, settings
 
@@ -38,6 +40,7 @@ _log = logging.getLogger("penstock.spark")
 
 
 @contextlib.contextmanager
+@checked(ConfigurationError)
 def session(
     name: str = "penstock",
     *,
@@ -46,7 +49,7 @@ def session(
     memory: str = "1g",
     verbose: bool = False,
     brief: bool = False,
-    timeout: float = FIRST_JOB_SECONDS,
+    timeout: Seconds = FIRST_JOB_SECONDS,
     extra: dict[str, str] | None = None,
     address: str | None = None,
 ) -> Iterator[Any]:
@@ -77,6 +80,7 @@ def session(
         stop()
 
 
+@checked(ConfigurationError)
 def start(
     name: str = "penstock",
     *,
@@ -85,7 +89,7 @@ def start(
     memory: str = "1g",
     verbose: bool = False,
     brief: bool = False,
-    timeout: float = FIRST_JOB_SECONDS,
+    timeout: Seconds = FIRST_JOB_SECONDS,
     extra: dict[str, str] | None = None,
     address: str | None = None,
 ) -> Any:
@@ -157,7 +161,8 @@ def _stop() -> None:
         _raydp().stop_spark()
 
 
-def read(spark: Any, result: Any, name: str | None = None) -> Any:
+@checked(ConfigurationError)
+def read(spark: SparkSession, result: JobFace | Output | str | os.PathLike[str], name: str | None = None) -> Any:
     """What a job has committed by now, as a DataFrame of ``spark``, which may be any session.
 
     ``result``: a job (``name``: which of its sinks, if there are several), an :class:`Output`, or the folder that a
@@ -166,7 +171,7 @@ def read(spark: Any, result: Any, name: str | None = None) -> Any:
     if isinstance(result, JobFace):
         result = result.output(name)
     elif not isinstance(result, Output):
-        result = Output(os.fspath(result), None)
+        result = Output(absolute(result), None)
     return result.to_spark(spark)
 
 

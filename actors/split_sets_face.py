@@ -37,6 +37,7 @@ from ..coordinator.split_sets import (
 )
 from ..coordinator.statistics import JobStatus
 from ..coordinator.window_reports import WindowReport
+from ..engine.arguments import checked
 from ..engine.checksums import digest
 from ..engine.errors import ConfigurationError, FlowError, PenstockError
 from ..engine.plan import JobPlan
@@ -104,6 +105,7 @@ class SplitSetsFace(ABC):
 
     # ------------------------------------------------------------------ feeding
 
+    @checked(ConfigurationError)
     def add_splits(self, split_set: Mapping[str, NewSplit | Sequence[NewSplit]]) -> int:
         """Feed one split set: for every source one split, or a list of splits, the same number for each source: the
         ``k``-th ones are read side by side. A split is a table, or the path of a file that all processes see. Returns
@@ -136,6 +138,7 @@ class SplitSetsFace(ABC):
             self.request_barrier()
         self._append(lambda at: NoMoreSets(at=at), "it was said before")
 
+    @checked(ConfigurationError)
     def window(self, number: int) -> WindowBarrier:
         """The barrier of a window by its number, whoever requested it."""
         return WindowBarrier(self, number)

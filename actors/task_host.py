@@ -310,10 +310,10 @@ class _Guard:
         pass
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        if isinstance(error, Exception):
-            self._host._fail(error)
-            return True
-        return False
+        if error is None:
+            return False
+        self._host._fail(error)  # whatever it is: an interrupt is the main thread's, and this is not that
+        return True
 
 
 class _Listener:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from .arguments import checked
 from .operators.protocol import SinkConfig
 from .sequences import Sequences
 from .sinks.collect import CollectSink
@@ -15,6 +16,7 @@ from .sinks.parquet import ParquetSink
 class Ends(Sequences):
     """The methods; what they are built on is the stream's."""
 
+    @checked()
     def write_parquet(
         self,
         path: str | Path,
@@ -30,6 +32,7 @@ class Ends(Sequences):
         """
         self._end(ParquetSink(str(path), mode=mode, compression=compression), name)
 
+    @checked()
     def feed(
         self,
         batch_size: int,
@@ -56,6 +59,7 @@ class Ends(Sequences):
         stream = self if shuffle is None else self.shuffle(shuffle, seed=seed)
         stream._gathered()._end(sink, name)
 
+    @checked()
     def collect(self, name: str) -> None:
         """Keep the rows in memory: ``ps.run_local(flow).result(name)``."""
         self._end(CollectSink(name), name)

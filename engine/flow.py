@@ -14,6 +14,7 @@ from typing import Any, Literal, Self, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .arguments import Parallelism, Rate, checked
 from .ends import Ends
 from .errors import FlowError
 from .explain import RunsOn, explain
@@ -44,19 +45,20 @@ class Flow(Graph):
 
     # ------------------------------------------------------------------ sources
 
-    def from_source(self, source: SourceConfig, *, name: str | None = None, rate: float = 0.0) -> Stream:
-        """Read any :class:`~penstock.engine.sources.protocol.SourceConfig`. ``rate``: rows per second, 0 unlimited."""
-        if rate < 0:
-            raise FlowError(f"a rate of {rate} rows/s is impossible", "give 0 (no limit) or a positive number")
+    @checked()
+    def from_source(self, source: SourceConfig, *, name: str | None = None, rate: Rate = 0.0) -> Stream:
+        """Read any :class:`~penstock.engine.sources.protocol.SourceConfig`. ``rate``: rows per second,
+        0 unlimited; behind each batch the source waits as long as its rows should take."""
         return self._add(source, (), source.schema, name, rate)
 
+    @checked()
     def from_spark(
         self,
         frame: object,
         *,
         handoff: Literal["auto", "stage", "lease"] = "auto",
         name: str | None = None,
-        rate: float = 0.0,
+        rate: Rate = 0.0,
     ) -> Stream:
         """Read a Spark DataFrame: one Spark partition, one split, in the order of the partitions.
 
@@ -67,20 +69,28 @@ class Flow(Graph):
         """
         return self.from_source(open_outer("spark", frame, handoff), name=name, rate=rate)
 
-    def from_ray_dataset(self, dataset: object, *, name: str | None = None, rate: float = 0.0) -> Stream:
+    @checked()
+    def from_ray_dataset(self, dataset: object, *, name: str | None = None, rate: Rate = 0.0) -> Stream:
         """Read a Ray Dataset: one block, one split, in the order of the blocks. It is computed when a job starts; where
         something has to outlive this script, its blocks are written into the checkpoint folder then."""
         return self.from_source(open_outer("ray", dataset), name=name, rate=rate)
 
-    def from_tables(self, tables: Sequence[pa.Table], *, name: str | None = None, rate: float = 0.0) -> Stream:
+    @checked()
+    def from_tables(
+        self, tables: pa.Table | Sequence[pa.Table], *, name: str | None = None, rate: Rate = 0.0
+    ) -> Stream:
         """Read tables that are in memory: one table, one split."""
-        return self.from_source(MemorySource(tuple(tables)), name=name, rate=rate)
+        return self.from_source(
+            MemorySource((tables,) if isinstance(tables, pa.Table) else tuple(tables)), name=name, rate=rate
+        )
 
-    def from_split_sets(self, schema: pa.Schema, *, name: str, rate: float = 0.0) -> Stream:
+    @checked()
+    def from_split_sets(self, schema: pa.Schema, *, name: str, rate: Rate = 0.0) -> Stream:
         """Read what the caller feeds: ``job.add_splits({name: table, …})``, or ``task.add_split`` of a ``PlanTask``.
         In a job either all sources are fed, or none."""
         return self.from_source(FedSource(schema, name), name=name, rate=rate)
 
+    @checked()
     def read_parquet(
         self,
         path: str | Path | Sequence[str | Path],
@@ -88,12 +98,13 @@ class Flow(Graph):
         columns: Sequence[str] | None = None,
         filter: pc.Expression | None = None,
         name: str | None = None,
-        rate: float = 0.0,
+        rate: Rate = 0.0,
     ) -> Stream:
         """Read Parquet files or folders, in the order of their paths."""
         source = ParquetSource(path, columns=None if columns is None else tuple(columns), filter=filter)
         return self.from_source(source, name=name, rate=rate)
 
+    @checked()
     def read_csv(
         self,
         path: str | Path | Sequence[str | Path],
@@ -101,18 +112,18 @@ class Flow(Graph):
         types: Mapping[str, pa.DataType] | None = None,
         null_values: Sequence[str] | None = None,
         name: str | None = None,
-        rate: float = 0.0,
+        rate: Rate = 0.0,
     ) -> Stream:
         """Read CSV files with a header, one split a file. ``types``: of columns that should not be inferred;
         ``null_values``: texts that stand for a missing value, in text columns too."""
         return self.from_source(CsvSource(path, types=types, null_values=null_values), name=name, rate=rate)
 
-    def read_ipc(
-        self, path: str | Path | Sequence[str | Path], *, name: str | None = None, rate: float = 0.0
-    ) -> Stream:
+    @checked()
+    def read_ipc(self, path: str | Path | Sequence[str | Path], *, name: str | None = None, rate: Rate = 0.0) -> Stream:
         """Read Arrow IPC files, one split a file."""
         return self.from_source(IpcSource(path), name=name, rate=rate)
 
+    @checked()
     def mix(
         self,
         weights: Mapping[Stream, float],
@@ -135,6 +146,7 @@ class Flow(Graph):
 
     # ------------------------------------------------------------------ building
 
+    @checked()
     def apply(
         self,
         config: OperatorConfig,
@@ -159,6 +171,7 @@ class Flow(Graph):
             raise error.at(id) from None
         return self._add(config, tuple(stream.id for stream in inputs), schema, name, hold=at_barrier == "hold")
 
+    @checked()
     def attach(self, config: SinkConfig, stream: Stream, *, name: str | None = None) -> None:
         """End a stream in a sink."""
         id = self._id(config.kind, name)
@@ -174,10 +187,13 @@ class Flow(Graph):
         inputs: tuple[str, ...],
         schema: pa.Schema,
         name: str | None,
-        rate: float = 0.0,
+        rate: Rate = 0.0,
         hold: bool = False,
     ) -> Stream:
         id = self._id(config.kind, name)
+        if not len(schema):
+            message = "its rows would have no columns, and neither files nor messages keep the number of such rows"
+            raise FlowError(message, "keep one column, or count: aggregate([], n='count')", id)
         try:
             self._place(Node(id, config, inputs, schema, rate, hold))
         except FlowError as error:
@@ -192,8 +208,9 @@ class Flow(Graph):
                 raise error.at(self._id(config.kind, name)) from None
         return self._add(config, (stream.id,), stream.schema, name)
 
+    @checked()
     def explain(
-        self, parallelism: int = 2, *, memory_budget: int | None = DEFAULT_BUDGET, runtime: RunsOn | None = None
+        self, parallelism: Parallelism = 2, *, memory_budget: int | None = DEFAULT_BUDGET, runtime: RunsOn | None = None
     ) -> str:
         """What a run would do: stages, pipelines, edges, lanes, each sink's guarantee, and the most memory that it may
         take. ``memory_budget``, ``runtime``: as the run would get them."""
@@ -235,6 +252,7 @@ class Stream(Joins, Ends):
     def _with(self, other: Self, config: OperatorConfig, name: str | None, at_barrier: AtBarrier = FLUSH) -> Self:
         return cast("Self", self.flow.apply(config, [self, other], name=name, at_barrier=at_barrier))
 
+    @checked()
     def resources(
         self, *, num_cpus: float = 0.0, num_gpus: float = 0.0, resources: Mapping[str, float] | None = None
     ) -> Self:
@@ -243,25 +261,30 @@ class Stream(Joins, Ends):
         self.flow.ask(self.id, resources_of(num_cpus, num_gpus, resources))
         return self
 
+    @checked()
     def filter(self, predicate: pc.Expression | str, *, name: str | None = None) -> Stream:
         """The rows for which ``predicate``, an expression or SQL text, is true (neither false nor null)."""
         return self._then(Filter(predicate), name)
 
+    @checked()
     def project(self, *columns: str, name: str | None = None, **derived: pc.Expression | str) -> Stream:
         """These columns, then the derived ones (expressions or SQL text), and nothing else."""
         kept = tuple((column, pc.field(column)) for column in columns)
         return self._then(Project((*kept, *derived.items())), name)
 
+    @checked()
     def with_columns(self, *, name: str | None = None, **derived: pc.Expression | str) -> Stream:
         """All columns and the derived ones; a derived column replaces one of the same name."""
         kept = tuple((column, derived.pop(column, pc.field(column))) for column in self.schema.names)
         return self._then(Project((*kept, *derived.items())), name)
 
+    @checked()
     def map_batches(self, function: Callable[..., Any] | type, schema: pa.Schema, *, name: str | None = None) -> Stream:
         """What ``function`` makes of each batch (a RecordBatch of the canonical chunks). A class is built once per
         driver and called with each batch; use it for models. ``schema``: of the result."""
         return self._then(MapBatches(function, schema), name)
 
+    @checked()
     def unnest(
         self,
         *columns: str,
@@ -277,16 +300,19 @@ class Stream(Joins, Ends):
         """
         return self._then(Unnest(columns, ordinality=ordinality, outer=outer, marker=marker), name)
 
+    @checked()
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         """The rows of this stream and of others of the same schema: in each round and lane those of this one first."""
         return self.flow.apply(Union(1 + len(others)), [self, *others], name=name)
 
     # ------------------------------------------------------------------ exchanges
 
+    @checked()
     def gather(self, *, name: str | None = None) -> Self:
         """All rows in one subtask, in the order of their tags: the same sequence at any parallelism."""
         return cast("Self", self.flow._exchange(Gather(), self, name))
 
+    @checked()
     def partition_by(self, *keys: str | Sequence[str], name: str | None = None) -> Self:
         """Rows with equal ``keys`` in one part of the flow's ``parts``: what groups, joins or sorts them by these keys
         then runs in every subtask. Null is a key. Each round comes part by part, at any parallelism in the same order.
@@ -294,15 +320,18 @@ class Stream(Joins, Ends):
         names = tuple(each for key in keys for each in ((key,) if isinstance(key, str) else key))
         return cast("Self", self.flow._exchange(HashPartitioning(names, self.flow.parts), self, name))
 
+    @checked()
     def partition_by_range(self, column: str, bounds: Sequence[Any], *, name: str | None = None) -> Self:
         """One part more than there are ``bounds``, which ascend: the rows below the first one, from there to below the
         second one, …; nulls are in the last part."""
         return cast("Self", self.flow._exchange(RangePartitioning(column, tuple(bounds)), self, name))
 
+    @checked()
     def rebalance(self, *, name: str | None = None) -> Self:
         """Rows in turn to all parts, whatever they hold: for lanes that have too much to do."""
         return cast("Self", self.flow._exchange(RoundRobin(self.flow.parts), self, name))
 
+    @checked()
     def broadcast(self, *, name: str | None = None) -> Self:
         """All rows in every subtask: for a small stream that is to be the right side of a hash join."""
         return cast("Self", self.flow._exchange(Broadcast(), self, name))

@@ -16,6 +16,7 @@ from typing import Literal, Self, TypeAlias, cast
 
 import pyarrow as pa
 
+from .arguments import checked
 from .errors import FlowError
 from .operators.protocol import OperatorConfig
 from .partitioning import DEFAULT_PARTS, MAX_PARTS, Exchanging
@@ -61,6 +62,7 @@ class Graph:
     ``order``: "deterministic", or "arrival", in which whoever has rows goes first: faster, and another order each time.
     """
 
+    @checked()
     def __init__(
         self,
         name: str,

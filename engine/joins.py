@@ -11,13 +11,15 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import pyarrow.compute as pc
 
-from .index import Index
+from .arguments import checked
+from .index import Between, Index, InList
 from .operators import HashJoin, LookupJoin, MergeJoin
 from .operators.join_shape import RIGHT_STAYS
+from .operators.lookup_join import PREFETCH
 from .operators.protocol import OperatorConfig
 from .operators.regroup import Regroup
 from .operators.replicated_join import MarkPart, ReplicatedJoin
@@ -32,6 +34,7 @@ class Joins(Relation):
     def _with(self, other: Self, config: OperatorConfig, name: str | None, at_barrier: AtBarrier = FLUSH) -> Self:
         raise NotImplementedError
 
+    @checked()
     def merge_join(
         self,
         other: Self,
@@ -52,24 +55,28 @@ class Joins(Relation):
         keys = None if right_on is None else tuple(right_on)
         return self._with(other, MergeJoin(tuple(on), how=how, suffix=suffix, right_on=keys, filter=filter), name)
 
+    @checked()
     def hash_join(
         self,
         other: Self,
         on: Sequence[str],
         *,
+        how: str = "inner",
+        right_on: Sequence[str] | None = None,
+        filter: pc.Expression | str | None = None,
+        suffix: str = "_right",
         exchange: Through = GATHER,
         at_barrier: AtBarrier = FLUSH,
         name: str | None = None,
-        **options: Any,
     ) -> Self:
         """Join with ``other``, both in any order; ``other`` is held in memory, as far as there is some.
 
         It runs in every subtask if both streams are partitioned alike by keys of the join, or ``other`` is broadcast;
-        ``exchange="key"`` partitions them so. Otherwise both are gathered. Options as for ``merge_join``; ``right_on``
-        is a tuple.
+        ``exchange="key"`` partitions them so. Otherwise both are gathered. Options as for ``merge_join``.
         """
         check_exchange("hash join", exchange)
-        join = HashJoin(tuple(on), **options)
+        keys = None if right_on is None else tuple(right_on)
+        join = HashJoin(tuple(on), how=how, suffix=suffix, right_on=keys, filter=filter)
         if other.placement.place == "every":
             marked = self._then(MarkPart())
             return marked._with(other, ReplicatedJoin(join), name, at_barrier)._then(Regroup())
@@ -83,16 +90,39 @@ class Joins(Relation):
         known = self.placement.partitioning
         return self if isinstance(known, HashPartitioning) and known.keys == keys else self.partition_by(*keys)
 
+    @checked()
     def lookup_join(
-        self, index: Index, on: str | Sequence[str], *, how: str = "inner", name: str | None = None, **options: Any
+        self,
+        index: Index,
+        on: Sequence[str],
+        *,
+        how: str = "inner",
+        suffix: str = "_right",
+        with_key: bool = False,
+        conditions: Sequence[Between | InList] = (),
+        filter: pc.Expression | str | None = None,
+        marker: str | None = None,
+        prefetch: int = PREFETCH,
+        split_output: bool = True,
+        name: str | None = None,
     ) -> Self:
         """Join with an index (``ps.index.memory(table, key=…)``), in the order of this stream; ``how``: inner or left.
 
-        Options as for ``LookupJoin``: suffix, with_key, conditions (``ps.index.Between``, ``InList``), filter, marker,
-        prefetch.
+        Options as for :class:`LookupJoin`; ``conditions``: ``ps.index.Between``, ``InList``.
         """
-        keys = (on,) if isinstance(on, str) else tuple(on)
-        return self._then(LookupJoin(index, keys, how=how, **options), name)
+        config = LookupJoin(
+            index,
+            tuple(on),
+            how=how,
+            suffix=suffix,
+            with_key=with_key,
+            conditions=tuple(conditions),
+            filter=filter,
+            marker=marker,
+            prefetch=prefetch,
+            split_output=split_output,
+        )
+        return self._then(config, name)
 
 
 def _is_local(join: HashJoin, left: Placement, right: Placement) -> bool:

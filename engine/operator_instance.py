@@ -1,7 +1,8 @@
 """A running operator in a driver's chain, what has passed it, and the blame for what it raises.
 
-Rule: an error gets its operator's id once, at the innermost operator. What a kernel of pyarrow raises is the data's
-fault (DataError); any other foreign exception is a bug of ours (InternalError).
+Rule: an error gets its operator's id once, at the innermost operator. What a user's code raises is the user's
+(``user_code``), what a kernel of pyarrow raises the data's fault (DataError). An OSError of a user's code may pass
+(StorageError). Any other foreign exception is a bug of ours (InternalError).
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from .elements import Tag
-from .errors import DataError, InternalError, PenstockError, UserCodeError
+from .errors import DataError, InternalError, PenstockError, StorageError, UserCodeError
 from .operators.protocol import RunningOperator
 from .sources.reader import SplitReader
+from .user_code import is_to_be_told, raised, user_frames
 from .windows import OperatorWindow
 
 
@@ -71,7 +73,9 @@ class blame:  # noqa: N801 a context manager, read as a verb; a generator would 
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, Exception) or (isinstance(error, PenstockError) and error.operator):
+        if error is None or (isinstance(error, PenstockError) and error.operator):
+            return
+        if not isinstance(error, Exception) and not (is_to_be_told(error) and user_frames(error)):
             return
         operator = self._operator
         named = _named(error, operator.id, f" ({operator.where})")
@@ -84,14 +88,16 @@ def blame_build(operator: str) -> Iterator[None]:
     """Name ``operator`` in what building it raises."""
     try:
         yield
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and not (is_to_be_told(error) and user_frames(error)):
+            raise
         raise _named(error, operator, " (while it was built)") from error
 
 
 def blame_split(error: PenstockError, readers: Sequence[SplitReader]) -> PenstockError:
     """A user's error, with the split whose rows it was given."""
     found = error.batch
-    if found is None or not isinstance(error, UserCodeError):
+    if found is None or not isinstance(error, UserCodeError | DataError):
         return error
     splits = [f"{reader.operator} {split}" for reader in readers if (split := reader.split_at(*found))]
     if not splits:
@@ -99,10 +105,16 @@ def blame_split(error: PenstockError, readers: Sequence[SplitReader]) -> Penstoc
     return type(error)(f"{error.message} (split {', '.join(splits)})", error.remedy, error.operator, error.detail)
 
 
-def _named(error: Exception, operator: str, where: str) -> PenstockError:
+def _named(error: BaseException, operator: str, where: str) -> PenstockError:
     if isinstance(error, PenstockError):
         return error.at(operator)
     if isinstance(error, pa.ArrowException):
         return DataError(f"{error}{where}", "check the values of the columns that this operator reads", operator)
+    if user_frames(error) is not None:
+        if isinstance(error, OSError):
+            message = f"{type(error).__name__}: {error}{where}"
+            return StorageError(message, "check what its code reads and writes", operator)
+        remedy = "fix the code, or filter out the rows it cannot take"
+        return raised("its code", error, remedy, where.strip(" ()")).at(operator)
     detail = "".join(traceback.format_exception(error))
     return InternalError(f"{type(error).__name__}: {error}{where}", "", operator, detail)

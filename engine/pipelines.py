@@ -55,7 +55,8 @@ def plan_job(
 ) -> JobPlan:
     """Plan ``flow`` for ``parallelism`` subtasks a stage. ``job``: the job's name, by default the flow's.
 
-    ``rate`` replaces the rate of all sources that have one, ``lanes`` the flow's number of lanes, ``order`` its order.
+    ``rate`` replaces the rate of all sources that have one, or paces all if none has; ``lanes`` replaces the flow's
+    number of lanes, ``order`` its order.
     ``memory_budget``: bytes that the operators of a task may hold before they spill; ``threads``: of each process.
     ``prune``: read only the columns that are needed; not if others give the splits. Raises FlowError.
     """
@@ -66,7 +67,9 @@ def plan_job(
         raise FlowError(message, f"run with parallelism ≤ {lanes}, or build the flow with more lanes")
     graph = LiveGraph(pruned(flow) if prune else flow, parallelism, lanes)
     ordered = order == "deterministic"
-    found = {node.id: _plan_source(graph, node, rate) for node in graph.nodes.values() if not node.inputs}
+    heads = [node for node in graph.nodes.values() if not node.inputs]
+    paced = {node.id for node in heads if node.rate} or {node.id for node in heads}
+    found = {node.id: _plan_source(graph, node, rate if node.id in paced else None) for node in heads}
     epochs, sources = plan_epochs(graph, found, lanes, ordered=ordered)
     by_split = check_merge_joins(tuple(graph.nodes.values()), flow.placement, ordered=ordered)
     _check_co_partitioned(graph, sources, by_split)
@@ -103,7 +106,7 @@ def _plan_source(graph: LiveGraph, node: Node, rate: float | None) -> SourcePlan
     except PenstockError as error:
         raise error.at(node.id) from error
     fed = getattr(config, "fed", False)
-    pace = rate if rate is not None and node.rate else node.rate
+    pace = node.rate if rate is None else rate
     quota = None if joined or fed else _quota(graph, node)
     return narrowed_source(SourcePlan(node.id, config, config.schema, splits, quota, pace), graph.schema(node.id))
 

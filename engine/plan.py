@@ -5,6 +5,8 @@ Everything here is immutable data that travels to the tasks; ``pipelines.plan_jo
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -14,6 +16,7 @@ import pyarrow as pa
 from .epochs import Epochs
 from .errors import ConfigurationError, PenstockError
 from .identity import TaskId
+from .nesting import check_nesting
 from .operators.protocol import Committer, OperatorConfig, SinkConfig
 from .partitioning import Broadcast, Exchanging, Gather
 from .resources import NOTHING, Resources
@@ -202,9 +205,12 @@ class JobPlan:
         """The committer of a sink."""
         return self.sinks[operator][1].committer(self.key)
 
-    def check(self, resuming: bool = False) -> None:
-        """Ask every sink whether it can be written. Raises ConfigurationError that names the sink."""
+    def check(self, resuming: bool = False, checkpoints: str = "") -> None:
+        """Ask every sink whether it can be written; ``checkpoints``: the folder for them. Raises ConfigurationError
+        that names the sink."""
         check_fed(self)
+        check_nesting(_places((id, sink) for id, (_, sink) in self.sinks.items()),
+                      _places((id, source.config) for id, source in self.sources.items()), checkpoints)  # fmt: skip
         places: dict[str, str] = {}
         for id, (_, config) in self.sinks.items():
             try:
@@ -216,6 +222,15 @@ class JobPlan:
                 message = f"writes to {place}, and so does {places[place]}"
                 raise ConfigurationError(message, "give each sink a folder of its own", id)
             places[place] = id
+
+
+def _places(configs: Iterable[tuple[str, object]]) -> list[tuple[str, str]]:
+    """The ids and absolute paths of those that say one, or several: what they read or write."""
+    found = []
+    for id, config in configs:
+        given = getattr(config, "path", ())
+        found += [(id, str(path)) for path in ((given,) if isinstance(given, str | os.PathLike) else given)]
+    return found
 
 
 def check_fed(plan: JobPlan) -> None:

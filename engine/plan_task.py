@@ -30,6 +30,7 @@ from concurrent.futures import Future
 
 import pyarrow as pa
 
+from .arguments import Parallelism, Seconds, Threads, checked
 from .edges import Frame, Upstream
 from .errors import ConfigurationError, InternalError, PenstockError
 from .flow import Stream
@@ -58,15 +59,16 @@ _ATTEMPT = Attempt(0, 0)
 class PlanTask:
     """Runs the flow that ends in ``stream``. Its sources get their splits from ``add_split`` alone. See the module."""
 
+    @checked()
     def __init__(
         self,
         stream: Stream,
         *,
-        degree: int = 0,
-        parallelism: int = 1,
+        degree: Threads = 0,
+        parallelism: Parallelism = 1,
         eager: bool = False,
         scheduler: Scheduler | None = None,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         group: str = "default",
         weight: float = 1.0,
     ) -> None:
@@ -123,6 +125,7 @@ class PlanTask:
 
     # ------------------------------------------------------------------ input
 
+    @checked()
     def add_split(self, source: str, split: Split | pa.Table) -> None:
         """Queue one more split for a source; a table is a split, too."""
         with self._lock:
@@ -132,6 +135,7 @@ class PlanTask:
             self._inputs.add(source, split)
             self._changes += 1
 
+    @checked()
     def no_more_splits(self, source: str) -> None:
         """The splits of the source are complete."""
         with self._lock:
@@ -198,7 +202,8 @@ class PlanTask:
         if self.state in OVER:
             raise ConfigurationError(f"the task is {self.state}", "make a new one")
 
-    def read(self, timeout: float | None = None) -> pa.RecordBatch | None:
+    @checked()
+    def read(self, timeout: Seconds | None = None) -> pa.RecordBatch | None:
         """The next batch, waiting for it; None when a barrier is reached or the task has finished.
 
         Raises TimeoutError after ``timeout`` seconds without one.
@@ -209,6 +214,7 @@ class PlanTask:
                 return batch
             wait_for(future, timeout, self._wake_at)
 
+    @checked()
     def run(self, split_set: Mapping[str, Split | pa.Table]) -> Iterator[pa.RecordBatch]:
         """Feed one split to each source and give all that depends on them: the task is warm and empty afterwards."""
         try:

@@ -22,6 +22,7 @@ from typing import Final, Literal, Self, TypeAlias
 
 import pyarrow as pa
 
+from .arguments import checked
 from .errors import FlowError
 from .operators import (
     Aggregate,
@@ -115,6 +116,7 @@ class Relation:
         known = self.placement.partitioning
         return self if known is None else self._then(Regroup(known))
 
+    @checked()
     def aggregate(
         self,
         by: Sequence[str] = (),
@@ -142,6 +144,7 @@ class Relation:
         brought = partial._grouped(by, exchange)
         return brought._then(replace(single, step="partial").final(self.schema), name, at_barrier)._regrouped()
 
+    @checked()
     def stream_aggregate(
         self, by: Sequence[str], *, at_barrier: AtBarrier = FLUSH, name: str | None = None, **aggregates: Asked
     ) -> Self:
@@ -151,6 +154,7 @@ class Relation:
         """
         return self._then(StreamAggregate(tuple(by), as_aggregates(aggregates)), name, at_barrier)
 
+    @checked()
     def distinct(
         self, *by: str, exchange: Through = GATHER, at_barrier: AtBarrier = FLUSH, name: str | None = None
     ) -> Self:
@@ -162,6 +166,7 @@ class Relation:
         first = self._then(Distinct(by, per_lane=True), None, at_barrier)._grouped(keys, exchange)
         return first._then(Distinct(by), name, at_barrier)
 
+    @checked()
     def mark_distinct(
         self,
         *by: str,
@@ -177,16 +182,19 @@ class Relation:
         config = MarkDistinct(by, marker, tuple((masks or {}).items()))
         return self._grouped(by, exchange)._then(config, name, at_barrier)
 
+    @checked()
     def sort(self, *keys: str | SortKey, at_barrier: AtBarrier = FLUSH, name: str | None = None) -> Self:
         """All rows in the order of ``keys``: ``ps.SortKey`` or a name. Equal ones stay as they came."""
         return self._gathered()._then(Sort(as_sort_keys(keys)), name, at_barrier)
 
+    @checked()
     def top_n(self, count: int, *keys: str | SortKey, at_barrier: AtBarrier = FLUSH, name: str | None = None) -> Self:
         """The first ``count`` rows in the order of ``keys``."""
         top = TopN(as_sort_keys(keys), count)
         first = self if self.is_gathered else self._then(replace(top, per_lane=True), None, at_barrier).gather()
         return first._then(top, name, at_barrier)
 
+    @checked()
     def limit(
         self,
         count: int,
@@ -200,6 +208,7 @@ class Relation:
         ``per="window"``."""
         return self._gathered()._then(Limit(count, offset, per), name, at_barrier)
 
+    @checked()
     def window(
         self,
         by: Sequence[str],

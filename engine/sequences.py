@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Self
 
+from .arguments import checked
 from .operators import Pack, Shuffle
 from .operators.pack import Remainder
 from .relations import FLUSH, AtBarrier, Relation
@@ -14,6 +15,7 @@ from .relations import FLUSH, AtBarrier, Relation
 class Sequences(Relation):
     """The methods; what they are built on is the stream's."""
 
+    @checked()
     def shuffle(
         self, window: int, *, seed: int = 0, epoch: int = 0, at_barrier: AtBarrier = FLUSH, name: str | None = None
     ) -> Self:
@@ -24,6 +26,7 @@ class Sequences(Relation):
         """
         return self._gathered()._then(Shuffle(window, seed, epoch), name, at_barrier)
 
+    @checked()
     def pack(
         self,
         length: int,

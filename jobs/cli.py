@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -53,9 +52,9 @@ def run(
     address: Annotated[
         str | None, typer.Option(help="A running Ray cluster; by default a small one is started here.")
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder for the outputs; by default a new one.")] = None,
+    output: Annotated[str | None, typer.Option(help="Folder for the outputs; by default a new one.")] = None,
     checkpoints: Annotated[
-        Path | None, typer.Option(help="Folder for the checkpoints; by default below the outputs.")
+        str | None, typer.Option(help="Folder for the checkpoints; by default below the outputs.")
     ] = None,
     every: Annotated[str, typer.Option(help="Time between checkpoints: 500ms, 1s, 1m.")] = "1s",
     kill: Annotated[
@@ -189,11 +188,11 @@ def replay(
     step: Annotated[int, typer.Option(help="The global batch, counted from 0.")],
     rank: Annotated[int | None, typer.Option(help="One rank's slice; by default the whole batch.")] = None,
     world_size: Annotated[int | None, typer.Option(help="The number of ranks.")] = None,
-    checkpoints: Annotated[Path | None, typer.Option(help="The job's checkpoint folder; it is only read.")] = None,
+    checkpoints: Annotated[str | None, typer.Option(help="The job's checkpoint folder; it is only read.")] = None,
     feed: Annotated[str | None, typer.Option(help="The feed, if the flow has several.")] = None,
     name: Annotated[str | None, typer.Option(help="The job's name, if it is not the flow's.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Write the batch: .arrow or .parquet.")] = None,
-    lineage: Annotated[Path | None, typer.Option(help="Write where each row comes from: .arrow or .parquet.")] = None,
+    output: Annotated[str | None, typer.Option(help="Write the batch: .arrow or .parquet.")] = None,
+    lineage: Annotated[str | None, typer.Option(help="Write where each row comes from: .arrow or .parquet.")] = None,
     trace: Annotated[bool, typer.Option(help="Find out where the rows come from.")] = True,
     check: Annotated[bool, typer.Option(help="Refuse a batch that is not what was delivered.")] = True,
     parallelism: _Parallelism = 1,

@@ -29,6 +29,7 @@ from ..engine.explain import explain as explain_plan
 from ..engine.flow import Flow
 from ..engine.identity import TaskId
 from ..engine.pipelines import plan_job
+from ..engine.sources.files import local_path
 from ..engine.statistics import TaskStatistics
 from . import flights_local
 from .flights import DAILY_KEY, FEATURES_KEY, FlightsConfig, build
@@ -53,15 +54,15 @@ def explain(options: RunOptions) -> str:
     """The plan of the job, with the data as the embedded runner reads them."""
     config = _config(options)
     flights, weather, planes = flights_local.tables(config.scale, config.split_count)
-    output = options.output or Path("out")
+    output = _output(options) or Path("out")
     return explain_plan(plan_job(build(flights, weather, planes, output, config), options.parallelism))
 
 
 def run(options: RunOptions) -> int:
     """Run the job; 0 if it finished, the audit is clean and, if asked, the outputs equal the reference."""
     console = Console(highlight=False)
-    output = (options.output or _new_folder()).absolute()
-    checkpoints = Checkpoints((options.checkpoints or output / "checkpoints").absolute(), every=options.every)
+    output = _output(options) or _new_folder().absolute()
+    checkpoints = Checkpoints(options.checkpoints or output / "checkpoints", every=options.every)
     report = _Report(console, output)
     _check_folders(output, checkpoints, _config(options))
     try:
@@ -75,13 +76,19 @@ def _check_folders(output: Path, checkpoints: Checkpoints, config: FlightsConfig
     """Refuse folders that cannot be written or hold another run's data before anything is started."""
     nothing = (FLIGHTS.empty_table(), WEATHER.empty_table(), PLANES.empty_table())
     plan = plan_job(build([nothing[0]], [nothing[1]], nothing[2], output, config), 1)
-    plan.check(resuming=check_resume(place_in(checkpoints).folder, plan.name, "auto"))
+    folder = place_in(checkpoints).folder
+    plan.check(check_resume(folder, plan.name, "auto"), folder)
 
 
 def _config(options: RunOptions) -> FlightsConfig:
     if options.scale < 1:
         raise ConfigurationError(f"--scale {options.scale} is no number of copies", "give 1 or more")
     return FlightsConfig(scale=options.scale, rate=options.rate or 0.0)
+
+
+def _output(options: RunOptions) -> Path | None:
+    """The folder for the outputs and the report, if one was named."""
+    return None if options.output is None else Path(local_path(options.output, "the folder of --output"))
 
 
 def _new_folder() -> Path:

@@ -15,6 +15,7 @@ from types import ModuleType
 
 from ..engine.errors import ConfigurationError, PenstockError, UserCodeError
 from ..engine.flow import Flow
+from ..engine.sources.files import local_path
 from .registry import JOBS
 
 _FORM = "write script.py:flow or module:flow, where flow is a Flow, or a function without arguments that gives one"
@@ -47,9 +48,10 @@ def find_flow(where: str) -> Flow:
 
 def _script(path: str) -> ModuleType:
     """The file as a module. It stays known: classes and functions of it may be looked up by name."""
+    path = local_path(path, "the script")
     if not os.path.isfile(path):
         raise ConfigurationError(f"{path} does not exist", "check the path; relative ones start at the working folder")
-    folder, name = os.path.split(os.path.abspath(path))
+    folder, name = os.path.split(path)
     sys.path.insert(0, folder)
     spec = importlib.util.spec_from_file_location(name.removesuffix(".py"), path)
     assert spec is not None

@@ -47,6 +47,7 @@ from ..coordinator.events import Event, TaskFailed, TaskLost
 from ..coordinator.restoring import Snapshot
 from ..coordinator.statistics import JobStatus, Overview
 from ..coordinator.window_reports import WindowReport
+from ..engine.arguments import Parallelism, Rate, Seconds, Threads, checked
 from ..engine.edges import Frame, Upstream
 from ..engine.errors import ConfigurationError, PenstockError
 from ..engine.flow import Flow
@@ -64,14 +65,15 @@ EXIT_SECONDS = 5.0
 """How long the end of a script waits for the threads of a job that it has not waited for."""
 
 
+@checked(ConfigurationError)
 def run_local(
     flow: Flow,
     *,
-    parallelism: int = 1,
-    threads: int | None = None,
+    parallelism: Parallelism = 1,
+    threads: Threads | None = None,
     checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
     name: str | None = None,
-    rate: float | None = None,
+    rate: Rate | None = None,
     memory_budget: int | None = DEFAULT_BUDGET,
     resume: Resume = "auto",
     from_snapshot: str | os.PathLike[str] | None = None,
@@ -231,7 +233,8 @@ class LocalJob(JobFace):
 
     # ------------------------------------------------------------------ waiting
 
-    def wait(self, timeout: float | None = None) -> Self:
+    @checked(ConfigurationError)
+    def wait(self, timeout: Seconds | None = None) -> Self:
         """Wait until the job is over. Raises its error if it failed, TimeoutError after ``timeout`` seconds."""
         status = self.wait_until(lambda status: status.is_over, timeout)
         self.shutdown()
@@ -239,7 +242,8 @@ class LocalJob(JobFace):
             raise error_of(status.failure)
         return self
 
-    def wait_until(self, condition: Callable[[JobStatus], bool], timeout: float | None = None) -> JobStatus:
+    @checked(ConfigurationError)
+    def wait_until(self, condition: Callable[[JobStatus], bool], timeout: Seconds | None = None) -> JobStatus:
         """Wait for a status of which ``condition`` holds, or for the last one that there is."""
         return wait_for_status(self.status(), self._next_status, condition, timeout)
 
@@ -301,6 +305,7 @@ class LocalJob(JobFace):
             self._audit = audit_job(self.plan, self.folder, self.status())
         return self._audit
 
+    @checked(ConfigurationError)
     def feed(self, name: str = "feed") -> FeedHandle:
         """The feed that ``stream.feed(batch_size, name=name)`` ends in, for ranks in this process."""
         return feed_handle(self.plan, name, partial(local_route, self.folder, self.plan.key))
@@ -308,6 +313,7 @@ class LocalJob(JobFace):
     def _told(self, status: JobStatus) -> None:
         self._feeds.told(status)
 
+    @checked(ConfigurationError)
     def result(self, name: str) -> pa.Table:
         """The rows that ``stream.collect(name)`` has kept, once the job is over."""
         self.wait()

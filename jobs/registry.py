@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, cast
 
 from ..engine.errors import ConfigurationError
@@ -23,8 +22,8 @@ class RunOptions:
     parallelism: int = 2
     local: bool = False
     address: str | None = None
-    output: Path | None = None
-    checkpoints: Path | None = None
+    output: str | None = None
+    checkpoints: str | None = None
     every: str = "1s"
     kill: bool = False
     verify: bool = True

@@ -27,7 +27,9 @@ from ..actors.feed.models import ModelBook
 from ..actors.feed.retained import JobFolder
 from ..actors.inputs import settle
 from ..actors.settings import Checkpoints
+from ..actors.storage.opening import checkpoint_folder
 from ..engine import handoff
+from ..engine.arguments import Parallelism, Seconds, checked
 from ..engine.batch_digests import BatchDigests
 from ..engine.errors import ConfigurationError, DataError
 from ..engine.feed_messages import World
@@ -90,6 +92,7 @@ class ReplayedBatch:
             yield from (f"  {line}" for line in self.untraced)
 
 
+@checked(ConfigurationError)
 def replay(
     flow: Flow,
     *,
@@ -102,8 +105,8 @@ def replay(
     state: Mapping[str, Any] | None = None,
     trace: bool = True,
     check: bool = True,
-    parallelism: int = 1,
-    timeout: float | None = None,
+    parallelism: Parallelism = 1,
+    timeout: Seconds | None = None,
 ) -> ReplayedBatch:
     """Rebuild global batch ``step`` of a flow's feed, or the slice of ``rank`` out of ``world_size``.
 
@@ -169,7 +172,7 @@ def _check_place(step: int, rank: int | None, world_size: int | None) -> None:
 
 
 def _folder_of(checkpoints: Checkpoints | str | os.PathLike[str]) -> str:
-    return os.fspath(checkpoints.folder if isinstance(checkpoints, Checkpoints) else checkpoints)
+    return checkpoint_folder(checkpoints.folder if isinstance(checkpoints, Checkpoints) else checkpoints)
 
 
 def _handed_over(flow: Flow, job: str, folder: JobFolder | None) -> Flow:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import ipc, parquet
 
 from ..engine.errors import ConfigurationError
-from ..engine.sources.files import storage_error
+from ..engine.sources.files import local_path, storage_error
 from .flow_finder import find_flow
 from .replay import replay
 
@@ -24,11 +24,11 @@ class ReplayOptions:
     step: int
     rank: int | None = None
     world_size: int | None = None
-    checkpoints: Path | None = None
+    checkpoints: str | None = None
     feed: str | None = None
     name: str | None = None
-    output: Path | None = None
-    lineage: Path | None = None
+    output: str | None = None
+    lineage: str | None = None
     trace: bool = True
     check: bool = True
     parallelism: int = 1
@@ -37,9 +37,7 @@ class ReplayOptions:
 
 def replay_command(options: ReplayOptions, tell: Callable[[str], None]) -> int:
     """Replay a batch; 0, or 1 if it is not what was delivered and that is accepted. Raises what ``replay`` raises."""
-    for path in (options.output, options.lineage):
-        if path is not None and path.suffix not in _WRITERS:
-            raise ConfigurationError(f"{path} has no known form", f"name it {' or '.join(_WRITERS)}")
+    output, lineage = _file(options.output), _file(options.lineage)
     found = replay(
         find_flow(options.flow),
         step=options.step,
@@ -55,12 +53,21 @@ def replay_command(options: ReplayOptions, tell: Callable[[str], None]) -> int:
     )
     for line in found.lines():
         tell(line)
-    for what, path, table in (("batch", options.output, found.rows), ("lineage", options.lineage, found.lineage)):
+    for what, path, table in (("batch", output, found.rows), ("lineage", lineage, found.lineage)):
         if path is not None and table is not None:
             _write(table, path)
             tell(f"the {what} is in {path}")
     sys.stdout.flush()
     return 1 if found.verified is False else 0
+
+
+def _file(given: str | None) -> Path | None:
+    if given is None:
+        return None
+    path = Path(local_path(given, "the file"))
+    if path.suffix not in _WRITERS:
+        raise ConfigurationError(f"{given} has no known form", f"name it {' or '.join(_WRITERS)}")
+    return path
 
 
 def _write(table: pa.Table, path: Path) -> None:

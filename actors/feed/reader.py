@@ -25,10 +25,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import pyarrow as pa
 
+from ...engine.arguments import Seconds, Within, checked
 from ...engine.errors import ConfigurationError
 from ...engine.feed_messages import FORGET, Commit, Ranges, Slice
 from .arrays import to_numpy
@@ -41,6 +42,8 @@ from .torch_batches import torch_batches
 CLOSE_SECONDS = 30.0
 """How long the end of a reader waits for the checkpoint that says that everything was read."""
 
+Ahead = Annotated[int, Within(0, 4096)]
+"""How many slices are fetched ahead."""
 BatchFormat = Literal["pyarrow", "numpy"]
 
 _log = logging.getLogger(__name__)
@@ -81,6 +84,7 @@ class FeedHandle:
         whole, rest = divmod(self.rows, self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
+    @checked(ConfigurationError)
     def skip(self, steps: range) -> FeedHandle:
         """The feed without these global batches, counted over all epochs like ``Reader.step``: no rank gets them, at a
         peak of the loss, say. Their rows keep their positions, and all other batches their numbers. The edit goes into
@@ -92,6 +96,7 @@ class FeedHandle:
             )
         return replace(self, edits=united(self.edits, [(steps.start, steps.stop)]))
 
+    @checked(ConfigurationError)
     def resume(self, model_uri: str) -> FeedHandle:
         """The feed from where a model has come to: the one that ``Reader.commit`` was called with. Raises
         ConfigurationError if it is not bound to this feed."""
@@ -101,16 +106,20 @@ class FeedHandle:
         place = replace(self, start=found.step, start_epoch=found.epoch, model=model_uri)
         return replace(place, edits=edits, model_edits=found.skipped)
 
+    @checked(ConfigurationError)
     def reader(
-        self, rank: int = 0, world_size: int = 1, *, prefetch_batches: int | None = None, timeout: float | None = None
+        self,
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        prefetch_batches: Ahead | None = None,
+        timeout: Seconds | None = None,
     ) -> Reader:
         """The reader of one rank. ``prefetch_batches``: slices that are fetched ahead, on a thread; by default as many
         as have 4 MiB, but 4 to 32. ``timeout``: seconds to wait for a batch before a TimeoutError says for what, or
         whom, the rank waits; None: for ever."""
         if not 0 <= rank < world_size:
             raise ConfigurationError(f"rank {rank} of {world_size}", "ranks count from 0 to world_size - 1")
-        if prefetch_batches is not None and prefetch_batches < 0:
-            raise ConfigurationError(f"prefetch_batches={prefetch_batches}", "give a number from 0 on")
         return Reader(self, rank, world_size, prefetch_batches, timeout)
 
 
@@ -118,7 +127,7 @@ class Reader:
     """See the module's rules. Made by :meth:`FeedHandle.reader`."""
 
     def __init__(
-        self, feed: FeedHandle, rank: int, world_size: int, prefetch: int | None, timeout: float | None
+        self, feed: FeedHandle, rank: int, world_size: int, prefetch: int | None, timeout: Seconds | None
     ) -> None:
         self.feed = feed
         self.rank = rank
@@ -152,6 +161,7 @@ class Reader:
             return self._seen
         return self._start if self._intake is None else self._intake.next_batch, self._epoch
 
+    @checked(ConfigurationError)
     def iter_batches(self, *, batch_format: BatchFormat = "pyarrow") -> Iterator[Any]:
         """The slices of the batches from here to the end of the epoch: ``pyarrow.RecordBatch``, or a dictionary of
         NumPy arrays. The next call goes on with the next epoch; after a loop that was left, with the next batch."""
@@ -165,10 +175,11 @@ class Reader:
             records = self._records(found)
             yield records if batch_format == "pyarrow" else to_numpy(records)
 
+    @checked(ConfigurationError)
     def iter_torch_batches(
         self,
         *,
-        prefetch_batches: int | None = None,
+        prefetch_batches: Ahead | None = None,
         dtypes: Any = None,
         device: Any = None,
         collate_fn: Callable[[dict[str, Any]], Any] | None = None,
@@ -181,6 +192,7 @@ class Reader:
             self._prefetch = prefetch_batches
         return torch_batches(self.iter_batches(), dtypes, device, collate_fn, pin_memory)
 
+    @checked(ConfigurationError)
     def loader(self, *, fetches_ahead: bool = True, **arguments: Any) -> Loader:
         """What Lightning and its like take for a data loader: iterating gives an epoch of ``iter_torch_batches`` with
         these arguments, and there are ``state_dict`` and ``load_state_dict``. ``fetches_ahead``: the framework asks for
@@ -257,6 +269,7 @@ class Reader:
             "skipped": [list(each) for each in self._edits],
         }
 
+    @checked(ConfigurationError)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from the place of a saved model, at any number of ranks. All ranks must load the same."""
         found = (state.get("version"), state.get("feed"), state.get("batch_size"))
@@ -287,25 +300,29 @@ class Reader:
 
     # ------------------------------------------------------------------ models
 
+    @checked(ConfigurationError)
     def commit(self, model_uri: str) -> None:
         """Bind a model that has seen all batches so far to the feed: ``feed.resume(model_uri)`` goes on behind them,
         and ``ps.run(…, resume_model=model_uri)`` brings back what that needs. It costs nothing here: the checkpoint is
         found and kept on other threads (``flush``). One rank's call suffices; others may call at the same step."""
         self._join().commit(Commit(model_uri, self.step, self._edits, self.epoch))
 
-    def flush(self, timeout: float | None = None) -> None:
+    @checked(ConfigurationError)
+    def flush(self, timeout: Seconds | None = None) -> None:
         """Wait until all models are bound. Raises ConfigurationError if one was refused, because it is bound to another
         step; TimeoutError after ``timeout`` seconds."""
         if self._intake is not None:
             self._intake.flush(timeout)
 
+    @checked(ConfigurationError)
     def forget(self, model_uri: str) -> None:
         """Nobody goes on from this model any more: let go of its checkpoint."""
         self._join().commit(Commit(model_uri, FORGET))
 
     # ------------------------------------------------------------------ the end
 
-    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+    @checked(ConfigurationError)
+    def close(self, timeout: Seconds = CLOSE_SECONDS) -> None:
         """End the reader. At the end of the feed this waits for the checkpoint that says that everything was read: a
         restart of the feed's task before that would wait for ranks that are gone."""
         atexit.unregister(self.close)

@@ -30,13 +30,12 @@ from ...engine.errors import ConfigurationError, StorageError
 from ...engine.feed_state import read_state
 from ...engine.identity import StateHandle
 from ...engine.plan import JobPlan
-from ...engine.sources.files import absolute
 from ..audit import state_of
 from ..digest_files import recorded_feeds
 from ..input_records import RecordedInputs, inputs_key, read_inputs
 from ..snapshots import SnapshotFiles
 from ..storage.log import read_log
-from ..storage.opening import open_store
+from ..storage.opening import checkpoint_folder, open_store
 
 Start: TypeAlias = Snapshot
 """A copy of a checkpoint that a job of its own can begin with."""
@@ -61,7 +60,7 @@ class JobFolder:
     """The log of one job, as it was when this was made. Raises ConfigurationError if there is none."""
 
     def __init__(self, folder: str | os.PathLike[str], job: str) -> None:
-        self.folder = absolute(folder)
+        self.folder = checkpoint_folder(folder)
         self.job = job
         if not os.path.isdir(self.folder):
             raise ConfigurationError(f"the checkpoint folder {self.folder} does not exist", "check its path")

@@ -20,13 +20,14 @@ from contextlib import suppress
 
 from ...engine.durable import LOCAL, NO_LINKS, make_folder, sync_folder
 from ...engine.errors import ConfigurationError
+from ...engine.sources.files import local_path
 
 
 class FileStore:
     """A folder as a :class:`penstock.coordinator.store.Store`. ``link`` is what makes a hard link."""
 
     def __init__(self, folder: str | os.PathLike[str], link: Callable[[str, str], None] = os.link) -> None:
-        self._folder = os.path.abspath(os.fspath(folder))
+        self._folder = local_path(folder, "the store")
         self._link = link
         #: folders that this store has made, or found, and synced with all above them
         self._made: set[str] = set()

@@ -7,19 +7,23 @@ import os
 from ...coordinator.store import Store
 from ...engine.durable import LOCAL, make_folder
 from ...engine.errors import ConfigurationError
-from ...engine.sources.files import absolute, storage_error
+from ...engine.sources.files import local_path, storage_error
 from .file_store import FileStore
+
+
+def checkpoint_folder(url: str | os.PathLike[str]) -> str:
+    """The local folder that a user's address means. Raises ConfigurationError."""
+    return local_path(
+        url,
+        "the checkpoint folder",
+        "give a local path, or file:///… on storage that all machines share; object stores are not supported yet, "
+        "because the log needs an object that is created only if it is absent",
+    )
 
 
 def open_store(url: str | os.PathLike[str]) -> Store:
     """The store in the folder, which is made if it does not exist. Raises ConfigurationError if it cannot be used."""
-    path = absolute(url)
-    if "://" in path:
-        raise ConfigurationError(
-            f"the checkpoint folder {path} is on a file system that checkpoints cannot be kept on",
-            "give a local path, or file:///… on storage that all machines share; object stores are not supported yet, "
-            "because the log needs an object that is created only if it is absent",
-        )
+    path = checkpoint_folder(url)
     try:
         make_folder(LOCAL, path)
     except OSError as error:

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from ..errors import ConfigurationError, FlowError, PenstockError, StorageError
-from ..sources.files import absolute
+from ..sources.files import local_path
 
 Connect: TypeAlias = Callable[[], Any]
 
@@ -50,7 +50,7 @@ def as_connect(database: str | os.PathLike[str] | sqlite3.Connection | Connect) 
                 "SQL index: the connection is to a database in memory, which no other thread or process can see",
                 "write the table to a file, or use ps.index.memory",
             )
-        return SqliteFile(absolute(place))
+        return SqliteFile(local_path(place, "the database"))
     if callable(database):
         return database
     text = os.fspath(database)
@@ -59,7 +59,7 @@ def as_connect(database: str | os.PathLike[str] | sqlite3.Connection | Connect) 
             f"SQL index: {text.split('://')[0]!r} is no database that can be named by a URI here",
             "give the path of an SQLite file, sqlite:///path, or a function that opens a DB-API connection",
         )
-    path = absolute(text.removeprefix("sqlite:///"))
+    path = local_path(text.removeprefix("sqlite:///"), "the database")
     if not os.path.isfile(path):
         raise ConfigurationError(f"SQL index: there is no file {path}", "check the path of the SQLite database")
     return SqliteFile(path)

@@ -20,11 +20,14 @@ from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
+from ..arguments import checked
+from ..dictionaries import PlainNulls
 from ..operators.index_protocol import Found
 from ..operators.sorted_lookup import SortedLookup
 from .checks import check_key
 
 
+@checked()
 def memory(table: pa.Table | pa.RecordBatch, key: str | Sequence[str]) -> MemoryIndex:
     """An index over ``table``, which travels with the flow. Keys may repeat: every row with the key matches."""
     names = check_key("memory index", table.schema, key, "table")
@@ -76,7 +79,8 @@ class OpenMemoryIndex:
 
     def __init__(self, table: pa.Table, key: Sequence[str]) -> None:
         batches = table.combine_chunks().to_batches()
-        self._records = pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], table.schema)
+        records = pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], table.schema)
+        self._records = PlainNulls(table.schema).of(records)
         self._lookup = SortedLookup([self._records.column(name) for name in key])
 
     def lookup(self, keys: pa.RecordBatch) -> Found:

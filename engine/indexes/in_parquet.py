@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from pyarrow import dataset, parquet
 
+from ..arguments import checked
+from ..dictionaries import PlainNulls
 from ..errors import ConfigurationError, DataError
 from ..expressions import single_array
 from ..operators.index_protocol import Found
@@ -37,6 +39,7 @@ CACHE_BYTES = 128 * 1024 * 1024
 """What an operator keeps of its index unless the flow says otherwise: a few row groups of common size."""
 
 
+@checked()
 def parquet_index(
     path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     key: str | Sequence[str],
@@ -180,6 +183,6 @@ def _read(group: _Group, schema: pa.Schema, names: Sequence[str]) -> pa.RecordBa
         found = group.fragment.subset(row_group_ids=[group.number]).to_table(
             schema=schema, columns=list(names), use_threads=False
         )
-    return pa.RecordBatch.from_arrays(
-        [single_array(column) for column in found.columns], schema=pa.schema([schema.field(name) for name in names])
-    )
+    wanted = pa.schema([schema.field(name) for name in names])
+    records = pa.RecordBatch.from_arrays([single_array(column) for column in found.columns], schema=wanted)
+    return PlainNulls(wanted).of(records)

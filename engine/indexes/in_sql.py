@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arguments import checked
 from ..errors import FlowError
 from ..expressions import single_array
 from ..operators.index_protocol import Found
@@ -44,6 +45,7 @@ _DECLARED = (("INT", pa.int64()), ("CHAR", pa.string()), ("CLOB", pa.string()), 
 """SQLite's own rule for what a declared type means, where it means one of its storage classes."""
 
 
+@checked()
 def sql_index(
     database: str | os.PathLike[str] | sqlite3.Connection | Connect,
     relation: str,

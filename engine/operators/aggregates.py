@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from ..arguments import checked
 from ..errors import DataError, FlowError
 from ..schemas import check_columns, check_movable, value_type
 from .accumulators import Accumulator, GroupRows, accumulator_of
@@ -31,6 +32,7 @@ Step: TypeAlias = Literal["single", "partial", "final"]
 Arguments: TypeAlias = tuple[pa.DataType | None, ...]
 
 
+@checked()
 @dataclass(frozen=True)
 class Aggregate:
     """One aggregate: the name of its output column, the column it is computed of (None: the rows), the function.

@@ -15,9 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arguments import checked
 from ..list_functions import list_contains
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Between:
     """``low`` ≤ index ``column`` ≤ ``high``, inclusive at both ends."""
@@ -44,6 +46,7 @@ class Between:
         return f"{self.column} between {self.low} and {self.high}"
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class InList:
     """Index ``column`` is an element of ``values``: a list column of the stream, or constants."""

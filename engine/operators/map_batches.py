@@ -4,8 +4,8 @@ Rules:
 
 1. The function gets a ``pyarrow.RecordBatch`` and gives a record batch, a table, or a mapping of column names to
    arrays, of any number of rows. Columns are matched by name; a column may be cast only if no value changes.
-2. What it raises becomes a :class:`UserCodeError` that tells the rows it was given and the traceback from the user's
-   first frame on. The driver adds the operator, the task the split.
+2. What it raises, whatever that is, becomes a :class:`UserCodeError` that tells the rows it was given and the traceback
+   from the user's first frame on (``user_code``). The driver adds the operator, the task the split.
 3. It is called from one thread, with the batches in order. Batches between the source and a function are cut at row
    positions, not by timing; still, a function whose result depends on how rows are cut into batches gives other
    results when a filter or join before it changes the cuts.
@@ -14,18 +14,18 @@ Rules:
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from ..dictionaries import PlainNulls
 from ..elements import Batch, Tag
-from ..errors import DataError, UserCodeError
+from ..errors import DataError
 from ..expressions import single_array
 from ..schemas import check_distinct, check_inputs
+from ..user_code import is_to_be_told, raised
 from .pieces import PIECE_ROWS, cut
 from .protocol import Emitter, OperatorContext, Output, Stateless
 
@@ -52,8 +52,8 @@ class MapBatches:
         if isinstance(function, type):
             try:
                 function = function()
-            except Exception as error:
-                _blame_user(f"{self.describe()} could not be built", error)
+            except BaseException as error:
+                _blame_user(f"{self.describe()} could not be built: it", error)
             close = getattr(function, "close", None)
             return RunningMapBatches(function, self.describe(), self.schema, close if callable(close) else None)
         return RunningMapBatches(function, self.describe(), self.schema, None)
@@ -84,6 +84,7 @@ class RunningMapBatches(Stateless):
         self._close = close
         self._name = name
         self._schema = schema
+        self._plain = PlainNulls(schema)
         #: then a record batch of this schema is right without a look at its columns
         self._all_nullable = all(field.nullable for field in schema)
         self._emitter = _Numbering()
@@ -92,12 +93,13 @@ class RunningMapBatches(Stateless):
         """Call the function and emit what it gives, in pieces of the batch's round and lane."""
         try:
             result = self._function(batch.records)
-        except Exception as error:
-            _blame_user(f"{self._name} raised {type(error).__name__}: {error} in {_rows(batch)}", error)
+        except BaseException as error:
+            _blame_user(self._name, error, _rows(batch))
         if self._all_nullable and isinstance(result, pa.RecordBatch) and result.schema.equals(self._schema):
             records = result
         else:
             records = self._fitting(result, batch)
+        records = self._plain.of(records)
         if 0 < records.num_rows <= PIECE_ROWS:
             out.emit(Batch(records, self._emitter.next(batch.tag)))
             return
@@ -109,8 +111,8 @@ class RunningMapBatches(Stateless):
         if self._close is not None:
             try:
                 self._close()
-            except Exception as error:
-                _blame_user(f"{self._name} raised {type(error).__name__}: {error} while it was closed", error)
+            except BaseException as error:
+                _blame_user(f"{self._name}, while it was closed,", error)
 
     def _fitting(self, result: object, batch: Batch) -> pa.RecordBatch:
         """The result as a batch of the schema."""
@@ -167,11 +169,7 @@ def _rows(batch: Batch) -> str:
     return f"rows 0..{batch.records.num_rows - 1} of round {tag.round}, lane {tag.lane}, batch {tag.sequence}"
 
 
-def _blame_user(message: str, error: Exception) -> NoReturn:
-    detail = "".join(traceback.format_exception(type(error), error, _user_frames(error.__traceback__)))
-    raise UserCodeError(message, "fix the function, or filter out the rows it cannot take", "", detail) from error
-
-
-def _user_frames(frames: TracebackType | None) -> TracebackType | None:
-    """The frames below this module's own."""
-    return frames.tb_next if frames is not None and frames.tb_next is not None else frames
+def _blame_user(what: str, error: BaseException, where: str = "") -> NoReturn:
+    if not is_to_be_told(error):
+        raise error
+    raise raised(what, error, "fix the function, or filter out the rows it cannot take", where) from error

@@ -12,18 +12,19 @@ Rules:
 
 from __future__ import annotations
 
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
 import pyarrow as pa
 
+from ..dictionaries import PlainNulls
 from ..elements import Batch
-from ..errors import DataError, InternalError, PenstockError, StorageError, UserCodeError
+from ..errors import DataError, InternalError, PenstockError, StorageError
 from ..schemas import value_type
+from ..user_code import is_to_be_told, raised
 from .index_protocol import Found, Index, OpenIndex
 from .lookup_keys import Asked
 from .lookup_output import LookupOutput
@@ -41,6 +42,7 @@ class Inquiry:
         self.name = index.describe()
         self._on, self._needed = on, needed
         self._schema = index.schema
+        self._plain = PlainNulls(index.schema)
         self._key_schema = pa.schema([(name, value_type(index.schema.field(name).type)) for name in index.key])
         self._open: OpenIndex = self._told("could not be opened", index.open)
         self._lock = Lock()
@@ -89,7 +91,8 @@ class Inquiry:
     def _lookup(self, keys: pa.RecordBatch) -> Found:
         found: Found = self._told("failed", lambda: self._open.lookup(keys))
         self._check(found, keys.num_rows)
-        return found
+        records = self._plain.of(found.records)
+        return found if records is found.records else replace(found, records=records)
 
     def _check(self, found: object, rows: int) -> None:
         remedy = "give a Found with an entry per key in its matches, and records of the index's schema"
@@ -118,11 +121,10 @@ class Inquiry:
             raise StorageError(
                 f"{message}: {error}", "check that what it reads from is there and healthy; the job then goes on"
             ) from error
-        except Exception as error:
-            detail = "".join(traceback.format_exception(error))
-            raise UserCodeError(
-                f"{message}: {type(error).__name__}: {error}", "correct the index", "", detail
-            ) from error
+        except BaseException as error:
+            if not is_to_be_told(error):
+                raise
+            raise raised(f"{message}: it", error, "correct the index") from error
 
 
 class RunningLookupJoin(Stateless):

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arguments import checked
 from ..errors import FlowError
 from ..schemas import check_columns, check_distinct
 from .keys import check_key_types, comparable, compared, validity
@@ -30,6 +31,7 @@ SAMPLE_ROWS = 500
 """So many rows of a column of words are looked at to tell whether there are few distinct ones."""
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class SortKey:
     """A column to sort by."""

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from ..arguments import checked
 from ..errors import DataError, FlowError
 from .aggregate_functions import FUNCTIONS, Sum
 from .keys import check_key_types, decoded, numbers, validity
@@ -32,6 +33,7 @@ _LONG = 256
 """Partitions of more rows are summed one by one, shorter ones all at once, row by row of the partitions."""
 
 
+@checked()
 @dataclass(frozen=True)
 class WindowFunction:
     """One function: the name of its output column, the function, the column it reads, and how far ``lag`` looks."""

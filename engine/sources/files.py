@@ -4,8 +4,10 @@ Sources, sinks and the snapshot files share these few functions; what is to surv
 
 Rules:
 
-1. A path without a scheme is local and becomes absolute where the flow is built, because the processes that open it
-   later have other working folders. Anything with ``scheme://`` goes to ``pyarrow.fs`` as it is.
+1. ``absolute`` turns every address that a user gives, to a function or on the command line, into a place. A path
+   without a scheme is local and becomes absolute where the flow is built, because the processes that open it later have
+   other working folders. Anything with ``scheme://`` goes to ``pyarrow.fs`` as it is. Nothing becomes another place
+   silently: what is neither is refused.
 2. A name that begins with ``_`` or ``.`` is hidden, at any depth: the rule that Spark and ``pyarrow.dataset`` follow.
 3. Files are listed in the order of their paths, and a file's id is its path relative to what the user named, so ids
    survive a move of the whole folder.
@@ -41,6 +43,8 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS}
 _WRONG_FILE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, pa.ArrowSerializationError)
 _LONGEST_NAME = 80
+_SCHEME = re.compile(r"(file(?=:)|[A-Za-z][A-Za-z0-9+.-]+(?=:(?:/|$))):(/{0,2})", re.IGNORECASE)
+"""What a URL begins with; one letter would be a drive."""
 
 WHOLE_BYTES = 64 * 1024 * 1024
 """A source with no more bytes than this is digested whole when a job begins: some hundredths of a second."""
@@ -50,14 +54,50 @@ _READ_BYTES = 4 * 1024 * 1024
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """The path as every process will understand it: URLs of files become local paths, other URLs stay."""
+    """The place that a user's address means, as every process will understand it: the one function that decides this.
+
+    ``~`` is the user's folder, a URL of a file its path; other URLs stay, for ``resolve``. Raises ConfigurationError.
+    """
     text = os.fspath(path)
-    if text.startswith("file:"):
-        parts = urlsplit(text)
-        if parts.netloc not in ("", "localhost"):
-            raise ConfigurationError(f"{text} names the host {parts.netloc!r}", "write file:///folder for a local path")
-        return os.path.abspath(unquote(parts.path))
-    return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ConfigurationError(f"{path!r} is no path", "give a path, or a URL, as text")
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        return _local(text)
+    if scheme[1].lower() == "file":
+        return _of_file_url(text)
+    if scheme[2] != "//":
+        raise ConfigurationError(
+            f"{text} is no URL, and hardly a path: pathlib.Path makes one slash of two",
+            f"give URLs as text ({scheme[1]}://…), and a local path of this name as ./{text}",
+        )
+    return text
+
+
+def local_path(path: str | os.PathLike[str], what: str, why: str = "give a local path, or file:///…") -> str:
+    """As ``absolute``, where it must be a local path; ``what`` it is for."""
+    place = absolute(path)
+    if "://" in place:
+        raise ConfigurationError(f"{what} {place} is on a file system on which it cannot be", why)
+    return place
+
+
+def _local(text: str) -> str:
+    expanded = os.path.expanduser(text)
+    if expanded.startswith("~"):
+        raise ConfigurationError(f"{text} begins with a user that is not known here", f"write ./{text} for a folder")
+    return os.path.abspath(expanded)
+
+
+def _of_file_url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.netloc not in ("", "localhost"):
+        raise ConfigurationError(f"{text} names the host {parts.netloc!r}", "write file:///folder for a local path")
+    if parts.query or parts.fragment or not parts.path.startswith("/"):
+        raise ConfigurationError(
+            f"{text} does not name a file", "write file:///folder, with %3F and %23 for ? and #; or the path itself"
+        )
+    return os.path.abspath(unquote(parts.path))
 
 
 def absolute_paths(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
@@ -244,6 +284,8 @@ def _files_below(path: str, prefix: str) -> list[DataFile]:
         raise ConfigurationError(f"{path} does not exist", "check the path; relative ones start at the working folder")
     if info.type == fs.FileType.File:
         return [_listed(filesystem, info, prefix + info.base_name)]
+    if is_local(filesystem):
+        _refuse_loops(inner, (os.path.realpath(inner),))
     root = inner.rstrip("/") + "/"
     below = filesystem.get_file_info(fs.FileSelector(inner, recursive=True))
     found = sorted((each.path.removeprefix(root), each) for each in below if each.type == fs.FileType.File)
@@ -255,6 +297,31 @@ def _files_below(path: str, prefix: str) -> list[DataFile]:
 
 def _listed(filesystem: fs.FileSystem, info: fs.FileInfo, id: str) -> DataFile:
     return DataFile(filesystem, info.path, info.size, id, info.mtime_ns or 0)
+
+
+def _refuse_loops(folder: str, above: tuple[str, ...]) -> None:
+    """Follow the links below a folder as the listing does. One that leads back to a folder above it would be listed
+    again and again, and one that leads to itself not at all: both are refused, by name. ``above``: real paths."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if is_hidden(entry.name):
+                continue
+            try:
+                is_folder = entry.is_dir()
+                if entry.is_symlink():
+                    entry.stat()
+            except FileNotFoundError:
+                continue  # leads nowhere: no file
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    raise
+                raise ConfigurationError(f"the link {entry.path} leads to itself", "remove it") from error
+            if not is_folder:
+                continue
+            real = os.path.realpath(entry.path) if entry.is_symlink() else f"{above[-1]}/{entry.name}"
+            if any(f"{each}/".startswith(f"{real.rstrip('/')}/") for each in above):
+                raise ConfigurationError(f"the link {entry.path} leads back to {real}, which it is in", "remove it")
+            _refuse_loops(entry.path, (*above, real))
 
 
 def check_columns(columns: Sequence[str], schema: pa.Schema, place: str) -> None:

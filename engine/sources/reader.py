@@ -23,7 +23,8 @@ from typing import Literal, TypeAlias, cast
 
 import pyarrow as pa
 
-from ..dealing import few
+from ..dealing import Deal, few
+from ..dictionaries import PlainNulls
 from ..elements import FINAL_ROUND, Barrier, Batch, CancelBarrier, Element, EndOfData, EndOfPartition, EndOfRound, Tag
 from ..epochs import Epochs
 from ..errors import InternalError, PenstockError, StorageError
@@ -62,8 +63,9 @@ class SplitReader:
     ) -> None:
         self.operator = operator
         self._rounds = rounds
+        self._plain = PlainNulls(schema)
         #: rows per second that this reader may emit; 0: no limit
-        self._rate = rate * len(lanes) / lane_count
+        self._rate = rate * _share(lanes, lane_count if more else len(splits), lane_count)
         #: the round in progress, or the next one if none is
         self._round, self._cursors = read_cursors(restored, lanes, 0 if more else few(len(splits), lane_count))
         #: no row is needed ever again; else, whether splits may still be added: until then the data have not ended
@@ -341,9 +343,17 @@ class SplitReader:
         chunk = self._splits.take(cursor, self._round, dropping=self._dropping)
         if chunk is PENDING or chunk is None:
             return chunk
+        chunk = self._plain.of(chunk)
         tag = Tag(self._round, cursor.lane, self._sequence)
         self._sequence += 1
         self.batches += 1
         if self._rate:
             self.due = max(self.due, self.now) + chunk.num_rows / self._rate
         return Batch(chunk, tag)
+
+
+def _share(lanes: Sequence[int], splits: int, lane_count: int) -> float:
+    """Of a source's rate: the lanes' part of those that have a split at all."""
+    dealt = few(splits, lane_count)
+    used = {Deal(lane_count, dealt).lane_of(position) for position in range(dealt)} or set(range(lane_count))
+    return len(used & set(lanes)) / len(used)

@@ -19,6 +19,7 @@ from ..dealing import Deal
 from ..errors import DataError
 from ..operators.protocol import Background
 from ..rounds import LaneCursor, RowStream
+from ..user_code import is_to_be_told, raised, user_frames
 from .protocol import Split
 from .read_ahead import PendingChunk, ReadAhead, ReadInPlace
 
@@ -163,4 +164,15 @@ class SplitQueue:
 
 def _rows_of(split: Split, start: int) -> Iterator[pa.RecordBatch]:
     """The rows of a split; it is opened when the first of them is wanted, on the thread that wants it."""
-    yield from split.open(start)
+    try:
+        for records in split.open(start):
+            if not isinstance(records, pa.RecordBatch):
+                given = f"split {split.id} gave a {type(records).__name__}"
+                raise DataError(given, "a split's open gives record batches")
+            yield records
+    except (GeneratorExit, OSError, pa.ArrowException):
+        raise
+    except BaseException as error:
+        if not is_to_be_told(error) or user_frames(error) is None:
+            raise
+        raise raised(f"reading split {split.id}: it", error, "correct the source, or leave the split out") from error

@@ -45,8 +45,8 @@ def test_no_interval_means_no_periodic_checkpoints() -> None:
         ({"every": 0}, "interval must be above 0"),
         ({"retained": 0}, "retained must be at least 1"),
         ({"max_concurrent": 0}, "max_concurrent must be at least 1"),
-        ({"retention": "sometimes"}, "retention='sometimes' is unknown"),
-        ({"folder": ""}, "the checkpoint folder is empty"),
+        ({"retention": "sometimes"}, "retention='sometimes' does not fit"),
+        ({"folder": ""}, "is no path"),
         ({"timeout": "soon"}, "timeout='soon' is no duration"),
     ],
 )
@@ -75,13 +75,13 @@ def test_without_a_heartbeat_there_is_no_lease() -> None:
     ("given", "text"),
     [
         ({"spares": -1}, "spares=-1 is no number of processes"),
-        ({"spares": 1.5}, "spares=1.5 is no number of processes"),
+        ({"spares": 1.5}, "spares=1.5 does not fit"),
         ({"heartbeat": 0}, "heartbeat=0 is too short"),
         ({"reconnect": "0s"}, "reconnect='0s' is too short"),
         ({"heartbeat": "1m", "lease": "90s"}, "lease='90s' is shorter than twice the heartbeat of '1m'"),
         ({"poison_limit": 0}, "poison_limit=0 is no number of times"),
-        ({"compression": "gzip"}, "compression='gzip' is unknown"),
-        ({"compression": {"gather-1": "lzo"}}, "compression='lzo' of gather-1 is unknown"),
+        ({"compression": "gzip"}, "compression='gzip' does not fit"),
+        ({"compression": {"gather-1": "lzo"}}, "compression={'gather-1': 'lzo'} does not fit"),
         ({"heartbeat": "soon"}, "heartbeat='soon' is no duration"),
     ],
 )

@@ -5,7 +5,7 @@ import pytest
 
 from penstock.engine.edges import AllProcessed, EndSettled, Grant
 from penstock.engine.elements import FINAL_ROUND, Batch, CancelBarrier, EndOfData, EndOfPartition, EndOfRound, Tag
-from penstock.engine.errors import DataError, InternalError
+from penstock.engine.errors import DataError, InternalError, UserCodeError
 from penstock.engine.identity import CheckpointId
 from penstock.engine.operators.protocol import Stateless
 from penstock.engine.scheduler.runnable import Blocked, Finished
@@ -165,7 +165,17 @@ def test_kernel_error_becomes_a_data_error_that_names_operator_and_batch():
         rig.driver.step()
 
 
-def test_foreign_error_becomes_an_internal_error_with_its_traceback():
+@pytest.mark.parametrize("error", [KeyError("lost"), SystemExit(2)])
+def test_foreign_error_of_a_users_operator_becomes_the_users_with_its_traceback(error):
+    rig = Rig(Broken(error)).send(batch(0, 0, 1))
+    with pytest.raises(UserCodeError, match=type(error).__name__) as caught:
+        rig.driver.step()
+    assert caught.value.operator == "op0"
+    assert "test_driver.py" in caught.value.detail
+
+
+def test_foreign_error_of_the_engines_own_becomes_an_internal_error_with_its_traceback(monkeypatch):
+    monkeypatch.setitem(globals(), "__name__", "penstock.engine.operators.broken")
     rig = Rig(Broken(KeyError("lost"))).send(batch(0, 0, 1))
     with pytest.raises(InternalError) as caught:
         rig.driver.step()

@@ -122,6 +122,12 @@ def test_two_sinks_in_one_folder_are_refused(tmp_path):
         plan_job(flow, 1).check()
 
 
+def test_rate_of_a_run_paces_all_sources_where_none_has_a_rate():
+    flow = Flow("rates")
+    flow.from_tables([ROWS], name="one").union(flow.from_tables([ROWS], name="two")).collect("out")
+    assert {id: source.rate for id, source in plan_job(flow, 1, rate=9.0).sources.items()} == {"one": 9.0, "two": 9.0}
+
+
 def test_rate_of_a_run_replaces_that_of_paced_sources_only():
     flow = Flow("paced")
     flow.from_tables([ROWS], name="paced", rate=5.0).collect("one")

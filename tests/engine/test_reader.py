@@ -202,6 +202,17 @@ def test_restored_readers_go_on_exactly_where_the_cut_was(stop, quota, paralleli
     assert shape(before + sorted(after, key=lambda e: e.tag)) == shape(whole)
 
 
+@pytest.mark.parametrize("parallelism", [1, 2, 8])
+@pytest.mark.parametrize(("given", "seconds"), [([80], 1.0), ([40, 40], 1.0), ([10] * 8, 1.0), ([10] * 16, 2.0)])
+def test_a_source_keeps_its_rate_whatever_the_number_of_splits(parallelism, given, seconds):
+    readers = [make(splits(*given), subtask, parallelism, lanes=8, rate=80.0) for subtask in range(parallelism)]
+    for reader in readers:
+        while reader.peek() is not None:
+            reader.pop()
+            reader.now = reader.due
+    assert max(reader.due for reader in readers) == pytest.approx(seconds)
+
+
 def test_pacing_waits_until_the_rows_are_due():
     reader = make(splits(10, 10, 10), lanes=1, rate=5.0)
     reader.now = 100.0

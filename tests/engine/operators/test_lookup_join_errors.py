@@ -75,7 +75,7 @@ def test_index_that_blocks_is_asked_for_each_key_of_a_batch_once() -> None:
 BROKEN: list[tuple[Any, type[PenstockError], str]] = [
     (ConnectionResetError("gone"), StorageError, "watched index failed: gone(.|\n)*remedy"),
     (TimeoutError("late"), StorageError, "late"),
-    (KeyError("oops"), UserCodeError, r"watched index failed: KeyError: 'oops'(.|\n)*remedy(.|\n)*Traceback"),
+    (KeyError("oops"), UserCodeError, r"watched index failed: it raised KeyError: 'oops'(.|\n)*remedy(.|\n)*Traceback"),
     (DataError("told", "so"), DataError, "^told\n  remedy: so$"),
     ("rubbish", DataError, "answered with str(.|\n)*remedy: give a Found"),
     (index.Found(index.Matches.none(3), STORED.to_batches()[0]), DataError, "answered for 3 of 2 keys"),

@@ -1,0 +1,48 @@
+"""Folders of one job that lie within each other: refused when it is planned.
+
+Rules:
+
+1. A sink's folder lies neither within another sink's nor around it: a reader of the outer one would get the rows of
+   both, and whoever cleans up one would touch the other.
+2. What a sink writes is not what a source of the same flow reads, nor around it, nor within it: the job would read its
+   own rows, or find its input changed.
+3. A sink does not write into the checkpoint folder, nor is that, unless it is hidden (``_state``), among the data that
+   a sink writes or a source reads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from .errors import ConfigurationError
+from .sources.files import is_hidden
+
+APART = "give each a folder of its own, beside the others"
+
+
+def check_nesting(sinks: Iterable[tuple[str, str]], sources: Iterable[tuple[str, str]], checkpoints: str) -> None:
+    """``sinks``, ``sources``: ids and their absolute places. Raises ConfigurationError that names the sink."""
+    written = [(id, _real(place)) for id, place in sinks if place]
+    read = [(id, _real(place)) for id, place in sources if place]
+    state = _real(checkpoints) if checkpoints else ""
+    for number, (id, place) in enumerate(written):
+        for other, theirs in written[:number]:
+            if place != theirs and (_within(place, theirs) or _within(theirs, place)):
+                raise ConfigurationError(f"writes to {place}, and {other} to {theirs}: one within the other", APART, id)
+        for other, theirs in read:
+            if _within(place, theirs) or _within(theirs, place):
+                raise ConfigurationError(f"writes to {place}, and {other} reads {theirs}", APART, id)
+        if state and _within(place, state):
+            raise ConfigurationError(f"writes to {place}, within the checkpoint folder {state}", APART, id)
+    for id, place in (*written, *read):
+        if state and _within(state, place) and not is_hidden(os.path.relpath(state, place)):
+            raise ConfigurationError(f"the checkpoint folder {state} lies among its data, in {place}", APART, id)
+
+
+def _real(place: str) -> str:
+    return place.rstrip("/") if "://" in place else os.path.realpath(place)
+
+
+def _within(inner: str, outer: str) -> bool:
+    return f"{inner}/".startswith(f"{outer.rstrip('/')}/")
