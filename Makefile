@@ -6,7 +6,8 @@
 #   make check        ruff, mypy --strict on the built wheel, the architecture test
 #   make bench        Penstock beside its peers, short: a table, and benchmarks/results/latest.json
 #   make bench-full   the same with more data and rounds, and every script in benchmarks/
-#   make chaos        the tests that kill processes, then DISASTERS=100 seeded ones; table in docs/reliability.md
+#   make chaos        the tests that kill processes, then DISASTERS=100 seeded ones, and EDGES=150 at the edges of jobs
+#                     (copies, old logs, lost and damaged files, other writers, power cuts); tables in docs/reliability.md
 #   make simulate     the simulations of coordinator and engine, SEEDS=… schedules each
 #   make lock         resolve requirements.lock anew after a change of pyproject.toml; UPGRADE=1 takes newer versions
 #   make clean        remove the environment and everything built
@@ -23,6 +24,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.complete
 SEEDS ?= 2000
 DISASTERS ?= 100
+EDGES ?= 150
 ARGS ?=
 PYTEST := $(PY) -m pytest -p no:cacheprovider
 IS_311 := -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))"
@@ -96,6 +98,7 @@ bench-full: $(STAMP)
 chaos: $(STAMP)
 	@$(PYTEST) -m chaos $(ARGS)
 	@$(PY) tests/scenarios/chaos.py --seeds $(DISASTERS) --write docs/reliability.md
+	@$(PY) tests/scenarios/edges.py --seeds $(EDGES) --write docs/reliability.md
 
 simulate: $(STAMP)
 	@PYTHONPATH=tests $(PY) tests/coordinator/simulate.py --seeds $(SEEDS) $(ARGS)
