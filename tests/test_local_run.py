@@ -172,7 +172,7 @@ def test_resume_must_refuses_a_folder_without_checkpoints_and_goes_on_from_one(t
 
 
 def test_resume_that_is_none_of_the_three_is_refused(tmp_path):
-    with pytest.raises(ConfigurationError, match="resume='always' is unknown"):
+    with pytest.raises(ConfigurationError, match="resume='always' does not fit"):
         ps.run_local(sums(tmp_path / "out"), checkpoints=tmp_path / "state", resume="always")
 
 
