@@ -36,6 +36,7 @@ def make_writer(folder: str, schema: bytes, rows: int, identity: tuple[int, str]
         import pyarrow as pa
         from pyarrow import fs, ipc
 
+        hasher: Any
         try:
             from xxhash import xxh3_128
 
