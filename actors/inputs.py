@@ -29,6 +29,7 @@ from ..coordinator.manifest import Ended, Manifest
 from ..engine.dealing import Deal
 from ..engine.errors import ConfigurationError, PenstockError
 from ..engine.graph import Graph, Node
+from ..engine.overtaking import check_alignment
 from ..engine.pipelines import fingerprint_of
 from ..engine.plan import JobPlan
 from ..engine.rounds import LaneCursor, cursor_of, lanes_of
@@ -104,6 +105,7 @@ def plan_with_inputs(
     files that have changed or are gone."""
     if place is None or not place.stays:
         return settle(flow, None, keeps=False).planned(plan)
+    check_alignment(flow.order == "deterministic", place.alignment_timeout)  # before anything is stored
     before = find_before(place.folder, job, None if allow_changes else from_snapshot)
     known = None if before is None else before.inputs
     settled = settle(flow, known, include_new=include_new)

@@ -61,10 +61,15 @@ class FreeEdges:
 def with_alignment(plan: JobPlan, timeout: float | None) -> JobPlan:
     """The plan, with barriers that overtake after ``timeout`` seconds (0: at once, None: never). Raises
     ConfigurationError if its order does not allow that."""
-    if timeout is not None and plan.deterministic:
+    check_alignment(plan.deterministic, timeout)
+    return replace(plan, alignment_timeout=timeout)
+
+
+def check_alignment(deterministic: bool, timeout: float | None) -> None:
+    """Whether barriers may overtake in a flow of that order. Raises ConfigurationError."""
+    if timeout is not None and deterministic:
         raise ConfigurationError(
             "unaligned checkpoints in a flow with deterministic order: its barriers must stand at the end of the same "
             "round in every channel, else the ordered merge and the alignment wait for each other",
             'build the flow with order="arrival", or leave the checkpoints aligned',
         )
-    return replace(plan, alignment_timeout=timeout)
