@@ -228,7 +228,7 @@ def test_rank_is_told_what_went_wrong_with_its_answer_and_others_read_on(
 
     where = (host.desk, "serve") if fails == "serve" else (server_module.ReplyWriter, "parts")
     monkeypatch.setattr(*where, fail)
-    with host.handle.reader(timeout=60) as reader, pytest.raises(InternalError, match="malloc of size"):
+    with host.handle.reader(timeout=15) as reader, pytest.raises(InternalError, match="malloc of size"):
         take(reader, 1)
     monkeypatch.undo()
     with host.handle.reader(timeout=60) as other:
