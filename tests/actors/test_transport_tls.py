@@ -39,7 +39,8 @@ def secured(server: Certificate, client: Certificate) -> tuple[SecureSocket, Sec
             found.append(SecureSocket(far, server.context(server=True), server=True))
             found[0].greet(time.monotonic() + 20)
         except OSError as error:
-            found[:] = [error]
+            found.pop().close()
+            found.append(error)
 
     thread = threading.Thread(target=accept)
     thread.start()
