@@ -47,6 +47,9 @@ def secured(server: Certificate, client: Certificate) -> tuple[SecureSocket, Sec
     try:
         near = SecureSocket(near, client.context(server=False), server=False)
         near.greet(time.monotonic() + 20)
+    except OSError:
+        near.close()
+        raise
     finally:
         thread.join()
     if isinstance(found[0], OSError):
