@@ -312,12 +312,6 @@ def test_rank_learns_that_a_process_which_says_nothing_is_stopped_or_was_replace
         connection.close()
 
 
-def test_many_batches_ahead_are_asked_for_some_at_a_time(host: Host) -> None:
-    host.rows(0, 40)
-    with host.handle.reader(timeout=60, prefetch_batches=3_000_000) as reader:
-        assert numbers(take(reader, 4)) == [list(range(at, at + 10)) for at in range(0, 40, 10)]
-
-
 def test_question_that_is_too_large_is_an_error_with_a_remedy(host: Host) -> None:
     link = host.handle.route.open()
     skipped = tuple((number, number + 1) for number in range(0, 6_000_000, 2))
