@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from penstock.actors.feed.intake import Intake
+from penstock.actors.feed.intake import WANTED_AT_ONCE, Intake
 from penstock.actors.feed.wire import JOINED_BYTES, ReplyReader, ReplyWriter
 from penstock.actors.transport.frames import GarbageError
 from penstock.engine.feed_messages import Ask, FeedEnded, Reply, Slice, World
@@ -126,4 +126,13 @@ def test_small_slices_are_fetched_far_ahead_if_nobody_says_how_far() -> None:
     for _ in range(40):
         assert intake.take(60) is not None
     assert max(len(each.wanted) for each in feed.asked) > 16
+    intake.close(0.0)
+
+
+def test_many_batches_ahead_are_asked_for_some_at_a_time() -> None:
+    feed = Feed()
+    intake = Intake(feed, "feed", 0, 1, 0, 3000)
+    for _ in range(1500):
+        assert intake.take(60) is not None
+    assert max(len(each.wanted) for each in feed.asked) == WANTED_AT_ONCE
     intake.close(0.0)

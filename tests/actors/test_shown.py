@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-import penstock as ps
 from penstock.actors.driver_options import DriverOptions
 from penstock.actors.feed.stream_link import StreamRoute
 from penstock.actors.logs import JsonLines
@@ -77,8 +76,8 @@ def test_errors_logs_and_reprs_show_no_credentials() -> None:
         str(pickle.loads(pickle.dumps(error))),
         str(error.at("other")),
         JsonLines(job="j").format(line),
-        *map(repr, (ps.Checkpoints(URL), ParquetSink(URL), CsvSource([URL]), StreamRoute(URL, "job", "feed", secrets))),
-        repr(DriverOptions(ps, URL, None, b"tokenhidden", certificate=certificate)),  # type: ignore[arg-type]
+        *map(repr, (ParquetSink(URL), CsvSource([URL]), StreamRoute(URL, "job", "feed", secrets))),
+        repr(DriverOptions("seat", URL, None, b"tokenhidden", certificate=certificate)),  # type: ignore[arg-type]
         repr(secrets),
         repr(certificate),
     ]

@@ -39,13 +39,17 @@ def secured(server: Certificate, client: Certificate) -> tuple[SecureSocket, Sec
             found.append(SecureSocket(far, server.context(server=True), server=True))
             found[0].greet(time.monotonic() + 20)
         except OSError as error:
-            found[:] = [error]
+            found.pop().close()
+            found.append(error)
 
     thread = threading.Thread(target=accept)
     thread.start()
     try:
         near = SecureSocket(near, client.context(server=False), server=False)
         near.greet(time.monotonic() + 20)
+    except OSError:
+        near.close()
+        raise
     finally:
         thread.join()
     if isinstance(found[0], OSError):
