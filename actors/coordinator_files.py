@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
-from ..coordinator.commands import CommitOrphans, StoreSavepoint, TakeOutputs
+from ..coordinator.commands import CommitOrphans, CopySavepoint, StoreSavepoint, TakeOutputs
 from ..coordinator.events import (
     EntryFailed,
     EntryRefused,
@@ -24,6 +24,7 @@ from ..coordinator.events import (
     LogRead,
     OutputsRefused,
     OutputsTaken,
+    SavepointCopied,
     SavepointFailed,
     SavepointStored,
     TaskCommitted,
@@ -33,7 +34,7 @@ from ..coordinator.manifest import LogEntry, Manifest
 from ..coordinator.split_events import SplitSetsRead
 from ..coordinator.store import Store
 from ..engine.errors import PenstockError
-from ..engine.identity import StateHandle
+from ..engine.identity import CheckpointId, StateHandle
 from ..engine.plan import JobPlan
 from ..engine.threads import Threads
 from .audit import state_of
@@ -120,18 +121,44 @@ class CoordinatorFiles:
 
         self._file_thread.submit(lambda: self._tell(work()))
 
-    def store_savepoint(self, command: StoreSavepoint) -> None:
-        """Copy the files and write the manifest; tells ``SavepointStored`` or ``SavepointFailed``."""
+    def copy_savepoint(self, command: CopySavepoint) -> None:
+        """Copy the files; tells ``SavepointCopied``, ``SavepointStored`` or ``SavepointFailed``."""
 
         def work() -> Event:
             try:
-                location = self._savepoints.store(command)
+                location, holds = self._savepoints.copy(command)
             except Exception as error:
                 failure = failure_of(as_penstock_error(error))
                 return SavepointFailed(command.checkpoint, failure, UNKNOWN_TIME)
-            return SavepointStored(command.checkpoint, location, UNKNOWN_TIME)
+            if holds is not None:
+                return SavepointStored(command.checkpoint, location, UNKNOWN_TIME, holds)
+            return SavepointCopied(command.checkpoint, location, UNKNOWN_TIME)
 
         self._file_thread.submit(lambda: self._tell(work()))
+
+    def store_savepoint(self, command: StoreSavepoint) -> None:
+        """Create the manifest beside the copies; tells ``SavepointStored`` or ``SavepointFailed``."""
+
+        def work() -> Event:
+            try:
+                holds = self._savepoints.store(command)
+            except Exception as error:
+                failure = failure_of(as_penstock_error(error))
+                return SavepointFailed(command.checkpoint, failure, UNKNOWN_TIME)
+            return SavepointStored(command.checkpoint, command.location, UNKNOWN_TIME, holds)
+
+        self._file_thread.submit(lambda: self._tell(work()))
+
+    def discard_copies(self, location: str, checkpoint: CheckpointId) -> None:
+        """Delete the copies of a savepoint that was given up."""
+
+        def work() -> None:
+            try:
+                self._savepoints.discard_copies(location, checkpoint)
+            except PenstockError as error:
+                _log.warning("%s", error)
+
+        self._file_thread.submit(work)
 
     def discard_snapshot(self, location: str, handles: tuple[StateHandle, ...]) -> None:
         """Delete a snapshot outside the job's folder."""

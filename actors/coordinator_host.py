@@ -210,8 +210,12 @@ class CoordinatorHost:
                     self._files.store(entry)
                 case commands.DiscardState(handles):
                     self._files.discard(handles)
+                case commands.CopySavepoint():
+                    self._files.copy_savepoint(command)
                 case commands.StoreSavepoint():
                     self._files.store_savepoint(command)
+                case commands.DiscardCopies(checkpoint, location):
+                    self._files.discard_copies(location, checkpoint)
                 case commands.DiscardSnapshot(location, handles):
                     self._files.discard_snapshot(location, handles)
                 case commands.DiscardEntries(numbers):

@@ -268,8 +268,8 @@ class StopRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class SavepointStored:
-    """The savepoint stands, complete, at ``location``, and needs nothing outside it."""
+class SavepointCopied:
+    """The savepoint's files lie at ``location``; the folder holds no savepoint yet."""
 
     checkpoint: CheckpointId
     location: str
@@ -277,8 +277,21 @@ class SavepointStored:
 
 
 @dataclass(frozen=True, slots=True)
+class SavepointStored:
+    """The savepoint stands, complete, at ``location``, and needs nothing outside it.
+
+    ``holds``: not None if it is that of another checkpoint, taken for the same request by a coordinator before.
+    """
+
+    checkpoint: CheckpointId
+    location: str
+    now: float
+    holds: CheckpointId | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SavepointFailed:
-    """The savepoint could not be written; what there was of it is removed."""
+    """The savepoint could not be copied, or its manifest not be created."""
 
     checkpoint: CheckpointId
     failure: Failure
@@ -347,6 +360,7 @@ Event: TypeAlias = (
     | CheckpointRequested
     | SavepointRequested
     | StopRequested
+    | SavepointCopied
     | SavepointStored
     | SavepointFailed
     | PinRequested

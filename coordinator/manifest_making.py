@@ -156,18 +156,19 @@ def carried(completed: CompletedCheckpoints, task: TaskId) -> TaskState:
 
 
 def make_savepoint(manifest: Manifest) -> tuple[Manifest, tuple[tuple[str, str], ...]]:
-    """The manifest as it stands in the savepoint's folder, and which file is copied to where below it."""
+    """The manifest as it stands in the savepoint's folder, and which file is copied to where below it. The same for the
+    manifest that the log holds of it."""
     places: dict[str, str] = {}
     for state in manifest.tasks:
         for handle in state.state:
             name = handle.location.rpartition("/")[2]
-            folder = f"state/{len(places):06d}"
-            places.setdefault(handle.location, f"{folder}-{name}")
+            place = f"state/{manifest.checkpoint}/{len(places):06d}-{name}"
+            places.setdefault(handle.location, place)
     tasks = tuple(
         replace(state, state=tuple(_moved(handle, places[handle.location]) for handle in state.state))
         for state in manifest.tasks
     )
-    return replace(manifest, number=0, tasks=tasks), tuple(places.items())
+    return replace(manifest, number=0, savepoint="", tasks=tasks), tuple(places.items())
 
 
 def _moved(handle: StateHandle, location: str) -> StateHandle:

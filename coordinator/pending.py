@@ -19,7 +19,7 @@ from ..engine.identity import FINAL_ROUND, UNDECIDED_ROUND, BarrierKind, Checkpo
 from .job_states import check_move
 from .keeping_step import Waiting
 from .kinds import CheckpointKind
-from .manifest import TaskState
+from .manifest import Manifest, TaskState
 from .requests import PERIODIC, Request
 from .split_sets import SetPosition
 from .task_set import TaskSet
@@ -107,7 +107,8 @@ class PendingCheckpoint:
         #: If the job is fed: what is covered of the log of split sets, and how many entries sources have got.
         self.splits: SetPosition | None = None
         self.fed: int | None = None
-        #: Where the savepoint lies, once it does.
+        #: Of a savepoint: what it holds, once its files are being copied, and where they lie, once they do.
+        self.manifest: Manifest | None = None
         self.location = ""
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.coordinator import events
+from penstock.coordinator.events import Event
 from penstock.coordinator.kinds import StopMode
 from penstock.coordinator.statistics import JobStatus
 
@@ -20,6 +21,8 @@ class Users:
         self._count = 0
         #: How the job is to be stopped, by the name of the wish.
         self.modes: dict[str, StopMode] = {}
+        #: Wishes for savepoints that nobody has answered, as they were asked.
+        self._open: dict[str, Event] = {}
         #: Names whose savepoint was seen in the status, with its place.
         self.savepoints: dict[str, str] = {}
         #: Names whose pin was seen in the status, and not given up since.
@@ -31,12 +34,13 @@ class Users:
         if cluster.fault("ask_checkpoint"):
             cluster.handle(home, events.CheckpointRequested(now))
         if cluster.fault("ask_savepoint"):
-            cluster.handle(home, events.SavepointRequested(self._name(), "", now))
+            name = self._name()
+            self._ask(home, name, events.SavepointRequested(name, self._folder(name), now))
         if cluster.fault("ask_stop"):
             mode = StopMode.DRAIN if cluster.random.random() < 0.25 else StopMode.SUSPEND
             name = self._name()
             self.modes[name] = mode
-            cluster.handle(home, events.StopRequested(name, "", mode, now))
+            self._ask(home, name, events.StopRequested(name, self._folder(name), mode, now))
         if cluster.fault("ask_pin"):
             self.look(home.core.status())
             latest = home.core.status().latest_completed
@@ -47,6 +51,24 @@ class Users:
             self.pins.discard(name)
             cluster.handle(home, events.UnpinRequested(name, now))
 
+    def _folder(self, name: str) -> str:
+        """Where the savepoint is wanted."""
+        return f"folder of {name}" if self._cluster.random.random() < 0.5 else ""
+
+    def _ask(self, home: Incarnation, name: str, wish: Event) -> None:
+        self._open[name] = wish
+        self._cluster.handle(home, wish)
+
+    def ask_again(self, home: Incarnation) -> None:
+        """There is another coordinator: what the one before has not answered is asked again, under the same name."""
+        cluster = self._cluster
+        for wish in self._open.values():
+            cluster.post_later(lambda wish=wish: cluster.handle(home, wish))  # type: ignore[misc]
+
+    def start_over(self) -> None:
+        """Another job: who asked this one is not there any more."""
+        self._open.clear()
+
     def _name(self) -> str:
         self._count += 1
         return f"wish {self._count}"
@@ -54,6 +76,7 @@ class Users:
     def look(self, status: JobStatus) -> None:
         """What the status promises."""
         for result in status.savepoints:
+            self._open.pop(result.request, None)
             if result.location is not None and result.kind == "savepoint":
                 self.savepoints[result.request] = result.location
         self.pins |= set(status.pins)
