@@ -238,6 +238,8 @@ class Job:
 
     def fail(self, failure: Failure) -> None:
         """Nothing is retried: begin to end."""
+        if self.state in CLOSING:  # all is visible: whoever comes next must find that, so nothing is dropped
+            self.failed_entries = TRIES
         if self.state not in ENDING:
             self.failure = failure
             self._begin_ending(JobState.FAILING)

@@ -127,6 +127,7 @@ class SimulatedCluster:
         self._stalled += 1
         self.go_on(self.random.randrange(200))
         self._stalled -= 1
+        self._worked_at = self.steps
 
     def go_on(self, steps: int) -> None:
         """What happens in so many steps, or until the job is over."""
@@ -151,7 +152,8 @@ class SimulatedCluster:
             shell.step(self.random.randrange(8))
         elif self._network:
             for _ in range(1 + len(self._network) // 8):  # a network that is never overloaded for good
-                self._network.pop(self.random.randrange(len(self._network)))()
+                if self._network:  # else what arrived was a long reading, and all has come meanwhile
+                    self._network.pop(self.random.randrange(len(self._network)))()
         elif not self.finished:
             self._wait()
 

@@ -110,12 +110,13 @@ class SimulatedStorage:
         self._entries = None
         if isinstance(entry, Manifest) and entry.kind == CheckpointKind.STOP_WITH_SAVEPOINT.value:
             self.stopped_with = entry
-        if isinstance(entry, Dropped) and is_new:
-            self.epoch += 1
-            self._oldest_epoch, self.dropped = self.epoch, True
         if not self._fenced and isinstance(entry, Manifest):
             self.log.delete(key)
-        return create_entry(self.log, JOB, entry) == "stored"
+        stands = create_entry(self.log, JOB, entry) == "stored"
+        if isinstance(entry, Dropped) and is_new and not self.manifests():
+            self.epoch += 1
+            self._oldest_epoch, self.dropped = self.epoch, True
+        return stands
 
     def _needed(self) -> list[Manifest]:
         """The newest manifests, unless the log is closed, and those that somebody depends on."""
