@@ -20,6 +20,7 @@ from ..coordinator.events import (
     EntryRefused,
     EntryStored,
     Event,
+    Failure,
     LogFailed,
     LogRead,
     OutputsRefused,
@@ -60,7 +61,10 @@ class CoordinatorFiles:
         snapshots: SnapshotFiles,
         tell: Callable[[Event], None],
         take_over: bool = False,
+        refused: Failure | None = None,
     ) -> None:
+        """``refused``: why nobody is to take the job over: the log is not read, and the job fails with that."""
+        self._refused = refused
         self._plan = plan
         self._take_over = take_over
         self._store = store
@@ -75,6 +79,8 @@ class CoordinatorFiles:
         """Read all entries; tells ``LogRead`` or ``LogFailed``."""
 
         def work() -> Event:
+            if self._refused is not None:
+                return LogFailed(self._refused, UNKNOWN_TIME)
             try:
                 return LogRead(tuple(read_entries(self._store, self._plan.name)), UNKNOWN_TIME)
             except Exception as error:
