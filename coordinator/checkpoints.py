@@ -215,8 +215,6 @@ class Checkpoints:
             record.unsaved = ()
         if event.finished_on_restore:
             pending.finished_on_restore.add(record.id)
-        if event.union:
-            pending.union.setdefault(record.id.vertex, set()).update(event.union)
         return event.data_ended and self.data_ended(record)
 
     def declined(self, event: TaskDeclined) -> None:

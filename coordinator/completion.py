@@ -9,8 +9,6 @@ Rules:
    Whoever finds it in the log commits what it holds, creates it in its folder and closes the log; nothing is deployed
    any more.
 3. A manifest in the log makes older checkpoints superfluous, those in flight too.
-4. The content may forbid a checkpoint (UNION state, part of the tasks over). It is given up quietly, and the next one
-   tries again.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from .checkpoints import Checkpoints
 from .commands import CopySavepoint, DiscardCopies, DiscardEntries, DiscardSnapshot, StoreSavepoint
 from .committing import Committing
 from .completed import Gone
-from .content import Rejected
 from .context import Context
 from .events import Failure, SavepointCopied, SavepointFailed, SavepointStored
 from .failure_manager import Origin
@@ -67,25 +64,19 @@ class Completion:
             manifest = replace(manifest, number=number, savepoint=pending.location)
         else:
             manifest = self._manifest(pending)
-        if manifest is not None:
-            pending.move(Phase.STORING)
-            self._context.order(self._context.log.store(manifest))
+        pending.move(Phase.STORING)
+        self._context.order(self._context.log.store(manifest))
 
     def _copy(self, pending: PendingCheckpoint) -> None:
-        manifest = self._manifest(pending)
-        if manifest is not None:
-            pending.move(Phase.COPYING)
-            pending.manifest, request = manifest, pending.request
-            again = "" if request.cause is Cause.STOP else request.name
-            self._context.order(CopySavepoint(pending.id, request.target, *make_savepoint(manifest), again))
+        manifest, request = self._manifest(pending), pending.request
+        pending.move(Phase.COPYING)
+        pending.manifest = manifest
+        again = "" if request.cause is Cause.STOP else request.name
+        self._context.order(CopySavepoint(pending.id, request.target, *make_savepoint(manifest), again))
 
-    def _manifest(self, pending: PendingCheckpoint) -> Manifest | None:
+    def _manifest(self, pending: PendingCheckpoint) -> Manifest:
         made = make_manifest(self._context, pending, self.completed, self._committing.ledger.uncommitted())
-        if isinstance(made, Manifest):
-            pending.named = {handle.location: handle for state in made.tasks for handle in state.state}
-        if isinstance(made, Rejected):
-            self._checkpoints.failed(pending, Failure(made.message, retry=True), made.reason)
-            return None
+        pending.named = {handle.location: handle for state in made.tasks for handle in state.state}
         return made
 
     # --- savepoints ----------------------------------------------------------------------------------------------

@@ -147,7 +147,6 @@ class TaskAcked:
     is never prepared twice, so otherwise nobody would commit it. Files have names of their own per attempt.
     ``data_ended``: the snapshot was taken after all operators of the task had finished (its final one).
     ``finished_on_restore``: it was deployed as finished, and reports no state: what it had is carried on.
-    ``union``: its operators with state that every subtask restores in full.
     ``ended``: for which lanes its operators had finished at the cut.
     """
 
@@ -160,7 +159,6 @@ class TaskAcked:
     now: float
     timing: SnapshotTiming = NO_TIMING
     finished_on_restore: bool = False
-    union: tuple[str, ...] = ()
     ended: tuple[EndedLanes, ...] = ()
 
 

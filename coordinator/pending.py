@@ -99,9 +99,8 @@ class PendingCheckpoint:
         self.acked: dict[TaskId, TaskState] = {}
         #: Tasks that had finished, or did on the way: their last state is carried on.
         self.finished = TaskSet() if finished is None else finished
-        #: Of the tasks that acknowledged: those deployed as finished, and operators with UNION state by vertex.
+        #: Of the tasks that acknowledged: those deployed as finished.
         self.finished_on_restore: set[TaskId] = set()
-        self.union: dict[str, set[str]] = {}
         #: The files that its manifest names, once it is made: those of tasks that had finished are among them.
         self.named: Mapping[str, StateHandle] = {}
         #: If the job is fed: what is covered of the log of split sets, and how many entries sources have got.
