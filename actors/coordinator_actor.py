@@ -6,11 +6,14 @@ Rules:
    reads the log, claims the job under a new generation, and deploys every task anew, in place where a process lives.
 2. All methods may be repeated, so callers let Ray retry them: a restart is a pause to them.
 3. One coordinator per job name: the actor's name is the lock.
-4. The coordinator of a detached job ends its processes, and at last itself (``departure``).
+4. An error in the coordinator's core ends the process as a crash does. ``coordinator_deaths`` counts that, so that an
+   error that comes again fails the job instead.
+5. The coordinator of a detached job ends its processes, and at last itself (``departure``).
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import signal
@@ -28,10 +31,11 @@ from ..coordinator.restoring import Snapshot
 from ..coordinator.settings import Settings
 from ..coordinator.statistics import JobStatus, Overview
 from ..coordinator.window_reports import WindowReport
-from ..engine.errors import PenstockError
+from ..engine.errors import InternalError, PenstockError
 from ..engine.identity import TaskId
 from ..engine.shown import hides_credentials
 from .calls import unsealed
+from .coordinator_deaths import Deaths
 from .coordinator_files import CoordinatorFiles
 from .coordinator_host import CoordinatorHost, coordinator_of
 from .departure import Departure, LastWords
@@ -47,8 +51,10 @@ from .runtime import DEFAULT_TELLING, Telling
 from .snapshots import SnapshotFiles
 from .storage.opening import open_store
 from .supervisor import DEFAULT_POISON, Supervisor
-from .translate import neighbours_of
+from .translate import failure_of, neighbours_of
 from .transport.dialling import Secrets
+
+_log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 60.0
 """How long a question may wait for the coordinator's thread."""
@@ -96,6 +102,9 @@ class CoordinatorActor:
         write_json_lines(options.telling.log_level, job=plan.name)
         core = coordinator_of(plan, options.settings, options.snapshot)
         store = open_store(options.folder)
+        self._deaths = Deaths(store, plan.name)
+        if not ray.get_runtime_context().was_current_actor_reconstructed:
+            self._deaths.forget()
         snapshots = SnapshotFiles(options.folder, plan.name)
         me = ray.get_runtime_context().current_actor
 
@@ -115,12 +124,15 @@ class CoordinatorActor:
 
         self._host = CoordinatorHost(
             core,
-            partial(CoordinatorFiles, plan, store, snapshots, take_over=options.take_over),
+            partial(
+                CoordinatorFiles, plan, store, snapshots, take_over=options.take_over, refused=self._deaths.refusal()
+            ),
             supervise,
             options.validate,
             options.period,
             witness=JobLog(plan.name),
             told=self._told if plan.feeds else None,
+            died=self._died,
         )
         self._departure = Departure(
             self._host, plan, options.folder, options.plan, drivers, self.placement, me, options.lease
@@ -140,6 +152,17 @@ class CoordinatorActor:
         except (PenstockError, TimeoutError):
             return None
         return self._figures.samples(status, shown, time.monotonic())
+
+    def _died(self, error: InternalError, status: JobStatus) -> None:
+        """The core has failed: end this process, so that Ray starts another one (rule 4). If that cannot be noted, the
+        process stays, and whoever asks gets the error."""
+        _log.error("the coordinator of job %r fails: %s", self._plan.name, error)
+        try:
+            self._deaths.note(failure_of(error), str(status.latest_completed))
+        except OSError as unwritten:
+            _log.warning("it stays, as that cannot be noted: %s", unwritten)
+            return
+        self.die()
 
     def _told(self, status: JobStatus) -> None:
         """Tell the ranks of feeds that the job is over."""

@@ -14,16 +14,18 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
-from ..coordinator.commands import CommitOrphans, StoreSavepoint, TakeOutputs
+from ..coordinator.commands import CommitOrphans, CopySavepoint, StoreSavepoint, TakeOutputs
 from ..coordinator.events import (
     EntryFailed,
     EntryRefused,
     EntryStored,
     Event,
+    Failure,
     LogFailed,
     LogRead,
     OutputsRefused,
     OutputsTaken,
+    SavepointCopied,
     SavepointFailed,
     SavepointStored,
     TaskCommitted,
@@ -33,7 +35,7 @@ from ..coordinator.manifest import LogEntry, Manifest
 from ..coordinator.split_events import SplitSetsRead
 from ..coordinator.store import Store
 from ..engine.errors import PenstockError
-from ..engine.identity import StateHandle
+from ..engine.identity import CheckpointId, StateHandle
 from ..engine.plan import JobPlan
 from ..engine.threads import Threads
 from .audit import state_of
@@ -59,7 +61,10 @@ class CoordinatorFiles:
         snapshots: SnapshotFiles,
         tell: Callable[[Event], None],
         take_over: bool = False,
+        refused: Failure | None = None,
     ) -> None:
+        """``refused``: why nobody is to take the job over: the log is not read, and the job fails with that."""
+        self._refused = refused
         self._plan = plan
         self._take_over = take_over
         self._store = store
@@ -74,6 +79,8 @@ class CoordinatorFiles:
         """Read all entries; tells ``LogRead`` or ``LogFailed``."""
 
         def work() -> Event:
+            if self._refused is not None:
+                return LogFailed(self._refused, UNKNOWN_TIME)
             try:
                 return LogRead(tuple(read_entries(self._store, self._plan.name)), UNKNOWN_TIME)
             except Exception as error:
@@ -120,18 +127,44 @@ class CoordinatorFiles:
 
         self._file_thread.submit(lambda: self._tell(work()))
 
-    def store_savepoint(self, command: StoreSavepoint) -> None:
-        """Copy the files and write the manifest; tells ``SavepointStored`` or ``SavepointFailed``."""
+    def copy_savepoint(self, command: CopySavepoint) -> None:
+        """Copy the files; tells ``SavepointCopied``, ``SavepointStored`` or ``SavepointFailed``."""
 
         def work() -> Event:
             try:
-                location = self._savepoints.store(command)
+                location, holds = self._savepoints.copy(command)
             except Exception as error:
                 failure = failure_of(as_penstock_error(error))
                 return SavepointFailed(command.checkpoint, failure, UNKNOWN_TIME)
-            return SavepointStored(command.checkpoint, location, UNKNOWN_TIME)
+            if holds is not None:
+                return SavepointStored(command.checkpoint, location, UNKNOWN_TIME, holds)
+            return SavepointCopied(command.checkpoint, location, UNKNOWN_TIME)
 
         self._file_thread.submit(lambda: self._tell(work()))
+
+    def store_savepoint(self, command: StoreSavepoint) -> None:
+        """Create the manifest beside the copies; tells ``SavepointStored`` or ``SavepointFailed``."""
+
+        def work() -> Event:
+            try:
+                holds = self._savepoints.store(command)
+            except Exception as error:
+                failure = failure_of(as_penstock_error(error))
+                return SavepointFailed(command.checkpoint, failure, UNKNOWN_TIME)
+            return SavepointStored(command.checkpoint, command.location, UNKNOWN_TIME, holds)
+
+        self._file_thread.submit(lambda: self._tell(work()))
+
+    def discard_copies(self, location: str, checkpoint: CheckpointId) -> None:
+        """Delete the copies of a savepoint that was given up."""
+
+        def work() -> None:
+            try:
+                self._savepoints.discard_copies(location, checkpoint)
+            except PenstockError as error:
+                _log.warning("%s", error)
+
+        self._file_thread.submit(work)
 
     def discard_snapshot(self, location: str, handles: tuple[StateHandle, ...]) -> None:
         """Delete a snapshot outside the job's folder."""

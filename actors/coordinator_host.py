@@ -8,7 +8,8 @@ Rules:
    files, calls to other processes) is handed on; what comes of it comes back as an event.
 3. One timer: the mailbox is waited for until ``next_deadline``, then the core is told that the time has come; or until
    the next beat, when the processes are looked after. What is in the mailbox then is handled first.
-4. An error that escapes from the core is a bug. It ends the thread, and everybody who waits gets it.
+4. An error that escapes from the core is a bug. It ends the thread. ``died`` is told, which may end the process, so
+   that another takes over; if it returns, everybody who waits gets the error.
 5. Whoever waits for a change of the status gets it at once, but for news of checkpoints that are under way: these wait
    ``LULL`` seconds for company. A checkpoint would otherwise cost an answer, and the next question, for each task.
 """
@@ -97,11 +98,13 @@ class CoordinatorHost:
         period: float | None = None,
         told: Callable[[JobStatus], None] | None = None,
         witness: Witness | None = None,
+        died: Callable[[InternalError, JobStatus], None] | None = None,
     ) -> None:
         self._core = core
         #: is told of each new status, on the thread, before anybody else
         self._told = told
         self._witness = witness
+        self._died = died
         #: seconds between two beats, and when the next one is due; None: never
         self._period = period
         self._beat_at = None if period is None else time.monotonic() + period
@@ -166,8 +169,11 @@ class CoordinatorHost:
                 self._look_at_clock()
                 self._publish()
         except Exception as error:
+            failure = unexpected(error)
+            if self._died is not None:
+                self._died(failure, self._status)
             with self._changed:
-                self._error = unexpected(error)
+                self._error = failure
                 self._changed.notify_all()
 
     def _patience(self) -> float | None:
@@ -210,8 +216,12 @@ class CoordinatorHost:
                     self._files.store(entry)
                 case commands.DiscardState(handles):
                     self._files.discard(handles)
+                case commands.CopySavepoint():
+                    self._files.copy_savepoint(command)
                 case commands.StoreSavepoint():
                     self._files.store_savepoint(command)
+                case commands.DiscardCopies(checkpoint, location):
+                    self._files.discard_copies(location, checkpoint)
                 case commands.DiscardSnapshot(location, handles):
                     self._files.discard_snapshot(location, handles)
                 case commands.DiscardEntries(numbers):

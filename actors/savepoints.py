@@ -4,7 +4,10 @@ Rules:
 
 1. A savepoint refers to nothing outside its folder, and by relative names: it can be moved as a whole, and outlives the
    job's own folder.
-2. The folder holds a savepoint if and only if it holds ``savepoint.json``; a copy that failed leaves nothing.
+2. The folder holds a savepoint if and only if it holds ``savepoint.json``. That is created if it is absent, after
+   everything else, and never changed or taken back: of two that want one folder, one gets it. (An object store is only
+   asked before: there, two at the same moment are not kept apart.) Copies lie in a folder named by their checkpoint, so
+   they meet nobody else's; copying that failed leaves nothing.
 3. Where the user named no folder it is ``<checkpoint folder>/<job>/savepoints/<checkpoint>``.
 4. What sinks have prepared for it stays in their outputs. A copy of the manifest below the job's folder says so,
    wherever the savepoint is or goes: outputs are cleaned when the job ends.
@@ -21,15 +24,17 @@ from dataclasses import replace
 import msgspec
 from pyarrow import fs
 
-from ..coordinator.commands import StoreSavepoint
+from ..coordinator.commands import CopySavepoint, StoreSavepoint
+from ..coordinator.kinds import CheckpointKind
 from ..coordinator.manifest import LogEntry, Manifest, decode, encode
 from ..engine.durable import make_durable, make_folder, put_file, sync_folder
 from ..engine.errors import StorageError
-from ..engine.identity import StateHandle
-from ..engine.sources.files import absolute, resolve, safe_name, storage_error
+from ..engine.identity import CheckpointId, StateHandle
+from ..engine.sources.files import absolute, is_local, resolve, safe_name, storage_error
 from .input_records import inputs_key, read_record
 from .snapshots import SnapshotFiles
 from .storage.damage import FROM_A_COPY, unreadable
+from .storage.file_store import FileStore
 
 FILE = "savepoint.json"
 INPUTS = "inputs.arrow"
@@ -43,53 +48,79 @@ class SavepointFiles:
         self._job = safe_name(job)
         self._snapshots = SnapshotFiles(self._url, job)
 
-    def store(self, command: StoreSavepoint) -> str:
-        """Make the savepoint and return its folder. Raises StorageError; then nothing of it is left."""
+    def copy(self, command: CopySavepoint) -> tuple[str, CheckpointId | None]:
+        """Copy the files; the savepoint's folder, and of which checkpoint the folder holds the savepoint of this
+        request already, if so. Raises StorageError; then nothing of the copies is left."""
         default = f"{self._url.rstrip('/')}/{self._job}/savepoints/{command.checkpoint}"
         place = absolute(command.target) if command.target else default
-        filesystem, folder = resolve(place)
         try:
-            stands = holds_savepoint(place)
+            holds = holds_savepoint(place)
         except OSError as error:
             raise storage_error("read the folder of a savepoint", place, error) from error
-        if stands:
-            if command.manifest.request and read_savepoint(place).request == command.manifest.request:
-                # a coordinator before this one has written it, and did not live to say so, or to sync its name
-                sync_folder(filesystem, folder)
-                return place
-            raise StorageError(f"{place} holds a savepoint already", "name another folder")
+        if holds:
+            return place, _same_request(place, command.request)
         try:
-            self._copy(command, filesystem, folder)
+            self._copy(place, command.manifest, command.copies, anew=True)
         except (OSError, StorageError) as error:
-            with suppress(OSError):
-                _remove(filesystem, folder, (target for _, target in command.copies))
+            with suppress(StorageError):
+                self.discard_copies(place, command.checkpoint)
             if isinstance(error, OSError):
                 raise storage_error("write a savepoint into", place, error) from error
             raise
-        return place
+        return place, None
 
-    def _copy(self, command: StoreSavepoint, filesystem: fs.FileSystem, folder: str) -> None:
-        handles = {handle.location: handle for task in command.manifest.tasks for handle in task.state}
-        paths = [f"{folder}/{target}" for _, target in command.copies]
-        for above in {path.rsplit("/", 1)[0]: None for path in paths} or (folder,):
-            make_folder(filesystem, above)
-        for (source, target), path in zip(command.copies, paths, strict=True):
-            data = self._snapshots.read_bytes(replace(handles[target], location=source))
-            with filesystem.open_output_stream(path) as stream:
-                stream.write(data)
+    def _copy(self, place: str, manifest: Manifest, copies: Iterable[tuple[str, str]], anew: bool) -> None:
+        """``anew`` False: only what is not there."""
+        filesystem, folder = resolve(place)
+        handles = {handle.location: handle for task in manifest.tasks for handle in task.state}
+        make_folder(filesystem, f"{folder}/state/{manifest.checkpoint}")
+        paths: list[str] = []
+        for source, target in copies:
+            path = f"{folder}/{target}"
+            if anew or filesystem.get_file_info(path).type != fs.FileType.File:
+                paths.append(path)
+                data = self._snapshots.read_bytes(replace(handles[target], location=source))
+                with filesystem.open_output_stream(path) as stream:
+                    stream.write(data)
         make_durable(filesystem, *paths)
-        if command.manifest.inputs:
-            self._copy_inputs(command.manifest.inputs, filesystem, folder)
-        own_files, own_folder = resolve(f"{self._url.rstrip('/')}/{self._job}/savepoints")
-        make_folder(own_files, own_folder)
-        put_file(own_files, f"{own_folder}/{command.checkpoint}.json", encode(command.manifest))
-        put_file(filesystem, f"{folder}/{FILE}", encode(command.manifest))
 
-    def _copy_inputs(self, digest: str, filesystem: fs.FileSystem, folder: str) -> None:
+    def store(self, command: StoreSavepoint) -> CheckpointId | None:
+        """Make a savepoint of the copies; of which other checkpoint the folder holds the savepoint of this request, if
+        so. Raises StorageError; then it may stand or not, and nothing is taken away."""
+        manifest, place = command.manifest, command.location
+        stops = manifest.kind == CheckpointKind.STOP_WITH_SAVEPOINT.value
+        try:
+            self._copy(place, manifest, command.copies, anew=False)
+            if manifest.inputs and not holds_savepoint(place):
+                self._copy_inputs(manifest.inputs, place)
+            own_files, own_folder = resolve(f"{self._url.rstrip('/')}/{self._job}/savepoints")
+            make_folder(own_files, own_folder)
+            put_file(own_files, f"{own_folder}/{manifest.checkpoint}.json", encode(manifest))
+            if _create(place, encode(manifest)) or read_savepoint(place) == manifest:
+                return None
+            return _same_request(place, "" if stops else manifest.request)
+        except OSError as error:
+            raise storage_error("write a savepoint into", place, error) from error
+
+    def _copy_inputs(self, digest: str, place: str) -> None:
+        filesystem, folder = resolve(place)
         data = read_record(f"{self._url.rstrip('/')}/{inputs_key(self._job, digest)}", digest)
         with filesystem.open_output_stream(f"{folder}/{INPUTS}") as stream:
             stream.write(data)
         make_durable(filesystem, f"{folder}/{INPUTS}")
+
+    def discard_copies(self, place: str, checkpoint: CheckpointId) -> None:
+        """Delete the files of a savepoint that was given up before it was one. No other savepoint has files there."""
+        filesystem, folder = resolve(absolute(place))
+        try:
+            filesystem.delete_dir(f"{folder}/state/{checkpoint}")
+            for each in (f"{folder}/state", folder):
+                if not filesystem.get_file_info(fs.FileSelector(each)):
+                    filesystem.delete_dir(each)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise storage_error("delete a savepoint in", place, error) from error
 
     def delete(self, location: str, handles: Iterable[StateHandle]) -> None:
         """Delete a snapshot outside the job's folder; first what makes it one."""
@@ -101,6 +132,27 @@ class SavepointFiles:
             _remove(filesystem, folder, named)
         except OSError as error:
             raise storage_error("delete a savepoint in", location, error) from error
+
+
+def _create(place: str, data: bytes) -> bool:
+    """Create the file that makes the folder a savepoint; False: there is one."""
+    filesystem, folder = resolve(place)
+    if is_local(filesystem):
+        return FileStore(folder).create(FILE, data)
+    if holds_savepoint(place):
+        return False
+    put_file(filesystem, f"{folder}/{FILE}", data)
+    return True
+
+
+def _same_request(place: str, request: str) -> CheckpointId:
+    """Of which checkpoint the savepoint there is, if it was taken for this request. Raises StorageError."""
+    found = read_savepoint(place)
+    if request and found.request == request:
+        # a coordinator before this one has written it, and did not live to say so, or to sync its name
+        sync_folder(*resolve(place))
+        return found.checkpoint
+    raise StorageError(f"{place} holds a savepoint already", "name another folder")
 
 
 def _remove(filesystem: fs.FileSystem, folder: str, locations: Iterable[str]) -> None:

@@ -215,8 +215,6 @@ class Checkpoints:
             record.unsaved = ()
         if event.finished_on_restore:
             pending.finished_on_restore.add(record.id)
-        if event.union:
-            pending.union.setdefault(record.id.vertex, set()).update(event.union)
         return event.data_ended and self.data_ended(record)
 
     def declined(self, event: TaskDeclined) -> None:
@@ -265,8 +263,8 @@ class Checkpoints:
     # --- end -----------------------------------------------------------------------------------------------------
 
     def _expires_at(self, pending: PendingCheckpoint) -> float | None:
-        """When the checkpoint is given up. One that has to wait for the end of the data may take as long as that."""
-        if pending.phase is Phase.STORING or pending.location or pending.waits_for_the_end:
+        """When the checkpoint is given up."""
+        if pending.phase is Phase.STORING or pending.location:
             return None
         return pending.started_at + self._context.settings.timeout
 
@@ -282,7 +280,10 @@ class Checkpoints:
             message = f"checkpoint {pending.id} was not complete after {timeout:g} s; it waited for {missing}"
             remedy = "raise the checkpoint timeout, or find out in the status what the task waits for"
             failure = Failure(message, retry=True, remedy=remedy, kind="StorageError")
-            self.failed(pending, failure, FailureReason.CHECKPOINT_EXPIRED)
+            # behind the end of all data there may be work for long, and nobody is unwell
+            behind = FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING
+            reason = behind if pending.waits_for_the_end else FailureReason.CHECKPOINT_EXPIRED
+            self.failed(pending, failure, reason)
 
     def failed(
         self, pending: PendingCheckpoint, failure: Failure, reason: FailureReason, origin: Origin = Origin.COORDINATOR

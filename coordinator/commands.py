@@ -200,27 +200,50 @@ class DiscardState:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreSavepoint:
-    """Make a savepoint: copy the files, then write the manifest beside them, last; answer ``SavepointStored`` with the
-    place, or ``SavepointFailed``.
+class CopySavepoint:
+    """Copy the files of a savepoint to where it will be; answer ``SavepointCopied`` with the place, or
+    ``SavepointFailed``. The folder holds no savepoint by that.
 
     ``target``: where the user wants it; empty: a folder named by the checkpoint where the job's savepoints go.
-    ``copies``: a file's place below the checkpoint folder, and below the savepoint's; the manifest's handles name the
-    latter, so a savepoint can be moved as a whole.
+    ``copies``: a file's place below the checkpoint folder, and below the savepoint's, in a folder named by the
+    checkpoint: nobody else writes there. ``request``: if the folder holds the savepoint of this request already (a
+    coordinator before this one was asked, too), the answer is ``SavepointStored`` at once; empty: that is an error.
     """
 
     checkpoint: CheckpointId
     target: str
     manifest: Manifest
     copies: tuple[tuple[str, str], ...]
+    request: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSavepoint:
+    """Make a savepoint of what was copied: create its manifest, if the folder holds none; answer ``SavepointStored``,
+    or ``SavepointFailed``. Copies that are not there are made again. The same manifest counts as stored, as does one
+    of the same request unless the job stops with it.
+
+    The manifest's handles name the copies relative to the folder, so a savepoint can be moved as a whole.
+    """
+
+    checkpoint: CheckpointId
+    location: str
+    manifest: Manifest
+    copies: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardCopies:
+    """The savepoint was given up while its files were copied: delete the copies. No answer."""
+
+    checkpoint: CheckpointId
+    location: str
 
 
 @dataclass(frozen=True, slots=True)
 class DiscardSnapshot:
-    """Delete a snapshot outside the job's folder that nobody needs: the files, and what else makes it a snapshot.
-
-    Either this job has claimed it, or it is a savepoint that was given up before its answer came. No answer.
-    """
+    """Delete a snapshot outside the job's folder that this job has claimed and nobody needs: the files, and what else
+    makes it a snapshot. No answer."""
 
     location: str
     handles: tuple[StateHandle, ...]
@@ -293,7 +316,9 @@ Command: TypeAlias = (
     | AbortCheckpoint
     | CommitCheckpoint
     | CommitOrphans
+    | CopySavepoint
     | StoreSavepoint
+    | DiscardCopies
     | DiscardState
     | DiscardSnapshot
     | DiscardEntries

@@ -153,8 +153,10 @@ class CompletedCheckpoints:
 
     def not_kept(self, ending: Ending) -> tuple[int, ...]:
         """The entries of those manifests that, after such an end, neither the policy nor anybody who depends on them
-        keeps."""
+        keeps. While the log stays open, the newest is not dropped before an older one: it would be gone on from."""
         pinned = {*self._pins.values(), *self._held}
+        if pinned and ending is not Ending.FINISHED and self.latest_id is not None:
+            pinned.add(self.latest_id)
         going = [one for one in self._kept if not self._stored(one).keeps_files(ending)]
         return tuple(one.number for one in going if one.checkpoint not in pinned)
 

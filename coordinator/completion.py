@@ -3,23 +3,24 @@
 Rules:
 
 1. Of the checkpoints that everybody has answered, the oldest is stored first. The log takes one entry at a time.
-2. A savepoint is copied to its folder and is then complete, but for one: the savepoint that the job stops with also
-   goes into the log, where it is the job's last checkpoint. Whoever finds it there commits what it holds and closes
-   the log; nothing is deployed any more.
+2. A savepoint's files are copied to its folder, then its manifest is created there: that makes it one, and it is never
+   taken back. Of the savepoint that the job stops with the manifest goes into the log in between, where it is the
+   job's last checkpoint: so what stands in the folder is what the log says, whoever dies and whoever asks again.
+   Whoever finds it in the log commits what it holds, creates it in its folder and closes the log; nothing is deployed
+   any more.
 3. A manifest in the log makes older checkpoints superfluous, those in flight too.
-4. The content may forbid a checkpoint (UNION state, part of the tasks over). It is given up quietly, and the next one
-   tries again.
 """
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from .checkpoints import Checkpoints
-from .commands import DiscardEntries, DiscardSnapshot, StoreSavepoint
+from .commands import CopySavepoint, DiscardCopies, DiscardEntries, DiscardSnapshot, StoreSavepoint
 from .committing import Committing
 from .completed import Gone
-from .content import Rejected
 from .context import Context
-from .events import Failure, SavepointFailed, SavepointStored
+from .events import Failure, SavepointCopied, SavepointFailed, SavepointStored
 from .failure_manager import Origin
 from .job_states import TaskStatus
 from .kinds import CheckpointKind
@@ -27,7 +28,7 @@ from .manifest import Manifest
 from .manifest_making import make_manifest, make_savepoint
 from .pending import PendingCheckpoint, Phase
 from .reasons import FailureReason
-from .requests import Cause
+from .requests import Cause, Request
 
 
 class Completion:
@@ -40,12 +41,15 @@ class Completion:
         self.completed = checkpoints.completed
         #: The checkpoint that the job stops with, once it stands.
         self.stopped_with: Manifest | None = None
+        #: Whether that savepoint stands in its folder, and whether it has been ordered there.
+        self._published = False
+        self._publishing = False
 
     def store_due(self) -> None:
         """Order what everybody has answered; give up what nobody is left to answer."""
         for pending in list(self._checkpoints.pendings.values()):
             copied = pending.phase is Phase.COPYING and bool(pending.location)
-            if not (copied or pending.is_acknowledged):
+            if not ((copied and pending.kind.commits) or pending.is_acknowledged):
                 continue
             if not pending.acked:
                 self._checkpoints.abort(pending, Failure("every task has finished", retry=True))
@@ -55,57 +59,78 @@ class Completion:
                 self._store(pending)
 
     def _store(self, pending: PendingCheckpoint) -> None:
-        manifest = self._manifest(pending)
-        if manifest is not None:
-            pending.move(Phase.STORING)
-            self._context.order(self._context.log.store(manifest))
+        manifest, number = pending.manifest, self._context.log.next_number
+        if manifest is not None:  # its files have been copied
+            manifest = replace(manifest, number=number, savepoint=pending.location)
+        else:
+            manifest = self._manifest(pending)
+        pending.move(Phase.STORING)
+        self._context.order(self._context.log.store(manifest))
 
     def _copy(self, pending: PendingCheckpoint) -> None:
-        manifest = self._manifest(pending)
-        if manifest is not None:
-            pending.move(Phase.COPYING)
-            savepoint, copies = make_savepoint(manifest)
-            self._context.order(StoreSavepoint(pending.id, pending.request.target, savepoint, copies))
+        manifest, request = self._manifest(pending), pending.request
+        pending.move(Phase.COPYING)
+        pending.manifest = manifest
+        again = "" if request.cause is Cause.STOP else request.name
+        self._context.order(CopySavepoint(pending.id, request.target, *make_savepoint(manifest), again))
 
-    def _manifest(self, pending: PendingCheckpoint) -> Manifest | None:
+    def _manifest(self, pending: PendingCheckpoint) -> Manifest:
         made = make_manifest(self._context, pending, self.completed, self._committing.ledger.uncommitted())
-        if isinstance(made, Manifest):
-            pending.named = {handle.location: handle for state in made.tasks for handle in state.state}
-        if isinstance(made, Rejected):
-            self._checkpoints.failed(pending, Failure(made.message, retry=True), made.reason)
-            return None
+        pending.named = {handle.location: handle for state in made.tasks for handle in state.state}
         return made
 
     # --- savepoints ----------------------------------------------------------------------------------------------
 
-    def copied(self, event: SavepointStored) -> None:
-        """The savepoint stands in its folder."""
+    def copied(self, event: SavepointCopied) -> None:
+        """The savepoint's files lie in its folder."""
         pending = self._checkpoints.pendings.get(event.checkpoint)
         if pending is None or pending.phase is not Phase.COPYING:
             if self._checkpoints.was_aborted(event.checkpoint):
-                self._context.order(DiscardSnapshot(event.location, ()))
+                self._context.order(DiscardCopies(event.checkpoint, event.location))
             return
         pending.location = event.location
-        if pending.request.cause is Cause.STOP:
-            return
-        self._complete(pending)
-        self._checkpoints.failures.completed(pending.id)
-        self._checkpoints.discard(pending.handles())
+        if pending.manifest is not None and pending.request.cause is not Cause.STOP:
+            self._context.order(StoreSavepoint(pending.id, event.location, *make_savepoint(pending.manifest)))
 
-    def copy_failed(self, event: SavepointFailed) -> None:
-        """The savepoint could not be written."""
-        pending = self._checkpoints.pendings.get(event.checkpoint)
-        if pending is not None and pending.phase is Phase.COPYING and not pending.location:
+    def savepoint_stored(self, event: SavepointStored) -> None:
+        """The savepoint stands in its folder."""
+        stop, pending = self.stopped_with, self._checkpoints.pendings.get(event.checkpoint)
+        if stop is not None and stop.checkpoint == event.checkpoint:
+            self._published = True
+            self._checkpoints.savepoints.taken(Request(Cause.STOP, stop.request), stop.checkpoint, event.location)
+        elif pending is not None and pending.phase is Phase.COPYING:
+            pending.location = event.location
+            self._complete(pending)
+            self._checkpoints.savepoints.taken(pending.request, event.holds or pending.id, event.location)
+            self._checkpoints.failures.completed(pending.id)
+            self._checkpoints.discard(pending.handles())
+
+    def savepoint_failed(self, event: SavepointFailed) -> bool:
+        """The savepoint could not be written; False: it is the one that the job stops with, and must be."""
+        stop, pending = self.stopped_with, self._checkpoints.pendings.get(event.checkpoint)
+        if stop is not None and stop.checkpoint == event.checkpoint:
+            self._publishing = False
+            return False
+        if pending is not None and pending.phase is Phase.COPYING:
             reason = FailureReason.FINALIZE_CHECKPOINT_FAILURE
             self._checkpoints.failed(pending, event.failure, reason, Origin.COORDINATOR)
+        return True
+
+    def publish(self) -> bool:
+        """Whether the savepoint that the job stops with stands in its folder; if not, it is ordered there."""
+        stop = self.stopped_with
+        if stop is None or self._published:
+            return True
+        if not self._publishing:
+            self._publishing = True
+            self._context.order(StoreSavepoint(stop.checkpoint, stop.savepoint, *make_savepoint(stop)))
+        return False
 
     def _complete(self, pending: PendingCheckpoint) -> None:
         checkpoints, now = self._checkpoints, self._context.now
         checkpoints.close(pending, Phase.COMPLETED)
         checkpoints.decider.completed(now)
         checkpoints.history.completed(pending, now)
-        if pending.kind.is_savepoint:
-            checkpoints.savepoints.taken(pending.request, pending.id, pending.location)
 
     # --- the log's answers ---------------------------------------------------------------------------------------
 

@@ -147,7 +147,6 @@ class TaskAcked:
     is never prepared twice, so otherwise nobody would commit it. Files have names of their own per attempt.
     ``data_ended``: the snapshot was taken after all operators of the task had finished (its final one).
     ``finished_on_restore``: it was deployed as finished, and reports no state: what it had is carried on.
-    ``union``: its operators with state that every subtask restores in full.
     ``ended``: for which lanes its operators had finished at the cut.
     """
 
@@ -160,7 +159,6 @@ class TaskAcked:
     now: float
     timing: SnapshotTiming = NO_TIMING
     finished_on_restore: bool = False
-    union: tuple[str, ...] = ()
     ended: tuple[EndedLanes, ...] = ()
 
 
@@ -268,8 +266,8 @@ class StopRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class SavepointStored:
-    """The savepoint stands, complete, at ``location``, and needs nothing outside it."""
+class SavepointCopied:
+    """The savepoint's files lie at ``location``; the folder holds no savepoint yet."""
 
     checkpoint: CheckpointId
     location: str
@@ -277,8 +275,21 @@ class SavepointStored:
 
 
 @dataclass(frozen=True, slots=True)
+class SavepointStored:
+    """The savepoint stands, complete, at ``location``, and needs nothing outside it.
+
+    ``holds``: not None if it is that of another checkpoint, taken for the same request by a coordinator before.
+    """
+
+    checkpoint: CheckpointId
+    location: str
+    now: float
+    holds: CheckpointId | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SavepointFailed:
-    """The savepoint could not be written; what there was of it is removed."""
+    """The savepoint could not be copied, or its manifest not be created."""
 
     checkpoint: CheckpointId
     failure: Failure
@@ -347,6 +358,7 @@ Event: TypeAlias = (
     | CheckpointRequested
     | SavepointRequested
     | StopRequested
+    | SavepointCopied
     | SavepointStored
     | SavepointFailed
     | PinRequested

@@ -6,7 +6,7 @@ Rules:
    stays open: it can be resumed from its newest checkpoint. Only a job that finished or was stopped closes the log; if
    the log cannot be closed, the job has failed, whatever is visible.
 2. It finishes when every task has finished and everything is committed. It is stopped when the savepoint that it stops
-   with stands in the log and everything is committed: no task is needed for that.
+   with stands in the log and in its folder and everything is committed: no task is needed for that.
 3. It ends exactly once, with ``EndJob`` as the last order.
 4. Nothing that a successor might go on from is deleted before an entry of our own in the log says so: ``Ended``, or
    ``Dropped`` if the policy keeps nothing of a job that fails or is cancelled. Where that cannot be written it stays.
@@ -26,7 +26,7 @@ from .completed import CompletedCheckpoints
 from .completion import Completion
 from .context import Context
 from .deployment import Deployment
-from .events import Failure
+from .events import Failure, SavepointFailed
 from .failover import Failover
 from .handover import Handover
 from .job_states import LEGAL_JOB_MOVES, JobState, TaskStatus, check_move
@@ -169,15 +169,20 @@ class Job:
         times = (self.handover.next_deadline(), None if waits else self.deployment.next_restart())
         return min((at for at in times if at is not None), default=None)
 
-    def entry_failed(self, failure: Failure) -> None:
+    def entry_failed(self, failure: Failure, what: str = "its log cannot be closed") -> None:
         """An entry that is no checkpoint's could not be written."""
         self.failed_entries += 1
         if self.failed_entries < TRIES:
             return
         if self.state in CLOSING:
-            message = f"all work of job {self.context.job!r} is done, but its log cannot be closed: {failure.message}"
+            message = f"all work of job {self.context.job!r} is done, but {what}: {failure.message}"
             failure = replace(failure, message=message)
         self.fail(failure)
+
+    def savepoint_failed(self, event: SavepointFailed) -> None:
+        """If it is the one that the job stops with, it is tried again: the log says that the job has stopped."""
+        if not self.completion.savepoint_failed(event):
+            self.entry_failed(event.failure, "the savepoint that it has stopped with cannot be written")
 
     def runs(self) -> None:
         """If every task runs or has finished, say so."""
@@ -233,6 +238,8 @@ class Job:
 
     def fail(self, failure: Failure) -> None:
         """Nothing is retried: begin to end."""
+        if self.state in CLOSING:  # all is visible: whoever comes next must find that, so nothing is dropped
+            self.failed_entries = TRIES
         if self.state not in ENDING:
             self.failure = failure
             self._begin_ending(JobState.FAILING)
@@ -289,7 +296,7 @@ class Job:
     def close(self) -> None:
         """All work is done; once all is committed, close the log."""
         log = self.context.log
-        if not log.is_idle or not self.committing.ledger.is_empty:
+        if not self.completion.publish() or not log.is_idle or not self.committing.ledger.is_empty:
             return
         stopped, status = self.completion.stopped_with, CLOSING[self.state].value
         reason = stopped.savepoint if stopped is not None else ""

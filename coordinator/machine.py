@@ -35,6 +35,7 @@ from .events import (
     PinRequested,
     ProcessReady,
     RoundProposed,
+    SavepointCopied,
     SavepointFailed,
     SavepointRequested,
     SavepointStored,
@@ -214,10 +215,12 @@ class Coordinator:
                 self._note_wish(Request(Cause.SAVEPOINT, name, target))
             case StopRequested(name, target, mode):
                 self._note_wish(Request(Cause.STOP, name, target, mode))
-            case SavepointStored():
+            case SavepointCopied():
                 job.completion.copied(event)
+            case SavepointStored():
+                job.completion.savepoint_stored(event)
             case SavepointFailed():
-                job.completion.copy_failed(event)
+                job.savepoint_failed(event)
             case PinRequested() | UnpinRequested():
                 job.pins.request(event)
             case ProcessReady(task, incarnation):

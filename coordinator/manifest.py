@@ -77,8 +77,6 @@ class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     parallelism: int
     finished: str
     """How much of it had finished: a value of ``restore_check.FinishedState``."""
-    union: bool = False
-    """Whether every subtask restores all of its state."""
 
 
 class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True, forbid_unknown_fields=True):

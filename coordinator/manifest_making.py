@@ -2,8 +2,7 @@
 
 Rules:
 
-1. What the manifest says of operators that have finished, and whether it may say so, is ``content.py``'s to decide: a
-   checkpoint that it rejects is given up quietly.
+1. A vertex whose tasks were deployed as finished, some or all, had finished as a whole; so the manifest says.
 2. The state of a task that has finished, or that was deployed as finished, is carried on from the newest checkpoint;
    its committables are visible, or open in the ledger. Not its channel files: it is over, so all has arrived.
 3. A savepoint refers to copies of its own, named relative to its folder, and to nothing else.
@@ -11,32 +10,18 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
 from ..engine.identity import CheckpointId, Committable, JobIdentity, StateHandle, TaskId
 from .completed import CompletedCheckpoints
-from .content import (
-    Acknowledged,
-    FullyFinished,
-    OperatorContent,
-    OperatorReport,
-    Rejected,
-    SubtaskSnapshot,
-    complete_content,
-)
 from .context import Context
 from .execution_graph import ExecutionGraph, JobEdge, Pattern, pointwise_upstreams
 from .manifest import Manifest, OperatorEntry, TaskState
 from .pending import PendingCheckpoint
-from .plan_calculator import ended_plan
-from .redistribution import StateMode
 from .restore_check import FinishedState
 from .task_set import TaskSet
-
-_USES_UNION = SubtaskSnapshot({"": StateMode.UNION})
-"""Stands for all subtasks of an operator with UNION state: which of them reported it makes no difference."""
 
 
 def make_manifest(
@@ -44,11 +29,8 @@ def make_manifest(
     pending: PendingCheckpoint,
     completed: CompletedCheckpoints,
     uncommitted: tuple[tuple[TaskId, Committable], ...],
-) -> Manifest | Rejected:
+) -> Manifest:
     """The manifest, at the log's next number."""
-    operators = describe_operators(context.graph, pending)
-    if isinstance(operators, Rejected):
-        return operators
     return Manifest(
         number=context.log.next_number,
         checkpoint=pending.id,
@@ -57,7 +39,7 @@ def make_manifest(
         tasks=_task_states(pending, completed),
         uncommitted=uncommitted,
         kind=pending.kind.value,
-        operators=operators,
+        operators=describe_operators(context.graph, pending),
         lanes=context.graph.lanes,
         savepoint=pending.location,
         request=pending.request.name,
@@ -69,39 +51,23 @@ def make_manifest(
     )
 
 
-def describe_operators(graph: ExecutionGraph, pending: PendingCheckpoint) -> tuple[OperatorEntry, ...] | Rejected:
-    """How far every operator has finished; or why the checkpoint cannot say so."""
-    operators = graph.operators
-    names: Mapping[str, tuple[str, ...]] = {vertex: each or (vertex,) for vertex, each in operators.items()}
-    union = {name for found in pending.union.values() for name in found}
-    ended = {task for task, state in pending.acked.items() if state.data_ended} if union else frozenset()
-    reports = {
-        name if name in operators[vertex] else names[vertex][0]: OperatorReport({0: _USES_UNION})
-        for vertex, found in pending.union.items()
-        for name in found
-    }
-    said = Acknowledged(graph, names, reports, frozenset(ended), frozenset(pending.finished_on_restore))
-    content = complete_content(said, ended_plan(pending.finished, graph.parallelism))
-    if isinstance(content, Rejected):
-        return content
+def describe_operators(graph: ExecutionGraph, pending: PendingCheckpoint) -> tuple[OperatorEntry, ...]:
+    """How far every operator has finished."""
     over = _surely_finished(graph, pending).by_vertex()
+    restored = {task.vertex for task in pending.finished_on_restore}
+
+    def finished(vertex: str) -> FinishedState:
+        if over.get(vertex, 0) == graph.parallelism[vertex] or vertex in restored:
+            return FinishedState.FULLY_FINISHED
+        return FinishedState.PARTIALLY_FINISHED if over.get(vertex, 0) else FinishedState.ALL_RUNNING
+
     return tuple(
         OperatorEntry(
-            operator=name,
-            vertex=vertex,
-            parallelism=graph.parallelism[vertex],
-            finished=_finished_state(over.get(vertex, 0), graph.parallelism[vertex], content.get(name)).value,
-            union=name in union and not isinstance(content.get(name), FullyFinished),
+            operator=name, vertex=vertex, parallelism=graph.parallelism[vertex], finished=finished(vertex).value
         )
-        for vertex, each in operators.items()
+        for vertex, each in graph.operators.items()
         for name in each
     )
-
-
-def _finished_state(over: int, parallelism: int, content: FullyFinished | OperatorContent | None) -> FinishedState:
-    if over == parallelism or isinstance(content, FullyFinished):
-        return FinishedState.FULLY_FINISHED
-    return FinishedState.PARTIALLY_FINISHED if over else FinishedState.ALL_RUNNING
 
 
 def _surely_finished(graph: ExecutionGraph, pending: PendingCheckpoint) -> TaskSet:
@@ -156,18 +122,19 @@ def carried(completed: CompletedCheckpoints, task: TaskId) -> TaskState:
 
 
 def make_savepoint(manifest: Manifest) -> tuple[Manifest, tuple[tuple[str, str], ...]]:
-    """The manifest as it stands in the savepoint's folder, and which file is copied to where below it."""
+    """The manifest as it stands in the savepoint's folder, and which file is copied to where below it. The same for the
+    manifest that the log holds of it."""
     places: dict[str, str] = {}
     for state in manifest.tasks:
         for handle in state.state:
             name = handle.location.rpartition("/")[2]
-            folder = f"state/{len(places):06d}"
-            places.setdefault(handle.location, f"{folder}-{name}")
+            place = f"state/{manifest.checkpoint}/{len(places):06d}-{name}"
+            places.setdefault(handle.location, place)
     tasks = tuple(
         replace(state, state=tuple(_moved(handle, places[handle.location]) for handle in state.state))
         for state in manifest.tasks
     )
-    return replace(manifest, number=0, tasks=tasks), tuple(places.items())
+    return replace(manifest, number=0, savepoint="", tasks=tasks), tuple(places.items())
 
 
 def _moved(handle: StateHandle, location: str) -> StateHandle:

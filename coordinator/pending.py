@@ -19,7 +19,7 @@ from ..engine.identity import FINAL_ROUND, UNDECIDED_ROUND, BarrierKind, Checkpo
 from .job_states import check_move
 from .keeping_step import Waiting
 from .kinds import CheckpointKind
-from .manifest import TaskState
+from .manifest import Manifest, TaskState
 from .requests import PERIODIC, Request
 from .split_sets import SetPosition
 from .task_set import TaskSet
@@ -99,15 +99,15 @@ class PendingCheckpoint:
         self.acked: dict[TaskId, TaskState] = {}
         #: Tasks that had finished, or did on the way: their last state is carried on.
         self.finished = TaskSet() if finished is None else finished
-        #: Of the tasks that acknowledged: those deployed as finished, and operators with UNION state by vertex.
+        #: Of the tasks that acknowledged: those deployed as finished.
         self.finished_on_restore: set[TaskId] = set()
-        self.union: dict[str, set[str]] = {}
         #: The files that its manifest names, once it is made: those of tasks that had finished are among them.
         self.named: Mapping[str, StateHandle] = {}
         #: If the job is fed: what is covered of the log of split sets, and how many entries sources have got.
         self.splits: SetPosition | None = None
         self.fed: int | None = None
-        #: Where the savepoint lies, once it does.
+        #: Of a savepoint: what it holds, once its files are being copied, and where they lie, once they do.
+        self.manifest: Manifest | None = None
         self.location = ""
 
     @property

@@ -3,7 +3,7 @@
 Rules:
 
 1. At the parallelism of the checkpoint a task gets the files of its own subtask; at another, those of the subtasks
-   whose lanes meet its own. Where lanes are not known, or an operator's state is UNION state, all files of the vertex.
+   whose lanes meet its own. Where lanes are not known, all files of the vertex.
 2. Files are found by operator where the graph names operators, so that a stage may be named or cut anew between a
    snapshot and the job that starts from it. Within a job the vertex is enough.
 3. A snapshot is checked before anything of it is used: it must be of as many lanes, its finished operators must fit the
@@ -92,7 +92,6 @@ class StoredState:
         self._graph = graph
         self._old = dict(manifest.parallelism) if manifest is not None else {}
         self._by_operator = manifest is not None and bool(manifest.root) and all(graph.operators.values())
-        self._union = frozenset(each.operator for each in manifest.operators if each.union) if manifest else frozenset()
         self._channels = StoredChannels(manifest, graph)
         #: By old vertex, or by operator, then by old subtask. The vertex that an operator was in.
         self._files: dict[str, dict[int, list[StateHandle]]] = {}
@@ -134,14 +133,8 @@ class StoredState:
 
     def _chosen(self, files: Mapping[int, list[StateHandle]], task: TaskId, old: int) -> list[StateHandle]:
         mine = self._former(task, old)
-        everything = [handle for subtask in sorted(files) for handle in files[subtask]]
-        if mine is None:
-            return everything
-        chosen = [handle for subtask in mine if subtask in files for handle in files[subtask]]
-        if self._union:
-            chosen = [handle for handle in chosen if handle.operator not in self._union]
-            chosen += [handle for handle in everything if handle.operator in self._union]
-        return chosen
+        chosen = sorted(files) if mine is None else [subtask for subtask in mine if subtask in files]
+        return [handle for subtask in chosen for handle in files[subtask]]
 
     def _former(self, task: TaskId, old: int) -> range | None:
         """The old subtasks that hold something of the task; None: any may (rule 1)."""

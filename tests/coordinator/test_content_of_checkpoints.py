@@ -203,16 +203,6 @@ def test_feed_that_has_finished_is_deployed_as_usual() -> None:
         assert finished_vertices(manifest, graph) == (frozenset() if paced else {"v"})
 
 
-def test_checkpoint_that_would_split_union_state_is_given_up_quietly() -> None:
-    driver = with_left_finished()
-    driver.pass_time(3.0)
-    third = CheckpointId(1, 3)
-    ack(driver, LAST, third)
-    orders = ack(driver, RIGHT, third, union=("reader",))
-    assert [type(order) for order in orders] == [AbortCheckpoint, AbortCheckpoint, DiscardState]
-    assert driver.core.status().state == "running"
-
-
 def test_checkpoints_that_complete_out_of_turn_make_older_ones_superfluous() -> None:
     driver = running(Settings(interval=1.0, max_concurrent=2))
     driver.pass_time(1.0)

@@ -21,6 +21,7 @@ from penstock.coordinator.events import (
     EntryFailed,
     EntryRefused,
     EntryStored,
+    LogFailed,
     LogRead,
     PinRequested,
     TaskCommitted,
@@ -189,6 +190,16 @@ def test_checkpoints_that_are_not_kept_go_once_the_log_says_so() -> None:
     assert driver.stored(order) == [DiscardEntries((1,)), DiscardState(files), EndJob("cancelled", None)]
 
 
+def test_ending_that_keeps_a_pinned_checkpoint_keeps_the_newest_so_that_nobody_goes_on_from_an_older_one() -> None:
+    driver = completed_once(KEEPS_NOTHING)
+    driver.stored(stored_by(driver.tell(PinRequested(FIRST, "model", 1.1))))
+    driver.pass_time(2.5)
+    driver.complete()
+    for task in (SINK, SOURCE):
+        driver.tell(TaskCommitted(task, A1, SECOND, 2.6))
+    assert driver.tell(CancelRequested(3.0))[-1] == EndJob("cancelled", None)
+
+
 def test_ending_that_cannot_say_what_it_deletes_deletes_nothing() -> None:
     driver = completed_once(KEEPS_NOTHING)
     order = stored_by(driver.tell(CancelRequested(2.0)))
@@ -218,6 +229,15 @@ def test_pinned_checkpoint_of_a_finished_job_stays_when_the_job_is_run_again() -
     assert isinstance(decision, Over)
     again = CoordinatorDriver(settings=KEEPS_NOTHING, log=driver.log)
     assert again.tell(LogRead(tuple(driver.log), 0.0)) == [EndJob("finished", None)]
+
+
+def test_nothing_is_dropped_of_a_job_that_is_done_but_for_the_end_of_its_log() -> None:
+    """Also if the log cannot be read: whoever began anew would repeat all of its rows."""
+    driver, close = finishing(KEEPS_NOTHING)
+    driver.tell(EntryFailed(close.entry.number, FULL_DISK, 1.4))
+    (end,) = driver.tell(LogFailed(replace(FULL_DISK, retry=False), 1.5))
+    assert isinstance(end, EndJob)
+    assert end.status == "failed"
 
 
 def test_entry_that_is_stored_at_last_forgives_the_failures_before_it() -> None:

@@ -10,6 +10,7 @@ from penstock.coordinator.commands import (
     CommitOrphans,
     DeployTask,
     EndJob,
+    ProposeRound,
     ReadLog,
     StopTask,
     StoreEntry,
@@ -21,6 +22,7 @@ from penstock.coordinator.events import (
     EntryFailed,
     EntryRefused,
     Failure,
+    RoundProposed,
     TaskCommitted,
     TaskDeployed,
     TaskFailed,
@@ -30,7 +32,7 @@ from penstock.coordinator.events import (
 from penstock.coordinator.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
 from penstock.coordinator.manifest import Claim, Ended, Manifest, TaskState
 from penstock.coordinator.settings import Settings
-from penstock.engine.identity import Attempt, BarrierKind, CommitPermit, TaskId
+from penstock.engine.identity import FINAL_ROUND, Attempt, BarrierKind, CommitPermit, TaskId
 from support.coordinator_driver import (
     A1,
     A2,
@@ -268,3 +270,15 @@ def test_task_that_finishes_without_a_final_checkpoint_is_a_bug_and_said_to_be_o
 
 def _wide(source: str, target: str) -> JobEdge:
     return JobEdge(source, target, Pattern.ALL_TO_ALL)
+
+
+def test_checkpoint_that_waits_behind_the_end_of_the_data_times_out_and_nobody_is_blamed() -> None:
+    """What is left of the data may take long; the next checkpoint tries again."""
+    driver = running(Settings(timeout=10.0, tolerable_failures=0), deterministic=True)
+    driver.pass_time(1.0)
+    driver.tell(RoundProposed(SOURCE, A1, FIRST, FINAL_ROUND, 1.1))
+    orders = driver.pass_time(11.5)
+    assert AbortCheckpoint(SINK, A1, FIRST, None) in orders
+    assert driver.core.status().state == "running"
+    assert driver.core.status().failure is None
+    assert ProposeRound(SOURCE, A1, SECOND) in [*orders, *driver.pass_time(13.0)]

@@ -63,6 +63,7 @@ def test_faults_of_every_kind_happen() -> None:
     assert kinds == {
         *("drop", "double", "kill_task", "kill_coordinator", "second_coordinator", "cancel", "snapshot", "commit"),
         *("store", "superseded", "late_write", "finished", "savepoint", "stopped", "fork"),
+        *("stall", "full_disk", "late entry", "Dropped", "asked again"),
         *("ask_checkpoint", "ask_savepoint", "ask_stop", "ask_pin"),
         *("input in flight", "output in flight", "kill_rank", "slow_rank"),
     }

@@ -16,7 +16,15 @@ from support.simulated_flows import flows_for
 from support.simulated_runs import cluster_for
 
 NOTHING_DIES = replace(
-    FAULTS, patience=25, drop=0, kill_task=0, kill_coordinator=0, second_coordinator=0, cancel=0, ask_stop=0
+    FAULTS,
+    patience=25,
+    drop=0,
+    kill_task=0,
+    kill_coordinator=0,
+    second_coordinator=0,
+    cancel=0,
+    ask_stop=0,
+    full_disk=0,
 )
 
 

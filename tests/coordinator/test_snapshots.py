@@ -16,7 +16,7 @@ from penstock.coordinator.commands import (
     StoreEntry,
     StoreSavepoint,
 )
-from penstock.coordinator.events import EntryFailed, SavepointRequested, TaskDeployed
+from penstock.coordinator.events import EntryFailed, SavepointCopied, SavepointRequested, TaskDeployed
 from penstock.coordinator.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
 from penstock.coordinator.kinds import ClaimMode
 from penstock.coordinator.manifest import Manifest, TaskState, decode, encode
@@ -44,7 +44,8 @@ def snapshot(mode: ClaimMode = ClaimMode.NO_CLAIM, **changes: object) -> Snapsho
     driver = running(QUIET)
     driver.tell(SavepointRequested("mine", "", 0.0))
     driver.ack(SOURCE, FIRST)
-    order = driver.ack(SINK, FIRST, committable(1))[-1]
+    driver.ack(SINK, FIRST, committable(1))
+    (order,) = driver.tell(SavepointCopied(FIRST, "there", 0.0))
     assert isinstance(order, StoreSavepoint)
     read = decode(encode(changed(order.manifest, **changes)))
     assert isinstance(read, Manifest)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.coordinator.checkpoint_history import PORTION, SLOWEST, CheckpointHistory, summarise
-from penstock.coordinator.commands import StoreSavepoint
+from penstock.coordinator.commands import CopySavepoint
 from penstock.coordinator.events import (
     SavepointRequested,
     SavepointStored,
@@ -145,7 +145,7 @@ def test_savepoints_have_a_place_of_their_own() -> None:
     assert driver.core.checkpoint_statistics().history[0].cause == "a user asked for a savepoint"
     for task in (SOURCE, SINK):
         orders = driver.tell(TaskAcked(task, A1, FIRST, (handle(task, FIRST, A1),), (), False, 0.2))
-    assert isinstance(orders[-1], StoreSavepoint)
+    assert isinstance(orders[-1], CopySavepoint)
     driver.tell(SavepointStored(FIRST, "there", 0.4))
     shown = driver.core.checkpoint_statistics().savepoint
     assert shown is not None

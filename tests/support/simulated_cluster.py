@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from penstock.coordinator import commands, events
 from penstock.coordinator.commands import Command
 from penstock.coordinator.events import Event
-from penstock.coordinator.kinds import CheckpointKind, ClaimMode, StopMode
+from penstock.coordinator.kinds import ClaimMode, StopMode
 from penstock.coordinator.machine import Coordinator
-from penstock.coordinator.manifest import Ended, Manifest
+from penstock.coordinator.manifest import Claim, Ended, Manifest
 from penstock.coordinator.restoring import Snapshot
 from penstock.coordinator.settings import Settings
 from penstock.engine.identity import Attempt, TaskId
@@ -56,6 +56,7 @@ class Incarnation:
 
     core: Coordinator
     flow: Flow
+    owner: str
     newest_attempts: dict[TaskId, Attempt] = field(default_factory=dict)
     alive: bool = True
     #: When the core wants to be asked.
@@ -101,6 +102,8 @@ class SimulatedCluster:
         self._incarnations: list[Incarnation] = []
         self.finished = False
         self.steps, self._most_steps = 0, steps
+        #: Readings of the log that take long.
+        self._stalled = 0
         #: The last step at which a task did something.
         self._worked_at = 0
         #: Who reads the flow's feed, if it has one.
@@ -114,12 +117,25 @@ class SimulatedCluster:
         try:
             self._new_coordinator()
             while not self.finished:
-                self.steps += 1
-                assert self.steps < self._most_steps, "no end in sight"
-                self._step()
+                self.go_on(1)
         except AssertionError as error:
             raise AssertionError(f"seed {self.seed}: {error}\n{self.why()}") from error
         return self
+
+    def stall(self) -> None:
+        """Somebody reads the log, and it takes long; what all others do meanwhile."""
+        self._stalled += 1
+        self.go_on(self.random.randrange(200))
+        self._stalled -= 1
+        self._worked_at = self.steps
+
+    def go_on(self, steps: int) -> None:
+        """What happens in so many steps, or until the job is over."""
+        for _ in range(steps):
+            if not self.finished:
+                self.steps += 1
+                assert self.steps < self._most_steps, "no end in sight"
+                self._step()
 
     def _step(self) -> None:
         self.now += TICK
@@ -136,7 +152,8 @@ class SimulatedCluster:
             shell.step(self.random.randrange(8))
         elif self._network:
             for _ in range(1 + len(self._network) // 8):  # a network that is never overloaded for good
-                self._network.pop(self.random.randrange(len(self._network)))()
+                if self._network:  # else what arrived was a long reading, and all has come meanwhile
+                    self._network.pop(self.random.randrange(len(self._network)))()
         elif not self.finished:
             self._wait()
 
@@ -153,8 +170,8 @@ class SimulatedCluster:
         """Nothing is under way and nobody can work: only time can help."""
         times = [one.deadline for one in self._living() if one.deadline is not None]
         times += [self.trainers.next_at()] if self.trainers is not None else []
-        assert times, "nothing will ever happen again"
-        self.now = max(self.now, min(times))
+        assert times or self._stalled, "nothing will ever happen again"
+        self.now = max(self.now, min(times, default=self.now))
 
     def why(self) -> str:
         lines = [f"at step {self.steps}, time {self.now:.3f}", *chain_of_waiting(self.tasks.values())]
@@ -230,11 +247,13 @@ class SimulatedCluster:
 
     def _new_coordinator(self) -> None:
         flow = self.random.choice(self._flows)
-        core = self._make(flow, self._settings, f"owner {len(self._incarnations)}", self.snapshot)
-        incarnation = Incarnation(core, flow)
+        owner = f"owner {len(self._incarnations)}"
+        core = self._make(flow, self._settings, owner, self.snapshot)
+        incarnation = Incarnation(core, flow, owner)
         self._incarnations.append(incarnation)
         self._perform(incarnation, core.start(self.now))
         incarnation.deadline = core.next_deadline()
+        self.users.ask_again(incarnation)
 
     def handle(self, incarnation: Incarnation, event: Event) -> None:
         if incarnation.alive:
@@ -254,6 +273,10 @@ class SimulatedCluster:
                     self.post_unreliably(lambda handles=handles: self.storage.discard(handles))  # type: ignore[misc]
                 case commands.DiscardEntries(numbers):
                     self.post_unreliably(lambda n=numbers: self.storage.delete_entries(n))  # type: ignore[misc]
+                case commands.CopySavepoint():
+                    self.post(lambda order=order: self._work.copy_savepoint(incarnation, order))  # type: ignore[misc]
+                case commands.DiscardCopies():
+                    self.post(lambda o=order: self.storage.discard_copies(o.checkpoint, o.location))  # type: ignore[misc]
                 case commands.StoreSavepoint():
                     self.post(lambda order=order: self._work.store_savepoint(incarnation, order))  # type: ignore[misc]
                 case commands.DiscardSnapshot(location):
@@ -274,7 +297,9 @@ class SimulatedCluster:
         if order.status in ("finished", "superseded", "stopped"):
             self.seen.add(order.status)
         self.users.look(incarnation.core.status())
+        self.seen |= {"Dropped"} if self.storage.dropped else set()
         ended = next((entry for entry in self.storage.entries() if isinstance(entry, Ended)), None)
+        self._check_end(incarnation, order, ended)
         status = order.status if ended is None else ended.status
         if status == "stopped":
             self._stopped()
@@ -285,19 +310,36 @@ class SimulatedCluster:
 
     def _stopped(self) -> None:
         """Go on from the savepoint as another job, unless the data were drained. Of this one nothing is left."""
-        newest = self.storage.newest()
+        newest = self.storage.stopped_with
         assert newest is not None
-        assert newest.kind == CheckpointKind.STOP_WITH_SAVEPOINT.value
+        standing = self.storage.saved(newest.savepoint)
+        assert standing.checkpoint == newest.checkpoint, (
+            f"the job stopped with {newest.checkpoint}, its savepoint is {standing.checkpoint}"
+        )
         if self.users.modes.get(newest.request) is StopMode.DRAIN:
             self.drained = self.finished = True
         else:
             self.start_over(newest.savepoint)
+
+    def _check_end(self, incarnation: Incarnation, order: commands.EndJob, ended: Ended | None) -> None:
+        """A job that is over for good has a closed log; a coordinator that was superseded has a successor."""
+        if order.status in ("finished", "stopped"):
+            assert ended is not None, f"the job is said to be {order.status}, and its log is open"
+        if order.status == "superseded":
+            mine = incarnation.core.status().generation
+            others = [
+                entry.owner
+                for entry in self.storage.entries()
+                if isinstance(entry, Claim) and entry.owner != incarnation.owner and entry.generation > mine
+            ]
+            assert others, f"{incarnation.owner} of generation {mine} ends as superseded, and there is nobody else"
 
     def start_over(self, location: str) -> Manifest:
         """Another job begins with the savepoint."""
         for incarnation in self._incarnations:
             incarnation.alive = False
         self._network.clear()
+        self.users.start_over()
         self.tasks.clear()
         self.channels = Channels()
         manifest, root = self.storage.start_over_from(location)

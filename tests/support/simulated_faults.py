@@ -35,6 +35,8 @@ class Faults:
     snapshot: float = 0.01
     commit: float = 0.01
     store: float = 0.06
+    stall: float = 0.05
+    full_disk: float = 0.1
     savepoint: float = 0.1
     ask_checkpoint: float = 0.05
     ask_savepoint: float = 0.1

@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import cache
 
+from penstock.coordinator.retention import RetentionPolicy
 from support.simulated_cluster import SimulatedCluster
 from support.simulated_faults import NO_FAULTS, SETTINGS
 from support.simulated_flows import SHAPES, flows_for
@@ -70,7 +71,7 @@ def check_fork(cluster: SimulatedCluster, seed: int) -> None:
     savepoints = sorted(cluster.users.savepoints.values())
     chance = random.Random(seed)
     standing = [place for place in savepoints if place in cluster.storage.savepoints]
-    if not standing or chance.random() * FORK_EVERY > 1 or cluster.drained:
+    if not standing or chance.random() * FORK_EVERY > 1 or cluster.drained or "Dropped" in cluster.seen:
         return
     fork = cluster.fork(chance.choice(standing))
     cluster.seen.add("fork")
@@ -78,7 +79,8 @@ def check_fork(cluster: SimulatedCluster, seed: int) -> None:
 
 
 def cluster_for(seed: int) -> SimulatedCluster:
-    """Some seeds have several checkpoints in flight, some unaligned barriers, and they keep more or fewer."""
+    """Some seeds have several checkpoints in flight, some unaligned barriers, and they keep more or fewer, or nothing
+    when the job ends."""
     chance, flows = random.Random(seed), flows_for(seed)
     unaligned = not flows[0].graph.deterministic and chance.random() < 0.5
     settings = replace(
@@ -88,6 +90,8 @@ def cluster_for(seed: int) -> SimulatedCluster:
         unaligned=unaligned,
         lead=(1, 1, 2, 0)[seed // 14 % 4],
     )
+    if not flows[0].feed and chance.random() < 0.2:  # what trainers have seen, nobody can take back
+        settings = replace(settings, retention=RetentionPolicy.NEVER)
     task_type = UnalignedTask if unaligned else SimulatedTask
     return SimulatedCluster(seed, flows, settings=settings, task_type=task_type)
 

@@ -6,14 +6,28 @@ The oracles look at what *stands in the store*, not at what a coordinator believ
 2. Claims are never deleted, nor the newest manifests, nor pinned ones.
 3. What is committed was prepared; what is visible in the end is what a run without failures shows.
 4. A savepoint is restored after everything else of its job is gone, and from another place than it was made at.
+5. What an ending of the job has dropped, rows and all, its user has taken away before the job begins anew.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.coordinator.commands import StoreSavepoint
-from penstock.coordinator.manifest import Claim, LogEntry, Manifest, Pinned, Unpinned, decode, encode
+from penstock.actors.storage.log import create_entry, delete_entries, key_of, read_entries
+from penstock.coordinator.commands import CopySavepoint, StoreSavepoint
+from penstock.coordinator.kinds import CheckpointKind
+from penstock.coordinator.manifest import (
+    Claim,
+    Dropped,
+    Ended,
+    LogEntry,
+    Manifest,
+    Pinned,
+    Unpinned,
+    decode,
+    encode,
+    split_dropped,
+)
 from penstock.coordinator.memory_store import MemoryStore
 from penstock.engine.identity import CheckpointId, CommitPermit, StateHandle
 from penstock.engine.sequencer_state import SequencerState
@@ -23,8 +37,7 @@ Written = tuple[tuple[int, CheckpointId], str, list[Row]]
 """A file of a sink: of which job and for which checkpoint, by which vertex, with which rows."""
 
 
-def key_of(number: int) -> str:
-    return f"log/{number:012d}"
+JOB = "job"
 
 
 @dataclass
@@ -39,30 +52,36 @@ class SimulatedStorage:
     """Log, files and visible rows. ``fenced`` False: the broken store that lets a stale coordinator write on."""
 
     def __init__(self, retained: int, fenced: bool = True) -> None:
-        self._log = MemoryStore()
+        self.log = MemoryStore()
         #: The log's entries, read; None after a change.
         self._entries: list[LogEntry] | None = None
         self._retained = retained
         self._fenced = fenced
         self.files: dict[str, TaskState] = {}
-        #: By place.
+        #: By place; and what was copied there, by checkpoint, before that makes a savepoint.
         self.savepoints: dict[str, Savepoint] = {}
+        self.copies: dict[tuple[str, CheckpointId], dict[str, TaskState]] = {}
         #: What sinks have prepared, and what of it was committed, by location.
         self.prepared: dict[str, Written] = {}
         self.visible: dict[str, Written] = {}
-        #: Jobs before this one.
+        #: Whether the job was ever ended in a way that keeps nothing.
+        self.dropped = False
+        #: The last savepoint in the log that the job stops with.
+        self.stopped_with: Manifest | None = None
+        #: Jobs before this one, and the first whose rows are still there.
         self.epoch = 0
+        self._oldest_epoch = 0
 
     # --- the log -------------------------------------------------------------------------------------------------
 
     def entries(self) -> list[LogEntry]:
         if self._entries is None:
-            found = (self._log.read(key) for key in self._log.list("log/"))
-            self._entries = [decode(data) for data in found if data is not None]
+            self._entries = read_entries(self.log, JOB)
         return list(self._entries)
 
     def manifests(self) -> list[Manifest]:
-        return [entry for entry in self.entries() if isinstance(entry, Manifest)]
+        """Those that somebody may go on from."""
+        return [entry for entry in split_dropped(self.entries())[0] if isinstance(entry, Manifest)]
 
     def newest(self) -> Manifest | None:
         return next(reversed(self.manifests()), None)
@@ -83,22 +102,27 @@ class SimulatedStorage:
 
     def create(self, entry: LogEntry) -> bool:
         """Whether the entry stands, as the shell's rule has it: the same content counts as created."""
-        key = key_of(entry.number)
-        if isinstance(entry, Manifest) and not entry.root and self._log.read(key) is None:
+        key = key_of(JOB, entry.number)
+        is_new = self.log.read(key) is None
+        if isinstance(entry, Manifest) and not entry.root and is_new:
             missing = [h.location for task in entry.tasks for h in task.state if h.location not in self.files]
             assert not missing, f"manifest {entry.checkpoint} lands without its files {missing}"
         self._entries = None
-        if self._log.create(key, encode(entry)):
-            return True
+        if isinstance(entry, Manifest) and entry.kind == CheckpointKind.STOP_WITH_SAVEPOINT.value:
+            self.stopped_with = entry
         if not self._fenced and isinstance(entry, Manifest):
-            self._log.delete(key)
-            return self._log.create(key, encode(entry))
-        return self._log.read(key) == encode(entry)
+            self.log.delete(key)
+        stands = create_entry(self.log, JOB, entry) == "stored"
+        if isinstance(entry, Dropped) and is_new and not self.manifests():
+            self.epoch += 1
+            self._oldest_epoch, self.dropped = self.epoch, True
+        return stands
 
     def _needed(self) -> list[Manifest]:
-        """The newest manifests, and those that somebody depends on."""
+        """The newest manifests, unless the log is closed, and those that somebody depends on."""
         manifests, pinned = self.manifests(), set(self.pinned().values())
-        return [one for one in manifests if one in manifests[-self._retained :] or one.checkpoint in pinned]
+        newest = [] if any(isinstance(one, Ended) for one in self.entries()) else manifests[-self._retained :]
+        return [one for one in manifests if one in newest or one.checkpoint in pinned]
 
     def delete_entries(self, numbers: tuple[int, ...]) -> None:
         entries = {entry.number: entry for entry in self.entries()}
@@ -108,7 +132,7 @@ class SimulatedStorage:
             assert not isinstance(entry, Claim), f"claim {number} is deleted"
             assert number not in kept, f"entry {number} is deleted, but needed"
             assert entry is None or number != max(entries), f"the last entry, {number}, is deleted"
-            self._log.delete(key_of(number))
+        delete_entries(self.log, JOB, numbers)
         self._entries = None
         assert self.pinned() == pins, f"what stood of pins has changed from {pins} to {self.pinned()}"
 
@@ -145,17 +169,42 @@ class SimulatedStorage:
 
     # --- savepoints ----------------------------------------------------------------------------------------------
 
-    def missing_for(self, order: StoreSavepoint) -> list[str]:
+    def missing_for(self, order: CopySavepoint | StoreSavepoint) -> list[str]:
         """Files that a savepoint needs and that are gone."""
-        return [source for source, _ in order.copies if source not in self.files]
+        copied = self.copies.get((order.location, order.checkpoint), {}) if isinstance(order, StoreSavepoint) else {}
+        return [source for source, target in order.copies if source not in self.files and target not in copied]
 
-    def store_savepoint(self, order: StoreSavepoint) -> str:
-        files = {target: self.files[source] for source, target in order.copies}
+    def copy_savepoint(self, order: CopySavepoint) -> tuple[str, CheckpointId | None] | None:
+        """Where its copies are, and of which checkpoint the savepoint there is, if one was taken for this request.
+        None: the folder holds another one."""
+        location = order.target or f"savepoint {self.epoch} {order.checkpoint}"
+        if location in self.savepoints:
+            found = self.saved(location)
+            return (location, found.checkpoint) if order.request and found.request == order.request else None
+        self.copies[location, order.checkpoint] = {target: self.files[source] for source, target in order.copies}
+        return location, None
+
+    def store_savepoint(self, order: StoreSavepoint) -> CheckpointId | None:
+        """Of which checkpoint the savepoint is that stands then; None: it is nobody's who asked."""
+        files = self.copies.setdefault((order.location, order.checkpoint), {})
+        files.update({target: self.files[source] for source, target in order.copies if target not in files})
         named = {handle.location for task in order.manifest.tasks for handle in task.state}
-        assert named == set(files), "the savepoint does not contain what it names"
-        location = f"savepoint {self.epoch} {order.checkpoint}"
-        self.savepoints[location] = Savepoint(encode(order.manifest), files)
-        return location
+        assert named <= set(files), "the savepoint does not contain what it names"
+        new = Savepoint(encode(order.manifest), {name: files[name] for name in named})
+        standing = self.savepoints.setdefault(order.location, new)
+        found, stops = self.saved(order.location), order.manifest.kind == CheckpointKind.STOP_WITH_SAVEPOINT.value
+        same = standing.manifest == new.manifest or (not stops and found.request == order.manifest.request)
+        return found.checkpoint if same else None
+
+    def discard_copies(self, checkpoint: CheckpointId, location: str) -> None:
+        standing = location in self.savepoints and self.saved(location).checkpoint == checkpoint
+        assert not standing, f"the copies of a savepoint that stands in {location} are deleted"
+        self.copies.pop((location, checkpoint), None)
+
+    def saved(self, location: str) -> Manifest:
+        manifest = decode(self.savepoints[location].manifest)
+        assert isinstance(manifest, Manifest)
+        return manifest
 
     def discard_snapshot(self, location: str) -> None:
         newest = self.newest()
@@ -164,13 +213,12 @@ class SimulatedStorage:
 
     def start_over_from(self, location: str) -> tuple[Manifest, str]:
         """Another job: nothing is left of this one but the savepoint, which somebody has moved, and the sinks' rows."""
+        manifest = self.saved(location)
         saved = self.savepoints.pop(location)
         self.epoch += 1
-        self._log, self._entries, self.files = MemoryStore(), None, {}
+        self.log, self._entries, self.files = MemoryStore(), None, {}
         place = f"moved {location}"
-        self.savepoints = {place: saved}
-        manifest = decode(saved.manifest)
-        assert isinstance(manifest, Manifest)
+        self.savepoints, self.copies = {place: saved}, {}
         return manifest, place
 
     def feed_state(self, manifest: Manifest, root: str) -> SequencerState[FeedRows]:
@@ -200,7 +248,7 @@ class SimulatedStorage:
     def visible_rows(self) -> dict[str, list[str]]:
         """By sink and lane, in the order in which they were written."""
         rows: dict[str, list[str]] = {}
-        for _, (_, vertex, written) in sorted(self.visible.items(), key=lambda item: (item[1][0], item[0])):
-            for lane, value in written:
+        for _, (when, vertex, written) in sorted(self.visible.items(), key=lambda item: (item[1][0], item[0])):
+            for lane, value in written if when[0] >= self._oldest_epoch else ():
                 rows.setdefault(f"{vertex} lane {lane}", []).append(value)
         return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.coordinator import events
+from penstock.coordinator.events import Event
 from penstock.coordinator.kinds import StopMode
 from penstock.coordinator.statistics import JobStatus
 
@@ -20,8 +21,12 @@ class Users:
         self._count = 0
         #: How the job is to be stopped, by the name of the wish.
         self.modes: dict[str, StopMode] = {}
+        #: Wishes for savepoints that nobody has answered, as they were asked.
+        self._open: dict[str, Event] = {}
         #: Names whose savepoint was seen in the status, with its place.
         self.savepoints: dict[str, str] = {}
+        #: Names that need their pin no more.
+        self._given_up: set[str] = set()
         #: Names whose pin was seen in the status, and not given up since.
         self.pins: set[str] = set()
 
@@ -31,12 +36,13 @@ class Users:
         if cluster.fault("ask_checkpoint"):
             cluster.handle(home, events.CheckpointRequested(now))
         if cluster.fault("ask_savepoint"):
-            cluster.handle(home, events.SavepointRequested(self._name(), "", now))
+            name = self._name()
+            self._ask(home, name, events.SavepointRequested(name, self._folder(name), now))
         if cluster.fault("ask_stop"):
             mode = StopMode.DRAIN if cluster.random.random() < 0.25 else StopMode.SUSPEND
             name = self._name()
             self.modes[name] = mode
-            cluster.handle(home, events.StopRequested(name, "", mode, now))
+            self._ask(home, name, events.StopRequested(name, self._folder(name), mode, now))
         if cluster.fault("ask_pin"):
             self.look(home.core.status())
             latest = home.core.status().latest_completed
@@ -45,7 +51,26 @@ class Users:
         if self.pins and cluster.fault("ask_pin"):
             name = min(self.pins)
             self.pins.discard(name)
+            self._given_up.add(name)
             cluster.handle(home, events.UnpinRequested(name, now))
+
+    def _folder(self, name: str) -> str:
+        """Where the savepoint is wanted."""
+        return f"folder of {name}" if self._cluster.random.random() < 0.5 else ""
+
+    def _ask(self, home: Incarnation, name: str, wish: Event) -> None:
+        self._open[name] = wish
+        self._cluster.handle(home, wish)
+
+    def ask_again(self, home: Incarnation) -> None:
+        """There is another coordinator: what the one before has not answered is asked again, under the same name."""
+        cluster = self._cluster
+        for wish in self._open.values():
+            cluster.post_later(lambda wish=wish: cluster.handle(home, wish))  # type: ignore[misc]
+
+    def start_over(self) -> None:
+        """Another job: who asked this one is not there any more."""
+        self._open.clear()
 
     def _name(self) -> str:
         self._count += 1
@@ -54,9 +79,11 @@ class Users:
     def look(self, status: JobStatus) -> None:
         """What the status promises."""
         for result in status.savepoints:
+            self._open.pop(result.request, None)
             if result.location is not None and result.kind == "savepoint":
                 self.savepoints[result.request] = result.location
-        self.pins |= set(status.pins)
+        self.pins |= set(status.pins) - self._given_up
         standing = self._cluster.storage.pinned()
         for name, checkpoint in status.pins.items():
-            assert standing.get(name) == checkpoint, f"the status shows the pin {name}, but the log has {standing}"
+            kept = name in self._given_up or standing.get(name) == checkpoint
+            assert kept, f"the status shows the pin {name}, but the log has {standing}"

@@ -24,7 +24,7 @@ from penstock.actors.storage.file_store import FileStore
 from penstock.actors.storage.log import create_entry, read_log
 from penstock.actors.storage.split_log import SplitLog
 from penstock.actors.transport.endpoint import Endpoint
-from penstock.coordinator.commands import StoreSavepoint
+from penstock.coordinator.commands import CopySavepoint, StoreSavepoint
 from penstock.coordinator.events import Failure
 from penstock.coordinator.manifest import Claim, Ended, LogEntry, Manifest, Pinned, TaskState, Unpinned
 from penstock.coordinator.manifest_making import make_savepoint
@@ -87,31 +87,37 @@ def savepoint_order(folder: Path) -> tuple[StateHandle, StoreSavepoint]:
     return handle, StoreSavepoint(CHECKPOINT, str(folder / "saved"), *make_savepoint(manifest))
 
 
+def take(folder: Path, order: StoreSavepoint) -> None:
+    files = SavepointFiles(str(folder), JOB)
+    files.copy(CopySavepoint(order.checkpoint, order.location, order.manifest, order.copies))
+    files.store(order)
+
+
 def savepoint(folder: Path) -> Stored:
-    SavepointFiles(str(folder), JOB).store(savepoint_order(folder)[1])
+    take(folder, savepoint_order(folder)[1])
     return Stored(folder / "saved" / FILE, f"saved/{FILE}", lambda: read_savepoint(str(folder / "saved")))
 
 
 def savepoint_note(folder: Path) -> Stored:
-    SavepointFiles(str(folder), JOB).store(savepoint_order(folder)[1])
+    take(folder, savepoint_order(folder)[1])
     path = folder / JOB / "savepoints" / f"{CHECKPOINT}.json"
     return Stored(path, path.name, lambda: prepared_for_savepoints(str(folder), JOB))
 
 
 def savepoint_part(folder: Path) -> Stored:
     _, order = savepoint_order(folder)
-    SavepointFiles(str(folder), JOB).store(order)
+    take(folder, order)
     (part,) = order.manifest.tasks[0].state
-    files = SnapshotFiles(order.target, JOB)
-    return Stored(Path(order.target) / part.location, part.location, lambda: files.read([part]))
+    files = SnapshotFiles(order.location, JOB)
+    return Stored(Path(order.location) / part.location, part.location, lambda: files.read([part]))
 
 
 def file_that_a_savepoint_copies(folder: Path) -> Stored:
     handle, order = savepoint_order(folder)
 
     def copy_and_read() -> Any:
-        SavepointFiles(str(folder), JOB).store(order)
-        return SnapshotFiles(order.target, JOB).read(order.manifest.tasks[0].state)
+        take(folder, order)
+        return SnapshotFiles(order.location, JOB).read(order.manifest.tasks[0].state)
 
     return Stored(folder / handle.location, handle.location, copy_and_read)
 
@@ -299,7 +305,7 @@ def test_savepoint_of_a_damaged_file_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / handle.location
     path.write_bytes(flipped(path.read_bytes(), 80))
     with pytest.raises(DamagedFileError, match=f"{handle.location} cannot be read"):
-        SavepointFiles(str(tmp_path), JOB).store(order)
+        take(tmp_path, order)
     assert [each for each in (tmp_path / "saved").rglob("*") if each.is_file()] == []
 
 

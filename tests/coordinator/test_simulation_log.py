@@ -1,0 +1,129 @@
+"""The log, endings and savepoints in simulation: rules broken on purpose, one a test; the oracles must notice.
+
+What is unbroken passes under the same faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from penstock.actors.storage.log import read_entries
+from penstock.coordinator.commands import StoreSavepoint
+from penstock.coordinator.completion import Completion
+from penstock.coordinator.events import SavepointCopied
+from penstock.coordinator.job import _ENDINGS, Job
+from penstock.coordinator.job_states import JobState
+from penstock.coordinator.log_writer import LogWriter
+from penstock.coordinator.manifest import Manifest, encode
+from penstock.coordinator.manifest_making import make_savepoint
+from penstock.coordinator.retention import RetentionPolicy
+from penstock.coordinator.settings import Settings
+from penstock.engine.identity import CheckpointId
+from support import simulated_work
+from support.simulated_cluster import SimulatedCluster
+from support.simulated_faults import FAULTS, SETTINGS, Faults
+from support.simulated_flows import flows_for
+from support.simulated_runs import check
+from support.simulated_storage import Savepoint, SimulatedStorage
+
+Patch = pytest.MonkeyPatch
+
+
+def caught(faults: Faults, settings: Settings, seeds: int) -> str:
+    """What the oracles say about the first seed that they refuse; empty if they refuse none."""
+    for seed in range(seeds):
+        flows = flows_for(seed)
+        if flows[0].feed:  # its ranks have their own patience
+            continue
+        try:
+            check(SimulatedCluster(seed, flows, faults, settings).run(), seed)
+        except (AssertionError, KeyError) as error:
+            return str(error).splitlines()[0]
+    return ""
+
+
+def doubts_manifests_only(patch: Patch) -> None:
+    """A pin or a claim that failed is taken for one that never comes."""
+
+    def failed(log: LogWriter) -> None:
+        if isinstance(log.in_flight, Manifest):
+            log.doubtful.append(log.in_flight)
+        log.in_flight = None
+
+    patch.setattr(LogWriter, "failed", failed)
+
+
+def deletes_without_a_word(patch: Patch) -> None:
+    """An ending deletes what it does not keep, whoever has taken over."""
+    end = Job.end
+
+    def ends(job: Job, final: JobState) -> None:
+        if final in (JobState.CANCELLED, JobState.FAILED) and job.context.generation:
+            completed = job.completion.completed
+            job.completion.let_go(completed.drop(completed.not_kept(_ENDINGS[final])))
+        end(job, final)
+
+    patch.setattr(Job, "_drops", lambda job, final: False)
+    patch.setattr(Job, "end", ends)
+
+
+def stands_before_the_log_knows(patch: Patch) -> None:
+    """The folder is a savepoint as soon as its files are copied, and whoever is asked again takes it for its own."""
+    copied = Completion.copied
+
+    def stands(completion: Completion, event: SavepointCopied) -> None:
+        copied(completion, event)
+        pending = completion._checkpoints.pendings.get(event.checkpoint)
+        if pending is not None and pending.manifest is not None and pending.kind.commits:
+            order = StoreSavepoint(pending.id, event.location, *make_savepoint(pending.manifest))
+            completion._context.order(order)
+
+    def store(storage: SimulatedStorage, order: StoreSavepoint) -> CheckpointId:
+        files = {target: storage.files[source] for source, target in order.copies if source in storage.files}
+        new = Savepoint(encode(order.manifest), files)
+        storage.savepoints.setdefault(order.location, new)
+        return storage.saved(order.location).checkpoint
+
+    patch.setattr(Completion, "copied", stands)
+    patch.setattr(SimulatedStorage, "store_savepoint", store)
+    patch.setattr(SimulatedStorage, "copy_savepoint", lambda storage, order: (order.target or "anywhere", None))
+
+
+CASES: list[tuple[Callable[[Patch], None], Faults, Settings, str]] = [
+    (
+        doubts_manifests_only,
+        replace(FAULTS, patience=40, store=0.3, full_disk=0.0, ask_pin=1.0),
+        SETTINGS,
+        "and there is nobody else",
+    ),
+    (
+        deletes_without_a_word,
+        replace(FAULTS, patience=30, second_coordinator=1.0, cancel=1.0),
+        replace(SETTINGS, retention=RetentionPolicy.NEVER),
+        "deleted",
+    ),
+    (
+        stands_before_the_log_knows,
+        replace(FAULTS, patience=40, ask_stop=1.0, kill_coordinator=1.0, ask_savepoint=0.0),
+        SETTINGS,
+        "the job stopped with",
+    ),
+]
+
+
+@pytest.mark.parametrize(("broken", "faults", "settings", "said"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_rule_that_is_broken_is_noticed(
+    broken: Callable[[Patch], None], faults: Faults, settings: Settings, said: str, monkeypatch: Patch
+) -> None:
+    assert caught(faults, settings, seeds=15) == ""
+    broken(monkeypatch)
+    found = caught(faults, settings, seeds=600)
+    assert found
+    assert said in found
+
+
+def test_reading_of_the_simulation_is_the_real_one() -> None:
+    assert simulated_work.read_entries is read_entries
