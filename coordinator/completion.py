@@ -7,7 +7,8 @@ Rules:
    goes into the log, where it is the job's last checkpoint. Whoever finds it there commits what it holds and closes
    the log; nothing is deployed any more.
 3. A manifest in the log makes older checkpoints superfluous, those in flight too.
-4. The content may forbid a checkpoint (UNION state, part of the tasks over). It is given up quietly, and the next one
+4. Nothing is stored or copied whose books do not balance (``ledger.py``): the job fails.
+5. The content may forbid a checkpoint (UNION state, part of the tasks over). It is given up quietly, and the next one
    tries again.
 """
 
@@ -47,7 +48,9 @@ class Completion:
             copied = pending.phase is Phase.COPYING and bool(pending.location)
             if not (copied or pending.is_acknowledged):
                 continue
-            if not pending.acked:
+            if pending.unbalanced is not None:
+                self._checkpoints.unbalanced(pending, pending.unbalanced)
+            elif not pending.acked:
                 self._checkpoints.abort(pending, Failure("every task has finished", retry=True))
             elif pending.kind.is_savepoint and not copied:
                 self._copy(pending)

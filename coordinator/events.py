@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..engine.identity import Attempt, CheckpointId, Committable, EndedLanes, StateHandle, TaskId
+from ..engine.identity import Account, Attempt, CheckpointId, Committable, EndedLanes, Opening, StateHandle, TaskId
 from .kinds import StopMode
 from .manifest import LogEntry
 from .notices import NoticeGiven, SplitSkipped
@@ -98,6 +98,8 @@ class TaskDeployed:
     attempt: Attempt
     now: float
     incarnation: str = ""
+    opening: tuple[Opening, ...] = ()
+    """The rows in flight that it was restored with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,7 @@ class TaskAcked:
     ``finished_on_restore``: it was deployed as finished, and reports no state: what it had is carried on.
     ``union``: its operators with state that every subtask restores in full.
     ``ended``: for which lanes its operators had finished at the cut.
+    ``ledger``: what it was given and what became of that, at each exchange, source and sink.
     """
 
     task: TaskId
@@ -162,6 +165,7 @@ class TaskAcked:
     finished_on_restore: bool = False
     union: tuple[str, ...] = ()
     ended: tuple[EndedLanes, ...] = ()
+    ledger: tuple[Account, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
