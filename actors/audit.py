@@ -129,7 +129,8 @@ class Audit:
     @property
     def grades(self) -> dict[str, Grade]:
         """What is known, by source and sink."""
-        return {each.id: each.grade for each in (*self.sources, *self.sinks)}
+        told: tuple[SourceAudit | SinkAudit, ...] = (*self.sources, *self.sinks)
+        return {each.id: each.grade for each in told}
 
     def to_json(self) -> str:
         """The whole audit as JSON."""
@@ -140,8 +141,8 @@ class Audit:
         lines = [f"audit of job {self.job} ({self.status})"]
         for source in self.sources:
             left = f", {source.needless:,} more not needed" if source.needless else ""
-            lines.append(f"  read     {source.id}: {_told(source)}; {source.rows:,} rows{left}")
-            lines.append(f"    {len(source.splits)} splits; rows per split:")
+            count = f"{source.rows:,} rows in {len(source.splits)} splits{left}"
+            lines.append(f"  read     {source.id}: {count}, {_told(source)}; rows per split:")
             lines += _table([split.read for split in source.splits])
         if self.ignored:
             lines.append(
@@ -149,7 +150,7 @@ class Audit:
             )
         for sink in self.sinks:
             seen = "" if sink.visible is None else f", {sink.visible:,} visible"
-            lines.append(f"  written  {sink.id}: {_told(sink)}; {sink.rows:,} rows{seen} ({sink.guarantee})")
+            lines.append(f"  written  {sink.id}: {sink.rows:,} rows{seen} ({sink.guarantee}), {_told(sink)}")
         lines.append(
             f"  checkpoints {self.checkpoints}, restarts {self.restarts}, gaps {self.gaps}, repeats {self.repeats}"
         )

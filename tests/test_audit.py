@@ -47,7 +47,7 @@ def test_audit_says_what_it_has_compared(tmp_path: Path, over: LocalJob) -> None
     audit = over.wait().audit()
     assert set(audit.grades.values()) == {"counted"}
     assert json.loads(audit.to_json())["grades"] == audit.grades
-    assert f"counted; {ROWS:,} rows, {ROWS:,} visible" in str(audit)
+    assert f"{ROWS:,} rows, {ROWS:,} visible (exactly once), counted" in str(audit)
 
 
 def test_rows_that_are_missing_in_an_output_fail_the_job(tmp_path: Path, over: LocalJob) -> None:
@@ -87,7 +87,7 @@ def test_sources_that_do_not_tell_their_length_are_unknown(tmp_path: Path) -> No
 
 def test_job_that_is_not_over_is_unknown(tmp_path: Path) -> None:
     flow = ps.Flow("slow")
-    flow.from_tables([pa.table({"x": range(ROWS)})], rate=50.0).write_parquet(str(tmp_path / "out"))
+    flow.from_tables([pa.table({"x": range(ROWS)})], rate=500.0).write_parquet(str(tmp_path / "out"))
     with ps.run_local(flow, checkpoints=ps.Checkpoints(tmp_path / "state", every=0.05)) as job:
         job.wait_until(lambda status: status.checkpoints_completed >= 1, 60)
         audit = job.audit()
