@@ -1,22 +1,31 @@
-"""The audit of a job: every input row read once, every output row visible once.
+"""The audit of a job: every input row read once, every output row visible once, as far as that can be known.
 
-It compares three independent counts: the lengths that the splits had when the job was planned, the counters in the
-last checkpoint (cursors of the sources, rows per lane of the sinks: part of the cut, so exactly once by construction),
-and what a reader of the outputs finds. A row too few is a gap, a row too many a repeat.
+Rules:
+
+1. It compares independent counts: the lengths that the splits had when the job was planned, the counters in the last
+   checkpoint (cursors of the sources, rows per lane of the sinks: part of the cut, so exactly once by construction),
+   and what a reader of the outputs finds. A row too few is a gap, a row too many a repeat. Between sources and sinks
+   every checkpoint was checked by the ledger (``coordinator/ledger.py``) before it was stored.
+2. Of each source and sink it says what it knows: *counted*, *unknown* (and why), or *wrong*. A sink of which nobody can
+   tell what a reader sees is unknown, and so is everything of a job that is not over.
+3. What does not balance at the end of a job is an error (:func:`check_balance`), not a line in a text.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 import pyarrow as pa
 
 from ..coordinator.manifest import Manifest
+from ..coordinator.splits import SplitName
 from ..coordinator.statistics import JobStatus
 from ..engine.dealing import Deal
-from ..engine.errors import ConfigurationError
+from ..engine.errors import AuditError, ConfigurationError
+from ..engine.operators.protocol import SinkConfig
 from ..engine.plan import JobPlan, SourcePlan
 from ..engine.rounds import LaneCursor, cursor_of
 from ..engine.sources.repeated import again
@@ -25,6 +34,12 @@ from .storage.log import read_log
 from .storage.opening import open_store
 
 SPLITS_PER_LINE = 16
+
+Grade = Literal["counted", "unknown", "wrong"]
+"""*counted*: all counts agree. *unknown*: some could not be compared. *wrong*: some do not agree."""
+
+OVER = ("finished", "stopped")
+"""States of a job in which its outputs hold what its last checkpoint counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +57,7 @@ class SplitAudit:
 @dataclass(frozen=True, slots=True)
 class SourceAudit:
     """One source. ``rows`` counts what its lanes have read, in all; ``needless``: rows that nobody needed any more,
-    because a limit had been reached, say."""
+    because a limit had been reached, say. ``unknown``: what could not be compared, in words."""
 
     id: str
     splits: tuple[SplitAudit, ...]
@@ -50,16 +65,29 @@ class SourceAudit:
     gaps: int
     repeats: int
     needless: int = 0
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def grade(self) -> Grade:
+        """What is known of its rows."""
+        return "wrong" if self.gaps or self.repeats else "unknown" if self.unknown else "counted"
 
 
 @dataclass(frozen=True, slots=True)
 class SinkAudit:
-    """One sink: the rows that it took, and those that a reader sees (None: the sink cannot tell)."""
+    """One sink: the rows that it took, and those that a reader sees (None: the sink cannot tell). ``unknown``: what
+    could not be compared, in words."""
 
     id: str
     guarantee: str
     rows: int
     visible: int | None
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def grade(self) -> Grade:
+        """What is known of its rows."""
+        return "unknown" if self.unknown else "wrong" if self.gaps or self.repeats else "counted"
 
     @property
     def gaps(self) -> int:
@@ -95,21 +123,26 @@ class Audit:
 
     @property
     def clean(self) -> bool:
-        """Whether every row was read once and is visible once."""
+        """Whether nothing was found to be wrong. ``grades`` says where that was looked for."""
         return self.gaps == 0 and self.repeats == 0
+
+    @property
+    def grades(self) -> dict[str, Grade]:
+        """What is known, by source and sink."""
+        told: tuple[SourceAudit | SinkAudit, ...] = (*self.sources, *self.sinks)
+        return {each.id: each.grade for each in told}
 
     def to_json(self) -> str:
         """The whole audit as JSON."""
-        totals = {"gaps": self.gaps, "repeats": self.repeats}
+        totals = {"gaps": self.gaps, "repeats": self.repeats, "grades": self.grades}
         return json.dumps({**asdict(self), **totals}, indent=2)
 
     def __str__(self) -> str:
         lines = [f"audit of job {self.job} ({self.status})"]
         for source in self.sources:
             left = f", {source.needless:,} more not needed" if source.needless else ""
-            lines.append(
-                f"  read     {source.id}: {source.rows:,} rows in {len(source.splits)} splits{left}; rows per split:"
-            )
+            count = f"{source.rows:,} rows in {len(source.splits)} splits{left}"
+            lines.append(f"  read     {source.id}: {count}, {_told(source)}; rows per split:")
             lines += _table([split.read for split in source.splits])
         if self.ignored:
             lines.append(
@@ -117,7 +150,7 @@ class Audit:
             )
         for sink in self.sinks:
             seen = "" if sink.visible is None else f", {sink.visible:,} visible"
-            lines.append(f"  written  {sink.id}: {sink.rows:,} rows{seen} ({sink.guarantee})")
+            lines.append(f"  written  {sink.id}: {sink.rows:,} rows{seen} ({sink.guarantee}), {_told(sink)}")
         lines.append(
             f"  checkpoints {self.checkpoints}, restarts {self.restarts}, gaps {self.gaps}, repeats {self.repeats}"
         )
@@ -153,29 +186,52 @@ def state_of(manifest: Manifest, folder: str, job: str, operators: Container[str
     return SnapshotFiles(folder, job).read(handles)
 
 
+def check_balance(audit: Audit) -> None:
+    """Raises AuditError, which holds the audit, if something is wrong."""
+    wrong = [name for name, grade in audit.grades.items() if grade == "wrong"]
+    if wrong:
+        error = AuditError(
+            f"job {audit.job!r} is {audit.status}, but its audit does not balance: {audit.gaps:,} rows are missing and "
+            f"{audit.repeats:,} are there too often, at {', '.join(wrong)}",
+            "find out whether something else wrote into the outputs or took files away; the checkpoints still say what "
+            "belongs there",
+            detail=str(audit),
+        )
+        error.audit = audit
+        raise error
+
+
 def make_audit(plan: JobPlan, state: Mapping[str, pa.Table], status: JobStatus) -> Audit:
     """Audit a job by its plan and ``state``, the last checkpoint's tables by operator."""
-    finished = status.state == "finished"
     return Audit(
         job=plan.name,
         status=status.state,
         checkpoints=status.checkpoints_completed,
         restarts=status.restarts,
-        sources=tuple(_audit_source(plan, source, state.get(source.id), finished) for source in plan.sources.values()),
-        sinks=tuple(
-            SinkAudit(id, config.guarantee, _sum(state.get(id)), config.visible_rows(plan.key))
-            for id, (_, config) in plan.sinks.items()
-        ),
+        sources=tuple(_audit_source(plan, source, state.get(source.id), status) for source in plan.sources.values()),
+        sinks=tuple(_audit_sink(plan, id, config, state.get(id), status) for id, (_, config) in plan.sinks.items()),
         ignored=plan.ignored,
     )
 
 
-def _audit_source(plan: JobPlan, source: SourcePlan, cursors: pa.Table | None, finished: bool) -> SourceAudit:
+def _audit_sink(plan: JobPlan, id: str, config: SinkConfig, counts: pa.Table | None, status: JobStatus) -> SinkAudit:
+    visible = config.visible_rows(plan.key)
+    unknown: list[str] = []
+    if visible is None:
+        unknown.append("nobody can tell which rows a reader has or sees")
+    if status.state not in OVER:
+        unknown.append(f"the job is {status.state}: outputs follow its checkpoints")
+    return SinkAudit(id, config.guarantee, _sum(counts), visible, tuple(unknown))
+
+
+def _audit_source(plan: JobPlan, source: SourcePlan, cursors: pa.Table | None, status: JobStatus) -> SourceAudit:
     """A finished job must have read every split to its end; the counters must agree with the cursors at any time."""
+    finished = status.state == "finished"
     if source.id in plan.fed:  # the cursors are all that is known of what was fed, and went
-        return SourceAudit(source.id, (), _sum(cursors), 0, 0)
+        return SourceAudit(source.id, (), _sum(cursors), 0, 0, unknown=("its splits were fed while the job ran",))
     epochs = plan.epochs.count if plan.epochs is not None and source.repeats else 1
     planned = [again(split, epoch) for epoch in range(epochs) for split in source.splits]
+    lengths = [None if _is_skipped(status, source.id, split.id) else split.rows for split in planned]
     read: list[int | None] = [0] * len(planned)
     gaps = repeats = needless = 0
     lanes_left: set[int] = set()
@@ -184,16 +240,16 @@ def _audit_source(plan: JobPlan, source: SourcePlan, cursors: pa.Table | None, f
     for cursor in found:
         lane = list(_splits_up_to(cursor, deal, len(source.splits), source.repeats))
         for at in lane[:-1]:
-            read[at] = planned[at].rows
+            read[at] = lengths[at]
         if cursor.needless:
             lanes_left.add(cursor.lane)
         if lane and lane[-1] < len(read):
-            read[lane[-1]] = cursor.row
+            read[lane[-1]] = None if _is_skipped(status, source.id, planned[lane[-1]].id) else cursor.row
         covered = [read[at] for at in lane if at < len(read)]
         if None not in covered:
             difference = sum(rows or 0 for rows in covered) - cursor.rows
             gaps, repeats = gaps + max(0, difference), repeats + max(0, -difference)
-    splits = tuple(SplitAudit(split.id, split.rows, rows) for split, rows in zip(planned, read, strict=True))
+    splits = tuple(SplitAudit(*each) for each in zip((split.id for split in planned), lengths, read, strict=True))
     if finished:
         for at, split in enumerate(splits):
             missing = 0 if split.planned is None else max(0, split.planned - (split.read or 0))
@@ -201,7 +257,26 @@ def _audit_source(plan: JobPlan, source: SourcePlan, cursors: pa.Table | None, f
                 needless += missing
             else:
                 gaps += missing
-    return SourceAudit(source.id, splits, _sum(cursors), gaps, repeats, needless)
+    return SourceAudit(source.id, splits, _sum(cursors), gaps, repeats, needless, _unknown(source, splits, status))
+
+
+def _unknown(source: SourcePlan, splits: Sequence[SplitAudit], status: JobStatus) -> tuple[str, ...]:
+    """What of a source could not be compared."""
+    skipped = sum(_is_skipped(status, source.id, split.id) for split in splits)
+    lengths = sum(split.planned is None for split in splits) - skipped
+    found = []
+    if skipped:
+        found.append(f"{skipped} of {len(splits)} splits were skipped, with the rows in them that were not read")
+    if lengths:
+        found.append(f"{lengths} of {len(splits)} splits did not tell their length beforehand")
+    if status.state != "finished":
+        found.append(f"the job is {status.state}: not everything was to be read")
+    return tuple(found)
+
+
+def _is_skipped(status: JobStatus, source: str, split: str) -> bool:
+    begin = f"{SplitName(source, split)} was skipped:"
+    return any(each.startswith(begin) for each in status.skipped)
 
 
 def _splits_up_to(cursor: LaneCursor, deal: Deal, count: int, repeats: bool) -> Iterator[int]:
@@ -210,6 +285,11 @@ def _splits_up_to(cursor: LaneCursor, deal: Deal, count: int, repeats: bool) -> 
     for ordinal in range(cursor.ordinal + 1 if mine or not repeats else 0):
         epoch, inside = divmod(ordinal, mine) if repeats else (0, ordinal)
         yield epoch * count + deal.position(cursor.lane, inside)
+
+
+def _told(each: SourceAudit | SinkAudit) -> str:
+    """The grade, and why it is no better."""
+    return f"{each.grade} ({'; '.join(each.unknown)})" if each.unknown else each.grade
 
 
 def _sum(table: pa.Table | None) -> int:

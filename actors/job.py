@@ -35,7 +35,7 @@ from ..engine.identity import TaskId
 from ..engine.job_statistics import JobStatistics
 from ..engine.plan import JobPlan
 from .at_exit import AtExit
-from .audit import Audit, audit_job
+from .audit import OVER, Audit, audit_job, check_balance
 from .cleaning import clean_outputs
 from .creation import coordinator_died
 from .departure import LastWords, answers_of, end_actors, leave_for_good, statistics_of
@@ -129,7 +129,8 @@ class Job(JobFace):
 
     @checked(ConfigurationError)
     def wait(self, timeout: Seconds | None = None) -> Self:
-        """Wait until the job is over. Raises its error if it failed, TimeoutError after ``timeout`` seconds."""
+        """Wait until the job is over. Raises its error if it failed, AuditError if what it has left does not balance,
+        TimeoutError after ``timeout`` seconds."""
         deadline = Deadline(timeout)
         status = self.wait_until(lambda status: status.is_over, timeout)
         if not self._closed:
@@ -137,6 +138,9 @@ class Job(JobFace):
             self._close()
         if status.failure is not None:
             raise error_of(status.failure)
+        if status.state in OVER:
+            with suppress(ConfigurationError):  # without checkpoints there is nothing to audit it by
+                check_balance(self.audit())
         return self
 
     @checked(ConfigurationError)

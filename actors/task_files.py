@@ -104,6 +104,7 @@ class TaskFiles:
                     timing,
                     finished_on_restore=carried,
                     ended=snapshot.ended,
+                    ledger=snapshot.ledger,
                 )
             )
 

@@ -220,7 +220,8 @@ class TaskHost:
                 scheduler=self._scheduler,
                 notify=lambda: self.post(Woken()),
             )
-            self._report(TaskDeployed(self._id, attempt, UNKNOWN_TIME, self._incarnation))
+            opening = self._task.opening
+            self._report(TaskDeployed(self._id, attempt, UNKNOWN_TIME, self._incarnation, opening))
 
     def _order(self, command: Order) -> None:
         if not self._is_current(command.attempt):

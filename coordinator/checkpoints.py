@@ -31,6 +31,7 @@ from .failure_manager import FailureManager, Origin, Verdict
 from .feeding import unfed_consumers
 from .job_states import TaskStatus
 from .kinds import CheckpointKind
+from .ledger import imbalance
 from .manifest import TaskState
 from .open_ends import OpenEnds
 from .pending import AckResult, PendingCheckpoint, Phase
@@ -215,6 +216,8 @@ class Checkpoints:
             record.unsaved = ()
         if event.finished_on_restore:
             pending.finished_on_restore.add(record.id)
+        if event.ledger:
+            pending.unbalanced = pending.unbalanced or imbalance(pending.id, record.id, event.ledger, event.state)
         return event.data_ended and self.data_ended(record)
 
     def declined(self, event: TaskDeclined) -> None:
@@ -294,6 +297,11 @@ class Checkpoints:
         self.abort(pending, failure)
         if verdict is Verdict.FAIL_JOB and pending.request.cause is not Cause.STOP:
             self._fatal = replace(failure, message=f"checkpoint {pending.id} failed: {failure.message}")
+
+    def unbalanced(self, pending: PendingCheckpoint, failure: Failure) -> None:
+        """The books of a checkpoint do not balance: it is given up, and the job must end."""
+        self.failed(pending, failure, FailureReason.LEDGER_DOES_NOT_BALANCE, Origin.TASK)
+        self._fatal = failure
 
     def abort_open(self, failure: Failure) -> None:
         """Give up everything that tasks still take part in."""

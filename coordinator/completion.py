@@ -9,6 +9,7 @@ Rules:
    Whoever finds it in the log commits what it holds, creates it in its folder and closes the log; nothing is deployed
    any more.
 3. A manifest in the log makes older checkpoints superfluous, those in flight too.
+4. Nothing is stored or copied whose books do not balance (``ledger.py``): the job fails.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class Completion:
             copied = pending.phase is Phase.COPYING and bool(pending.location)
             if not ((copied and pending.kind.commits) or pending.is_acknowledged):
                 continue
-            if not pending.acked:
+            if pending.unbalanced is not None:
+                self._checkpoints.unbalanced(pending, pending.unbalanced)
+            elif not pending.acked:
                 self._checkpoints.abort(pending, Failure("every task has finished", retry=True))
             elif pending.kind.is_savepoint and not copied:
                 self._copy(pending)

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..engine.identity import Attempt, CheckpointId
+from ..engine.identity import Attempt, CheckpointId, Opening
 from .commands import AbortCheckpoint, DeployTask, StartTask, StopTask
 from .committing import Committing
 from .completed import CompletedCheckpoints
 from .context import Context
+from .events import Failure
 from .job_states import LIVE, TaskStatus
+from .ledger import opening_failure
 from .manifest import Manifest
 from .restoring import StoredState, finished_vertices
 from .tasks import Region, TaskRecord
@@ -35,6 +37,8 @@ class Deployment:
         self._committing = committing
         #: The newest manifest, its files by task, and the vertices that are deployed as finished; derived from it.
         self._stored: tuple[Manifest | None, StoredState, frozenset[str]] | None = None
+        #: Why the job must end: a region was restored with other rows in flight than were stored; until taken.
+        self._unbalanced: Failure | None = None
 
     def schedule_all(self) -> None:
         """The job is ours: deploy everything now."""
@@ -86,6 +90,7 @@ class Deployment:
                 stored.ended(task),
             )
             context.order(record.deploy)
+        region.files, region.opening = stored.in_flight(region.tasks), []
 
     def process_ready(self, record: TaskRecord, incarnation: str) -> bool:
         """A process is there for the task; whether the one that holds the attempt is therefore gone."""
@@ -95,7 +100,7 @@ class Deployment:
             self._context.order(record.deploy)
         return record.state not in _NOWHERE and record.built_by not in ("", incarnation)
 
-    def deployed(self, record: TaskRecord, incarnation: str) -> bool:
+    def deployed(self, record: TaskRecord, incarnation: str, opening: tuple[Opening, ...] = ()) -> bool:
         """A task is built, and the last one of its region starts them all. False: two processes hold the attempt."""
         if record.state is not TaskStatus.DEPLOYING:
             return record.built_by in ("", incarnation)
@@ -104,11 +109,20 @@ class Deployment:
         tasks.move(record, TaskStatus.DEPLOYED)
         self._committing.deployed(record.id)
         region = tasks.region_of(record)
+        region.opening += opening
         if region.counts[TaskStatus.DEPLOYED.code] == len(region.tasks):
+            self._unbalanced = self._unbalanced or opening_failure(region.files, region.opening)
+            if self._unbalanced is not None:
+                return True
             for task in region.tasks:
                 tasks.move(tasks[task], TaskStatus.RUNNING)
                 self._start(tasks[task])
         return True
+
+    def take_failure(self) -> Failure | None:
+        """The failure that must end the job, if there is one; it is told once."""
+        failure, self._unbalanced = self._unbalanced, None
+        return failure
 
     def _start(self, record: TaskRecord) -> None:
         if record.attempt is not None:

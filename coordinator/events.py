@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..engine.identity import Attempt, CheckpointId, Committable, EndedLanes, StateHandle, TaskId
+from ..engine.identity import Account, Attempt, CheckpointId, Committable, EndedLanes, Opening, StateHandle, TaskId
 from .kinds import StopMode
 from .manifest import LogEntry
 from .notices import NoticeGiven, SplitSkipped
@@ -98,6 +98,8 @@ class TaskDeployed:
     attempt: Attempt
     now: float
     incarnation: str = ""
+    opening: tuple[Opening, ...] = ()
+    """The rows in flight that it was restored with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,7 @@ class TaskAcked:
     ``data_ended``: the snapshot was taken after all operators of the task had finished (its final one).
     ``finished_on_restore``: it was deployed as finished, and reports no state: what it had is carried on.
     ``ended``: for which lanes its operators had finished at the cut.
+    ``ledger``: what it was given and what became of that, at each exchange, source and sink.
     """
 
     task: TaskId
@@ -160,6 +163,7 @@ class TaskAcked:
     timing: SnapshotTiming = NO_TIMING
     finished_on_restore: bool = False
     ended: tuple[EndedLanes, ...] = ()
+    ledger: tuple[Account, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,8 +275,12 @@ class Coordinator:
 
     def _task_deployed(self, event: TaskDeployed, record: TaskRecord) -> bool:
         """Quiet unless it was the last of its region, or comes from a second process."""
-        if not self._job.deployment.deployed(record, event.incarnation):
+        if not self._job.deployment.deployed(record, event.incarnation, event.opening):
             self._note_loss(TaskLost(event.task, event.attempt, "two processes have built it", event.now))
+            return False
+        unbalanced = self._job.deployment.take_failure()
+        if unbalanced is not None:
+            self._job.fail(unbalanced)
             return False
         return record.state is not TaskStatus.RUNNING
 

@@ -15,7 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 
-from ..engine.identity import FINAL_ROUND, UNDECIDED_ROUND, BarrierKind, CheckpointId, StateHandle, TaskId, later_round
+from ..engine.identity import (
+    FINAL_ROUND,
+    UNDECIDED_ROUND,
+    BarrierKind,
+    CheckpointId,
+    StateHandle,
+    TaskId,
+    later_round,
+)
+from .events import Failure
 from .job_states import check_move
 from .keeping_step import Waiting
 from .kinds import CheckpointKind
@@ -101,6 +110,8 @@ class PendingCheckpoint:
         self.finished = TaskSet() if finished is None else finished
         #: Of the tasks that acknowledged: those deployed as finished.
         self.finished_on_restore: set[TaskId] = set()
+        #: Why it may never be stored: the books of a task do not balance.
+        self.unbalanced: Failure | None = None
         #: The files that its manifest names, once it is made: those of tasks that had finished are among them.
         self.named: Mapping[str, StateHandle] = {}
         #: If the job is fed: what is covered of the log of split sets, and how many entries sources have got.

@@ -39,6 +39,7 @@ class FailureReason(Enum):
     TASK_CHECKPOINT_FAILURE = "a task could not be told about the checkpoint"
     UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE = "an unknown task was told about a checkpoint"
     FINALIZE_CHECKPOINT_FAILURE = "the manifest could not be stored"
+    LEDGER_DOES_NOT_BALANCE = "rows were lost or repeated on the way"
     TRIGGER_CHECKPOINT_FAILURE = "a task could not be triggered"
 
     @property

@@ -18,7 +18,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..engine.identity import EndedLanes, StateHandle, TaskId
@@ -130,6 +130,10 @@ class StoredState:
             if files is not None:
                 found += self._chosen(files, task, self._old.get(self._vertex[key], len(files)))
         return (*found, *self._channels.of(task))
+
+    def in_flight(self, region: Iterable[TaskId]) -> tuple[StateHandle, ...]:
+        """The channel files of the region: its tasks share out all rows in them."""
+        return self._channels.of_region(region)
 
     def _chosen(self, files: Mapping[int, list[StateHandle]], task: TaskId, old: int) -> list[StateHandle]:
         mine = self._former(task, old)

@@ -12,6 +12,9 @@ Rules:
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 from ..engine.identity import Holds, StateHandle, TaskId
 from .channel_mapping import ChannelMapper
 from .events import Failure
@@ -75,6 +78,24 @@ class StoredChannels:
             found += self._chosen(task, edge.name, Holds.INPUT, edge.mapper)
         for edge in self._graph.outputs[task.vertex]:
             found += self._chosen(task, edge.name, Holds.OUTPUT, ChannelMapper.RANGE)
+        return tuple(found)
+
+    def of_region(self, region: Iterable[TaskId]) -> tuple[StateHandle, ...]:
+        """The channel files of which the region's tasks, and no others, read all rows: those of vertices that lie in it
+        as a whole, and of others at an unchanged parallelism."""
+        if not self._files:
+            return ()
+        tasks = frozenset(region)
+        sizes = Counter(task.vertex for task in tasks)
+        whole = {vertex for vertex, size in sizes.items() if size == self._graph.parallelism[vertex]}
+        found: list[StateHandle] = []
+        for edge in self._graph.edges:
+            for vertex, side in ((edge.target, Holds.INPUT), (edge.source, Holds.OUTPUT)):
+                old, files = self._files.get((edge.name, side), (0, {}))
+                same = old == self._graph.parallelism[vertex]
+                for subtask, handles in files.items():
+                    if vertex in whole or (same and TaskId(vertex, subtask) in tasks):
+                        found += handles
         return tuple(found)
 
     def _chosen(self, task: TaskId, exchange: str, side: Holds, mapper: ChannelMapper) -> list[StateHandle]:

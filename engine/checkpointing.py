@@ -33,7 +33,8 @@ from .channel_state import ChannelPart, channel_table
 from .driver_host import Cut, DriverHost, Teller
 from .edges import InputChannel, Outlet
 from .elements import Barrier, Batch, CancelBarrier, Element
-from .identity import BarrierKind, CheckpointId, Committable, Holds
+from .identity import Account, BarrierKind, CheckpointId, Committable, Holds
+from .ledger import CutLedger
 from .operator_chain import OperatorChain
 from .overtaking import Overtaking
 from .ports import NO_FEEDS, Ports
@@ -66,12 +67,14 @@ class _Open:
     """A cut that is not told yet."""
 
     cut: Cut
+    ledger: CutLedger
     #: what barriers have overtaken, by feed, and what was not sent
     inputs: dict[int, list[Batch]] = field(default_factory=dict)
     outputs: list[Batch] = field(default_factory=list)
     #: feeds whose barrier has not come
     recording: set[int] = field(default_factory=set)
     committables: list[Committable] | None = None
+    sinks: tuple[Account, ...] = ()
     #: all barriers have come
     complete: bool = False
     given_up: bool = False
@@ -280,7 +283,9 @@ class Checkpointing:
         if self.overtakes:
             barrier = replace(barrier, unaligned=unaligned)
         ended = driver.chain.ended(driver.data_ended)
-        found = _Open(Cut(barrier, self.snapshot(), driver.data_ended, ended, unaligned))
+        tables = self.snapshot()
+        ledger = CutLedger(driver.ports.all, driver.chain.sinks, tables)
+        found = _Open(Cut(barrier, tables, driver.data_ended, ended, unaligned), ledger)
         if unaligned:
             self._record(found, passed)
         self._send(found, barrier)
@@ -331,7 +336,8 @@ class Checkpointing:
 
     def _complete(self, found: _Open) -> None:
         times = self.handler.times
-        found.cut = replace(found.cut, alignment=times.duration, processed_bytes=times.processed_bytes)
+        accounts = found.ledger.inputs(found.cut.barrier.checkpoint, found.inputs)
+        found.cut = replace(found.cut, alignment=times.duration, processed_bytes=times.processed_bytes, ledger=accounts)
         found.complete = True
         if self._open is found:
             self._open = None
@@ -346,6 +352,7 @@ class Checkpointing:
     def _written(self, found: _Open) -> None:
         chain, checkpoint = self._driver.chain, found.cut.barrier.checkpoint
         found.committables = chain.prepare(checkpoint)
+        found.sinks = found.ledger.outputs()
         found.cut = replace(found.cut, tables=chain.settle(checkpoint, found.cut.tables))
         self._tell(found)
 
@@ -357,7 +364,8 @@ class Checkpointing:
         if found.given_up:
             driver.host.left_over(driver, found.cut.barrier.checkpoint, committables)
         elif found.complete:
-            driver.host.prepared(driver, replace(found.cut, channels=self._parts(found)), committables)
+            ledger = (*found.cut.ledger, *found.sinks)
+            driver.host.prepared(driver, replace(found.cut, channels=self._parts(found), ledger=ledger), committables)
 
     def _parts(self, found: _Open) -> tuple[ChannelPart, ...]:
         inputs = channel_table((feed, found.inputs[feed]) for feed in sorted(found.inputs))

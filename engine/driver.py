@@ -233,6 +233,7 @@ class Driver:
         if isinstance(element, Batch):
             if self.checkpointing.handler.first is not None:
                 self.checkpointing.read(size_of(element))
+            (port.dropped if port.dropping else port.taken).add(element)
             if not port.dropping:
                 self.chain.push(0, port.number, element)
                 self._drop_what_is_not_needed()

@@ -11,7 +11,7 @@ import pyarrow as pa
 from .channel_state import ChannelPart
 from .elements import Barrier
 from .errors import PenstockError
-from .identity import CheckpointId, Committable, EndedLanes
+from .identity import Account, CheckpointId, Committable, EndedLanes
 from .sources.reader import SplitReader
 from .windows import OperatorWindow
 
@@ -20,7 +20,8 @@ from .windows import OperatorWindow
 class Cut:
     """What a driver was at the cut of a checkpoint. ``tables``: operator id to state; ``ended``: for which lanes its
     operators have finished; ``channels``: what ``unaligned`` barriers have overtaken; ``alignment``: seconds from the
-    first barrier to the last, in which ``processed_bytes`` of batches were read."""
+    first barrier to the last, in which ``processed_bytes`` of batches were read; ``ledger``: what came in and went out,
+    up to the cut."""
 
     barrier: Barrier
     tables: dict[str, pa.Table]
@@ -30,6 +31,7 @@ class Cut:
     channels: tuple[ChannelPart, ...] = ()
     alignment: float = 0.0
     processed_bytes: int = 0
+    ledger: tuple[Account, ...] = ()
 
 
 class Teller(Protocol):

@@ -30,7 +30,8 @@ from typing import Protocol
 
 from .elements import Barrier, Batch, Element, EndOfData, EndOfPartition, size_of
 from .errors import InternalError
-from .identity import Attempt, BarrierKind, CheckpointId, TaskId
+from .identity import Attempt, BarrierKind, CheckpointId, Tally, TaskId
+from .tally import Count
 
 DEFAULT_CREDIT = 16 * 1024 * 1024
 """Bytes in flight per channel: a few batches of 64 Ki rows, so that producer and consumer overlap."""
@@ -60,6 +61,8 @@ class Frame:
     size: int | None = None
     """What the element counts for at the producer, which the consumer must grant again to the byte. It cannot be
     measured there: a wire may leave out what nobody needs (the validity bitmap of a column that has no nulls)."""
+    sent: Tally | None = None
+    """With a barrier and the end of the data: what was sent on the channel before it (``ledger``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,9 @@ class HoldRound:
     attempts: tuple[Attempt, Attempt]
     hold: bool
 
+
+_TELLING = (Barrier, EndOfData)
+"""With these goes the tally of what was sent before them."""
 
 Upstream = Grant | AllProcessed | DropInput | EndSettled | HoldRound
 
@@ -154,8 +160,9 @@ class OutputChannel:
         self.closed = False
         #: bytes of batches sent and not yet consumed
         self.in_flight = 0
-        #: rows, batches and bytes sent
-        self.rows = self.batches = self.sent = 0
+        #: batches and bytes sent
+        self._count = Count()
+        self.sent = 0
         #: the consumer needs no more rows of this window: batches are thrown away
         self.dropping = False
         #: the same for all windows to come
@@ -181,8 +188,7 @@ class OutputChannel:
         if isinstance(element, Batch):
             if self.dropping:
                 return
-            self.rows += element.records.num_rows
-            self.batches += 1
+            self._count.add(element)
         elif _is_drain(element):
             self._window += 1
             self.dropping = self.dropping_for_good
@@ -192,7 +198,18 @@ class OutputChannel:
         self.sent += size
         self.closed = isinstance(element, EndOfPartition)
         sequence, self._sequence = self._sequence, self._sequence + 1
-        self._wire(Frame(self.channel, self.attempts, sequence, element, size))
+        told = self._count.tally if isinstance(element, _TELLING) else None
+        self._wire(Frame(self.channel, self.attempts, sequence, element, size, told))
+
+    @property
+    def rows(self) -> int:
+        """Rows sent."""
+        return self._count.rows
+
+    @property
+    def batches(self) -> int:
+        """Batches sent."""
+        return self._count.batches
 
     def deliver(self, message: Upstream) -> None:
         """Take a message of the consumer. Those of other attempts and repeats change nothing."""
@@ -241,6 +258,11 @@ class InputChannel:
         self.closed = False
         #: task barriers taken out of the queue
         self._window = 0
+        #: batches that were in flight at the checkpoint that the attempt is restored from
+        self.restored = Count()
+        #: what the producer says it had sent, before the barriers that have come and before the end of its data
+        self._told: dict[CheckpointId, Tally | None] = {}
+        self._told_at_end: Tally | None = None
         #: told of every element that comes in, where barriers may overtake batches
         self.watch: Callable[[Element], None] | None = None
 
@@ -257,6 +279,10 @@ class InputChannel:
         size = size_of(frame.element) if frame.size is None else frame.size
         self._queue.append((frame.element, size))
         self.queued_bytes += size
+        if isinstance(frame.element, EndOfData):
+            self._told_at_end = frame.sent
+        elif isinstance(frame.element, Barrier):
+            self._told[frame.element.checkpoint] = frame.sent
         if self.watch is not None:
             self.watch(frame.element)
         return True
@@ -264,7 +290,21 @@ class InputChannel:
     def refill(self, batches: Iterable[Batch]) -> None:
         """Put in front batches that were in flight at the checkpoint that is restored. Their producer has forgotten
         them, so they count nothing against its credit."""
-        self._queue.extend((batch, 0) for batch in batches)
+        for batch in batches:
+            self.restored.add(batch)
+            self._queue.append((batch, 0))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it lies within a task."""
+        return self.channel.producer == self.channel.consumer
+
+    def told_before(self, checkpoint: CheckpointId) -> Tally | None:
+        """What the producer says it had sent before the checkpoint's barrier, or in all; None: it has not said so.
+        Asked once for each checkpoint: older ones are forgotten."""
+        told = self._told.get(checkpoint, self._told_at_end)
+        self._told = {known: other for known, other in self._told.items() if known > checkpoint}
+        return told
 
     def queued_before(self, checkpoint: CheckpointId) -> tuple[list[Batch], bool]:
         """The batches that stand before the checkpoint's barrier, and whether that has come."""

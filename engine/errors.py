@@ -115,6 +115,16 @@ class TaskLostError(PenstockError):
     domain = Domain.EXTERNAL
 
 
+class AuditError(PenstockError):
+    """A job is over, and its audit does not balance: rows are missing somewhere, or there more than once.
+
+    ``audit``: the whole of it, if this is the process that made it or the error was pickled there.
+    """
+
+    domain = Domain.INTERNAL
+    audit: object = None
+
+
 class InternalError(PenstockError):
     """A bug in Penstock: an invariant does not hold. ``detail`` tells the story."""
 

@@ -160,6 +160,57 @@ class Committable:
 
 
 @dataclass(frozen=True, slots=True)
+class Tally:
+    """Rows that have passed a place, in how many batches, and the sum of the batches' checksums modulo 2**64.
+
+    A sum and no exclusive or: that would not see a batch that came twice more.
+    """
+
+    rows: int = 0
+    batches: int = 0
+    checksum: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        checksum = (self.checksum + other.checksum) % 2**64
+        return Tally(self.rows + other.rows, self.batches + other.batches, checksum)
+
+
+NOTHING = Tally()
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What became of the rows that a task was given at one place, from the beginning of its attempt to its cut.
+
+    ``kind``: "exchange", "source" or "sink"; ``place``: its id. ``given``: in the word of whoever gave them, up to the
+    cut (None: it said nothing). ``restored``: they were in flight at the checkpoint that the attempt goes on from.
+    ``in_flight``: they belong to this checkpoint as such. ``dropped``: nobody needed them.
+    """
+
+    kind: str
+    place: str
+    given: Tally | None
+    taken: Tally
+    restored: Tally = NOTHING
+    dropped: Tally = NOTHING
+    in_flight: Tally = NOTHING
+
+    @property
+    def balances(self) -> bool:
+        """Whether nothing was lost, repeated or exchanged for something else."""
+        return self.given is not None and self.given + self.restored == self.taken + self.dropped + self.in_flight
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Rows in flight that an attempt was restored with: of an exchange, on one side."""
+
+    exchange: str
+    holds: Holds
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class CommitPermit:
     """The right to commit: made by the coordinator once the entry of ``checkpoint`` stands in the log.
 

@@ -209,7 +209,10 @@ class OperatorChain:
         found: list[Committable] = []
         for operator, sink in self._sinks:
             with blame(operator):
-                found += sink.prepare(checkpoint)
+                made = sink.prepare(checkpoint)
+            operator.prepared += sum(each.rows for each in made)
+            operator.prepares = operator.prepares or bool(made)
+            found += made
         return found
 
     def settle(self, checkpoint: CheckpointId, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
@@ -226,6 +229,11 @@ class OperatorChain:
             if operator.carried is not None:
                 settled[operator.id] = with_carried(settled.get(operator.id), operator.carried)
         return settled
+
+    @property
+    def sinks(self) -> list[OperatorInstance]:
+        """The operators that make rows visible."""
+        return [operator for operator, _ in self._sinks]
 
     def close(self) -> list[PenstockError]:
         """Close all operators, upstream first, whatever some of them raise; what was raised comes back."""

@@ -34,6 +34,9 @@ class OperatorInstance:
     lanes: range = range(0)
     ended: frozenset[int] = frozenset()
     carried: pa.Table | None = None
+    #: a sink: rows prepared in this attempt, and whether it ever prepares any
+    prepared: int = 0
+    prepares: bool = False
     rows_in: int = 0
     rows_out: int = 0
     batches_out: int = 0

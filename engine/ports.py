@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .elements import FINAL_ROUND
 from .gate import Feed, Gate
+from .tally import Count
 
 NO_FEEDS: set[int] = set()
 
@@ -22,6 +23,9 @@ class Port:
     #: the last round that has ended here, ``FINAL_ROUND`` left aside: nobody runs ahead before the data have ended, too
     round: int = -1
     ended: bool = False
+    #: batches that were given to the operators, and those that nobody needed
+    taken: Count = field(default_factory=Count)
+    dropped: Count = field(default_factory=Count)
     #: no further row before the next task barrier matters, or ever
     dropping: bool = False
     dropping_for_good: bool = False

@@ -29,7 +29,7 @@ from .driver_host import Cut, Teller
 from .edges import ChannelId, Frame, Upstream
 from .elements import Barrier
 from .errors import InternalError, PenstockError
-from .identity import FINAL_ROUND, Attempt, BarrierKind, CheckpointId, Committable, TaskId
+from .identity import FINAL_ROUND, Attempt, BarrierKind, CheckpointId, Committable, Opening, TaskId
 from .operator_instance import blame_split
 from .plan import JobPlan
 from .scheduler.protocol import Handle, Scheduler
@@ -101,6 +101,11 @@ class Task:
     def data_ended(self) -> bool:
         """Whether all drivers are at the end of their data."""
         return self._told_data_ended
+
+    @property
+    def opening(self) -> tuple[Opening, ...]:
+        """Rows in flight that the task was restored with."""
+        return tuple(self._parts.opening)
 
     @property
     def drivers(self) -> list[Driver]:

@@ -97,6 +97,7 @@ class TaskCheckpoints:
             processed_bytes=sum(cut.processed_bytes for cut in cuts),
             ended=tuple(each for cut in cuts for each in cut.ended),
             finished_on_restore=self._finished,
+            ledger=tuple(account for cut in cuts for account in cut.ledger),
         )
 
     def give_up(self, checkpoint: CheckpointId) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from .channel_state import ChannelPart
 from .errors import PenstockError
-from .identity import CheckpointId, Committable, EndedLanes
+from .identity import Account, CheckpointId, Committable, EndedLanes
 from .windows import OperatorWindow
 
 
@@ -34,6 +34,7 @@ class TaskSnapshot:
     processed_bytes: int = 0
     ended: tuple[EndedLanes, ...] = ()
     finished_on_restore: bool = False
+    ledger: tuple[Account, ...] = ()
 
 
 class TaskListener(Protocol):

@@ -25,7 +25,7 @@ from .elements import Batch
 from .ended_operator import Division, EndedOperator, divide
 from .errors import InternalError, PenstockError
 from .gate import Feed, Gate
-from .identity import Attempt, Holds, TaskId
+from .identity import Attempt, Holds, Opening, TaskId
 from .operator_instance import OperatorInstance, blame, blame_build
 from .operators.protocol import LANE, OperatorContext
 from .operators.replicated_join import EVERYWHERE
@@ -63,6 +63,8 @@ class TaskParts:
     #: drivers that read from other tasks, with the numbers of those feeds among all their feeds
     entries: dict[Driver, list[int]] = field(default_factory=dict)
     memory: TaskMemory = field(default_factory=TaskMemory)
+    #: rows in flight that the task was restored with
+    opening: list[Opening] = field(default_factory=list)
 
     def reader(self, source: str) -> tuple[SplitReader, Driver]:
         """A source and the driver that reads it."""
@@ -273,11 +275,17 @@ class _Builder:
         lanes = self._lanes if exchange.is_partitioned else None
         for batch in channel_batches(stored, schema, lanes):
             inputs[self._plan.stages[exchange.source].owner_of(batch.tag.lane)].refill([batch])
+        rows = sum(channel.restored.rows for channel in inputs)
+        self._parts.opening.append(Opening(exchange.id, Holds.INPUT, rows))
 
     def _unsent(self, edge: str) -> list[Batch]:
         """What the driver that feeds an exchange had made and not sent."""
         stored = self._restored.channels.get((edge, Holds.OUTPUT))
-        return [] if stored is None else list(channel_batches(stored, self._exchange(edge).schema, self._lanes))
+        if stored is None:
+            return []
+        found = list(channel_batches(stored, self._exchange(edge).schema, self._lanes))
+        self._parts.opening.append(Opening(edge, Holds.OUTPUT, sum(batch.records.num_rows for batch in found)))
+        return found
 
     def _gate(self, port: PortPlan, feeds: Sequence[Feed], background: _Background) -> Gate:
         partitioned = port.kind == "exchange" and self._exchange(port.id).is_partitioned

@@ -18,7 +18,7 @@ from typing import Self, cast
 import pyarrow as pa
 
 from ..actors.at_exit import AtExit
-from ..actors.audit import Audit, audit_job
+from ..actors.audit import OVER, Audit, audit_job, check_balance
 from ..actors.beginning import begin_in
 from ..actors.cleaning import clean_outputs
 from ..actors.coordinator_files import CoordinatorFiles
@@ -235,11 +235,15 @@ class LocalJob(JobFace):
 
     @checked(ConfigurationError)
     def wait(self, timeout: Seconds | None = None) -> Self:
-        """Wait until the job is over. Raises its error if it failed, TimeoutError after ``timeout`` seconds."""
+        """Wait until the job is over. Raises its error if it failed, AuditError if what it has left does not balance,
+        TimeoutError after ``timeout`` seconds."""
         status = self.wait_until(lambda status: status.is_over, timeout)
         self.shutdown()
         if status.failure is not None:
             raise error_of(status.failure)
+        if status.state in OVER:
+            with suppress(ConfigurationError):  # without checkpoints there is nothing to audit it by
+                check_balance(self.audit())
         return self
 
     @checked(ConfigurationError)

@@ -64,7 +64,7 @@ class MessageEncoder:
         elif isinstance(put_in.element, Batch):
             self._put_batch(number, put_in, put_in.element)
         else:
-            self._add(message(control_note(number, put_in.sequence, put_in.element)))
+            self._add(message(control_note(number, put_in.sequence, put_in.element, put_in.sent)))
 
     def take(self, grants: bool = True) -> list[Any]:
         """The parts to send now, with or without the grants."""
@@ -120,7 +120,7 @@ class MessageDecoder:
                 batch = Batch(self._records(note, body), Tag(*note.tag))
                 return Frame(channel, attempts, note.sequence, batch, note.size)
             case ControlNote():
-                return Frame(channel, attempts, note.sequence, element_of(note))
+                return Frame(channel, attempts, note.sequence, element_of(note), sent=note.sent)
             case GrantNote():
                 return Grant(channel, attempts, note.total)
             case UpstreamNote():

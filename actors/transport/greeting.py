@@ -30,7 +30,7 @@ from .wire import UNREADABLE
 
 MAGIC = b"PENSTOCK"
 VERSION = 2
-"""2: messages carry checksums."""
+"""2: messages carry checksums, barriers and ends of data the tally of what was sent before them."""
 LIMIT = 4096
 SECONDS = 10.0
 

@@ -20,7 +20,7 @@ import msgspec
 from ...engine.edges import ChannelId, Grant, Upstream
 from ...engine.elements import Batch, Element
 from ...engine.errors import InternalError
-from ...engine.identity import Attempt
+from ...engine.identity import Attempt, Tally
 from .frames import GarbageError, head_of
 
 NOTE_LIMIT = 16 * 1024
@@ -50,12 +50,13 @@ class BatchNote(msgspec.Struct, array_like=True, tag=1, frozen=True):
 
 
 class ControlNote(msgspec.Struct, array_like=True, tag=2, frozen=True):
-    """A control element: the place of its class in ``CONTROL``, and its fields."""
+    """A control element: the place of its class in ``CONTROL``, and its fields. ``sent``: as in the frame."""
 
     channel: int
     sequence: int
     kind: int
     fields: msgspec.Raw
+    sent: Tally | None = None
 
 
 class GrantNote(msgspec.Struct, array_like=True, tag=3, frozen=True):
@@ -110,9 +111,9 @@ def note_of(data: bytes | bytearray | memoryview) -> Note:
         raise GarbageError(f"it sends no message of this protocol ({error})") from error
 
 
-def control_note(channel: int, sequence: int, element: Element) -> ControlNote:
+def control_note(channel: int, sequence: int, element: Element, sent: Tally | None = None) -> ControlNote:
     """The note of a control element."""
-    return ControlNote(channel, sequence, _KINDS[type(element)], msgspec.Raw(_ENCODER.encode(element)))
+    return ControlNote(channel, sequence, _KINDS[type(element)], msgspec.Raw(_ENCODER.encode(element)), sent)
 
 
 def element_of(note: ControlNote) -> Element:

@@ -173,6 +173,11 @@ class RunningCollectSink(Stateless):
         COLLECTED.prepare(context.job, self._name, key, batches)
         return [Committable(context.operator, sum(each.records.num_rows for each in batches), {"key": list(key)})]
 
+    @property
+    def counts(self) -> LaneCounts:
+        """Rows per lane."""
+        return self._counts
+
     def snapshot(self) -> pa.Table | None:
         return self._counts.snapshot()
 

@@ -5,11 +5,21 @@ The counts are part of the snapshot, so after a restore they are those of the cu
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 import pyarrow as pa
 
 from ..operators.protocol import LANE
 
 _SCHEMA = pa.schema([(LANE, pa.int32()), ("rows", pa.int64())])
+
+
+@runtime_checkable
+class CountingSink(Protocol):
+    """A sink whose state counts its rows; it prepares all of them."""
+
+    @property
+    def counts(self) -> LaneCounts: ...
 
 
 class LaneCounts:
@@ -21,6 +31,8 @@ class LaneCounts:
         if restored is not None:
             for lane, rows in zip(restored[LANE].to_pylist(), restored["rows"].to_pylist(), strict=True):
                 self.add(lane, rows)
+        #: rows that were counted before this attempt
+        self.restored = self.total
 
     @staticmethod
     def empty_at(lane: int) -> pa.Table:

@@ -126,12 +126,17 @@ class ParquetSink:
         return OutputFolder(*resolve(str(self.path)))
 
     def visible_rows(self, job: str) -> int | None:
-        """The rows of the job's files, by their footers, and of those whose snapshots it goes on from."""
+        """The rows of the job's files, by their footers, and of those whose snapshots it goes on from; in a folder of
+        its own also those of files that are not the job's: a reader sees them. None if some were retired, and may be
+        gone."""
         output = self.output
-        parts, _ = output.parts(output.lineage_of(job))
+        lineage = output.lineage_of(job)
+        if output.retired(lineage) is not None:
+            return None
+        parts, foreign = output.parts(lineage)
         rows = 0
-        for part in parts:
-            path = f"{output.folder}/{part.name}"
+        for name in [part.name for part in parts] + (foreign if self.mode == "new" else []):
+            path = f"{output.folder}/{name}"
             try:
                 rows += int(parquet.read_metadata(path, filesystem=output.filesystem).num_rows)
             except (OSError, pa.ArrowInvalid) as error:

@@ -229,6 +229,11 @@ class RunningParquetSink(Stateless):
             return []
         return [Committable(self._context.operator, sum(file["rows"] for file in files), {"files": files})]
 
+    @property
+    def counts(self) -> LaneCounts:
+        """Rows per lane."""
+        return self._counts
+
     def snapshot(self) -> pa.Table | None:
         return self._counts.snapshot()
 

@@ -68,6 +68,8 @@ class SplitReader:
         self._rate = rate * _share(lanes, lane_count if more else len(splits), lane_count)
         #: the round in progress, or the next one if none is
         self._round, self._cursors = read_cursors(restored, lanes, 0 if more else few(len(splits), lane_count))
+        #: rows read before this attempt, and those that it read and threw away
+        self.restored_rows, self.dropped = self.rows, 0
         #: no row is needed ever again; else, whether splits may still be added: until then the data have not ended
         self.over = more and all(cursor.needless for cursor in self._cursors)
         self._more = more and not self.over
@@ -137,6 +139,7 @@ class SplitReader:
         self._dropping = True
         self._splits.stop_round()
         if isinstance(self._head, Batch):
+            self.dropped += self._head.records.num_rows
             self._head = None
         ahead = [self._head, *(barrier for barrier, _, _ in self._barriers)]
         drains = any(isinstance(each, Barrier) and each.kind is BarrierKind.DRAIN for each in ahead)

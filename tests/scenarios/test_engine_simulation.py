@@ -13,8 +13,12 @@ import pytest
 from penstock.coordinator.events import TaskFailed, TaskLost
 from penstock.coordinator.job_states import TaskStatus
 from penstock.coordinator.machine import Coordinator
+from penstock.engine.driver import Driver
+from penstock.engine.edges import InputChannel
+from penstock.engine.elements import Batch, Element
 from penstock.engine.ended_operator import Division, divide
-from penstock.engine.identity import CheckpointId
+from penstock.engine.gate import Delivered
+from penstock.engine.identity import CheckpointId, Committable
 from penstock.engine.operator_chain import OperatorChain
 from penstock.engine.ports import Port
 from penstock.engine.sources.reader import SplitReader
@@ -208,3 +212,68 @@ def test_finished_task_whose_last_word_was_lost_is_caught() -> None:
     assert first_caught(faults=faults, seeds=40) == ""
     caught = first_caught(faults=faults, core=Trusting)
     assert "no end in sight" in caught or "nothing runs while work remains" in caught
+
+
+# --- what the ledger sees, whatever the oracles say --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_batches_that_are_lost_or_repeated_in_a_channel_do_not_balance(
+    repeated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a wire would do that renumbers what it carries, and gives the credit back."""
+    pop, calls = InputChannel.pop, 0
+
+    def careless(self: InputChannel) -> Element:
+        nonlocal calls
+        element = pop(self)
+        if isinstance(element, Batch) and not self.is_local:
+            calls += 1
+            if calls % 30 == 0 and repeated:
+                self._queue.appendleft((element, 0))
+            elif calls % 30 == 0 and isinstance(self.peek(), Batch):
+                return pop(self)
+        return element
+
+    monkeypatch.setattr(InputChannel, "pop", careless)
+    assert "do not balance" in first_caught(faults=NO_FAULTS)
+
+
+def test_batches_that_are_lost_behind_the_gate_do_not_balance(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle, calls = Driver._handle, 0
+
+    def careless(self: Driver, port: Port, found: Delivered) -> None:
+        nonlocal calls
+        calls += isinstance(found.element, Batch) and not self.readers
+        if calls % 50 or not isinstance(found.element, Batch):
+            handle(self, port, found)
+
+    monkeypatch.setattr(Driver, "_handle", careless)
+    assert "do not balance" in first_caught(faults=NO_FAULTS)
+
+
+def test_batches_of_a_source_that_are_lost_do_not_balance(monkeypatch: pytest.MonkeyPatch) -> None:
+    pop, calls = SplitReader.pop, 0
+
+    def careless(self: SplitReader) -> Element:
+        nonlocal calls
+        element = pop(self)
+        calls += isinstance(element, Batch)
+        following = self.peek() if calls % 20 == 0 else None
+        return pop(self) if isinstance(following, Batch) and isinstance(element, Batch) else element
+
+    monkeypatch.setattr(SplitReader, "pop", careless)
+    assert "the rows of source" in first_caught(faults=NO_FAULTS)
+
+
+def test_rows_that_a_sink_takes_and_does_not_prepare_do_not_balance(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare = OperatorChain.prepare
+
+    def careless(self: OperatorChain, checkpoint: CheckpointId) -> list[Committable]:
+        found = prepare(self, checkpoint)
+        for sink in self.sinks:
+            sink.prepared -= min(sink.prepared, checkpoint.number > 2)
+        return found
+
+    monkeypatch.setattr(OperatorChain, "prepare", careless)
+    assert "the rows of sink" in first_caught(faults=NO_FAULTS)

@@ -57,12 +57,29 @@ def _references_of_the_engine_as_it_is() -> None:
 
 def test_restore_that_forgets_what_consumers_had_not_read_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InputChannel, "refill", lambda self, batches: None)
-    assert "missing" in first_caught()
+    assert "restored with 0" in first_caught()
+
+
+def test_restore_that_reads_twice_what_consumers_had_not_read_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    refill = InputChannel.refill
+    monkeypatch.setattr(InputChannel, "refill", lambda self, batches: refill(self, [*batches, *batches]))
+    assert "rows in flight of exchange" in first_caught()
+
+
+def test_restored_rows_that_are_not_handed_on_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The opening balance is told, and then the rows are lost."""
+
+    def forgetful(self: InputChannel, batches: list[Batch]) -> None:
+        for batch in batches:
+            self.restored.add(batch)
+
+    monkeypatch.setattr(InputChannel, "refill", forgetful)
+    assert "do not balance" in first_caught()
 
 
 def test_restore_that_forgets_what_producers_had_not_sent_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Builder, "_unsent", lambda self, edge: [])
-    assert "missing" in first_caught()
+    assert "restored with 0" in first_caught()
 
 
 def test_cut_that_keeps_nothing_of_what_comes_before_the_last_barrier_is_caught(
@@ -75,7 +92,7 @@ def test_cut_that_keeps_nothing_of_what_comes_before_the_last_barrier_is_caught(
         found.recording.clear()
 
     monkeypatch.setattr(Checkpointing, "_record", hasty)
-    assert "missing" in first_caught()
+    assert "do not balance" in first_caught()
 
 
 def test_cut_that_is_told_twice_over_what_it_kept_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,4 +103,4 @@ def test_cut_that_is_told_twice_over_what_it_kept_is_caught(monkeypatch: pytest.
         return parts(self, found)
 
     monkeypatch.setattr(Checkpointing, "_parts", generous)
-    assert "extra" in first_caught()
+    assert "rows of exchange" in first_caught()

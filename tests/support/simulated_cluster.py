@@ -294,6 +294,8 @@ class SimulatedCluster:
 
     def _end(self, incarnation: Incarnation, order: commands.EndJob) -> None:
         incarnation.alive = False
+        failure = order.failure
+        assert failure is None or failure.kind != "InternalError", f"the job failed: {failure.message}"
         if order.status in ("finished", "superseded", "stopped"):
             self.seen.add(order.status)
         self.users.look(incarnation.core.status())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.coordinator import commands, events
 from penstock.coordinator.commands import Command, DeployTask
 from penstock.coordinator.events import Failure
-from penstock.engine.identity import CheckpointId, Committable, Holds, StateHandle
+from penstock.engine.identity import CheckpointId, Committable, Holds, Opening, StateHandle
 from support.simulated_model import Row, TaskState
 
 if TYPE_CHECKING:
@@ -26,6 +26,11 @@ class TaskShell:
         restored = cluster.storage.restore(order.state, order.root)
         is_over = order.finished and cluster.random.random() < 0.5
         self.task = cluster.task_type(home.flow, order, cluster.channels, restored, is_over)
+        self._opening = tuple(
+            Opening(handle.operator, handle.holds, sum(held[1][0] in self.task.lanes for held in state.held))
+            for handle, state in zip(order.state, restored, strict=True)
+            if handle.is_channel_file
+        )
         self._told_data_ended = False
         self._told_finished = False
         #: Prepared and not told to be committed, oldest first: every acknowledgement lists them all.
@@ -42,7 +47,7 @@ class TaskShell:
 
     def deployed_again(self) -> None:
         task = self.task
-        deployed = events.TaskDeployed(task.id, task.attempt, self._cluster.now, self.incarnation)
+        deployed = events.TaskDeployed(task.id, task.attempt, self._cluster.now, self.incarnation, self._opening)
         self._cluster.report(self.home, deployed)
 
     def step(self, choice: int) -> None:
