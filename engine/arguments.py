@@ -184,15 +184,17 @@ def _path(value: Any) -> Any:
 def _whole(value: Any) -> int:
     if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
         raise _Unfit
-    return _in_bounds(operator.index(value), Within(-LARGEST - 1))
+    found: int = _in_bounds(operator.index(value), Within(-LARGEST - 1))
+    return found
 
 
 def _number(value: Any) -> Any:
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise _Unfit
-    if not abs(value) < float("inf"):
+    number = value if type(value) is int else float(value)
+    if not abs(number) < float("inf"):
         raise _Unfit("it is not finite")
-    return value if isinstance(value, int | float) else float(value)
+    return number
 
 
 def _truth(value: Any) -> bool:

@@ -58,7 +58,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
 
     ``~`` is the user's folder, a URL of a file its path; other URLs stay, for ``resolve``. Raises ConfigurationError.
     """
-    text = os.fspath(path)
+    text: object = os.fspath(path)
     if not isinstance(text, str) or not text or "\0" in text:
         raise ConfigurationError(f"{path!r} is no path", "give a path, or a URL, as text")
     scheme = _SCHEME.match(text)

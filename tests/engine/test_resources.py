@@ -84,10 +84,10 @@ def test_a_stream_is_not_asked_for_twice_in_different_ways() -> None:
     ("asked", "says"),
     [
         ({"num_cpus": -1}, r"-1 is no amount of CPU"),
-        ({"num_gpus": "1"}, r"'1' is no amount of GPU"),
+        ({"num_gpus": "1"}, r"num_gpus='1' does not fit"),
         ({"num_gpus": 1.5}, r"1\.5 GPU cannot be given out"),
-        ({"num_cpus": float("nan")}, r"nan is no amount of CPU"),
-        ({"num_cpus": True}, r"True is no amount of CPU"),
+        ({"num_cpus": float("nan")}, r"num_cpus=nan does not fit"),
+        ({"num_cpus": True}, r"num_cpus=True does not fit"),
         ({"resources": {"GPU": 1}}, r"'GPU' is no resource of its own"),
         ({"resources": {"": 1}}, r"'' is no resource"),
     ],

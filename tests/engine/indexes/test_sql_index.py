@@ -269,7 +269,7 @@ def test_nulls_where_the_schema_allows_none_are_an_error_of_the_data(tmp_path: P
         ("dates", {}, "column 'day' is declared as 'date'(.|\n)*schema="),
         ("things", {"key": "nope"}, "no column 'nope'(.|\n)*code, name"),
         ("things", {"order_by": ["nope"]}, "no column 'nope'"),
-        ("things", {"placeholder": "%s"}, "placeholder is '%s'"),
+        ("things", {"placeholder": "%s"}, "placeholder='%s' does not fit"),
         ("things", {"schema": pa.schema([("code", pa.list_(pa.int8()))])}, "list"),
         ("things", {"schema": SCHEMA.append(pa.field("d", pa.dictionary(pa.int8(), pa.string())))}, "database"),
     ],
