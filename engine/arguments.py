@@ -191,7 +191,7 @@ def _whole(value: Any) -> int:
 def _number(value: Any) -> Any:
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise _Unfit
-    number = value if type(value) is int else float(value)
+    number: Any = operator.index(value) if hasattr(value, "__index__") else float(value)
     if not abs(number) < float("inf"):
         raise _Unfit("it is not finite")
     return number
