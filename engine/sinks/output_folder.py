@@ -21,6 +21,7 @@ Rules:
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -30,7 +31,7 @@ from pyarrow import fs
 from ..checksums import digest, sealed, unsealed
 from ..errors import ConfigurationError, DamagedFileError, StorageError
 from ..identity import CheckpointId, JobIdentity
-from ..sources.files import is_hidden, safe_name, storage_error
+from ..sources.files import is_hidden, is_local, safe_name, storage_error
 
 FORMAT = 2
 """Version of the form of owners and of what was retired. 1 was a file ``_penstock.json`` with the name of the job."""
@@ -188,6 +189,24 @@ class OutputFolder:
             else:
                 foreign.append(name)
         return mine, foreign
+
+    def foreign(self, lineage: Collection[str]) -> list[str]:
+        """The names of all data files that are not of these jobs; cheaper than ``parts``, for each commit asks."""
+        ends = tuple(f"-{safe_name(uuid)}.parquet" for uuid in lineage)
+        return [name for name in self._data_names() if not (name.startswith("part-") and name.endswith(ends))]
+
+    def _data_names(self) -> list[str]:
+        if not is_local(self.filesystem):
+            return [name for name, _ in self.data_files()]
+        found: list[str] = []
+        try:
+            for folder, folders, names in os.walk(self.folder):
+                folders[:] = [name for name in folders if not is_hidden(name)]
+                inside = "" if folder == self.folder else f"{os.path.relpath(folder, self.folder)}/"
+                found += [inside + name for name in names if name[0] not in "._"]
+        except OSError as error:
+            raise storage_error("list the output folder", self.folder, error) from error
+        return found
 
     def has(self, name: str) -> bool:
         """Whether there is a file of this name, relative to the folder."""

@@ -70,7 +70,7 @@ class ParquetCommitter:
                 "let one job at a time write there; what this one has not committed stays in its checkpoints",
             )
         if self._mode == "exclusive":
-            _, foreign = self._output.parts(identity.lineage)
+            foreign = self._output.foreign(identity.lineage)
             if foreign:
                 raise ConfigurationError(
                     f"the output folder {self._folder} holds {len(foreign)} files that are not this job's: "
