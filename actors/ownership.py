@@ -48,6 +48,7 @@ from ..engine.sinks.output_folder import (
 )
 from ..engine.sinks.parquet_writer import restored_totals
 from ..engine.sources.files import is_local
+from .resuming import is_left_behind
 from .storage.file_store import FileStore
 from .storage.log import read_log
 from .storage.opening import open_store
@@ -204,9 +205,10 @@ def _shared(output: OutputFolder, owner: Owner) -> ConfigurationError:
 
 
 def _is_open(log: str) -> bool:
-    """Whether a job's log can be read and was not closed. One that is out of reach counts as gone."""
+    """Whether a job's log can be read and was not closed. One that is out of reach counts as gone, and so does that of
+    a job without a checkpoint folder whose process was killed: nothing can go on from it."""
     folder, job = os.path.split(log)
-    if not os.path.isdir(f"{log}/log"):
+    if not os.path.isdir(f"{log}/log") or is_left_behind(folder):
         return False
     entries: list[LogEntry] = read_log(open_store(folder), job)
     return bool(entries) and not any(isinstance(entry, Ended) for entry in entries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import shutil
 import tempfile
@@ -20,6 +21,10 @@ from .storage.opening import checkpoint_folder, open_store
 
 Resume: TypeAlias = Literal["auto", "never", "must"]
 """Whether a job goes on from the last checkpoint in its folder: if there is one, never, or always."""
+
+
+ALIVE = ".alive"
+"""A file in a temporary place that its process keeps locked."""
 
 
 @hides_credentials
@@ -42,13 +47,26 @@ def place_in(checkpoints: Checkpoints | str | os.PathLike[str]) -> Place:
     return Place(folder, asked.for_coordinator(), lambda: None, alignment_timeout=asked.overtaking_after)
 
 
+def is_left_behind(folder: str) -> bool:
+    """Whether this is a temporary place whose process has ended without a chance to remove it."""
+    try:
+        with open(f"{folder}/{ALIVE}") as alive:
+            fcntl.flock(alive, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (FileNotFoundError, BlockingIOError):
+        return False
+    return True
+
+
 def temporary_place() -> Place:
     """For a job of this process that keeps nothing: a folder that goes with it, whatever else happens."""
     folder = tempfile.mkdtemp(prefix="penstock-")
+    alive = open(f"{folder}/{ALIVE}", "w")  # noqa: SIM115 held until the job is over, or its process
+    fcntl.flock(alive, fcntl.LOCK_EX)
 
     def release() -> None:
         atexit.unregister(release)
         shutil.rmtree(folder, ignore_errors=True)
+        alive.close()
 
     atexit.register(release)  # also to a thread that does not end
     return Place(folder, Settings(interval=None), release, stays=False)

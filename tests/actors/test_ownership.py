@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
+from textwrap import dedent
 
 import pyarrow as pa
 import pytest
@@ -91,6 +95,27 @@ def test_output_without_data_of_a_job_that_may_go_on_is_refused_and_of_one_that_
             resume(tmp_path, "another")
     shutil.rmtree(tmp_path / "state")
     resume(tmp_path, "another")
+    assert read(tmp_path / "out") == list(range(ROWS))
+
+
+KILLED = """
+    import os, signal, sys
+    import pyarrow as pa, penstock as ps
+    flow = ps.Flow("daily")
+    flow.from_tables([pa.table({"id": range(10)})] * 100, rate=50).write_parquet(sys.argv[1])
+    ps.run_local(flow).wait_until(lambda status: status.state == "running", 60)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_script_without_a_checkpoint_folder_that_was_killed_can_be_run_again(tmp_path: Path) -> None:
+    with ps.run_local(flow(tmp_path, rate=100)) as job:
+        job.wait_until(lambda status: status.state == "running", PATIENCE)
+        with pytest.raises(ConfigurationError, match="may go on: its log is open"):
+            ps.run_local(flow(tmp_path))
+    done = subprocess.run([sys.executable, "-c", dedent(KILLED), str(tmp_path / "out")], check=False, timeout=PATIENCE)
+    assert done.returncode == -signal.SIGKILL
+    ps.run_local(flow(tmp_path)).wait(PATIENCE)
     assert read(tmp_path / "out") == list(range(ROWS))
 
 
