@@ -9,6 +9,7 @@ Rows come back in the order of their tags, which in a deterministic flow does no
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Lock
@@ -42,10 +43,12 @@ class CollectedRows:
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], _Rows] = {}
         self._lock = Lock()
+        self._forgotten: deque[str] = deque()
 
     def declare(self, job: str, name: str, schema: pa.Schema) -> None:
         """Make a result known, so that it can be read even if it never gets a row."""
         with self._lock:
+            self._sweep()
             self._rows.setdefault((job, name), _Rows(schema))
 
     def prepare(self, job: str, name: str, key: _Key, batches: Sequence[Batch]) -> None:
@@ -70,6 +73,7 @@ class CollectedRows:
     def read(self, job: str, name: str, called: str = "") -> pa.Table:
         """The committed rows so far, in the order of their tags. ``called``: what people know the job as."""
         with self._lock:
+            self._sweep()
             if (rows := self._rows.get((job, name))) is None:
                 known = sorted(each for owner, each in self._rows if owner == job)
                 raise ConfigurationError(
@@ -96,9 +100,16 @@ class CollectedRows:
                     self._rows[job, name] = _Rows(rows.schema, prepared, visible)
 
     def forget(self, job: str) -> None:
-        """Drop everything of the job."""
-        with self._lock:
-            self._rows = {key: rows for key, rows in self._rows.items() if key[0] != job}
+        """Drop everything of the job, when somebody looks next. It may be called at any moment of any thread, also by
+        the collector of garbage while this thread holds the lock."""
+        self._forgotten.append(job)
+
+    def _sweep(self) -> None:
+        """Drop what was forgotten. The lock is held."""
+        while self._forgotten:
+            job = self._forgotten.popleft()
+            for key in [key for key in self._rows if key[0] == job]:
+                del self._rows[key]
 
 
 COLLECTED = CollectedRows()

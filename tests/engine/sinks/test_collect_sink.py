@@ -9,7 +9,7 @@ from penstock.engine.elements import Batch, Tag
 from penstock.engine.errors import ConfigurationError
 from penstock.engine.identity import Attempt, CheckpointId, CommitPermit, TaskId
 from penstock.engine.operators.protocol import OperatorContext
-from penstock.engine.sinks.collect import COLLECTED, CollectSink, RunningCollectSink
+from penstock.engine.sinks.collect import COLLECTED, CollectedRows, CollectSink, RunningCollectSink
 from support.sinks import prepared_by
 
 SCHEMA = pa.schema([("x", pa.int64())])
@@ -73,3 +73,12 @@ def test_forgotten_job_leaves_nothing_for_the_next_one_of_its_name() -> None:
     put(second, 2, Tag(0, 0, 0))
     commit(second, 1)
     assert COLLECTED.read(JOB, "result")["x"].to_pylist() == [2]
+
+
+def test_rows_may_be_forgotten_by_the_collector_of_garbage_at_any_moment() -> None:
+    rows = CollectedRows()
+    rows.declare("job", "result", SCHEMA)
+    with rows._lock:  # as if the collector ran in the middle of something
+        rows.forget("job")
+    with pytest.raises(ConfigurationError, match="has collected nothing"):
+        rows.read("job", "result")
