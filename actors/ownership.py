@@ -5,11 +5,11 @@ Rules:
 1. An output is taken over by creating the next entry of its owners if absent (``engine.sinks.output_folder``): of
    several that take it at one moment, one does. What is taken must be what was looked at.
 2. It is taken from one of our own earlier claims, from the job whose snapshot we start from, or from nobody. Nobody's:
-   it has no owner, or that one's log is gone or closed and the folder holds no data.
+   it has no owner, or that one's log is gone or closed and the folder holds no data but what is ours as well.
 3. A claim of our own job that our log does not know is that of a copy of the checkpoint folder, or of the time after
    the copy that this folder was put back from: refused.
 4. Another log that is open is a job that may go on: refused, unless ``take_over`` says that it will not. A folder that
-   was moved is told from one that was copied by that: nothing is left where its log was.
+   was moved is told from one that was copied by that: nothing is left where its log was, or our own claim stands there.
 5. Whoever goes on from a checkpoint finds all that it covers, and nothing that came later, nothing of anybody else:
    numbers, bytes and names of the files, as the sinks had counted them at the cut. A file that is prepared and not yet
    committed counts as there.
@@ -21,16 +21,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from ..coordinator.commands import TakeOutputs
-from ..coordinator.manifest import Ended, LogEntry, Manifest, committables_of
+from ..coordinator.manifest import Claim, Ended, LogEntry, Manifest, committables_of
+from ..coordinator.recovery import identity_in
 from ..engine.errors import ConfigurationError, StorageError
-from ..engine.identity import CheckpointId, Committable, JobIdentity
+from ..engine.identity import Committable, JobIdentity
 from ..engine.plan import JobPlan
 from ..engine.sinks.output_folder import (
     OWNERS,
@@ -155,7 +156,7 @@ def _examine(output: OutputFolder, mode: Mode, claimant: Claimant) -> tuple[int,
             'choose another folder, or write with mode="append"',
         )
     if owner.mode == "exclusive" and mode == "append":
-        if not claimant.take_over and _is_open(owner.log):
+        if not claimant.take_over and _is_open(owner):
             raise _in_use(output, owner, "and adding to it would break its count of what it holds")
         return number, None
     if mode == "exclusive":
@@ -168,7 +169,6 @@ def _refuse_others(output: OutputFolder, owner: Owner | None, claimant: Claimant
     identity = claimant.identity
     if owner is None or owner.is_of(identity):
         return
-    elsewhere = os.path.abspath(owner.log) != os.path.abspath(claimant.log)
     if owner.uuid == identity.uuid:
         if owner.claim not in claimant.claims and not claimant.take_over:
             raise ConfigurationError(
@@ -178,17 +178,27 @@ def _refuse_others(output: OutputFolder, owner: Owner | None, claimant: Claimant
                 f"go on with the log in {owner.log}, if it is there; else start over with an empty output folder; or "
                 "pass take_over=True if no other copy goes on and the output holds what this log says",
             )
-        if elsewhere and not claimant.take_over and _is_open(owner.log):
+        if _is_another_open_log(owner, claimant) and not claimant.take_over:
             raise _in_use(output, owner, "of which this checkpoint folder is a copy")
-    elif owner.uuid == claimant.predecessor:
-        if not claimant.take_over and _is_open(owner.log):
-            raise _in_use(output, owner, "whose snapshot this one starts from")
-    elif output.parts(owner.lineage)[0] or _is_open(owner.log):
-        raise _in_use(output, owner, "")
+        return
+    others = [uuid for uuid in owner.lineage if uuid not in identity.lineage]
+    if output.parts(others)[0] or (not claimant.take_over and _is_open(owner)):
+        raise _in_use(
+            output, owner, "whose snapshot this one starts from" if owner.uuid == claimant.predecessor else ""
+        )
+
+
+def _is_another_open_log(owner: Owner, claimant: Claimant) -> bool:
+    """Whether the owner's log is another one than ours, and open. It is ours by whatever path if it holds our claim;
+    before that stands, nobody can tell a copy from another way to the same folder."""
+    if not claimant.identity.claim or os.path.realpath(owner.log) == os.path.realpath(claimant.log):
+        return False
+    ours = any(isinstance(entry, Claim) and entry.owner == claimant.identity.claim for entry in _log_at(owner.log))
+    return not ours and _is_open(owner)
 
 
 def _in_use(output: OutputFolder, owner: Owner, why: str) -> ConfigurationError:
-    state = "may go on: its log is open" if _is_open(owner.log) else "has written there"
+    state = "may go on: its log is open" if _is_open(owner) else "has written there"
     return ConfigurationError(
         f"the output folder {output.folder} belongs to job {owner.job!r}{', ' if why else ''}{why}; that job {state} "
         f"({owner.log})",
@@ -204,14 +214,20 @@ def _shared(output: OutputFolder, owner: Owner) -> ConfigurationError:
     )
 
 
-def _is_open(log: str) -> bool:
-    """Whether a job's log can be read and was not closed. One that is out of reach counts as gone, and so does that of
-    a job without a checkpoint folder whose process was killed: nothing can go on from it."""
+def _log_at(log: str) -> list[LogEntry]:
+    """The entries of a job's log; none if it is out of reach. The log of a job without a checkpoint folder whose
+    process was killed counts as gone: nothing can go on from it."""
     folder, job = os.path.split(log)
     if not os.path.isdir(f"{log}/log") or is_left_behind(folder):
-        return False
-    entries: list[LogEntry] = read_log(open_store(folder), job)
-    return bool(entries) and not any(isinstance(entry, Ended) for entry in entries)
+        return []
+    return read_log(open_store(folder), job)
+
+
+def _is_open(owner: Owner) -> bool:
+    """Whether the owner's log is there and was not closed. Another job may have begun anew where it was."""
+    entries = _log_at(owner.log)
+    found = identity_in(entries)
+    return found is not None and found.uuid == owner.uuid and not any(isinstance(each, Ended) for each in entries)
 
 
 def _create(output: OutputFolder, prefix: str, number: int, owner: Owner) -> bool:
@@ -257,7 +273,7 @@ def _compare(
             'move them away; several writers need mode="append"',
         )
     there = {part.name for part in parts}
-    found = totals_of(part for part in parts if retired is None or part.checkpoint > retired.up_to)
+    found = totals_of(part for part in parts if retired is None or not retired.covers(part.name))
     for file in (file for each in prepared for file in each.payload["files"]):
         gone = retired is not None and retired.covers(file["final"])
         if file["final"] not in there and not gone and output.has(file["staged"]):
@@ -292,23 +308,25 @@ def _differs(output: OutputFolder, found: Totals, expected: Totals) -> Configura
 
 def retire(
     output: OutputFolder, operator: str, manifest: Manifest, state: Mapping[str, pa.Table], lineage: Sequence[str]
-) -> list[str]:
-    """Let the files of all checkpoints up to the manifest's go; their paths. Raises ConfigurationError if they are not
-    all there, or not all visible yet."""
-    at = manifest.checkpoint
+) -> list[str] | None:
+    """Let the files of all checkpoints up to the manifest's go; their paths. None: some are prepared and not visible
+    yet. Raises ConfigurationError if they are not all there."""
     parts, _ = output.parts(lineage)
     before = output.retired(lineage)
-    if before is not None and before.up_to >= at:
-        return []
-    leaving = [part for part in parts if part.checkpoint <= at and (before is None or part.checkpoint > before.up_to)]
+    entry = Retired(lineage[-1], manifest.checkpoint, tuple(lineage[:-1]), Totals())
+    leaving = [part for part in parts if entry.covers(part.name) and not (before and before.covers(part.name))]
     gone = Totals() if before is None else before.totals
     expected = restored_totals(state.get(operator)) - gone
     found = totals_of(leaving)
+    if found == expected and not leaving:
+        return []
     if found != expected:
+        mine = [each for each in committables_of(manifest) if each.operator == operator]
+        if any(output.has(file["staged"]) for each in mine for file in each.payload["files"]):
+            return None
         raise _differs(output, found, expected)
     prefix = retired_prefix(lineage[-1])
     number = output.next_number(prefix)
-    entry = Retired(CheckpointId(at.generation, at.number), gone + found)
-    if not _put(output, entry_name(prefix, number), encode_retired(entry)):
+    if not _put(output, entry_name(prefix, number), encode_retired(replace(entry, totals=gone + found))):
         raise ConfigurationError(f"files of {output.folder} are being retired by somebody else", "try again")
     return [f"{output.folder}/{part.name}" for part in leaving]

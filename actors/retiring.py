@@ -11,7 +11,7 @@ import os
 from ..coordinator.manifest import LogEntry, Manifest
 from ..coordinator.recovery import identity_in
 from ..engine.arguments import checked
-from ..engine.errors import ConfigurationError
+from ..engine.errors import ConfigurationError, DamagedFileError, StorageError
 from ..engine.identity import CheckpointId
 from ..engine.sinks.output_folder import OWNERS, OutputFolder, Owner, append_prefix
 from ..engine.sources.files import absolute, resolve
@@ -19,6 +19,9 @@ from .audit import state_of
 from .ownership import retire
 from .storage.log import read_log
 from .storage.opening import checkpoint_folder, open_store
+
+_LOOKS = 20
+"""Times that we read the log of a job that goes on meanwhile."""
 
 
 @checked(ConfigurationError)
@@ -28,31 +31,48 @@ def retire_output(
     """Say that the files of a job's output up to a checkpoint may be moved, compacted or deleted; their paths.
 
     ``log``: the job's folder, ``<checkpoint folder>/<job>``. ``output``: the folder that it writes. ``up_to``: the
-    newest checkpoint whose files may go ("1.12", as ``job.status().latest_completed`` prints it); by default the newest
-    one that is complete. The job may run meanwhile, and goes on without these files.
+    newest checkpoint whose files may go ("1.12", as ``job.status().latest_completed`` prints it); by default, and at
+    most, the newest one that is complete and visible. The job may run meanwhile, and goes on without these files.
 
-    Raises ConfigurationError if files are missing now, or are not all visible yet: nothing is retired then.
+    Raises ConfigurationError if files are missing now: nothing is retired then.
     """
+    latest = _checkpoint(up_to)
     place = checkpoint_folder(log)
+    found = OutputFolder(*resolve(absolute(output)))
+    for left in reversed(range(_LOOKS)):
+        try:
+            return _retire(place, found, latest)
+        except StorageError as error:
+            # the job goes on, and lets go of a checkpoint while we read it
+            if not left or isinstance(error, DamagedFileError):
+                raise
+    raise AssertionError
+
+
+def _retire(place: str, output: OutputFolder, latest: CheckpointId | None) -> list[str]:
     folder, job = os.path.split(place)
     entries: list[LogEntry] = read_log(open_store(folder), job) if os.path.isdir(f"{place}/log") else []
     identity = identity_in(entries)
     if identity is None:
         raise ConfigurationError(f"{place} holds no log of a job", "name <checkpoint folder>/<job>")
-    latest = _checkpoint(up_to)
     manifests = [entry for entry in entries if isinstance(entry, Manifest)]
-    manifest = next((one for one in reversed(manifests) if latest is None or one.checkpoint <= latest), None)
-    if manifest is None:
+    wanted = [one for one in reversed(manifests) if latest is None or one.checkpoint <= latest]
+    if not wanted:
         raise ConfigurationError(
             f"job {job!r} has no completed checkpoint up to {latest}" if latest else f"job {job!r} has no checkpoint",
             "name a checkpoint that is kept, or a newer one: " + ", ".join(str(one.checkpoint) for one in manifests),
         )
-    found = OutputFolder(*resolve(absolute(output)))
-    owner = _owner(found, identity.lineage)
+    owner = _owner(output, identity.lineage)
     if owner is None:
-        raise ConfigurationError(f"{found.folder} has no output of job {job!r}", "name the folder that its sink writes")
-    state = state_of(manifest, manifest.root or folder, job, (owner.operator,))
-    return retire(found, owner.operator, manifest, state, identity.lineage)
+        raise ConfigurationError(
+            f"{output.folder} has no output of job {job!r}", "name the folder that its sink writes"
+        )
+    for manifest in wanted:
+        state = state_of(manifest, manifest.root or folder, job, (owner.operator,))
+        leaving = retire(output, owner.operator, manifest, state, identity.lineage)
+        if leaving is not None:
+            return leaving
+    return []  # what the job has prepared is not visible yet
 
 
 def _owner(output: OutputFolder, lineage: tuple[str, ...]) -> Owner | None:

@@ -132,9 +132,12 @@ def _refusal(entries: Sequence[LogEntry], fingerprint: str, job: str, descriptio
                 remedy="choose another checkpoint folder, or use the job's own name",
                 kind="ConfigurationError",
             )
-    signed = [entry for entry in entries if isinstance(entry, Claim | Manifest)]
-    strangers = [entry for entry in signed if entry.fingerprint != fingerprint]
+    claims = [entry for entry in entries if isinstance(entry, Claim)]
+    manifests = [entry for entry in entries if isinstance(entry, Manifest)]
     ended = next((entry for entry in entries if isinstance(entry, Ended)), None)
+    # before its first checkpoint a job begins with the flow and the data that are there
+    signed = [*claims[-1:], *manifests] if ended is not None else manifests
+    strangers = [entry for entry in signed if entry.fingerprint != fingerprint]
     if ended is not None and (strangers or not signed or ended.status not in OVER):
         return Failure(
             message=f"job {job!r} is over: its log says {ended.status!r}",
@@ -144,7 +147,7 @@ def _refusal(entries: Sequence[LogEntry], fingerprint: str, job: str, descriptio
         )
     if not strangers:
         return None
-    theirs = next((entry.description for entry in strangers if isinstance(entry, Claim)), "")
+    theirs = claims[-1].description if claims else ""
     return Failure(
         message=f"the checkpoint folder of job {job!r} belongs to another flow",
         retry=False,

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -85,15 +85,22 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """The files of all checkpoints up to ``up_to`` may be gone; ``totals``: what they were."""
+    """What may be gone: the files of the job ``uuid`` of all checkpoints up to ``up_to``, and all of ``ancestors``,
+    whose checkpoints are numbered for themselves. ``totals``: what all that was retired so far came to."""
 
+    uuid: str
     up_to: CheckpointId
+    ancestors: tuple[str, ...]
     totals: Totals
 
     def covers(self, name: str) -> bool:
         """Whether the file of this name may be gone."""
         part = part_of(name, 0)
-        return part is not None and part.checkpoint <= self.up_to
+        if part is None:
+            return False
+        if part.uuid == safe_name(self.uuid):
+            return part.checkpoint <= self.up_to
+        return part.uuid in map(safe_name, self.ancestors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +153,13 @@ class OutputFolder:
         name, found = self._newest(prefix)
         return 0 if found is None else int(name) + 1
 
-    def retired(self, lineage: Collection[str]) -> Retired | None:
-        """Up to where the files of these jobs may be gone."""
-        found = None
-        for uuid in lineage:
+    def retired(self, lineage: Sequence[str]) -> Retired | None:
+        """What of these jobs may be gone. What a job has retired counts in what its successors had retired before."""
+        for uuid in reversed(lineage):
             name, data = self._newest(retired_prefix(uuid))
             if data is not None:
-                one = _decode_retired(f"{self.folder}/{retired_prefix(uuid)}{name}.json", data)
-                found = one if found is None or one.up_to > found.up_to else found
-        return found
+                return _decode_retired(f"{self.folder}/{retired_prefix(uuid)}{name}.json", data)
+        return None
 
     def lineage_of(self, uuid: str) -> tuple[str, ...]:
         """The jobs whose rows are also those of the job ``uuid``, as far as the folder knows them."""
@@ -277,7 +282,8 @@ def encode_owner(owner: Owner) -> bytes:
 def encode_retired(retired: Retired) -> bytes:
     """What was retired as JSON, with its digest."""
     at = [retired.up_to.generation, retired.up_to.number]
-    return _sealed({"format": FORMAT, "up_to": at, "totals": asdict(retired.totals)})
+    said = {"uuid": retired.uuid, "up_to": at, "ancestors": retired.ancestors, "totals": asdict(retired.totals)}
+    return _sealed({"format": FORMAT, **said})
 
 
 def _decode_owner(path: str, data: bytes) -> Owner:
@@ -287,7 +293,8 @@ def _decode_owner(path: str, data: bytes) -> Owner:
 
 def _decode_retired(path: str, data: bytes) -> Retired:
     said = _opened(path, data)
-    return Retired(CheckpointId(*said["up_to"]), Totals(**said["totals"]))
+    totals = Totals(**said["totals"])
+    return Retired(said["uuid"], CheckpointId(*said["up_to"]), tuple(said["ancestors"]), totals)
 
 
 def _sealed(said: dict[str, Any]) -> bytes:

@@ -298,5 +298,5 @@ def restored_totals(state: pa.Table | None) -> Totals:
     """What the lanes carry of the totals."""
     if state is None or TOTALS[0] not in state.column_names:
         return Totals()
-    files, size, names = (sum(state[name].to_pylist()) for name in TOTALS)
+    files, size, names = (sum(value or 0 for value in state[name].to_pylist()) for name in TOTALS)
     return Totals(files, size, names % MODULUS)

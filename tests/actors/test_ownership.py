@@ -26,14 +26,15 @@ from penstock.engine.sources.files import resolve
 
 PATIENCE = 60.0
 ROWS = 2_000
+FILES = 200
 
 
 def inputs(folder: Path) -> Path:
     if not folder.exists():
         folder.mkdir(parents=True)
-        for number in range(20):
-            begin = number * ROWS // 20
-            parquet.write_table(pa.table({"id": range(begin, begin + ROWS // 20)}), folder / f"{number:02d}.parquet")
+        for number in range(FILES):  # a checkpoint may stand behind every eighth
+            begin = number * ROWS // FILES
+            parquet.write_table(pa.table({"id": range(begin, begin + ROWS // FILES)}), folder / f"{number:03d}.parquet")
     return folder
 
 
@@ -45,7 +46,7 @@ def flow(base: Path, *, rate: float = 0.0, out: str = "out", mode: str = "new") 
 
 def interrupted(base: Path, **options: str) -> None:
     """A run that has committed something and not ended."""
-    with ps.run_local(flow(base, rate=4000, **options), checkpoints=often(base / "state")) as job:
+    with ps.run_local(flow(base, rate=1000, **options), checkpoints=often(base / "state")) as job:
         job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
 
 
@@ -126,6 +127,52 @@ def test_moved_checkpoint_folder_goes_on_and_a_copied_one_does_not(tmp_path: Pat
         resume(tmp_path, "copy")
     shutil.rmtree(tmp_path / "state")
     resume(tmp_path, "copy")
+    assert read(tmp_path / "out") == list(range(ROWS))
+
+
+def test_checkpoint_folder_may_be_reached_by_another_path(tmp_path: Path) -> None:
+    interrupted(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "state")
+    resume(tmp_path, "link")
+    assert read(tmp_path / "out") == list(range(ROWS))
+
+
+def test_job_that_begins_anew_where_its_log_and_its_files_were_removed_has_its_output(tmp_path: Path) -> None:
+    interrupted(tmp_path)
+    shutil.rmtree(tmp_path / "state")
+    for part in (tmp_path / "out").glob("part-*"):
+        part.unlink()
+    resume(tmp_path)
+    assert read(tmp_path / "out") == list(range(ROWS))
+
+
+def stopped(base: Path) -> str:
+    """A savepoint that a job has stopped with."""
+    job = ps.run_local(flow(base, rate=1000), checkpoints=often(base / "state"))
+    job.wait_until(lambda status: status.checkpoints_completed >= 1, PATIENCE)
+    path: str = job.stop(savepoint=base / "saved", timeout=PATIENCE).path
+    return path
+
+
+def test_heir_that_wrote_nothing_leaves_the_output_to_the_next_one(tmp_path: Path) -> None:
+    saved = stopped(tmp_path)
+    never = ps.Checkpoints(tmp_path / "b", every=None)
+    with ps.run_local(flow(tmp_path, rate=50), checkpoints=never, from_snapshot=saved) as job:
+        job.wait_until(lambda status: status.state == "running", PATIENCE)
+    with pytest.raises(ConfigurationError, match="may go on: its log is open"):
+        ps.run_local(flow(tmp_path), checkpoints=often(tmp_path / "c"), from_snapshot=saved)
+    ps.run_local(flow(tmp_path), checkpoints=often(tmp_path / "c"), from_snapshot=saved, take_over=True).wait(PATIENCE)
+    assert read(tmp_path / "out") == list(range(ROWS))
+
+
+def test_second_heir_of_one_savepoint_is_refused_once_the_first_has_written(tmp_path: Path) -> None:
+    saved = stopped(tmp_path)
+    ps.run_local(flow(tmp_path), checkpoints=often(tmp_path / "b"), from_snapshot=saved).wait(PATIENCE)
+    for take_over in (False, True):
+        with pytest.raises(ConfigurationError, match="that are not this job's"):
+            ps.run_local(
+                flow(tmp_path), checkpoints=often(tmp_path / "c"), from_snapshot=saved, take_over=take_over
+            ).wait(PATIENCE)
     assert read(tmp_path / "out") == list(range(ROWS))
 
 
@@ -276,6 +323,31 @@ def test_downstream_may_take_away_what_was_retired(tmp_path: Path) -> None:
     assert ps.retire_output(tmp_path / "state" / "daily", tmp_path / "out") == []
     resume(tmp_path)
     assert sorted(read(taken) + read(tmp_path / "out")) == list(range(ROWS))
+
+
+def test_heir_counts_its_checkpoints_from_one_whatever_its_parent_has_retired(tmp_path: Path) -> None:
+    for _ in range(2):  # generations: the parent's checkpoints have larger numbers than the heir's
+        interrupted(tmp_path)
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    for path in ps.retire_output(tmp_path / "state" / "daily", tmp_path / "out"):
+        shutil.move(path, taken)
+    saved = stopped(tmp_path)
+    heir = {"checkpoints": often(tmp_path / "b"), "from_snapshot": saved}
+    with ps.run_local(flow(tmp_path, rate=2000), **heir) as job:
+        job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
+    for path in ps.retire_output(tmp_path / "b" / "daily", tmp_path / "out"):
+        shutil.move(path, taken)
+    ps.run_local(flow(tmp_path), **heir).wait(PATIENCE)
+    assert sorted(read(taken) + read(tmp_path / "out")) == list(range(ROWS))
+
+
+def test_what_is_prepared_and_not_visible_yet_is_not_missed_by_who_retires(tmp_path: Path) -> None:
+    job = ps.run_local(flow(tmp_path, rate=4000), checkpoints=ps.Checkpoints(tmp_path / "state", every="5ms"))
+    job.wait_until(lambda status: status.checkpoints_completed >= 1, PATIENCE)
+    while not job.status().is_over:
+        ps.retire_output(tmp_path / "state" / "daily", tmp_path / "out")
+    job.wait(PATIENCE)
 
 
 def test_retiring_refuses_what_is_not_there_and_what_is_unknown(tmp_path: Path) -> None:

@@ -88,12 +88,15 @@ def test_second_coordinator_goes_on_from_the_newest_manifest_and_commits_it_agai
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        (Claim(number=0, generation=1, job="job", fingerprint="other"), "belongs to another flow"),
+        (
+            Manifest(number=0, checkpoint=FIRST, fingerprint="other", parallelism={}, tasks=()),
+            "belongs to another flow",
+        ),
         (Claim(number=0, generation=1, job="another", fingerprint="print"), "belongs to job 'another'"),
         (Ended(number=0, generation=1, status="finished"), "is over"),
     ],
 )
-def test_a_log_that_is_not_ours_ends_the_job_and_is_not_written_to(entry: Claim | Ended, said: str) -> None:
+def test_a_log_that_is_not_ours_ends_the_job_and_is_not_written_to(entry: Claim | Manifest | Ended, said: str) -> None:
     driver = CoordinatorDriver(log=[entry])
     (order,) = driver.read_log()
     assert isinstance(order, EndJob)
@@ -102,6 +105,13 @@ def test_a_log_that_is_not_ours_ends_the_job_and_is_not_written_to(entry: Claim 
     assert said in order.failure.message
     assert "another checkpoint folder" in order.failure.remedy
     assert (order.failure.kind, order.failure.retry) == ("ConfigurationError", False)
+
+
+def test_job_without_a_checkpoint_begins_with_the_flow_and_the_data_that_are_there_now() -> None:
+    driver = CoordinatorDriver(log=[Claim(number=0, generation=1, job="job", fingerprint="before it was mended")])
+    (order,) = driver.read_log()
+    assert isinstance(order, StoreEntry)
+    assert (order.entry.generation, order.entry.fingerprint) == (2, "print")
 
 
 def test_claim_and_manifests_name_what_is_recorded_of_the_inputs() -> None:

@@ -24,7 +24,7 @@ from penstock.engine.errors import PenstockError
 from support.damage import flipped
 from support.forgetful_disk import ForgetfulDisk
 
-FILES, ROWS = 20, 100
+FILES, ROWS = 160, 12  # a checkpoint may stand behind every eighth file
 PATIENCE = 60.0
 
 
@@ -54,7 +54,7 @@ class World:
             folder.mkdir(parents=True)
             for number in range(FILES):
                 begin = start + number * ROWS
-                pq.write_table(pa.table({"id": range(begin, begin + ROWS)}), folder / f"{number:02d}.parquet")
+                pq.write_table(pa.table({"id": range(begin, begin + ROWS)}), folder / f"{number:03d}.parquet")
         return folder
 
     def flow(self, rate: float = 0.0, inputs: str = "in", start: int = 0) -> ps.Flow:

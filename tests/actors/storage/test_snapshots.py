@@ -39,6 +39,16 @@ def test_tables_come_back_by_operator_those_of_several_tasks_joined(snapshots: S
     assert snapshots.read([]) == {}
 
 
+def test_states_of_one_operator_may_have_other_columns_in_each_task(snapshots: SnapshotFiles) -> None:
+    held = pa.table({"__lane": pa.array([1], pa.int32()), "held": ["x"]})
+    handles = snapshots.write(TASK, FIRST, ATTEMPT, {"seen": lanes(5)})
+    handles += snapshots.write(OTHER, FIRST, ATTEMPT, {"seen": held})
+    assert snapshots.read(handles)["seen"].to_pylist() == [
+        {"__lane": 0, "rows": 5, "held": None},
+        {"__lane": 1, "rows": None, "held": "x"},
+    ]
+
+
 def test_files_are_arrow_files_with_telling_names(snapshots: SnapshotFiles, tmp_path: Path) -> None:
     (handle,) = snapshots.write(TASK, SECOND, Attempt(1, 7), {"read": lanes(1, 2)})
     assert handle.location.startswith("delays/state/join_1_")
