@@ -129,7 +129,8 @@ class SnapshotFiles:
         for handle in handles:
             if not handle.is_channel_file:
                 tables.setdefault(handle.operator, []).append(self._read(handle))
-        return {operator: pa.concat_tables(each) for operator, each in tables.items()}
+        # tasks that finished earlier may have stored less (``lane_counts``)
+        return {operator: pa.concat_tables(each, promote_options="default") for operator, each in tables.items()}
 
     def read_channels(self, handles: Iterable[StateHandle]) -> dict[tuple[str, Holds], pa.Table]:
         """The batches in flight of the other handles, by exchange and side."""
