@@ -8,7 +8,10 @@ Rules:
    every checkpoint was checked by the ledger (``coordinator/ledger.py``) before it was stored.
 2. Of each source and sink it says what it knows: *counted*, *unknown* (and why), or *wrong*. A sink of which nobody can
    tell what a reader sees is unknown, and so is everything of a job that is not over.
-3. What does not balance at the end of a job is an error (:func:`check_balance`), not a line in a text.
+3. With ``audit="content"`` sinks digest the rows that they take (``engine/sinks/row_digests.py``). At the end what is
+   visible is read back, and a sink whose digests agree is *proven*: from its input to its readers. The way to its input
+   is the ledger's.
+4. What does not balance at the end of a job is an error (:func:`check_balance`), not a line in a text.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from ..engine.errors import AuditError, ConfigurationError
 from ..engine.operators.protocol import SinkConfig
 from ..engine.plan import JobPlan, SourcePlan
 from ..engine.rounds import LaneCursor, cursor_of
+from ..engine.sinks.lane_counts import digested
+from ..engine.sinks.row_digests import ContentSink
 from ..engine.sources.repeated import again
 from .snapshots import SnapshotFiles
 from .storage.log import read_log
@@ -35,8 +40,9 @@ from .storage.opening import open_store
 
 SPLITS_PER_LINE = 16
 
-Grade = Literal["counted", "unknown", "wrong"]
-"""*counted*: all counts agree. *unknown*: some could not be compared. *wrong*: some do not agree."""
+Grade = Literal["proven", "counted", "unknown", "wrong"]
+"""*proven*: the content that is visible was read back, and is what the sink took. *counted*: all counts agree.
+*unknown*: some could not be compared. *wrong*: something does not agree."""
 
 OVER = ("finished", "stopped")
 """States of a job in which its outputs hold what its last checkpoint counts."""
@@ -76,18 +82,25 @@ class SourceAudit:
 @dataclass(frozen=True, slots=True)
 class SinkAudit:
     """One sink: the rows that it took, and those that a reader sees (None: the sink cannot tell). ``unknown``: what
-    could not be compared, in words."""
+    could not be compared, in words. ``same``: whether the visible rows are those that it took; None: only their number
+    was compared, and ``unproven`` says why if more was wanted."""
 
     id: str
     guarantee: str
     rows: int
     visible: int | None
     unknown: tuple[str, ...] = ()
+    same: bool | None = None
+    unproven: str = ""
 
     @property
     def grade(self) -> Grade:
         """What is known of its rows."""
-        return "unknown" if self.unknown else "wrong" if self.gaps or self.repeats else "counted"
+        if self.unknown:
+            return "unknown"
+        if self.gaps or self.repeats or self.same is False:
+            return "wrong"
+        return "proven" if self.same else "counted"
 
     @property
     def gaps(self) -> int:
@@ -124,7 +137,12 @@ class Audit:
     @property
     def clean(self) -> bool:
         """Whether nothing was found to be wrong. ``grades`` says where that was looked for."""
-        return self.gaps == 0 and self.repeats == 0
+        return self.gaps == 0 and self.repeats == 0 and not self.altered
+
+    @property
+    def altered(self) -> tuple[str, ...]:
+        """The sinks of which other rows are visible than they took, though as many."""
+        return tuple(sink.id for sink in self.sinks if sink.same is False)
 
     @property
     def grades(self) -> dict[str, Grade]:
@@ -190,9 +208,12 @@ def check_balance(audit: Audit) -> None:
     """Raises AuditError, which holds the audit, if something is wrong."""
     wrong = [name for name, grade in audit.grades.items() if grade == "wrong"]
     if wrong:
+        other = (
+            f"; as many rows, but not those that were written, at {', '.join(audit.altered)}" if audit.altered else ""
+        )
         error = AuditError(
             f"job {audit.job!r} is {audit.status}, but its audit does not balance: {audit.gaps:,} rows are missing and "
-            f"{audit.repeats:,} are there too often, at {', '.join(wrong)}",
+            f"{audit.repeats:,} are there too often, at {', '.join(wrong)}{other}",
             "find out whether something else wrote into the outputs or took files away; the checkpoints still say what "
             "belongs there",
             detail=str(audit),
@@ -221,7 +242,15 @@ def _audit_sink(plan: JobPlan, id: str, config: SinkConfig, counts: pa.Table | N
         unknown.append("nobody can tell which rows a reader has or sees")
     if status.state not in OVER:
         unknown.append(f"the job is {status.state}: outputs follow its checkpoints")
-    return SinkAudit(id, config.guarantee, _sum(counts), visible, tuple(unknown))
+    rows = _sum(counts)
+    if unknown or visible != rows or plan.audit != "content" or not isinstance(config, ContentSink):
+        return SinkAudit(id, config.guarantee, rows, visible, tuple(unknown))
+    found, (known, taken) = config.visible_digest(plan.key), digested(counts)
+    if isinstance(found, int) and known < rows:
+        found = f"{rows - known:,} of {rows:,} rows were taken without a look at their content, before a restore"
+    if isinstance(found, str):
+        return SinkAudit(id, config.guarantee, rows, visible, unproven=found)
+    return SinkAudit(id, config.guarantee, rows, visible, same=found == taken)
 
 
 def _audit_source(plan: JobPlan, source: SourcePlan, cursors: pa.Table | None, status: JobStatus) -> SourceAudit:
@@ -289,7 +318,10 @@ def _splits_up_to(cursor: LaneCursor, deal: Deal, count: int, repeats: bool) -> 
 
 def _told(each: SourceAudit | SinkAudit) -> str:
     """The grade, and why it is no better."""
-    return f"{each.grade} ({'; '.join(each.unknown)})" if each.unknown else each.grade
+    why = "; ".join(each.unknown)
+    if isinstance(each, SinkAudit) and not why:
+        why = {None: each.unproven, True: f"{each.rows:,} rows read back", False: "other rows"}[each.same]
+    return f"{each.grade} ({why})" if why else each.grade
 
 
 def _sum(table: pa.Table | None) -> int:

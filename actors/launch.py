@@ -7,6 +7,7 @@ imported only after ``connect``, which sets what Ray reads when it is imported.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from ..engine.errors import ConfigurationError
 from ..engine.flow import Flow
 from ..engine.overtaking import with_alignment
 from ..engine.pipelines import plan_job
-from ..engine.plan import JobPlan
+from ..engine.plan import Audited, JobPlan
 from ..engine.sinks.collect import CollectSink
 from ..engine.state.memory import DEFAULT_BUDGET
 from .beginning import begin_in, begin_nowhere
@@ -56,6 +57,7 @@ def run(
     detached: bool = False,
     take_over: bool = False,
     include_new: bool = False,
+    audit: Audited = "counts",
 ) -> Job:
     """Start ``flow`` on Ray and return its :class:`~penstock.actors.job.Job`.
 
@@ -79,6 +81,8 @@ def run(
     ``detached``: the job outlives this script; ``attach(name)`` finds it again.
     A job that goes on reads the files that it has begun with, and is refused if one has changed or is gone.
     ``include_new``: it takes in those that came since, behind all others.
+    ``audit="content"``: sinks digest their rows, and at the end what is visible is read back: the audit then says which
+    outputs are *proven* to hold the rows that their sinks took, and not only as many.
     """
     place = None if checkpoints is None else place_in(checkpoints)
     if detached:
@@ -100,7 +104,7 @@ def run(
         _refuse_collecting(plan)
         check_spares(plan, runtime.spares)
         runtime.codecs(edge.id for edge in plan.exchanges)  # refuses edges that there are not
-        plan = with_alignment(plan, None if place is None else place.alignment_timeout)
+        plan = replace(with_alignment(plan, None if place is None else place.alignment_timeout), audit=audit)
         start = None
         if place is not None:
             beginning = begin_in(

@@ -129,6 +129,7 @@ class SnapshotFiles:
         for handle in handles:
             if not handle.is_channel_file:
                 tables.setdefault(handle.operator, []).append(self._read(handle))
+        # tasks that finished earlier may have stored less (``lane_counts``)
         return {operator: pa.concat_tables(each, promote_options="default") for operator, each in tables.items()}
 
     def read_channels(self, handles: Iterable[StateHandle]) -> dict[tuple[str, Holds], pa.Table]:

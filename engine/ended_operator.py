@@ -68,8 +68,10 @@ class Division:
 
 def with_carried(state: pa.Table | None, carried: pa.Table) -> pa.Table:
     """An operator's state and that of the lanes for which it had finished. In one piece: they may differ in their
-    dictionaries, of which a file takes one for a column."""
-    return carried if state is None else pa.concat_tables([carried, state], promote_options="default").combine_chunks()
+    dictionaries, of which a file takes one for a column. Either may say what the other does not (``lane_counts``)."""
+    if state is None:
+        return carried
+    return pa.concat_tables([carried, state], promote_options="default").combine_chunks()
 
 
 def divide(operator: str, lanes: range, ended: Iterable[EndedLanes]) -> Division:

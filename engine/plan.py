@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from typing import Literal, cast
 
 import pyarrow as pa
 
@@ -23,6 +23,8 @@ from .resources import NOTHING, Resources
 from .rounds import lanes_of
 from .sources.protocol import SourceConfig, Split
 from .state.memory import DEFAULT_BUDGET
+
+Audited = Literal["counts", "content"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,8 @@ class JobPlan:
     inputs: tuple[str, ...] = ()
     #: files that came after the inputs were recorded, and are not read
     ignored: tuple[str, ...] = ()
+    #: what the audit compares at the end: numbers of rows, or also what they are
+    audit: Audited = "counts"
 
     @property
     def parallelism(self) -> dict[str, int]:

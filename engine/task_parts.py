@@ -331,6 +331,7 @@ class _Builder:
             write=partial(background.writing.write, operator.id),
             wake=background.wake,
             epochs=self._plan.epochs,
+            content=self._plan.audit == "content",
         )
         with blame_build(operator.id):
             running = operator.config.build(context, operator.inputs, mine)

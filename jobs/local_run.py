@@ -11,6 +11,7 @@ import os
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Self, cast
@@ -55,7 +56,7 @@ from ..engine.identity import Attempt, TaskId
 from ..engine.job_statistics import JobStatistics
 from ..engine.overtaking import with_alignment
 from ..engine.pipelines import plan_job
-from ..engine.plan import JobPlan
+from ..engine.plan import Audited, JobPlan
 from ..engine.scheduler.pool import PoolScheduler
 from ..engine.sinks.collect import COLLECTED
 from ..engine.state.memory import DEFAULT_BUDGET
@@ -82,6 +83,7 @@ def run_local(
     resume_model: str | None = None,
     take_over: bool = False,
     include_new: bool = False,
+    audit: Audited = "counts",
 ) -> LocalJob:
     """Start ``flow`` in this process and return its :class:`LocalJob`.
 
@@ -104,7 +106,7 @@ def run_local(
         include_new=include_new,
     )
     place = asked or temporary_place()
-    plan = with_alignment(plan, place.alignment_timeout)
+    plan = replace(with_alignment(plan, place.alignment_timeout), audit=audit)
     scheduler: PoolScheduler | None = None
     try:
         begun = begin_in(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -13,10 +14,14 @@ from pyarrow import parquet
 
 import penstock as ps
 from penstock.actors.audit import Audit
-from penstock.engine.errors import AuditError
+from penstock.engine.errors import AuditError, ConfigurationError, StorageError
 from penstock.jobs.local_run import LocalJob
+from support.damage import flipped
+from support.random_tables import random_table
 
 ROWS = 1000
+
+Change = Callable[[pa.Table], pa.Table]
 
 
 def started(tmp_path: Path, name: str = "audited", limit: int | None = None) -> LocalJob:
@@ -93,3 +98,148 @@ def test_job_that_is_not_over_is_unknown(tmp_path: Path) -> None:
         audit = job.audit()
     assert audit.status == "running"
     assert set(audit.grades.values()) == {"unknown"}
+
+
+# ---------------------------------------------------------------- content
+
+
+def content_flow(tmp_path: Path, data: list[pa.Table], rate: float = 0.0, mode: str = "new") -> ps.Flow:
+    """Rows as they came, and rows that an exchange has moved to other lanes."""
+    flow = ps.Flow("content", lanes=4)
+    rows = flow.from_tables(data, name="rows", rate=rate)
+    rows.write_parquet(tmp_path / "plain", name="plain", mode=mode)
+    rows.project("int64", "map", "seconds").partition_by("int64").write_parquet(
+        tmp_path / "moved", name="moved", mode=mode
+    )
+    return flow
+
+
+def grades_of(job: LocalJob) -> dict[str, str]:
+    return {sink.id: sink.grade for sink in job.wait(60).audit().sinks}
+
+
+def often(folder: Path, every: str = "20ms") -> ps.Checkpoints:
+    return ps.Checkpoints(folder, every=every, retention="always")
+
+
+def interrupted(flow: ps.Flow, checkpoints: ps.Checkpoints, parallelism: int, audit: str = "content") -> None:
+    with ps.run_local(flow, parallelism=parallelism, checkpoints=checkpoints, audit=audit) as job:
+        job.wait_until(lambda status: status.checkpoints_completed >= 2, 60)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_of_all_types_are_proven_whatever_interrupts_the_job(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    data = [random_table(random, 12) for _ in range(64)]
+    for _ in range(2):
+        slow = content_flow(tmp_path, data, rate=600.0)
+        interrupted(slow, often(tmp_path / "state"), random.choice([1, 2, 3]))
+    job = ps.run_local(content_flow(tmp_path, data), parallelism=2, checkpoints=tmp_path / "state", audit="content")
+    assert grades_of(job) == {"plain": "proven", "moved": "proven"}
+    assert job.status().restored_from is not None
+    assert f"{64 * 12:,} visible (exactly once), proven ({64 * 12:,} rows read back)" in str(job.audit())
+
+
+def test_rows_of_a_savepoint_and_of_jobs_that_append_are_proven(tmp_path: Path) -> None:
+    data = [random_table(Random(7), 12) for _ in range(64)]
+    slow = content_flow(tmp_path, data, 600.0, "append")
+    job = ps.run_local(slow, parallelism=3, checkpoints=often(tmp_path / "a"), audit="content")
+    job.wait_until(lambda status: status.checkpoints_completed >= 2, 60)
+    saved = job.stop(timeout=60)
+    assert set(grades_of(job).values()) == {"proven"}
+    other = ps.run_local(content_flow(tmp_path, data, 0.0, "append"), checkpoints=tmp_path / "b", audit="content")
+    assert set(grades_of(other).values()) == {"proven"}
+    flow = content_flow(tmp_path, data, 0.0, "append")
+    job = ps.run_local(flow, checkpoints=tmp_path / "c", from_snapshot=saved.path, audit="content")
+    assert set(grades_of(job).values()) == {"proven"}
+    assert job.audit().sinks[0].visible == 64 * 12
+
+
+def test_rows_that_were_taken_without_a_look_are_counted(tmp_path: Path) -> None:
+    data = [random_table(Random(1), 12) for _ in range(64)]
+    for audit in ("content", "counts"):
+        interrupted(content_flow(tmp_path, data, 600.0), often(tmp_path / "state"), 2, audit)
+    job = ps.run_local(content_flow(tmp_path, data), checkpoints=tmp_path / "state", audit="content")
+    assert set(grades_of(job).values()) == {"counted"}
+    assert "were taken without a look at their content" in str(job.audit())
+
+
+def test_retired_files_are_unknown(tmp_path: Path) -> None:
+    data = [random_table(Random(1), 12) for _ in range(64)]
+    interrupted(content_flow(tmp_path, data, 600.0), often(tmp_path / "state"), 2)
+    assert ps.retire_output(tmp_path / "state" / "content", tmp_path / "plain")
+    job = ps.run_local(content_flow(tmp_path, data), checkpoints=tmp_path / "state", audit="content")
+    assert grades_of(job) == {"plain": "unknown", "moved": "proven"}
+
+
+def test_collected_rows_are_proven_and_columns_without_a_hash_are_counted() -> None:
+    union = pa.UnionArray.from_dense(pa.array([0, 0], pa.int8()), pa.array([0, 1], pa.int32()), [pa.array([1, 2])])
+    flow = ps.Flow("collected")
+    flow.from_tables([pa.table({"x": [1, 2]})], name="n").collect("numbers")
+    flow.from_tables([pa.table({"x": [1, 2], "u": union})], name="u").collect("unions")
+    audit = ps.run_local(flow, audit="content").wait(60).audit()
+    assert [sink.grade for sink in audit.sinks] == ["proven", "counted"]
+    assert "counted (columns u have no hash)" in str(audit)
+
+
+def test_tasks_without_rows_do_not_stand_in_the_way(tmp_path: Path) -> None:
+    for key in range(4):  # in one or the other half of the keys
+        flow = ps.Flow(f"key-{key}")
+        rows = flow.from_tables([pa.table({"x": [key] * 3})]).partition_by("x")
+        rows.write_parquet(tmp_path / f"out-{key}")
+        job = ps.run_local(flow, parallelism=2, checkpoints=tmp_path / "state", audit="content")
+        assert set(grades_of(job).values()) == {"proven"}
+
+
+def test_job_without_rows_is_proven(tmp_path: Path) -> None:
+    flow = ps.Flow("nothing")
+    flow.from_tables([pa.table({"x": [1]})]).filter(ps.field("x") > 1).write_parquet(tmp_path / "out")
+    job = ps.run_local(flow, checkpoints=tmp_path / "state", audit="content")
+    assert set(grades_of(job).values()) == {"proven"}
+
+
+def another_value(rows: pa.Table) -> pa.Table:
+    return rows.set_column(0, "x", pa.array([ROWS, *rows["x"].to_pylist()[1:]]))
+
+
+def the_last_row_twice(rows: pa.Table) -> pa.Table:
+    return pa.concat_tables([rows.slice(1), rows.slice(rows.num_rows - 1)])
+
+
+@pytest.mark.parametrize("change", [another_value, the_last_row_twice])
+@pytest.mark.parametrize(("audit", "seen"), [("content", True), ("counts", False)])
+def test_other_rows_of_the_same_number_fail_the_job(tmp_path: Path, change: Change, audit: str, seen: bool) -> None:
+    flow = ps.Flow("altered")
+    flow.from_tables([pa.table({"x": range(ROWS)})]).write_parquet(tmp_path / "out", compression="none")
+    job = ps.run_local(flow, checkpoints=tmp_path / "state", audit=audit)
+    job.wait_until(lambda status: status.is_over, 60)
+    (file,) = files(tmp_path)
+    size, rows = file.stat().st_size, parquet.read_table(file)
+    parquet.write_table(change(rows), file, compression="none", write_page_checksum=True)
+    if change is another_value:
+        assert file.stat().st_size == size, "it is to look the same"
+    if not seen:
+        assert set(grades_of(job).values()) == {"counted"}
+        return
+    with pytest.raises(AuditError, match="; as many rows, but not those that were written, at") as caught:
+        job.wait()
+    assert "wrong (other rows)" in str(caught.value)
+    assert caught.value.audit is not None
+    assert not caught.value.audit.clean
+
+
+def test_committed_file_with_a_damaged_page_is_named(tmp_path: Path) -> None:
+    flow = ps.Flow("damaged")
+    flow.from_tables([pa.table({"x": range(ROWS)})]).write_parquet(tmp_path / "out", compression="none")
+    job = ps.run_local(flow, checkpoints=tmp_path / "state", audit="content")
+    job.wait_until(lambda status: status.is_over, 60)
+    (file,) = files(tmp_path)
+    data = file.read_bytes()
+    file.write_bytes(flipped(data, 8 * (len(data) // 3)))
+    with pytest.raises(StorageError, match=r"the committed file .* cannot be read: .*CRC"):
+        job.wait()
+
+
+def test_audit_is_counts_or_content(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="audit='contents'"):
+        ps.run_local(ps.Flow("any"), audit="contents")

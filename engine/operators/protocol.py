@@ -137,6 +137,8 @@ class OperatorContext:
     epochs: Epochs | None = None
     """Where the sources are read several times: when. At the end of an epoch's last round an operator emits what it
     holds, in that round, and begins anew, as at a task barrier."""
+    content: bool = False
+    """Whether a sink is to digest its rows, for an audit of their content."""
 
 
 class Output(Protocol):

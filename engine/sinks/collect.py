@@ -21,6 +21,7 @@ from ..errors import ConfigurationError, StorageError
 from ..identity import CheckpointId, CommitPermit, Committable
 from ..operators.protocol import OperatorContext, Output, Stateless
 from .lane_counts import LaneCounts
+from .row_digests import MODULUS, RowDigest, row_digest, unhashed
 
 _Key = tuple[str, int, int, int]
 """Operator, subtask, and the two parts of the checkpoint id: what one committable stands for."""
@@ -144,7 +145,7 @@ class CollectSink:
         self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
     ) -> RunningCollectSink:
         COLLECTED.declare(context.job, self.name, inputs[0])
-        return RunningCollectSink(self.name, context, restored)
+        return RunningCollectSink(self.name, context, inputs[0], restored)
 
     def committer(self, job: str) -> CollectCommitter:
         return CollectCommitter(job, self.name)
@@ -153,6 +154,13 @@ class CollectSink:
         """The rows committed in this process."""
         return int(COLLECTED.read(job, self.name).num_rows)
 
+    def visible_digest(self, job: str) -> int | str:
+        """Of the rows committed in this process."""
+        table = COLLECTED.read(job, self.name)
+        if why := unhashed(table.schema):
+            return why
+        return sum(map(RowDigest(table.schema).of, table.to_batches())) % MODULUS
+
     def check(self, job: str, resuming: bool = False) -> None:
         """Memory needs no check."""
 
@@ -160,16 +168,16 @@ class CollectSink:
 class RunningCollectSink(Stateless):
     """Holds the batches of one subtask until the next checkpoint."""
 
-    def __init__(self, name: str, context: OperatorContext, restored: pa.Table | None) -> None:
+    def __init__(self, name: str, context: OperatorContext, schema: pa.Schema, restored: pa.Table | None) -> None:
         self._name = name
         self._context = context
-        self._counts = LaneCounts(restored)
+        self._counts = LaneCounts(restored, row_digest(context, schema))
         #: all and only the batches since the last checkpoint
         self._batches: list[Batch] = []
         self._flushed: dict[CheckpointId, list[Batch]] = {}
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
-        self._counts.add(batch.tag.lane, batch.records.num_rows)
+        self._counts.take(batch.tag.lane, batch.records)
         self._batches.append(batch)
 
     def flush(self, checkpoint: CheckpointId) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,10 +27,11 @@ from ..durable import make_folder
 from ..errors import ConfigurationError, FlowError, StorageError
 from ..operators.protocol import OperatorContext
 from ..shown import hides_credentials
-from ..sources.files import absolute, resolve, storage_error
+from ..sources.files import ROWS_PER_BATCH, absolute, resolve, storage_error
 from .output_folder import Mode, OutputFolder
 from .parquet_committer import ParquetCommitter
 from .parquet_writer import BUFFER_BYTES, RunningParquetSink
+from .row_digests import MODULUS, RowDigest
 
 CODECS = ("zstd", "snappy", "lz4", "gzip", "brotli", "none")
 
@@ -129,20 +130,29 @@ class ParquetSink:
         """The rows of the job's files, by their footers, and of those whose snapshots it goes on from; in a folder of
         its own also those of files that are not the job's: a reader sees them. None if some were retired, and may be
         gone."""
+        found = self._visible(job, _rows)
+        return None if found is None else sum(found)
+
+    def visible_digest(self, job: str) -> int | str:
+        """Of the rows of the same files, read back; pages are compared with their checksums."""
+        found = self._visible(job, _digest)
+        return "files that were retired may be gone" if found is None else sum(found) % MODULUS
+
+    def _visible(self, job: str, read: Callable[[fs.FileSystem, str], int]) -> list[int] | None:
         output = self.output
         lineage = output.lineage_of(job)
         if output.retired(lineage) is not None:
             return None
         parts, foreign = output.parts(lineage)
-        rows = 0
+        found = []
         for name in [part.name for part in parts] + (foreign if self.mode == "new" else []):
             path = f"{output.folder}/{name}"
             try:
-                rows += int(parquet.read_metadata(path, filesystem=output.filesystem).num_rows)
-            except (OSError, pa.ArrowInvalid) as error:
+                found.append(read(output.filesystem, path))
+            except (OSError, pa.ArrowException) as error:
                 remedy = "restore the file from a copy; the job counts what it has written and will not go on without"
                 raise StorageError(f"the committed file {path} cannot be read: {error}", remedy) from error
-        return rows
+        return found
 
     def check(self, job: str, resuming: bool = False) -> None:
         """Make the folder, try to write into it, and see whether it holds data.
@@ -176,3 +186,14 @@ class ParquetSink:
             f"the output folder {self.path} {whose}already holds {len(data)} data files ({data[0][0]} is one)",
             'choose another folder, remove this one, or add to what it holds with mode="append"',
         )
+
+
+def _rows(filesystem: fs.FileSystem, path: str) -> int:
+    return int(parquet.read_metadata(path, filesystem=filesystem).num_rows)
+
+
+def _digest(filesystem: fs.FileSystem, path: str) -> int:
+    """Of the rows of a file, in its own schema: an earlier job of the lineage may have had another one."""
+    with parquet.ParquetFile(path, filesystem=filesystem, page_checksum_verification=True) as file:
+        digest = RowDigest(file.schema_arrow)
+        return sum(map(digest.of, file.iter_batches(ROWS_PER_BATCH, use_threads=False)))

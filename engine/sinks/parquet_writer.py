@@ -33,6 +33,7 @@ from ..sources.files import safe_name, storage_error
 from .lane_counts import LaneCounts
 from .output_folder import MODULUS, Totals, part_name
 from .parquet_encoding import dictionary_columns
+from .row_digests import row_digest
 
 STAGING = "_staging"
 UNCLAIMED = "unclaimed"
@@ -160,7 +161,7 @@ class RunningParquetSink(Stateless):
         self._rows_per_file = rows_per_file
         self._row_group_rows = row_group_rows
         self._compression = compression
-        self._counts = LaneCounts(restored)
+        self._counts = LaneCounts(restored, row_digest(context, schema, stored_schema))
         #: of all files that were closed for a barrier since the job began
         self._totals = restored_totals(restored)
         #: the same as of the barrier, for checkpoints that have not been prepared yet
@@ -180,7 +181,7 @@ class RunningParquetSink(Stateless):
         self._broken: StorageError | None = None
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
-        self._counts.add(batch.tag.lane, batch.records.num_rows)
+        self._counts.take(batch.tag.lane, batch.records)
         self._context.write(partial(self._write, batch.records), batch.records.nbytes)
 
     def _write(self, records: pa.RecordBatch) -> None:
@@ -292,6 +293,14 @@ class RunningParquetSink(Stateless):
     def _final_name(self, checkpoint: CheckpointId, number: int) -> str:
         context = self._context
         return part_name(context.operator, context.task.subtask, checkpoint, number, context.job)
+
+
+def stored_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema in which rows come back from a file."""
+    file = pa.BufferOutputStream()
+    parquet.write_table(schema.empty_table(), file)
+    found: pa.Schema = parquet.read_schema(pa.BufferReader(file.getvalue()))
+    return found
 
 
 def restored_totals(state: pa.Table | None) -> Totals:
