@@ -98,7 +98,6 @@ def plan_with_inputs(
     job: str,
     *,
     from_snapshot: str | os.PathLike[str] | None = None,
-    allow_changes: bool = False,
     include_new: bool = False,
 ) -> JobPlan:
     """``plan`` over the files that the job is to read; see the module's rules. Raises ConfigurationError that names the
@@ -106,7 +105,7 @@ def plan_with_inputs(
     if place is None or not place.stays:
         return settle(flow, None, keeps=False).planned(plan)
     check_alignment(flow.order == "deterministic", place.alignment_timeout)  # before anything is stored
-    before = find_before(place.folder, job, None if allow_changes else from_snapshot)
+    before = find_before(place.folder, job, from_snapshot)
     known = None if before is None else before.inputs
     settled = settle(flow, known, include_new=include_new)
     made = settled.planned(plan)

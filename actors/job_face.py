@@ -221,7 +221,7 @@ class JobFace(Leasing, SplitSetsFace):
 
     def _saved(self, ask: Callable[[str], Event], deadline: Deadline) -> Savepoint:
         """Rules 1 and 2."""
-        splits = self._running("take savepoints while the job runs").splits
+        splits = self._heard_of_all_sets(self._running("take savepoints while the job runs"), deadline).splits
         if splits is not None and splits.open_sets and not splits.ended:
             message = f"{splits.open_sets} split sets of job {self.name!r} stand behind its last task barrier"
             raise ConfigurationError(message, "request a barrier first: job.request_barrier()")
@@ -238,6 +238,21 @@ class JobFace(Leasing, SplitSetsFace):
                 raise error_of(failure)
             self.wait_until(lambda status: status.state == "running", deadline.left())
         raise AssertionError("unreachable")
+
+    def _heard_of_all_sets(self, status: JobStatus, deadline: Deadline) -> JobStatus:
+        """The status once every split set that has been accepted so far has been read: they are in the log of this job,
+        where one that starts from the savepoint does not look."""
+        if status.splits is None:
+            return status
+        added = self._entries_added()
+
+        def has_read(status: JobStatus) -> bool:
+            splits = status.splits
+            if status.is_over or splits is None:
+                return True
+            return splits.entries >= added and splits.reached >= splits.requested
+
+        return status if has_read(status) else self.wait_until(has_read, deadline.left())
 
     def _answer(self, ask: Callable[[str], Event], deadline: Deadline) -> tuple[SavepointResult | None, JobStatus]:
         """What came of one request; None: the job is over and nobody knows."""

@@ -73,7 +73,7 @@ def run(
     ``from_snapshot``: a savepoint's folder, or another job's (``<checkpoint folder>/<job>``), to start from if the job
     has no checkpoint of its own. ``claim="claim"``: the savepoint is the job's from then on, and goes when it is not
     needed any more. ``allow_changes``: the flow may be another one than the snapshot's; state is found by operator
-    names, and that of operators that are gone is left behind.
+    names, and that of operators that are gone is left behind. The files that it reads must be the same ones.
     ``resume_model``: the job goes back to where its feed's readers had committed this model, unless its newest
     checkpoint still holds what comes next for it; ``job.feed().resume(resume_model)`` then reads on.
     ``take_over``: outputs are taken over from a job whose log is still open: it must not go on. Without it they are
@@ -98,7 +98,6 @@ def run(
             place,
             name or flow.name,
             from_snapshot=from_snapshot,
-            allow_changes=allow_changes,
             include_new=include_new,
         )
         _refuse_collecting(plan)

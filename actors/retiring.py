@@ -87,6 +87,6 @@ def _checkpoint(up_to: CheckpointId | str | None) -> CheckpointId | None:
     if up_to is None or isinstance(up_to, CheckpointId):
         return up_to
     generation, _, number = str(up_to).partition(".")
-    if not (generation.isdigit() and number.isdigit()):
+    if not (generation.isascii() and generation.isdigit() and number.isascii() and number.isdigit()):
         raise ConfigurationError(f"up_to={up_to!r} is no checkpoint", 'give one like "1.12", or leave it out')
     return CheckpointId(int(generation), int(number))

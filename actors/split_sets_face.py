@@ -184,6 +184,11 @@ class SplitSetsFace(ABC):
         self._tell(SplitSetsAdded((entry,), UNKNOWN_TIME))
         return entry
 
+    def _entries_added(self) -> int:
+        """How many entries the log of split sets has, whoever has written them."""
+        last = self._log.last()
+        return 0 if last is None else following(last).number
+
     def _find_end(self) -> SetPosition:
         """Where the next entry goes."""
         if self._next_entry is None:

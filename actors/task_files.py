@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,6 +26,8 @@ from ..engine.threads import Threads
 from .messages import UNKNOWN_TIME, CommitDone
 from .snapshots import SnapshotFiles
 from .translate import failure_of, unexpected
+
+_log = logging.getLogger(__name__)
 
 THREADS = 2
 """One snapshot may be written while another commit runs; more would only compete for the same disk."""
@@ -131,6 +134,9 @@ def commit_permit(plan: JobPlan, permit: CommitPermit) -> PenstockError | None:
     """Make a permit's committables visible, operator by operator. The error, if one of them could not be."""
     operators = {committable.operator: None for committable in permit.committables}
     for operator in operators:
+        if operator not in plan.sinks:  # of a snapshot whose flow had it; the user has allowed to leave it behind
+            _log.warning("what sink %s had prepared stays where it is: the flow does not have it any more", operator)
+            continue
         own = tuple(committable for committable in permit.committables if committable.operator == operator)
         try:
             plan.committer(operator).commit(replace(permit, committables=own))

@@ -136,7 +136,7 @@ def _refusal(entries: Sequence[LogEntry], fingerprint: str, job: str, descriptio
     manifests = [entry for entry in entries if isinstance(entry, Manifest)]
     ended = next((entry for entry in entries if isinstance(entry, Ended)), None)
     # before its first checkpoint a job begins with the flow and the data that are there
-    signed = [*claims[-1:], *manifests] if ended is not None else manifests
+    signed: list[Claim | Manifest] = [*claims[-1:], *manifests] if ended is not None else [*manifests]
     strangers = [entry for entry in signed if entry.fingerprint != fingerprint]
     if ended is not None and (strangers or not signed or ended.status not in OVER):
         return Failure(

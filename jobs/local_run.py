@@ -102,7 +102,6 @@ def run_local(
         asked,
         name or flow.name,
         from_snapshot=from_snapshot,
-        allow_changes=allow_changes,
         include_new=include_new,
     )
     place = asked or temporary_place()

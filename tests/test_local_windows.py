@@ -137,6 +137,26 @@ def test_savepoint_between_windows_goes_on_in_another_folder_at_another_parallel
     assert written(tmp_path / "a" / "sums") == flat(expected(sums, windows)["sums"])
 
 
+def test_every_window_that_was_accepted_is_in_the_savepoint_that_a_job_stops_with(tmp_path):
+    for tried in range(6):
+        output, old = tmp_path / f"out{tried}", tmp_path / f"old{tried}"
+        flow = ps.Flow("fed", lanes=4)
+        flow.from_split_sets(LEFT, name="left").write_parquet(output)
+        job = ps.run_local(flow, checkpoints=ps.Checkpoints(old, every="20ms"))
+        for number in range(6):
+            job.add_splits({"left": rows((number, number))})
+            job.request_barrier()
+        saved = job.stop(timeout=PATIENCE)
+        heir = ps.run_local(flow, checkpoints=tmp_path / f"new{tried}", from_snapshot=saved.path)
+        heir.no_more_splits()
+        heir.wait(PATIENCE)
+        assert sorted(read_values(output)) == list(range(6))
+
+
+def read_values(output):
+    return [value for path in output.glob("part-*") for value in pq.read_table(path).column(1).to_pylist()]
+
+
 def test_savepoint_is_refused_while_a_window_is_open(tmp_path):
     with ps.run_local(job_flow(kept, tmp_path), checkpoints=checkpoints(tmp_path)) as job:
         job.add_splits({"left": rows((1, 1))})
