@@ -55,7 +55,7 @@ def test_frame_that_spark_cannot_compute_is_refused_with_its_reason_and_leaves_n
     [
         ("lease", "only a Spark session on Ray can lease"),
         ("stream", "a streaming DataFrame has no fixed partitions"),
-        ("unknown", "handoff='copy' is unknown"),
+        ("unknown", "handoff='copy' does not fit"),
         ("twice", "several columns named 'id'"),
         ("no_frame", "builtins.list is no Spark DataFrame"),
         ("no_type", "column 'held' of the DataFrame has type struct<a:interval year to month>"),
