@@ -48,7 +48,7 @@ from ..engine.sinks.output_folder import (
     totals_of,
 )
 from ..engine.sinks.parquet_writer import restored_totals
-from ..engine.sources.files import is_local
+from ..engine.sources.files import is_local, safe_name
 from .resuming import is_left_behind
 from .storage.file_store import FileStore
 from .storage.log import read_log
@@ -91,7 +91,7 @@ def take_outputs(
 ) -> None:
     """Carry out the order, for the job whose log lies in ``folder``. Raises ConfigurationError or StorageError."""
     outputs = outputs_of(plan)
-    claimant = Claimant(order.identity, order.claims, plan.name, f"{folder}/{plan.name}", take_over)
+    claimant = Claimant(order.identity, order.claims, plan.name, f"{folder}/{safe_name(plan.name)}", take_over)
     for operator, (output, mode) in outputs.items():
         _at(operator, partial(_take, output, mode, claimant, operator))
     manifest = order.manifest
@@ -102,7 +102,7 @@ def take_outputs(
 
 def examine_outputs(plan: JobPlan, identity: JobIdentity, claims: Sequence[str], folder: str, take_over: bool) -> None:
     """Whether the outputs could be taken now, before anything is started: nothing is written."""
-    claimant = Claimant(identity, claims, plan.name, f"{folder}/{plan.name}", take_over)
+    claimant = Claimant(identity, claims, plan.name, f"{folder}/{safe_name(plan.name)}", take_over)
     for operator, (output, mode) in outputs_of(plan).items():
         _at(operator, partial(_examine, output, mode, claimant))
 
@@ -193,7 +193,7 @@ def _is_another_open_log(owner: Owner, claimant: Claimant) -> bool:
     before that stands, nobody can tell a copy from another way to the same folder."""
     if not claimant.identity.claim or os.path.realpath(owner.log) == os.path.realpath(claimant.log):
         return False
-    ours = any(isinstance(entry, Claim) and entry.owner == claimant.identity.claim for entry in _log_at(owner.log))
+    ours = any(isinstance(entry, Claim) and entry.owner == claimant.identity.claim for entry in _log_at(owner))
     return not ours and _is_open(owner)
 
 
@@ -214,18 +214,18 @@ def _shared(output: OutputFolder, owner: Owner) -> ConfigurationError:
     )
 
 
-def _log_at(log: str) -> list[LogEntry]:
-    """The entries of a job's log; none if it is out of reach. The log of a job without a checkpoint folder whose
+def _log_at(owner: Owner) -> list[LogEntry]:
+    """The entries of the owner's log; none if it is out of reach. The log of a job without a checkpoint folder whose
     process was killed counts as gone: nothing can go on from it."""
-    folder, job = os.path.split(log)
-    if not os.path.isdir(f"{log}/log") or is_left_behind(folder):
+    folder = os.path.dirname(owner.log)
+    if not os.path.isdir(f"{owner.log}/log") or is_left_behind(folder):
         return []
-    return read_log(open_store(folder), job)
+    return read_log(open_store(folder), owner.job)
 
 
 def _is_open(owner: Owner) -> bool:
     """Whether the owner's log is there and was not closed. Another job may have begun anew where it was."""
-    entries = _log_at(owner.log)
+    entries = _log_at(owner)
     found = identity_in(entries)
     return found is not None and found.uuid == owner.uuid and not any(isinstance(each, Ended) for each in entries)
 

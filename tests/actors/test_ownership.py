@@ -130,6 +130,15 @@ def test_moved_checkpoint_folder_goes_on_and_a_copied_one_does_not(tmp_path: Pat
     assert read(tmp_path / "out") == list(range(ROWS))
 
 
+@pytest.mark.parametrize("name", ["a/b: c?", "n" * 120])
+def test_jobs_whose_names_are_no_names_of_files_are_known_by_their_logs_too(tmp_path: Path, name: str) -> None:
+    checkpoints = ps.Checkpoints(tmp_path / "state", every=None)
+    with ps.run_local(flow(tmp_path, rate=100), checkpoints=checkpoints, name=name) as job:
+        job.wait_until(lambda status: status.state == "running", PATIENCE)
+        with pytest.raises(ConfigurationError, match="may go on: its log is open"):
+            ps.run_local(flow(tmp_path), checkpoints=tmp_path / "another", name=name)
+
+
 def test_checkpoint_folder_may_be_reached_by_another_path(tmp_path: Path) -> None:
     interrupted(tmp_path)
     (tmp_path / "link").symlink_to(tmp_path / "state")
