@@ -368,6 +368,7 @@ def test_every_public_function_has_a_valid_call(world: World) -> None:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.slow
 def test_no_wrong_value_ends_in_a_raw_error(world: World) -> None:
     tried, raw = sweep(world)
     assert tried > 2_000
