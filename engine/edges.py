@@ -281,7 +281,8 @@ class InputChannel:
         self.queued_bytes += size
         if isinstance(frame.element, EndOfData):
             self._told_at_end = frame.sent
-        elif isinstance(frame.element, Barrier):
+        elif isinstance(frame.element, Barrier) and frame.element.kind is not BarrierKind.DRAIN and not self.is_local:
+            # nobody asks for the others, so nobody would forget them
             self._told[frame.element.checkpoint] = frame.sent
         if self.watch is not None:
             self.watch(frame.element)

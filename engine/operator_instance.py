@@ -94,7 +94,7 @@ def blame_build(operator: str) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and not (is_to_be_told(error) and user_frames(error)):
             raise
-        raise _named(error, operator, " (while it was built)") from error
+        raise _named(error, operator, " (the step that builds it)") from error
 
 
 def blame_split(error: PenstockError, readers: Sequence[SplitReader]) -> PenstockError:
@@ -105,7 +105,9 @@ def blame_split(error: PenstockError, readers: Sequence[SplitReader]) -> Penstoc
     splits = [f"{reader.operator} {split}" for reader in readers if (split := reader.split_at(*found))]
     if not splits:
         return error
-    return type(error)(f"{error.message} (split {', '.join(splits)})", error.remedy, error.operator, error.detail)
+    # the same object: what goes wrong later is attached to it
+    error.args = (f"{error.message} (split {', '.join(splits)})", *error.args[1:])
+    return error
 
 
 def _named(error: BaseException, operator: str, where: str) -> PenstockError:

@@ -255,7 +255,8 @@ def test_end_of_partition_before_everything_is_processed_is_caught() -> None:
             check(SimulatedCluster(seed, flows_for(seed), USUAL, settings, steps=2500, task_type=kind).run(), seed)
 
     assert first_caught(partial(run, UnalignedTask), seeds=60) == ""
-    assert "still feeds it" in first_caught(partial(run, Finished))
+    caught = first_caught(partial(run, Finished))
+    assert "still feeds it" in caught or "0 rows instead of" in caught
 
 
 def unaligned_run(seed: int) -> None:

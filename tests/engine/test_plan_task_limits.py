@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.engine import index
-from penstock.engine.errors import ConfigurationError
+from penstock.engine.errors import PenstockError
 from penstock.engine.flow import Flow
 from penstock.engine.plan_task import PlanTask
 from penstock.engine.scheduler.protocol import QueryTimeoutError
@@ -145,8 +145,12 @@ def test_groups_share_a_scheduler_whatever_plans_they_have():
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"timeout": 0.0}, "timeout of 0.0"), ({"timeout": -1.0}, "timeout of -1.0"), ({"weight": 0.0}, "weight of 0.0")],
+    [
+        ({"timeout": 0.0}, "timeout of 0.0"),
+        ({"timeout": -1.0}, "timeout=-1.0 does not fit"),
+        ({"weight": 0.0}, "weight of 0.0"),
+    ],
 )
 def test_limit_that_makes_no_sense_is_refused(options, words):
-    with pytest.raises(ConfigurationError, match=words):
+    with pytest.raises(PenstockError, match=words):
         PlanTask(source(), **options)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from penstock.engine.errors import InternalError, StorageError
+from penstock.engine.errors import StorageError, UserCodeError
 from penstock.engine.flow import Flow
 from penstock.engine.operators.sorting import SortKey
 from penstock.engine.sinks import parquet_writer
@@ -119,7 +119,7 @@ def test_foreign_error_is_named_after_the_operator() -> None:
     later, behind = delayed()
     behind.write("sort", lambda: {}["no such key"], 1)
     later.run()
-    with pytest.raises(InternalError, match="sort: KeyError"):
+    with pytest.raises(UserCodeError, match="sort: its code raised KeyError"):
         later.tell()
 
 

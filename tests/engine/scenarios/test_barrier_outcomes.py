@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from penstock.engine.errors import ConfigurationError, InternalError, UserCodeError
+from penstock.engine.errors import ConfigurationError, UserCodeError
 from penstock.engine.flow import Flow
 from support.scenario_tasks import (
     MODES,
@@ -44,13 +44,13 @@ def test_error_while_draining_comes_behind_the_batches_before_it(degree, make_ta
     task.add_split("rows", split(c0=range(10)))
     reached = task.request_barrier()
     batches, error = read_to_error(task)
-    assert (type(error), error.operator) == (InternalError, "own")
+    assert (type(error), error.operator) == (UserCodeError, "own")
     assert values(batches) == [0, 1, 2, 3, 4]
     assert reached.exception(0) is task.error
     assert rows_read(task) == {"rows": 10}
-    with pytest.raises(InternalError, match="injected"):
+    with pytest.raises(UserCodeError, match="injected"):
         task.next()
-    with pytest.raises(InternalError, match="injected"):
+    with pytest.raises(UserCodeError, match="injected"):
         task.add_split("rows", split(c0=[1]))
 
 

@@ -121,7 +121,7 @@ def test_foreign_exception_in_any_call_fails_the_task_with_a_name(method, degree
     else:
         task.no_more_splits("rows")
     _, error = read_to_error(task)
-    assert isinstance(error, InternalError)
+    assert isinstance(error, UserCodeError | InternalError)
     assert f"in {method}" in str(error)
     assert error.operator in {"own", "rows"}
 

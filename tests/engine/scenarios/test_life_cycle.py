@@ -12,7 +12,7 @@ import weakref
 
 import pytest
 
-from penstock.engine.errors import ConfigurationError, FlowError, InternalError
+from penstock.engine.errors import ConfigurationError, FlowError, UserCodeError
 from penstock.engine.flow import Flow
 from penstock.engine.operators import HashAggregate
 from penstock.engine.operators.aggregates import Aggregate
@@ -77,7 +77,7 @@ def test_operator_that_cannot_be_built_leaves_no_task():
 
     before = threading.active_count()
     for degree in (0, 2):
-        with pytest.raises(InternalError, match=r"own: ValueError: too many drivers"):
+        with pytest.raises(UserCodeError, match=r"own: its code raised ValueError: too many drivers"):
             PlanTask(own(scan(Flow("plan")).gather(), refuse), degree=degree)
     assert threading.active_count() == before
 
