@@ -163,6 +163,23 @@ def stopped(base: Path) -> str:
     return path
 
 
+def test_heir_may_have_a_sink_less_where_the_flow_may_change(tmp_path: Path) -> None:
+    def forked(rate: float, second: bool) -> ps.Flow:
+        made = ps.Flow("daily")
+        rows = made.read_parquet(inputs(tmp_path / "in"), rate=rate, name="read")
+        rows.write_parquet(tmp_path / "out", name="first")
+        if second:
+            rows.write_parquet(tmp_path / "more", name="second")
+        return made
+
+    job = ps.run_local(forked(1000, True), checkpoints=often(tmp_path / "state"))
+    job.wait_until(lambda status: status.checkpoints_completed >= 1, PATIENCE)
+    saved = job.stop(savepoint=tmp_path / "saved", timeout=PATIENCE)
+    heir = {"checkpoints": often(tmp_path / "b"), "from_snapshot": saved.path}
+    ps.run_local(forked(0, False), allow_changes=True, **heir).wait(PATIENCE)
+    assert read(tmp_path / "out") == list(range(ROWS))
+
+
 def test_heir_that_wrote_nothing_leaves_the_output_to_the_next_one(tmp_path: Path) -> None:
     saved = stopped(tmp_path)
     never = ps.Checkpoints(tmp_path / "b", every=None)
