@@ -187,10 +187,10 @@ def test_error_of_a_user_function_reaches_the_script_with_operator_and_traceback
 def test_checkpoint_folder_of_another_flow_is_refused(jobs: Any, tmp_path: Path) -> None:
     jobs(gather_flow(tmp_path / "out", rate=PACE)).shutdown()
     first = jobs(gather_flow(tmp_path / "out", rate=PACE))
-    first.wait_until(lambda status: status.state == "running", PATIENCE)
+    first.wait_until(lambda status: status.checkpoints_completed >= 1, PATIENCE)
     first.shutdown()
     other = Flow("gather", lanes=4)
-    other.from_tables(tables()[:3]).write_parquet(tmp_path / "other")
+    other.from_tables(tables()).write_parquet(tmp_path / "other")
     with pytest.raises(ConfigurationError, match="belongs to another flow"):
         jobs(other).wait(PATIENCE)
 
