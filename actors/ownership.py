@@ -276,7 +276,8 @@ def _compare(
     found = totals_of(part for part in parts if retired is None or not retired.covers(part.name))
     for file in (file for each in prepared for file in each.payload["files"]):
         gone = retired is not None and retired.covers(file["final"])
-        if file["final"] not in there and not gone and output.has(file["staged"]):
+        # an attempt of a coordinator before us may be committing it now: it is prepared, or visible since we looked
+        if file["final"] not in there and not gone and (output.has(file["staged"]) or output.has(file["final"])):
             found = found.add(file["final"], int(file["bytes"]))
     if retired is not None:
         expected -= retired.totals
@@ -322,8 +323,10 @@ def retire(
         return []
     if found != expected:
         mine = [each for each in committables_of(manifest) if each.operator == operator]
-        if any(output.has(file["staged"]) for each in mine for file in each.payload["files"]):
-            return None
+        listed = {part.name for part in parts}
+        unseen = [file for each in mine for file in each.payload["files"] if file["final"] not in listed]
+        if any(output.has(file["staged"]) or output.has(file["final"]) for file in unseen):
+            return None  # or they have become visible since we looked
         raise _differs(output, found, expected)
     prefix = retired_prefix(lineage[-1])
     number = output.next_number(prefix)

@@ -46,7 +46,7 @@ def flow(base: Path, *, rate: float = 0.0, out: str = "out", mode: str = "new") 
 
 def interrupted(base: Path, **options: str) -> None:
     """A run that has committed something and not ended."""
-    with ps.run_local(flow(base, rate=1000, **options), checkpoints=often(base / "state")) as job:
+    with ps.run_local(flow(base, rate=400, **options), checkpoints=often(base / "state")) as job:
         job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
 
 
@@ -157,7 +157,7 @@ def test_job_that_begins_anew_where_its_log_and_its_files_were_removed_has_its_o
 
 def stopped(base: Path) -> str:
     """A savepoint that a job has stopped with."""
-    job = ps.run_local(flow(base, rate=1000), checkpoints=often(base / "state"))
+    job = ps.run_local(flow(base, rate=400), checkpoints=often(base / "state"))
     job.wait_until(lambda status: status.checkpoints_completed >= 1, PATIENCE)
     path: str = job.stop(savepoint=base / "saved", timeout=PATIENCE).path
     return path
@@ -172,7 +172,7 @@ def test_heir_may_have_a_sink_less_where_the_flow_may_change(tmp_path: Path) -> 
             rows.write_parquet(tmp_path / "more", name="second")
         return made
 
-    job = ps.run_local(forked(1000, True), checkpoints=often(tmp_path / "state"))
+    job = ps.run_local(forked(400, True), checkpoints=often(tmp_path / "state"))
     job.wait_until(lambda status: status.checkpoints_completed >= 1, PATIENCE)
     saved = job.stop(savepoint=tmp_path / "saved", timeout=PATIENCE)
     heir = {"checkpoints": often(tmp_path / "b"), "from_snapshot": saved.path}
@@ -303,7 +303,7 @@ def test_exclusive_folder_is_not_appended_to_while_its_job_may_go_on_nor_the_oth
 
 
 def test_foreign_file_in_an_exclusive_folder_fails_the_next_commit(tmp_path: Path) -> None:
-    job = ps.run_local(flow(tmp_path, rate=1000), checkpoints=ps.Checkpoints(tmp_path / "state", every="50ms"))
+    job = ps.run_local(flow(tmp_path, rate=400), checkpoints=ps.Checkpoints(tmp_path / "state", every="50ms"))
     job.wait_until(lambda status: status.checkpoints_completed >= 1, PATIENCE)
     parquet.write_table(pa.table({"id": [7]}), tmp_path / "out" / "mine.parquet")
     with pytest.raises(PenstockError, match=r"files that are not this job's"):
@@ -360,7 +360,7 @@ def test_heir_counts_its_checkpoints_from_one_whatever_its_parent_has_retired(tm
         shutil.move(path, taken)
     saved = stopped(tmp_path)
     heir = {"checkpoints": often(tmp_path / "b"), "from_snapshot": saved}
-    with ps.run_local(flow(tmp_path, rate=2000), **heir) as job:
+    with ps.run_local(flow(tmp_path, rate=800), **heir) as job:
         job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
     for path in ps.retire_output(tmp_path / "b" / "daily", tmp_path / "out"):
         shutil.move(path, taken)
