@@ -23,8 +23,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
-import msgspec
-
 from ..coordinator.manifest import Ended, Manifest
 from ..engine.dealing import Deal
 from ..engine.errors import ConfigurationError, PenstockError
@@ -275,11 +273,7 @@ def _check_includable(plan: JobPlan, before: Before, included: Mapping[str, Sequ
 
 def _cursors(before: Before, sources: frozenset[str]) -> dict[str, dict[int, LaneCursor]]:
     """Where the lanes of some sources stand, by source and lane."""
-    tasks = tuple(
-        msgspec.structs.replace(task, state=tuple(each for each in task.state if each.operator in sources))
-        for task in before.manifest.tasks
-    )
-    tables = state_of(msgspec.structs.replace(before.manifest, tasks=tasks), before.root, before.job)
+    tables = state_of(before.manifest, before.root, before.job, sources)
     return {id: {row.lane: row for row in map(cursor_of, table.to_pylist())} for id, table in tables.items()}
 
 
