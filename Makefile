@@ -1,13 +1,14 @@
 # The commands of the project. Each sets up what it needs; nothing but Python 3.11 has to be there.
 #
 #   make demo         the flights job on real data, with a kill in the middle, checked against Spark SQL
-#   make test         all tests
+#   make test         all tests but those that take gigabytes or many minutes (make chaos has them)
 #   make test-fast    the tests of the pure parts but for long sweeps, with ray and pyspark refused
 #   make check        ruff, mypy --strict on the built wheel, the architecture test
 #   make bench        Penstock beside its peers, short: a table, and benchmarks/results/latest.json
 #   make bench-full   the same with more data and rounds, and every script in benchmarks/
-#   make chaos        the tests that kill processes, then DISASTERS=100 seeded ones, and EDGES=150 at the edges of jobs
-#                     (copies, old logs, lost and damaged files, other writers, power cuts); tables in docs/reliability.md
+#   make chaos        the tests that kill processes or take gigabytes, then DISASTERS=100 seeded ones, EDGES=150 at the edges of jobs
+#                     (copies, old logs, lost and damaged files, other writers, power cuts), and RANKS=50 accidents of
+#                     the ranks of feeds; tables in docs/reliability.md
 #   make simulate     the simulations of coordinator and engine, SEEDS=… schedules each
 #   make lock         resolve requirements.lock anew after a change of pyproject.toml; UPGRADE=1 takes newer versions
 #   make clean        remove the environment and everything built
@@ -25,6 +26,7 @@ STAMP := $(VENV)/.complete
 SEEDS ?= 2000
 DISASTERS ?= 100
 EDGES ?= 150
+RANKS ?= 50
 ARGS ?=
 PYTEST := $(PY) -m pytest -p no:cacheprovider
 IS_311 := -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))"
@@ -59,7 +61,7 @@ demo: $(STAMP)
 	@$(VENV)/bin/penstock run flights --demo $(ARGS)
 
 test: $(STAMP)
-	@$(PYTEST) --second-try $(ARGS)
+	@$(PYTEST) --second-try -m "not large" $(ARGS)
 
 # --pure refuses to import ray, pyspark and raydp (tests/conftest.py): these parts must not need them.
 # Left to `make test`: sweeps over seeds, generated data and random sequences of events, and what is marked slow.
@@ -69,7 +71,7 @@ SWEEPS := tests/engine/oracle tests/engine/test_plan_simulation.py tests/engine/
     $(wildcard tests/engine/operators/test_*_spill.py tests/engine/indexes/test_*oracle.py) \
     $(wildcard tests/engine/scheduler/test_*simulat*.py)
 test-fast: $(STAMP)
-	@$(PYTEST) --pure -m "not ray and not spark and not slow and not chaos" $(FAST) $(SWEEPS:%=--ignore=%) $(ARGS)
+	@$(PYTEST) --pure -m "not ray and not spark and not slow and not chaos and not large" $(FAST) $(SWEEPS:%=--ignore=%) $(ARGS)
 
 check: lint types architecture
 
@@ -96,9 +98,10 @@ bench-full: $(STAMP)
 	@$(PY) benchmarks/house.py --full $(ARGS)
 
 chaos: $(STAMP)
-	@$(PYTEST) -m chaos $(ARGS)
+	@$(PYTEST) -m "chaos or large" $(ARGS)
 	@$(PY) tests/scenarios/chaos.py --seeds $(DISASTERS) --write docs/reliability.md
 	@$(PY) tests/scenarios/edges.py --seeds $(EDGES) --write docs/reliability.md
+	@$(PY) tests/scenarios/ranks.py --seeds $(RANKS) --write docs/reliability.md
 
 simulate: $(STAMP)
 	@PYTHONPATH=tests $(PY) tests/coordinator/simulate.py --seeds $(SEEDS) $(ARGS)

@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from ..coordinator.manifest import Claim as ClaimEntry
 from ..coordinator.manifest import LogEntry
 from ..coordinator.recovery import identity_in
 from ..coordinator.restoring import Snapshot
+from ..engine.flow import Flow
+from ..engine.handoff import has_deferred, not_handed_over
 from ..engine.identity import JobIdentity
+from ..engine.overtaking import check_alignment
 from ..engine.plan import JobPlan
 from .feed.rewinding import rewind_to_model
-from .origin import Claim, find_start
+from .origin import Claim, find_start, manifest_of
 from .ownership import examine_outputs
-from .resuming import Resume, check_resume
+from .resuming import Place, Resume, check_resume
 from .storage.log import read_log
 from .storage.opening import open_store
+
+G = TypeVar("G", bound=Flow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,37 @@ class Beginning:
     plan: JobPlan
     start: Snapshot | None
     resumes: bool
+
+
+def check_first(
+    flow: G,
+    planned: Callable[[G], JobPlan],
+    place: Place | None,
+    *,
+    resume: Resume = "auto",
+    from_snapshot: str | os.PathLike[str] | None = None,
+    take_over: bool = False,
+) -> JobPlan | None:
+    """Refuse what can be refused before the rows of deferred sources are handed over, which may take hours. Nothing is
+    written. The plan, without these rows; None if there are none. Raises PenstockError."""
+    if not has_deferred(flow):
+        return None
+    plan = planned(not_handed_over(flow))
+    if place is None:
+        return begin_nowhere(plan, take_over)
+    check_alignment(flow.order == "deterministic", place.alignment_timeout)
+    entries: list[LogEntry] = read_log(open_store(place.folder), plan.name)
+    found = identity_in(entries)
+    ancestors = () if found is None else found.ancestors
+    resumes = check_resume(place.folder, plan.name, resume)
+    if from_snapshot is not None and not resumes:
+        manifest = manifest_of(from_snapshot)
+        ancestors, resumes = (*manifest.ancestors, manifest.uuid), True
+    plan = replace(plan, uuid=found.uuid if found is not None else uuid.uuid4().hex)
+    plan.check(resumes, place.folder)
+    claims = [entry.owner for entry in entries if isinstance(entry, ClaimEntry)]
+    examine_outputs(plan, JobIdentity(plan.uuid, ancestors=ancestors), claims, place.folder, take_over)
+    return plan
 
 
 def begin_nowhere(plan: JobPlan, take_over: bool = False) -> JobPlan:

@@ -3,9 +3,16 @@
 That moment is the end of a job, after its processes have ended, and only if the job is still its own: a run that has
 taken the job over (the same command typed twice) writes into the same folders. A run that is killed outright leaves its
 hidden files to the next one's end.
+
+The end of a job never depends on this, nor on reading its outputs: whatever is wrong with them is logged
+(:func:`at_the_end`), and an error of who asks for the audit.
 """
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
 
 from ..coordinator.manifest import Claim, Manifest, committables_of
 from ..coordinator.recovery import generation_of
@@ -13,6 +20,18 @@ from ..engine.plan import JobPlan
 from .savepoints import prepared_for_savepoints
 from .storage.log import read_log
 from .storage.opening import open_store
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+
+def at_the_end(work: Callable[[], _T]) -> _T | None:
+    """What ``work`` gives, which looks at the outputs of a job that has ended; None if it fails, which is logged."""
+    try:
+        return work()
+    except Exception as error:  # outputs may be anything by now, and sinks of users raise what they like
+        _log.warning("%s", str(error) or type(error).__name__)
+        return None
 
 
 def clean_outputs(plan: JobPlan, folder: str, generation: int) -> None:

@@ -27,7 +27,7 @@ from ..engine.errors import PenstockError
 from ..engine.identity import TaskId
 from ..engine.plan import JobPlan
 from ..engine.statistics import TaskStatistics
-from .cleaning import clean_outputs
+from .cleaning import at_the_end, clean_outputs
 from .coordinator_host import CoordinatorHost
 from .messages import Address, Seat
 from .plans import SharedPlan
@@ -125,7 +125,7 @@ class Departure:
                 self._words = LastWords(statistics_of(placed), checkpoints)
             self._host.close()
             end_actors(self._actors.values())
-            self._clean()
+            at_the_end(lambda: clean_outputs(self._plan, self._folder, self._status().generation))
             self._shared.forget()
             self._ended.set()
 
@@ -149,9 +149,3 @@ class Departure:
     def _status(self) -> JobStatus:
         status: JobStatus = self._host.wait_status(None, 0.0).status
         return status
-
-    def _clean(self) -> None:
-        try:
-            clean_outputs(self._plan, self._folder, self._status().generation)
-        except PenstockError as error:
-            _log.warning("%s", error)

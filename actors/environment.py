@@ -10,6 +10,8 @@ Rules:
 2. A cluster that we start listens on loopback, wants a token, and ends with :func:`disconnect`. If the machine has no
    token yet, one is made for this cluster alone and kept in the environment of its processes; no file is written.
 3. A cluster that we join is left as it is, and keeps running.
+4. A process is connected to one cluster. An address that is given is compared with it (:func:`check_cluster`): what
+   runs elsewhere than asked for would find neither the machines nor the jobs that it was meant for.
 """
 
 from __future__ import annotations
@@ -128,8 +130,10 @@ def connect(
     Without ``address``, RAY_ADDRESS is joined if it is set, as it is under ``ray job submit``. ``spark``: Spark will
     run on it, so Java is found first. ``dashboard_port``: a cluster that is started shows Ray's dashboard there.
     """
+    asked, address = address, address or ("auto" if os.environ.get("RAY_ADDRESS") else "local")
+    joining = {} if address == "local" else joining_variables(_found(address))
+    check_cluster(asked)
     found = java.ensure() if spark else None
-    address = address or ("auto" if os.environ.get("RAY_ADDRESS") else "local")
     if address == "local":
         free = check_shared_memory()
         if dashboard_port is not None:
@@ -138,13 +142,50 @@ def connect(
         os.environ.update(variables)
         settings = _local_settings(free, dashboard_port)
     else:
-        variables, settings = joining_variables(_found(address)), {"address": address}
+        variables, settings = joining, {"address": address}
         os.environ.update(variables)
     try:
         return _connected(settings, verbose, found, tuple(variables))
     except BaseException:
         _forget(variables)
         raise
+
+
+def check_cluster(address: str | None) -> None:
+    """Raise SetupError if this process is connected to another cluster than the one at ``address``; None and "auto"
+    are content with any, "local" with one that this process has started."""
+    if address in (None, "auto") or "ray" not in sys.modules:
+        return
+    import ray
+
+    if not ray.is_initialized():
+        return
+    connected = ray.get_runtime_context().gcs_address
+    if ray._private.worker._global_node.head if address == "local" else is_same_address(str(address), connected):
+        return
+    asked = "a cluster of its own" if address == "local" else f"the Ray cluster at {address}"
+    raise SetupError(
+        f"this script asks for {asked} (address={address!r}), but it is connected to the one at {connected}",
+        "leave out address= to use the cluster that the script is connected to, or call ray.shutdown() before",
+    )
+
+
+def is_same_address(one: str, other: str) -> bool:
+    """Whether two addresses, host:port, mean the same place: names are looked up, and this machine's are all one."""
+    (host, _, port), (other_host, _, other_port) = one.rpartition(":"), other.rpartition(":")
+    if port != other_port:
+        return False
+    mine = {"127.0.0.1", "::1", _outer_address()} | _numbers(socket.gethostname())
+    hosts, other_hosts = _numbers(host.strip("[]")), _numbers(other_host.strip("[]"))
+    return bool(hosts & other_hosts) or bool(hosts & mine and other_hosts & mine)
+
+
+def _numbers(host: str) -> set[str]:
+    """The addresses behind a name; the name itself if it is not known."""
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return {host}
 
 
 def disconnect(cluster: ClusterInfo) -> None:

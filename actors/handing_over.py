@@ -1,11 +1,13 @@
 """Hands over what a flow's deferred sources stand for, before a job starts. Both runners use it. No Ray.
 
 What the job's log says comes first: a log belongs to one flow over one data, so a source that left its rows in the
-checkpoint folder finds them there by what the log's last claim describes.
+checkpoint folder finds them there by what the log's last claim describes. A job that starts from a snapshot goes on,
+too: its rows are those of the snapshot.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TypeVar
 
 from ..coordinator.manifest import Claim
@@ -13,6 +15,8 @@ from ..coordinator.retention import RetentionPolicy
 from ..engine import handoff
 from ..engine.graph import Graph
 from ..engine.handoff import Destination
+from ..engine.sources.files import absolute
+from .inputs import find_before
 from .resuming import Place, check_resume
 from .storage.log import read_log
 from .storage.opening import open_store
@@ -28,6 +32,7 @@ def hand_over(
     resume: str = "auto",
     detached: bool = False,
     on_ray: bool = True,
+    from_snapshot: str | os.PathLike[str] | None = None,
 ) -> G:
     """The flow as a job named ``name`` (by default as the flow) can read it. Raises PenstockError.
 
@@ -42,5 +47,9 @@ def hand_over(
     claims = [entry for entry in read_log(open_store(place.folder), job) if isinstance(entry, Claim)]
     description = claims[-1].description if claims else ""
     keeps = place.settings.retention is not RetentionPolicy.NEVER
-    to = Destination(job, place.folder, description, resuming, detached, on_ray, keeps)
+    snapshot = "" if resuming or from_snapshot is None else absolute(from_snapshot).rstrip("/")
+    goes_on = resuming or bool(snapshot)
+    before = find_before(place.folder, job, from_snapshot) if goes_on else None
+    recorded = {} if before is None else before.inputs.fingerprints
+    to = Destination(job, place.folder, description, goes_on, detached, on_ray, keeps, snapshot, recorded)
     return handoff.hand_over(flow, to)

@@ -26,7 +26,8 @@ from ..engine.sources.files import resolve, safe_name, storage_error
 from ..engine.sources.listing import InputFile
 from .storage.damage import GO_ON, check_bytes, unreadable
 
-FORMAT = 1
+FORMAT = 2
+"""Of records that have versions of objects. Others are still written as 1, so that they keep their digests."""
 _HEADER = b"penstock.inputs"
 _FILES = pa.schema(
     [
@@ -36,8 +37,10 @@ _FILES = pa.schema(
         ("modified", pa.int64()),
         ("content", pa.string()),
         ("added", pa.bool_()),
+        ("version", pa.string()),
     ]
 )
+_FORMER = _FILES.remove(_FILES.get_field_index("version"))
 
 
 @dataclass(frozen=True)
@@ -64,15 +67,20 @@ def inputs_key(job: str, digest: str) -> str:
 def encode_inputs(recorded: RecordedInputs) -> bytes:
     """The file's bytes."""
     rows = [(source, file) for source, files in recorded.files.items() for file in files]
+    has_versions = any(file.version for _, file in rows)
+    fields = _FILES if has_versions else _FORMER
     columns = [
         [source for source, _ in rows],
-        *([getattr(file, name) for _, file in rows] for name in _FILES.names[1:]),
+        *([getattr(file, name) for _, file in rows] for name in fields.names[1:]),
     ]
     header = _Header(
-        sources=tuple(recorded.files), fingerprints=dict(recorded.fingerprints), before=tuple(recorded.before)
+        format=FORMAT if has_versions else 1,
+        sources=tuple(recorded.files),
+        fingerprints=dict(recorded.fingerprints),
+        before=tuple(recorded.before),
     )
-    schema = _FILES.with_metadata({_HEADER: msgspec.json.encode(header)})
-    arrays = [pa.array(column, each.type) for column, each in zip(columns, _FILES, strict=True)]
+    schema = fields.with_metadata({_HEADER: msgspec.json.encode(header)})
+    arrays = [pa.array(column, each.type) for column, each in zip(columns, fields, strict=True)]
     sink = pa.BufferOutputStream()
     with ipc.new_file(sink, schema, options=ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
@@ -86,7 +94,7 @@ def decode_inputs(data: bytes, place: str) -> RecordedInputs:
         header = msgspec.json.decode((table.schema.metadata or {})[_HEADER], type=_Header)
     except (pa.ArrowInvalid, KeyError, msgspec.MsgspecError) as error:
         raise unreadable(place, error, GO_ON) from error
-    if header.format != FORMAT:
+    if header.format not in (1, FORMAT):
         message = f"{place} has format {header.format}, and this version knows {FORMAT}"
         raise StorageError(message, "use the version of Penstock that wrote it")
     files: dict[str, list[InputFile]] = {source: [] for source in header.sources}

@@ -29,10 +29,11 @@ from ..engine.errors import ConfigurationError, PenstockError
 from ..engine.graph import Graph, Node
 from ..engine.overtaking import check_alignment
 from ..engine.pipelines import fingerprint_of
+from ..engine.plain_types import plain_schema
 from ..engine.plan import JobPlan
 from ..engine.rounds import LaneCursor, cursor_of, lanes_of
 from ..engine.sources.files import DataFile, absolute, content_of, with_content
-from ..engine.sources.listing import InputFile, difference, reason_against
+from ..engine.sources.listing import InputFile, difference, paths_now, reason_against
 from ..engine.sources.memory import MemorySource
 from ..engine.sources.protocol import SourceConfig
 from .audit import state_of
@@ -156,7 +157,7 @@ def settle(flow: G, known: RecordedInputs | None, *, include_new: bool = False, 
             if not isinstance(node.config, _ReadsFiles):
                 fingerprints.update(_same_data(node, known.fingerprints.get(node.id, ""), keeps))
                 continue
-            found = _files_of(node.config.listed(), known.files.get(node.id), include_new)
+            found = _files_of(node.config.listed(), known.files.get(node.id), include_new, keeps)
             whole = whole.with_node(_reading(node, found.files))
             late = frozenset(file.id for file in found.recorded if file.added)
             first = [file for file in found.files if file.id not in late]
@@ -182,11 +183,13 @@ class _SourceFiles:
     new: tuple[str, ...] = ()
 
 
-def _files_of(found: Sequence[DataFile], known: Sequence[InputFile] | None, include_new: bool) -> _SourceFiles:
+def _files_of(
+    found: Sequence[DataFile], known: Sequence[InputFile] | None, include_new: bool, keeps: bool
+) -> _SourceFiles:
     """The files of a source: as they are, or as they are known. Raises ConfigurationError that names those that have
     changed."""
     if known is None:
-        files = with_content(found)
+        files = with_content(found, kept=keeps)
         return _SourceFiles(files, tuple(file.recorded for file in files))
     there = {file.id: file for file in found}
     differ = difference(known, there)
@@ -201,12 +204,24 @@ def _files_of(found: Sequence[DataFile], known: Sequence[InputFile] | None, incl
             wrong.append((f"{now.path} {reason.text}", reason.remedy(now.path) if reason.vouch else ""))
         kept.append(replace(now, content=file.content))
     if wrong:
-        raise _changed(wrong)
+        raise _reordered(known, found) or _changed(wrong)
     if not include_new or not differ.new:
         return _SourceFiles(tuple(kept), tuple(known), differ.new)
     more = with_content([there[id] for id in differ.new])
     recorded = (*known, *(replace(file.recorded, added=True) for file in more))
     return _SourceFiles((*kept, *more), recorded, differ.new)
+
+
+def _reordered(known: Sequence[InputFile], found: Sequence[DataFile]) -> ConfigurationError | None:
+    """The error if the source's paths are the same ones in another order, which is that of its rows."""
+    places = paths_now(known, [file.recorded for file in found])
+    if places is None:
+        return None
+    order = ", ".join(str(place + 1) for place in places)
+    return ConfigurationError(
+        "the paths of this source stand in another order than when the job began, and so would its rows",
+        f"give them as they were: those of now in the order {order}",
+    )
 
 
 def _changed(wrong: Sequence[tuple[str, str]]) -> ConfigurationError:
@@ -221,7 +236,7 @@ def _changed(wrong: Sequence[tuple[str, str]]) -> ConfigurationError:
 def _reading(node: Node, files: Sequence[DataFile]) -> Node:
     """The source over these files, which still have the columns that the flow was built with."""
     config = cast(_ReadsFiles, node.config).over(files)
-    if node.schema is not None and not config.schema.equals(node.schema):
+    if node.schema is not None and not plain_schema(config.schema).equals(node.schema):
         message = f"{files[0].path} has other columns than the flow was built with:\n{config.schema}"
         raise ConfigurationError(message, f"give the types, or build the flow again; it was built with:\n{node.schema}")
     return replace(node, config=config)

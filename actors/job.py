@@ -10,11 +10,12 @@ Rules:
 4. A script that ends before the job, or is interrupted, ends the job's processes on its way, within ``EXIT_SECONDS``.
    A detached job ends its processes by itself; the end of a script, or of a ``with`` block, is none of its business. A
    job that another script owns is only let go of: its owner ends its processes.
+5. Actors are asked only over the connection to the cluster that the job was started or found with. Once that is gone
+   (``ray.shutdown``), asking would make Ray start or join another cluster; an owned job's processes have ended with it.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -36,7 +37,7 @@ from ..engine.job_statistics import JobStatistics
 from ..engine.plan import JobPlan
 from .at_exit import AtExit
 from .audit import OVER, Audit, audit_job, check_balance
-from .cleaning import clean_outputs
+from .cleaning import at_the_end, clean_outputs
 from .creation import coordinator_died
 from .departure import LastWords, answers_of, end_actors, leave_for_good, statistics_of
 from .feed.hosting import feed_handle
@@ -56,7 +57,21 @@ from .waiting_chain import chain_of_waiting
 EXIT_SECONDS = 15.0
 """How long the end of a script waits for the processes of a job that it has not waited for."""
 
-_log = logging.getLogger(__name__)
+
+def connection() -> tuple[str, str] | None:
+    """Which connection to a cluster this process has: the cluster's address, and Ray's id of this script there."""
+    if not ray.is_initialized():
+        return None
+    context = ray.get_runtime_context()
+    return context.gcs_address, context.get_job_id()
+
+
+def left_cluster(job: str, detached: bool) -> TaskLostError:
+    """The error for a question to a job over a connection that is gone."""
+    why = "this script is not connected to its cluster any more"
+    if not detached:
+        return cannot_be_asked(job, why)
+    return TaskLostError(f"job {job!r} cannot be asked: {why}", f"it goes on: ps.attach({job!r}, address=…) finds it")
 
 
 class Tie(Enum):
@@ -88,6 +103,8 @@ class Job(JobFace):
         self.folder = place.folder
         self.folder_stays = place.stays
         self._address: Address = coordinator
+        #: rule 5
+        self._connection = connection()
         #: by seat: the driver actor of each task, and the spare ones
         self._actors = dict(drivers)
         self._release = place.release
@@ -112,17 +129,24 @@ class Job(JobFace):
     @property
     def _coordinator(self) -> Address:
         """The coordinator's actor, as long as it can be asked."""
-        if self._closed or not ray.is_initialized():
-            why = "its processes have ended" if self._closed else "this script is not connected to its cluster any more"
-            raise cannot_be_asked(self.name, why)
+        if self._closed:
+            raise cannot_be_asked(self.name, "its processes have ended")
+        if not self._is_connected:
+            raise left_cluster(self.name, self.tie is Tie.DETACHED)
         return self._address
+
+    @property
+    def _is_connected(self) -> bool:
+        """See rule 5."""
+        return connection() == self._connection
 
     @property
     def _drivers(self) -> dict[TaskId, Address]:
         """The actor that each task is on."""
+        coordinator = self._coordinator
         if len(self._actors) == len(self.plan.tasks()):
             return self._actors
-        placement: dict[TaskId, Seat] = self._ask(self._coordinator.placement.remote())
+        placement: dict[TaskId, Seat] = self._ask(coordinator.placement.remote())
         return {task: self._actors[seat] for task, seat in placement.items()}
 
     # ------------------------------------------------------------------ waiting
@@ -267,7 +291,9 @@ class Job(JobFace):
 
     def shutdown(self) -> None:
         """End the job's processes, whatever it is doing, but for a job of another script. Nothing half done becomes
-        visible."""
+        visible. Raises TaskLostError for a detached job whose cluster this script has left: it goes on."""
+        if self.tie is Tie.DETACHED and not self._closed and not self._is_connected:
+            raise left_cluster(self.name, detached=True)
         if not self._closed:
             with suppress(PenstockError, RayActorError):
                 self.status()
@@ -297,7 +323,7 @@ class Job(JobFace):
         """The script ends, and nobody asks any more."""
         self._closed = True
         try:
-            if ray.is_initialized():
+            if self._is_connected:
                 self._end_processes()
             clean_outputs(self.plan, self.folder, self._generation)
         finally:
@@ -314,16 +340,18 @@ class Job(JobFace):
         self._closed = True
         if self._at_exit is not None:
             self._at_exit.call_off()
-        self._end_processes()
         try:
-            if self.tie is Tie.OWNER:
-                clean_outputs(self.plan, self.folder, self._generation)
-            if self._known is not None:  # else its coordinator never came to life, and whoever asked has been told
-                self._audit = audit_job(self.plan, self.folder, self.status())
-        except PenstockError as error:
-            _log.warning("%s", error)
+            if self._is_connected:  # else nobody knows whether they have all ended yet, or how
+                self._end_processes()
+                self._look_at_outputs()
         finally:
             self._release()
+
+    def _look_at_outputs(self) -> None:
+        if self.tie is Tie.OWNER:
+            at_the_end(lambda: clean_outputs(self.plan, self.folder, self._generation))
+        if self._known is not None:  # else its coordinator never came to life, and whoever asked has been told
+            self._audit = at_the_end(lambda: audit_job(self.plan, self.folder, self.status()))
 
     def __enter__(self) -> Self:
         return self

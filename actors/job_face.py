@@ -18,7 +18,7 @@ import os
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -40,21 +40,24 @@ from ..engine.errors import ConfigurationError, TaskLostError
 from ..engine.identity import CheckpointId
 from ..engine.plan import JobPlan
 from ..engine.shown import hides_credentials
-from ..engine.sources.files import absolute
+from ..engine.sources.files import safe_name
 from .audit import last_state
 from .feed.audit import FeedAudit, audit_feed
+from .feed.models import ModelBook
 from .leases import Leasing
 from .messages import UNKNOWN_TIME
 from .outputs import Output, SparkSession, output_of
 from .savepoints import holds_savepoint
 from .split_sets_face import SplitSetsFace
 from .storage.log import read_log
-from .storage.opening import open_store
+from .storage.opening import open_store, plain_address
 from .translate import error_of
 from .waiting import Deadline
 
 TRIES = 5
 """How often a savepoint is asked for that fails for something that passes."""
+AGAIN = "ask again in a moment; near the end of the data wait for the job instead, with job.wait()"
+"""What to do about a savepoint that failed for something that names no remedy of its own."""
 
 
 @hides_credentials
@@ -100,9 +103,11 @@ class JobFace(Leasing, SplitSetsFace):
 
     @checked(ConfigurationError)
     def audit_feed(self, name: str = "feed") -> FeedAudit:
-        """Whether a feed has given every input row exactly once, by count and by content, as of the last checkpoint. It
-        reads all inputs again, here. Raises ConfigurationError without a checkpoint (in a folder that stays)."""
-        return audit_feed(self.plan, last_state(self.plan, self.folder), name)
+        """Whether a feed has given every input row exactly once, by count and by content, as of the last checkpoint,
+        and what its ranks had taken of it. It reads all inputs again, here. Raises ConfigurationError without a
+        checkpoint (in a folder that stays)."""
+        state = last_state(self.plan, self.folder)
+        return audit_feed(self.plan, state, name, ModelBook(self.folder, self.plan.name).records(name))
 
     # ------------------------------------------------------------------ results
 
@@ -181,6 +186,7 @@ class JobFace(Leasing, SplitSetsFace):
         ``path``: a new folder; by default one below the checkpoint folder. The job goes on, and what the savepoint
         holds is committed by the job's own checkpoints.
         """
+        self._check_restorable()
         target = self._target(path)
         return self._saved(lambda name: SavepointRequested(name, target, UNKNOWN_TIME), Deadline(timeout))
 
@@ -199,12 +205,25 @@ class JobFace(Leasing, SplitSetsFace):
                 f"job {self.name!r} has feeds: what operators emit early at a drained stop could not be taken back",
                 "stop it without drain=True; the feed goes on from the savepoint",
             )
+        self._check_restorable()
         target = self._target(savepoint)
         mode = StopMode.DRAIN if drain else StopMode.SUSPEND
         deadline = Deadline(timeout)
         saved = self._saved(lambda name: StopRequested(name, target, mode, UNKNOWN_TIME), deadline)
         self.wait(deadline.left())
         return saved
+
+    def _check_restorable(self) -> None:
+        """Raise ConfigurationError if a savepoint would be of rows that end with the script."""
+        for id, source in self.plan.sources.items():
+            if getattr(source.config, "ends_with_script", False):
+                raise ConfigurationError(
+                    f"nothing could be restored from a savepoint of job {self.name!r}: these rows are blocks that end "
+                    "with the script that handed them over",
+                    "to end the job now, cancel() it; to save it, run it with a checkpoint folder that keeps its "
+                    'checkpoints, and not with handoff="lease": the rows are staged there, and go into savepoints',
+                    id,
+                )
 
     def _target(self, path: str | os.PathLike[str] | None) -> str:
         if path is None:
@@ -214,7 +233,8 @@ class JobFace(Leasing, SplitSetsFace):
                     'name a folder for the savepoint, or run the flow with checkpoints=ps.Checkpoints("state/")',
                 )
             return ""
-        target = absolute(path)
+        target = plain_address(path, "the folder of the savepoint")
+        self.plan.check_savepoint(target, f"{self.folder}/{safe_name(self.name)}")
         if holds_savepoint(target):
             raise ConfigurationError(f"{target} holds a savepoint already", "name another folder")
         return target
@@ -235,7 +255,7 @@ class JobFace(Leasing, SplitSetsFace):
             if status.is_over or failure is None:
                 raise _over(status, "before the savepoint was taken", "take savepoints while the job runs")
             if not failure.retry or tried == TRIES:
-                raise error_of(failure)
+                raise error_of(failure if failure.remedy else replace(failure, remedy=AGAIN))
             self.wait_until(lambda status: status.state == "running", deadline.left())
         raise AssertionError("unreachable")
 

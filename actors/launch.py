@@ -19,8 +19,8 @@ from ..engine.pipelines import plan_job
 from ..engine.plan import Audited, JobPlan
 from ..engine.sinks.collect import CollectSink
 from ..engine.state.memory import DEFAULT_BUDGET
-from .beginning import begin_in, begin_nowhere
-from .environment import ClusterInfo, connect, disconnect
+from .beginning import begin_in, begin_nowhere, check_first
+from .environment import ClusterInfo, check_cluster, connect, disconnect
 from .fitting import check_spares
 from .handing_over import hand_over
 from .inputs import plan_with_inputs
@@ -81,17 +81,25 @@ def run(
     ``detached``: the job outlives this script; ``attach(name)`` finds it again.
     A job that goes on reads the files that it has begun with, and is refused if one has changed or is gone.
     ``include_new``: it takes in those that came since, behind all others.
-    ``audit="content"``: sinks digest their rows, and at the end what is visible is read back: the audit then says which
-    outputs are *proven* to hold the rows that their sinks took, and not only as many.
+    ``audit="content"``: sources and sinks digest their rows, and at the end all inputs are read again and what is
+    visible is read back, by this process: the audit then says which sources are *proven* to have handed on the rows of
+    their splits, and which outputs to hold the rows that their sinks took, or, where nothing between them changes rows,
+    that their sources handed on; and not only as many. ``wait()`` raises AuditError if they are others.
     """
+    check_cluster(address)
     place = None if checkpoints is None else place_in(checkpoints)
     if detached:
         _check_detached(place, runtime)
-    flow = hand_over(flow, place, name=name, resume=resume, detached=detached)
+    planned = partial(
+        plan_job, parallelism=parallelism, job=name, rate=rate, memory_budget=memory_budget, threads=threads
+    )
+    known = check_first(flow, planned, place, resume=resume, from_snapshot=from_snapshot, take_over=take_over)
+    if known is not None:
+        _check(known, runtime, place, resume, from_snapshot or resume_model)
+        if detached:
+            _refuse_own_cluster(connect(address, verbose))
+    flow = hand_over(flow, place, name=name, resume=resume, detached=detached, from_snapshot=from_snapshot)
     with closing_leases(flow):
-        planned = partial(
-            plan_job, parallelism=parallelism, job=name, rate=rate, memory_budget=memory_budget, threads=threads
-        )
         plan = plan_with_inputs(
             flow,
             planned,
@@ -100,9 +108,7 @@ def run(
             from_snapshot=from_snapshot,
             include_new=include_new,
         )
-        _refuse_collecting(plan)
-        check_spares(plan, runtime.spares)
-        runtime.codecs(edge.id for edge in plan.exchanges)  # refuses edges that there are not
+        _check(plan, runtime, place, resume, from_snapshot or resume_model)
         plan = replace(with_alignment(plan, None if place is None else place.alignment_timeout), audit=audit)
         start = None
         if place is not None:
@@ -119,8 +125,6 @@ def run(
             plan, start = beginning.plan, beginning.start
         else:
             plan = begin_nowhere(plan, take_over)
-            _refuse_resuming_without_folder(resume)
-            _refuse_snapshot_without_folder(from_snapshot or resume_model)
         tell_interrupts_briefly()
         cluster = connect(address, verbose)
         from .plans import check_detachable
@@ -166,14 +170,19 @@ def _check_detached(place: Place | None, runtime: Runtime) -> None:
         )
 
 
-def _refuse_resuming_without_folder(resume: Resume) -> None:
+def _check(
+    plan: JobPlan, runtime: Runtime, place: Place | None, resume: Resume, path: str | os.PathLike[str] | None
+) -> None:
+    """What Ray cannot run, and whether what the job is to go on from (``path``) needs a checkpoint folder."""
+    _refuse_collecting(plan)
+    check_spares(plan, runtime.spares)
+    runtime.codecs(edge.id for edge in plan.exchanges)  # refuses edges that there are not
+    if place is not None:
+        return
     if resume == "must":
         raise ConfigurationError(
             'resume="must" needs a checkpoint folder to go on from', 'pass checkpoints=ps.Checkpoints("state/")'
         )
-
-
-def _refuse_snapshot_without_folder(path: str | os.PathLike[str] | None) -> None:
     if path is not None:
         raise ConfigurationError(
             "a job that starts from a snapshot needs a checkpoint folder: a restart goes on from its own checkpoints",

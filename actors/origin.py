@@ -32,7 +32,7 @@ from .audit import state_of
 from .ownership import compare_outputs, outputs_of
 from .savepoints import holds_savepoint, read_savepoint
 from .storage.log import read_log
-from .storage.opening import open_store
+from .storage.opening import may_hold_log, open_store
 from .translate import error_of, execution_graph
 
 Claim = Literal["no_claim", "claim"]
@@ -79,10 +79,16 @@ def find_snapshot(
     return snapshot
 
 
+def manifest_of(path: str | os.PathLike[str]) -> Manifest:
+    """The snapshot's own. Raises ConfigurationError or StorageError."""
+    place = absolute(path)
+    return read_savepoint(place) if holds_savepoint(place) else newest_checkpoint(place)[0]
+
+
 def newest_checkpoint(place: str) -> tuple[Manifest, str]:
     """The newest checkpoint in the log of the job whose folder this is, and where its files are."""
     folder, job = os.path.split(place.rstrip("/"))
-    entries: list[LogEntry] = read_log(open_store(folder), job) if os.path.isdir(f"{place}/log") else []
+    entries: list[LogEntry] = read_log(open_store(folder), job) if may_hold_log(place) else []
     found = next((entry for entry in reversed(entries) if isinstance(entry, Manifest)), None)
     if found is None:
         remedy = "name the folder of a savepoint (job.savepoint().path), or <checkpoint folder>/<job>"

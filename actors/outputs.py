@@ -3,26 +3,30 @@
 Rules:
 
 1. Rows that were committed by the time of the call, and no others: what a reader of the output's folder sees.
-2. A folder of Parquet files is handed on as it is and read where the reader runs, so it must be storage that the
+2. Parquet files are handed on as a list of them and read where the reader runs, so they must be on storage that the
    reader's workers see. Rows that were collected in this process travel to Spark with the query, so they should be few.
 3. Neither Ray nor Spark is imported before one of them is asked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from pyarrow import fs
+from pyarrow import fs, parquet
 
-from ..engine.errors import ConfigurationError
+from ..engine.errors import ConfigurationError, StorageError
+from ..engine.nullability import loosened
+from ..engine.object_files import files_of
 from ..engine.plan import JobPlan
+from ..engine.schemas import no_rows
 from ..engine.shown import hides_credentials
 from ..engine.sinks.collect import COLLECTED, CollectSink
 from ..engine.sinks.parquet import ParquetSink
-from ..engine.sources.files import absolute, is_hidden, resolve
+from ..engine.sources.files import absolute, is_hidden, is_local, resolve
 
 
 class SparkSession(Protocol):
@@ -64,19 +68,32 @@ class Output:
             return self.collected
         files = self.files()
         if not files:
-            return self._known_schema().empty_table()
+            return pa.Table.from_batches([no_rows(self._known_schema())])
         filesystem, _ = resolve(absolute(str(self.path)))
-        return ds.dataset(files, schema=self.schema, format="parquet", filesystem=filesystem).to_table()
+        try:
+            if files_of(filesystem) is not None:
+                return _table_of_objects(filesystem, files, self.schema)
+            return ds.dataset(files, schema=self.schema, format="parquet", filesystem=filesystem).to_table()
+        except (OSError, pa.ArrowException) as error:
+            raise self._unreadable(error) from error
 
     def to_spark(self, spark: Any) -> Any:
         """A DataFrame of ``spark``, any session (see ``ps.spark.read``)."""
-        from .spark.results import folder_to_spark, table_to_spark
+        from .spark.results import files_to_spark, table_to_spark
 
         if self.collected is not None:
             return table_to_spark(spark, self.collected)
-        if not self.files():
+        files = self.files()
+        if not files:
             return table_to_spark(spark, self._known_schema().empty_table())
-        return folder_to_spark(spark, absolute(str(self.path)))
+        filesystem, folder = resolve(absolute(str(self.path)))
+        try:
+            schema = self.schema or parquet.read_schema(files[0], filesystem=filesystem)
+        except (OSError, pa.ArrowException) as error:
+            raise self._unreadable(error) from error
+        root = f"file://{folder}" if is_local(filesystem) else absolute(str(self.path)).partition("?")[0]
+        urls = [f"{root.rstrip('/')}/{file.removeprefix(folder).lstrip('/')}" for file in files]
+        return files_to_spark(spark, urls, schema)
 
     def to_ray_dataset(self) -> Any:
         """A ``ray.data.Dataset``, on the cluster that this process is connected to."""
@@ -88,11 +105,28 @@ class Output:
         filesystem, _ = resolve(absolute(str(self.path)))
         return ray.data.read_parquet(files, filesystem=filesystem)
 
+    def _unreadable(self, error: Exception) -> StorageError:
+        reason = str(error).splitlines()[0]
+        return StorageError(f"the files in {self.path} cannot be read: {reason}", "restore them from a copy")
+
     def _known_schema(self) -> pa.Schema:
         if self.schema is None:
             remedy = "wait for the job's first checkpoint, or read the output of the job itself: job.output()"
             raise ConfigurationError(f"{self.path} holds no data files", remedy)
         return self.schema
+
+
+def _table_of_objects(filesystem: fs.FileSystem, files: Sequence[str], schema: pa.Schema | None) -> pa.Table:
+    """The rows of objects, which are fetched by this thread, into memory of Arrow's own. Arrow's threads would call
+    Python for the bytes, or to let go of them, and one that does when the interpreter ends takes the process down."""
+    parquets = ds.ParquetFileFormat()
+    fragments = []
+    for file in files:
+        memory = pa.BufferOutputStream()
+        with filesystem.open_input_file(file) as opened:
+            memory.write(opened.read_buffer())
+        fragments.append(parquets.make_fragment(memory.getvalue()))
+    return ds.FileSystemDataset(fragments, schema or fragments[0].physical_schema, parquets).to_table()
 
 
 def output_of(plan: JobPlan, name: str | None) -> Output:
@@ -119,5 +153,5 @@ def _schema_of(plan: JobPlan, sink: str) -> pa.Schema:
         for pipeline in stage.pipelines:
             for operator in pipeline.operators:
                 if operator.id == sink:
-                    return operator.inputs[0]
+                    return loosened(operator.inputs[0])
     raise AssertionError(sink)

@@ -13,8 +13,9 @@ Rules:
 5. Whoever goes on from a checkpoint finds all that it covers, and nothing that came later, nothing of anybody else:
    numbers, bytes and names of the files, as the sinks had counted them at the cut. A file that is prepared and not yet
    committed counts as there.
-6. Where an output lies on a file system without links (object stores, HDFS) entries are created after a look: two that
-   take an output there at one moment may both get it. Their files do not collide, and whoever commits next is told.
+6. Entries are created by a link (local), or by a conditional put (object stores). On other file systems (HDFS) they are
+   created after a look: two that take an output there at one moment may both get it. Their files do not collide, and
+   whoever commits next is told.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ from ..engine.sinks.output_folder import (
     entry_name,
     retired_prefix,
     totals_of,
+    writer_of,
 )
 from ..engine.sinks.parquet_writer import restored_totals
-from ..engine.sources.files import is_local, safe_name
+from ..engine.sources.files import safe_name
 from .resuming import is_left_behind
-from .storage.file_store import FileStore
 from .storage.log import read_log
-from .storage.opening import open_store
+from .storage.opening import may_hold_log, open_store, store_in
 
 _RACES = 16
 """Times that somebody else may be faster before we say that the folder is in use."""
@@ -218,7 +219,7 @@ def _log_at(owner: Owner) -> list[LogEntry]:
     """The entries of the owner's log; none if it is out of reach. The log of a job without a checkpoint folder whose
     process was killed counts as gone: nothing can go on from it."""
     folder = os.path.dirname(owner.log)
-    if not os.path.isdir(f"{owner.log}/log") or is_left_behind(folder):
+    if not may_hold_log(owner.log) or is_left_behind(folder):
         return []
     return read_log(open_store(folder), owner.job)
 
@@ -236,8 +237,8 @@ def _create(output: OutputFolder, prefix: str, number: int, owner: Owner) -> boo
 
 def _put(output: OutputFolder, key: str, data: bytes) -> bool:
     """Create an entry if it is absent (rule 6)."""
-    if is_local(output.filesystem):
-        store = FileStore(output.folder)
+    store = store_in(output.filesystem, output.folder)
+    if store is not None:
         return store.create(key, data) or store.read(key) == data
     path = f"{output.folder}/{key}"
     if output.filesystem.get_file_info(path).is_file:
@@ -259,11 +260,16 @@ def compare_outputs(
     for operator, (output, mode) in outputs_of(plan).items():
         mine = [each for each in prepared if each.operator == operator]
         expected = restored_totals(state.get(operator))
-        _at(operator, partial(_compare, output, mode, mine, expected, lineage))
+        _at(operator, partial(_compare, operator, output, mode, mine, expected, lineage))
 
 
 def _compare(
-    output: OutputFolder, mode: Mode, prepared: Sequence[Committable], expected: Totals, lineage: Sequence[str]
+    operator: str,
+    output: OutputFolder,
+    mode: Mode,
+    prepared: Sequence[Committable],
+    expected: Totals,
+    lineage: Sequence[str],
 ) -> None:
     parts, foreign = output.parts(lineage)
     retired = output.retired(lineage)
@@ -282,7 +288,19 @@ def _compare(
     if retired is not None:
         expected -= retired.totals
     if found != expected:
+        _refuse_other_name(operator, output, {writer_of(name) for name in there})
         raise _differs(output, found, expected)
+
+
+def _refuse_other_name(operator: str, output: OutputFolder, writers: set[str]) -> None:
+    """Raise ConfigurationError if all there was written by sinks of other names: what they wrote is known by these."""
+    if not writers or safe_name(operator) in writers:
+        return
+    names = " and ".join(sorted(writers))
+    raise ConfigurationError(
+        f"the output folder {output.folder} was written by sink {names}, and {operator} has written nothing there",
+        f"give the sink its name again (name={min(writers)!r}), or let it write into another folder",
+    )
 
 
 def _differs(output: OutputFolder, found: Totals, expected: Totals) -> ConfigurationError:

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 from ..coordinator.manifest import Ended, LogEntry, Manifest
 from ..coordinator.settings import Settings
+from ..engine.durable import goes_with_process, was_removed
 from ..engine.errors import ConfigurationError
 from ..engine.shown import hides_credentials
 from .settings import Checkpoints
@@ -62,14 +63,16 @@ def temporary_place() -> Place:
     folder = tempfile.mkdtemp(prefix="penstock-")
     alive = open(f"{folder}/{ALIVE}", "w")  # noqa: SIM115 held until the job is over, or its process
     fcntl.flock(alive, fcntl.LOCK_EX)
+    goes_with_process(folder)
 
     def release() -> None:
         atexit.unregister(release)
         shutil.rmtree(folder, ignore_errors=True)
+        was_removed(folder)
         alive.close()
 
     atexit.register(release)  # also to a thread that does not end
-    return Place(folder, Settings(interval=None), release, stays=False)
+    return Place(folder, Settings(interval=None, ended_branches=False), release, stays=False)
 
 
 def check_resume(folder: str, job: str, resume: str) -> bool:

@@ -18,7 +18,7 @@ from ..engine.sources.files import absolute, resolve
 from .audit import state_of
 from .ownership import retire
 from .storage.log import read_log
-from .storage.opening import checkpoint_folder, open_store
+from .storage.opening import checkpoint_folder, may_hold_log, open_store
 
 _LOOKS = 20
 """Times that we read the log of a job that goes on meanwhile."""
@@ -51,7 +51,7 @@ def retire_output(
 
 def _retire(place: str, output: OutputFolder, latest: CheckpointId | None) -> list[str]:
     folder, job = os.path.split(place)
-    entries: list[LogEntry] = read_log(open_store(folder), job) if os.path.isdir(f"{place}/log") else []
+    entries: list[LogEntry] = read_log(open_store(folder), job) if may_hold_log(place) else []
     identity = identity_in(entries)
     if identity is None:
         raise ConfigurationError(f"{place} holds no log of a job", "name <checkpoint folder>/<job>")

@@ -5,14 +5,15 @@ Rules:
 1. A savepoint refers to nothing outside its folder, and by relative names: it can be moved as a whole, and outlives the
    job's own folder.
 2. The folder holds a savepoint if and only if it holds ``savepoint.json``. That is created if it is absent, after
-   everything else, and never changed or taken back: of two that want one folder, one gets it. (An object store is only
-   asked before: there, two at the same moment are not kept apart.) Copies lie in a folder named by their checkpoint, so
-   they meet nobody else's; copying that failed leaves nothing.
+   everything else, and never changed or taken back: of two that want one folder, one gets it. (HDFS and its like are
+   only asked before: there, two at the same moment are not kept apart.) Copies lie in a folder named by their
+   checkpoint, so they meet nobody else's; copying that failed leaves nothing.
 3. Where the user named no folder it is ``<checkpoint folder>/<job>/savepoints/<checkpoint>``.
 4. What sinks have prepared for it stays in their outputs. A copy of the manifest below the job's folder says so,
    wherever the savepoint is or goes: outputs are cleaned when the job ends.
 5. What is copied is compared with its digest on the way; a damaged file makes no savepoint.
-6. What is recorded of the job's inputs is copied too, as ``inputs.arrow``.
+6. What is recorded of the job's inputs is copied too, as ``inputs.arrow``, and what was staged for it: where the file
+   system has links, as another name of the same files.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from ..coordinator.manifest import LogEntry, Manifest, decode, encode
 from ..engine.durable import make_durable, make_folder, put_file, sync_folder
 from ..engine.errors import StorageError
 from ..engine.identity import CheckpointId, StateHandle
-from ..engine.sources.files import absolute, is_local, resolve, safe_name, storage_error
-from .input_records import inputs_key, read_record
+from ..engine.sources.files import absolute, resolve, safe_name, storage_error
+from .input_records import inputs_key, read_inputs, read_record
 from .snapshots import SnapshotFiles
+from .spark.carrying import carry_stages, remove_stages
 from .storage.damage import FROM_A_COPY, unreadable
-from .storage.file_store import FileStore
+from .storage.opening import store_in
 
 FILE = "savepoint.json"
 INPUTS = "inputs.arrow"
@@ -93,6 +95,8 @@ class SavepointFiles:
             self._copy(place, manifest, command.copies, anew=False)
             if manifest.inputs and not holds_savepoint(place):
                 self._copy_inputs(manifest.inputs, place)
+                recorded = read_inputs(f"{place}/{INPUTS}", manifest.inputs)
+                carry_stages(f"{self._url.rstrip('/')}/{self._job}", place, recorded.fingerprints)
             own_files, own_folder = resolve(f"{self._url.rstrip('/')}/{self._job}/savepoints")
             make_folder(own_files, own_folder)
             put_file(own_files, f"{own_folder}/{manifest.checkpoint}.json", encode(manifest))
@@ -137,8 +141,9 @@ class SavepointFiles:
 def _create(place: str, data: bytes) -> bool:
     """Create the file that makes the folder a savepoint; False: there is one."""
     filesystem, folder = resolve(place)
-    if is_local(filesystem):
-        return FileStore(folder).create(FILE, data)
+    store = store_in(filesystem, folder)
+    if store is not None:
+        return store.create(FILE, data)
     if holds_savepoint(place):
         return False
     put_file(filesystem, f"{folder}/{FILE}", data)
@@ -159,6 +164,7 @@ def _remove(filesystem: fs.FileSystem, folder: str, locations: Iterable[str]) ->
     for name in (FILE, INPUTS, *locations):
         with suppress(FileNotFoundError):
             filesystem.delete_file(f"{folder}/{name}")
+    remove_stages(filesystem, folder)
 
 
 def prepared_for_savepoints(folder_url: str, job: str) -> list[Manifest]:

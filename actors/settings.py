@@ -47,7 +47,8 @@ class Checkpoints:
     """Where checkpoints go and how often they are taken."""
 
     folder: str | os.PathLike[str]
-    """A folder that every machine of the cluster sees; it holds the checkpoints of many jobs, by name."""
+    """A folder that every machine of the cluster sees; it holds the checkpoints of many jobs, by name. A relative path
+    starts at the working folder of this moment, as those of a flow do."""
     every: Duration | None = "1s"
     """From one checkpoint's start to the next one's. None: only when asked for, and at the end."""
     min_pause: Duration = 0.0
@@ -74,7 +75,7 @@ class Checkpoints:
     """Before the first restart; each further one in a row waits twice as long."""
 
     def __post_init__(self) -> None:
-        checkpoint_folder(self.folder)
+        object.__setattr__(self, "folder", checkpoint_folder(self.folder))
         self.for_coordinator()
 
     @property

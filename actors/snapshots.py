@@ -220,5 +220,6 @@ class SnapshotFiles:
 def _to_ipc(table: pa.Table) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     with ipc.new_file(sink, table.schema, options=ipc.IpcWriteOptions(compression="lz4")) as writer:
-        writer.write_table(table)
+        # a file takes one dictionary per column, the rows of an operator may have come with several
+        writer.write_table(table.unify_dictionaries())
     return sink.getvalue()

@@ -19,15 +19,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ..engine.arguments import Seconds, checked
 from ..engine.errors import ConfigurationError, SetupError
 from ..engine.sources.files import absolute
-from . import java
-from .environment import connect
+from . import java, spark_settings
+from .environment import check_cluster, connect
 from .job_face import JobFace
 from .outputs import Output, SparkSession
 from .spark.source import SparkFrameSource, Way
@@ -35,6 +35,16 @@ from .spark_settings import Quiet, prepare_environment, settings
 
 FIRST_JOB_SECONDS = 120.0
 """How long the first, tiny Spark job may take; an executor usually stands after ten seconds."""
+
+AFTERMATH_SECONDS = 30.0
+"""How long a session may take to give back its executors and its names after it has ended."""
+
+AFTERMATH_POLL_SECONDS = 0.1
+_ended_at = [-AFTERMATH_SECONDS]
+"""When the last session of this process ended, by the monotonic clock."""
+
+JAVA_OPTIONS = spark_settings.JAVA_OPTIONS
+"""What Java 17 must open to RayDP, as ``extraJavaOptions`` of a session that ``raydp.init_spark`` makes."""
 
 _log = logging.getLogger("penstock.spark")
 
@@ -62,6 +72,7 @@ def session(
     already is given as it is, and is not stopped.
     """
     if (running := current()) is not None:
+        check_cluster(address)
         yield running
         return
     try:
@@ -97,21 +108,27 @@ def start(
     if current() is not None:
         remedy = "use that one (ps.spark.session() gives it), or stop it first (ps.spark.stop())"
         raise SetupError("this process has a Spark session on Ray, and there can be only one", remedy)
+    _refuse_other_session()
     connect(address, verbose, spark=True)
     import ray
 
     _log.info("Spark uses %s", java.ensure().describe())
     raydp = _raydp()
-    shortage = _shortage(executors, cores, memory)
+    shortage = _room_for(lambda: _shortage(executors, cores, memory))
     if shortage and ray._private.worker._global_node.head:  # a cluster of this process alone, which does not grow
         raise SetupError(shortage, "ask for fewer or smaller executors, or use a cluster with more room")
     prepare_environment()
     with Quiet(verbose) as quiet, _own_interrupts():
         given = settings(verbose, executors * cores, brief) | (extra or {})
+        others = _raydps()
         try:
             spark = raydp.init_spark(name, executors, cores, memory, configs=given)
         except Exception as error:
             stop()
+            if others:
+                message = f"another Spark session runs on this Ray cluster, whose actors are {', '.join(others)}"
+                remedy = "wait for the script that it belongs to, or run on a cluster of your own (without address=)"
+                raise SetupError(message, remedy, "", f"{error}\n{quiet.tail()}") from error
             remedy = "see the message; `--verbose` shows the logs of Spark and Ray"
             raise SetupError(f"Spark could not start: {error}", remedy, "", quiet.tail()) from error
     spark.sparkContext.setLogLevel("WARN" if verbose else "ERROR")  # RayDP sets WARN while it starts
@@ -154,11 +171,45 @@ def stop() -> None:
 def _stop() -> None:
     from pyspark import SparkContext
 
+    running = current()
     with contextlib.suppress(Exception), Quiet(False):  # there may be no session, or its JVM may be gone
         # Connections that end while Spark stops are no errors. Ray sends the JVM's log to stdout, out of our reach.
         SparkContext._active_spark_context.setLogLevel("OFF")
     with Quiet(False):
-        _raydp().stop_spark()
+        try:
+            _raydp().stop_spark()
+        except Exception as error:  # rule 3: Ray may be gone before, or have lost RayDP's actors
+            _log.debug("RayDP did not stop cleanly: %s", error)
+            with contextlib.suppress(Exception):
+                if running is not None:
+                    running.stop()
+    if running is not None:
+        _ended_at[0] = time.monotonic()
+
+
+def _refuse_other_session() -> None:
+    """Raise SetupError if the process has a session that RayDP would take for its own, and stop."""
+    context = sys.modules.get("pyspark")
+    active = None if context is None else context.SparkContext._active_spark_context
+    if active is not None:
+        raise SetupError(
+            f"this process has a Spark session already, on {active.master!r}, and Spark allows one a process",
+            "stop it (spark.stop()) before ps.spark.session(), or go on with it: flow.from_spark(frame) takes frames "
+            "of any session, which are staged then",
+        )
+
+
+def _room_for(shortage: Callable[[], str]) -> str:
+    """What is missing, once what a session of this process had, that has just ended, is free again.
+
+    RayDP's actors end after ``stop`` has returned, a while after on a busy machine. Until then their names are taken
+    and their resources in use, and a session that starts meanwhile fails with Ray's own error.
+    """
+    while True:
+        missing = shortage()
+        if not (missing or _raydps()) or time.monotonic() - _ended_at[0] > AFTERMATH_SECONDS:
+            return missing
+        time.sleep(AFTERMATH_POLL_SECONDS)
 
 
 @checked(ConfigurationError)
@@ -204,6 +255,14 @@ def _shortage(executors: int, cores: int, memory: str) -> str:
         f"Spark asks for {cpus} CPUs and {bytes / 2**30:.1f} GiB ({executors} executors of {cores} CPUs and {memory}); "
         f"the Ray cluster has {free.get('CPU', 0.0):g} CPUs and {free.get('memory', 0.0) / 2**30:.1f} GiB free"
     )
+
+
+def _raydps() -> list[str]:
+    """The names of the actors of RayDP's that are there, in this process's namespace."""
+    import ray
+
+    names = ray.util.list_named_actors()
+    return [name for name in names if name == "RAY_APP_MASTER" or name.endswith("_SPARK_MASTER")]
 
 
 def _await_executors(spark: Any, timeout: float, shortage: str) -> None:

@@ -5,7 +5,7 @@ Rules:
 1. Nothing here imports pyspark or raydp. :func:`settings` gives a fresh dict each time, because RayDP changes it.
 2. On Java 17, three kinds of JVM (Spark's driver, its executors, RayDP's master) reflect into the JDK when they
    serialise; without the same list of ``--add-opens`` for all three one of them dies and the next job hangs.
-3. Blocks are reproducible: timestamps in UTC, as many partitions as asked for, one record batch a block.
+3. Blocks are reproducible: timestamps in UTC, as many partitions as asked for.
 """
 
 from __future__ import annotations
@@ -77,9 +77,8 @@ def settings(verbose: bool, cores: int, brief: bool = False) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        # One partition asked for is one partition got, and one partition is one record batch.
+        # One partition asked for is one partition got.
         "spark.sql.adaptive.coalescePartitions.enabled": "false",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "0",
         # Spark's own default is 200, of which most would be empty on a few cores.
         "spark.sql.shuffle.partitions": str(max(8, 4 * cores)),
         # Results of a reference query come back through the driver.

@@ -3,7 +3,8 @@
 Rules:
 
 1. A guarded split is the split, but for three things: with ``say`` set, that is told before each opening; an error
-   that its reading raises is noted in ``raised``; and one that is to be skipped has no rows.
+   that its reading raises is noted in ``raised``; and one that is to be skipped has no rows. Where the rows come from
+   somebody who still makes them (``may_be_poison = False``), an error is no fault of the split's, and is not noted.
 2. What holds is said with each deployment (``begin``), before the attempt's task is built.
 """
 
@@ -81,5 +82,6 @@ class GuardedSplit:
         try:
             yield from self._split.open(start)
         except Exception:
-            self._guard.raised = self._name
+            if getattr(self._split, "may_be_poison", True):
+                self._guard.raised = self._name
             raise

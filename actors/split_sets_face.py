@@ -40,6 +40,7 @@ from ..coordinator.window_reports import WindowReport
 from ..engine.arguments import checked
 from ..engine.checksums import digest
 from ..engine.errors import ConfigurationError, FlowError, PenstockError
+from ..engine.plain_types import plain_table
 from ..engine.plan import JobPlan
 from ..engine.sources.fed import IPC, check_schema, file_split
 from .messages import UNKNOWN_TIME
@@ -263,7 +264,7 @@ class SplitSetsFace(ABC):
             raise FlowError(f"a split is a {type(given).__name__}", "give a table, a record batch or a file's path")
         check_schema("the split", given.schema, schema)
         table = pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else given
-        table = table.cast(schema)
+        table = plain_table(table).cast(schema)
         if table.nbytes <= INLINE_BYTES:
             return SplitRef(id=id, rows=table.num_rows, data=_written(table, pa.ipc.new_stream))
         data = _written(table, pa.ipc.new_file)
@@ -291,5 +292,5 @@ class SplitSetsFace(ABC):
 def _written(table: pa.Table, writer: Callable[[pa.NativeFile, pa.Schema], pa.RecordBatchWriter]) -> bytes:
     sink = pa.BufferOutputStream()
     with writer(sink, table.schema) as writing:
-        writing.write_table(table)
+        writing.write_table(table.unify_dictionaries())  # of which a file takes one per column
     return bytes(sink.getvalue().to_pybytes())

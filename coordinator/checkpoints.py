@@ -48,6 +48,9 @@ _REMEMBERED = 64
 SOURCE_ENDS = Failure("the end of a source is still on its way to the sinks", retry=True)
 """Why no place could be found for the barriers. The next checkpoint may find one."""
 
+OVERTAKEN_END = Failure("a task has finished whose last rows the checkpoint's barrier may have overtaken", retry=True)
+"""Why its own acknowledgement is needed, and not waited for: the next checkpoint comes behind those rows."""
+
 
 class Checkpoints:
     """The pending checkpoints, and the wish for the next."""
@@ -70,7 +73,7 @@ class Checkpoints:
         self._interrupted: Failure | None = None
         #: Given-up checkpoints of this generation, oldest first.
         self._aborted: deque[CheckpointId] = deque(maxlen=_REMEMBERED)
-        self.open_ends = OpenEnds(context.tasks, self.decider)
+        self.open_ends = OpenEnds(context.tasks, self.decider, each=settings.ended_branches)
         self._orders = BarrierOrders(context)
 
     @property
@@ -248,12 +251,19 @@ class Checkpoints:
         """The task is over. Pending checkpoints that waited for it are repaired; whether something is possible by that.
 
         Not one that is older than the checkpoint that let the task end: what it was at that cut, nobody knows but by
-        its acknowledgement, which may still come.
+        its acknowledgement, which may still come. Nor one whose barriers may have overtaken what the task had made
+        last: of those rows too only its acknowledgement knows, and another checkpoint soon needs none of it.
         """
         covered, news = record.covered_by, False
         for pending in list(self.pendings.values()):
             had_left = pending.has_left_sources
-            if covered is None or covered > pending.id or not pending.drop_finished(record.id):
+            if covered is None or covered > pending.id:
+                continue
+            if self._may_hold_output(pending, record):
+                self.failed(pending, OVERTAKEN_END, FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING, Origin.TASK)
+                news = True
+                continue
+            if not pending.drop_finished(record.id):
                 continue
             self.history.finished(pending, record.id.vertex)
             unfed = unfed_consumers(self._context.graph, self._context.tasks, record.id)
@@ -262,6 +272,13 @@ class Checkpoints:
             self._orders.left(pending, record)
             news = news or not pending.is_open or not pending.waiting or pending.has_left_sources != had_left
         return news
+
+    def _may_hold_output(self, pending: PendingCheckpoint, record: TaskRecord) -> bool:
+        """Whether the checkpoint still waits for the task, and may need rows that its barrier has overtaken there."""
+        context = self._context
+        overtakes = context.settings.unaligned and pending.kind is CheckpointKind.CHECKPOINT
+        feeds = overtakes and bool(context.graph.outputs[record.id.vertex])
+        return feeds and pending.is_open and record.id in pending.waiting
 
     # --- end -----------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ generation is one more than any that the log names; the claim takes the number a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,6 +56,9 @@ class Refused:
 
 
 RecoveryDecision = TakeOver | Over | Refused
+
+_HANDED_OVER = re.compile(r"staged:\w+")
+"""What a description says of the rows that an outer system has handed over for one run."""
 
 
 def decide_recovery(
@@ -148,6 +152,16 @@ def _refusal(entries: Sequence[LogEntry], fingerprint: str, job: str, descriptio
     if not strangers:
         return None
     theirs = claims[-1].description if claims else ""
+    if theirs and _without_data(theirs) == _without_data(description):
+        return Failure(
+            message=f"another run of job {job!r} has begun in the checkpoint folder with other rows of the same flow: "
+            "its frames were handed over while this run was handing over its own",
+            retry=False,
+            remedy="if that run is still there, the script was started twice: wait for it to end; else start this one "
+            "again, and it goes on with the rows of that run; or choose another checkpoint folder",
+            detail=f"the folder's flow:\n{theirs}\nthis flow:\n{description}",
+            kind="ConfigurationError",
+        )
     return Failure(
         message=f"the checkpoint folder of job {job!r} belongs to another flow",
         retry=False,
@@ -155,3 +169,8 @@ def _refusal(entries: Sequence[LogEntry], fingerprint: str, job: str, descriptio
         detail=f"the folder's flow:\n{theirs}\nthis flow:\n{description}" if theirs else "",
         kind="ConfigurationError",
     )
+
+
+def _without_data(description: str) -> str:
+    """A flow's description but for which rows were handed over to it."""
+    return _HANDED_OVER.sub("staged", description)

@@ -1,4 +1,4 @@
-"""Whether a checkpoint with finished tasks may be restored into this graph, and who is deployed as finished.
+"""Whether a checkpoint with finished tasks may be restored into this graph.
 
 The check is for starting from a snapshot, where the graph may have changed; a region that restarts inside a run needs
 none. The state of a vertex follows from its operators', as stored. Rules:
@@ -9,7 +9,6 @@ none. The state of a vertex follows from its operators', as stored. Rules:
    edges between the same vertices ALL_TO_ALL counts.
 4. An operator that the checkpoint does not know counts as running. So operators may be appended behind finished ones,
    never inserted before them.
-5. A vertex whose operators are fully finished is deployed as finished, every subtask of it, at any parallelism.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
 
-from .content import FINISHED, FullyFinished, OperatorContent
 from .events import Failure
 from .execution_graph import ExecutionGraph, JobEdge, Pattern
 
@@ -47,14 +45,6 @@ class OperatorName:
 
 Operators = Mapping[str, Sequence[OperatorName]]
 """By vertex."""
-
-
-def finished_state(content: FullyFinished | OperatorContent) -> FinishedState:
-    """How much of a stored operator had finished."""
-    if isinstance(content, FullyFinished):
-        return FinishedState.FULLY_FINISHED
-    some = any(state is FINISHED for state in content.subtasks.values())
-    return FinishedState.PARTIALLY_FINISHED if some else FinishedState.ALL_RUNNING
 
 
 def check_restore(graph: ExecutionGraph, operators: Operators, stored: Mapping[str, FinishedState]) -> Failure | None:
@@ -97,15 +87,6 @@ def _refused(message: str) -> Failure:
         "or begin without this checkpoint"
     )
     return Failure(message=message, retry=False, remedy=remedy, kind="ConfigurationError")
-
-
-def finished_on_restore(operators: Operators, stored: Mapping[str, FinishedState]) -> frozenset[str]:
-    """The vertices all of whose tasks are deployed as finished (of a graph that passed the check)."""
-    return frozenset(
-        vertex
-        for vertex, names in operators.items()
-        if names and all(name.find(stored) is FinishedState.FULLY_FINISHED for name in names)
-    )
 
 
 def find_left_behind(operators: Operators, stored: AbstractSet[str], allow_left_behind: bool = False) -> Failure | None:

@@ -17,6 +17,9 @@ class Settings:
 
     interval: float | None = 1.0
     """From one periodic checkpoint's start to the next one's. None: only requested and final checkpoints."""
+    ended_branches: bool = True
+    """Whether a branch that has ended gets a checkpoint at once. False: only the end of all data gets one, for a job
+    that keeps its checkpoints for nobody."""
     after_restart: float = 0.1
     """From when a job runs again to its first periodic checkpoint, where the interval is longer: with it, rows become
     visible again."""

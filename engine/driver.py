@@ -103,6 +103,8 @@ class Driver:
 
     def __post_init__(self) -> None:
         self.ports = Ports(self.gates)
+        for port in self.ports.all:
+            port.handed_on = next((each.handed_on for each in self.readers if each in port.gate.feeds), None)
         self.chain = OperatorChain(self.operators, self.pending.append)
         self.checkpointing = Checkpointing(self, self.overtaking)
         self._channels = [channel for outlet in self.outlets for channel in outlet.channels]
@@ -233,7 +235,7 @@ class Driver:
         if isinstance(element, Batch):
             if self.checkpointing.handler.first is not None:
                 self.checkpointing.read(size_of(element))
-            (port.dropped if port.dropping else port.taken).add(element)
+            port.take(element)
             if not port.dropping:
                 self.chain.push(0, port.number, element)
                 self._drop_what_is_not_needed()

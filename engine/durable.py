@@ -10,7 +10,9 @@ Rules:
    made one a moment ago and died before its entry was synced. So it costs a sync a level; who writes many files into
    one folder calls it once.
 3. Several files of one folder are synced together: each file, then the folder once.
-4. Only local paths (and what is mounted, NFS among it) are synced. Object stores and HDFS store by themselves.
+4. What lies in a folder that goes with this process is not synced (``goes_with_process``): nothing goes on from it.
+5. Only local paths (and what is mounted, NFS among it) are synced. Object stores and HDFS store by themselves; an
+   object also appears whole by itself.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from contextlib import suppress
 
 from pyarrow import fs
 
+from .object_files import files_of
+
 LOCAL = fs.LocalFileSystem()
 
 _CANNOT_SYNC_FOLDERS = {errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EROFS}
@@ -32,9 +36,30 @@ NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EX
 """What file systems say that have no links."""
 
 
+_PASSING: set[str] = set()
+"""Folders that go with this process, as they are and without links."""
+
+
+def goes_with_process(folder: str) -> None:
+    """Nobody looks for what is in the folder once this process is over."""
+    _PASSING.update((folder, os.path.realpath(folder)))
+
+
+def was_removed(folder: str) -> None:
+    """The folder was removed, before the process is over."""
+    _PASSING.difference_update((folder, os.path.realpath(folder)))
+
+
+def is_passing(path: str) -> bool:
+    """Whether the path is such a folder, or lies in one."""
+    return any(path == folder or path.startswith(f"{folder}/") for folder in tuple(_PASSING))
+
+
 def make_folder(filesystem: fs.FileSystem, folder: str) -> None:
     """Make the folder and those above it, and return once they survive a power cut."""
-    if _is_local(filesystem):
+    if _is_local(filesystem) and is_passing(folder):
+        os.makedirs(folder, exist_ok=True)
+    elif _is_local(filesystem):
         _make_local(os.path.realpath(folder))
     else:
         filesystem.create_dir(folder, recursive=True)
@@ -66,6 +91,9 @@ def sync_folder(filesystem: fs.FileSystem, folder: str) -> None:
 
 def put_file(filesystem: fs.FileSystem, path: str, data: bytes) -> None:
     """Write a file that appears whole, in place of the one that may be there, and survives a power cut."""
+    if (objects := files_of(filesystem)) is not None:
+        objects.bucket.put(objects.key(path), data)
+        return
     folder, name = os.path.split(path)
     aside = f"{folder}/.{name}.{uuid.uuid4().hex}"
     try:
@@ -113,6 +141,8 @@ def _make_local(folder: str) -> None:
 
 
 def _sync(path: str) -> None:
+    if is_passing(path):
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -126,8 +126,8 @@ def _check(graph: LiveGraph, node: Node, repeats: set[str], count: int) -> None:
             raise FlowError(f"{count} epochs of split sets", "add every set as often as it is to be read", node.id)
         if getattr(config, "reads_once", False):
             raise FlowError(
-                f"{count} epochs of a DataFrame that is leased: its blocks go when they have been read",
-                'hand it over with handoff="stage"',
+                f"{count} epochs of a source that is read only once, as a DataFrame is whose partitions are leased",
+                'hand a frame over with handoff="stage"; write other rows into files, and read these',
                 node.id,
             )
     elif isinstance(config, HashJoin | ReplicatedJoin):

@@ -13,7 +13,9 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from textwrap import shorten
 from typing import Any
 
 import pyarrow as pa
@@ -22,11 +24,20 @@ from pyarrow import acero
 
 from .errors import ConfigurationError, DataError, FlowError
 from .kernel_calls import Calls, as_calls
-from .schemas import missing_column
+from .schemas import missing_column, no_rows
 
 field = pc.field
 """A column by its name, or a path of names into a struct: what expressions are made of."""
 
+_GUARD = "guard the expression against the values that it fails on"
+_FEWER_DIGITS = (
+    "a decimal has at most 38 digits: cast what is computed with to fewer, cast(a as decimal(18, 4)), or to double"
+)
+_REMEDIES = {
+    "does not fit in precision": _FEWER_DIGITS,
+    "rescaling decimal value": _FEWER_DIGITS,
+    "divide by zero": "divide by nullif(divisor, 0), which gives null: CASE computes all of its branches",
+}
 _UNKNOWN = re.compile(r"No match for FieldRef\.(?P<reference>.*?) in ", re.DOTALL)
 _STEP = re.compile(r"Name\((.*?)\)")
 
@@ -65,11 +76,16 @@ def plain_column(expression: pc.Expression, schema: pa.Schema) -> int | None:
 
 
 class Evaluator:
-    """Computes named expressions over batches. One per running operator."""
+    """Computes named expressions over batches. One per running operator. ``texts``: what the user wrote for each."""
 
-    def __init__(self, columns: Sequence[tuple[str, pc.Expression]]) -> None:
+    def __init__(self, columns: Sequence[tuple[str, pc.Expression]], texts: Sequence[object] = ()) -> None:
         self._names = [name for name, _ in columns]
         self._expressions = [expression for _, expression in columns]
+        #: for errors: the names, with the SQL text if it is one
+        self._shown = [
+            f"{name} = {shorten(text, 160, placeholder=' …')}" if isinstance(text, str) and text != name else name
+            for name, text in zip(self._names, texts or self._expressions, strict=True)
+        ]
         self._options = acero.ProjectNodeOptions(self._expressions, self._names)
         #: the expressions as calls of kernels; None before the first batch, empty if one cannot be taken apart
         self._calls: list[Calls] | None = None
@@ -79,16 +95,15 @@ class Evaluator:
         if self._calls is None:
             found = [as_calls(expression, records.schema, _type_of) for expression in self._expressions]
             self._calls = [calls for calls in found if calls is not None] if None not in found else []
-        try:
-            if self._calls:
-                return [_as_array(calls(records), records.num_rows) for calls in self._calls]
-            table = self._run(pa.Table.from_batches([records]))
-        except pa.ArrowException as error:
-            names = ", ".join(self._names)
-            raise DataError(
-                f"cannot compute {names}: {error}", "guard the expression against the values that it fails on"
-            ) from error
-        return [single_array(column) for column in table.columns]
+        if not self._calls:
+            with _naming(", ".join(self._shown)):
+                table = self._run(pa.Table.from_batches([records]))
+            return [single_array(column) for column in table.columns]
+        found = []
+        for calls, shown in zip(self._calls, self._shown, strict=True):
+            with _naming(shown):
+                found.append(_as_array(calls(records), records.num_rows))
+        return found
 
     def _run(self, table: pa.Table) -> pa.Table:
         source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
@@ -98,9 +113,19 @@ class Evaluator:
     def types(self, kind: str, schema: pa.Schema) -> list[pa.DataType]:
         """The types of the expressions over ``schema``."""
         try:
-            return list(self._run(schema.empty_table()).schema.types)
+            return list(self._run(pa.Table.from_batches([no_rows(schema)])).schema.types)
         except pa.ArrowException as error:
             raise _flow_error(kind, schema, self._names, error) from error
+
+
+@contextmanager
+def _naming(shown: str) -> Iterator[None]:
+    """Errors of the kernels name the expression."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        remedies = (remedy for words, remedy in _REMEDIES.items() if words in str(error).lower())
+        raise DataError(f"cannot compute {shown}: {error}", next(remedies, _GUARD)) from error
 
 
 def _type_of(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
@@ -128,4 +153,4 @@ def single_array(column: pa.ChunkedArray) -> pa.Array:
     """The values of a chunked column as one array."""
     if column.num_chunks == 1:
         return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)

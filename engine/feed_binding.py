@@ -5,8 +5,12 @@ Rules:
 1. A model that has seen so many batches goes on from any completed checkpoint that still holds the next one. The rank
    that commits says that it has taken no more than these until the answer comes, so the newest one always does.
 2. There may be none yet, or it may be deleted before it is pinned: then a newer one is wanted.
-3. An outcome is told to whoever asks, as often as it is asked for. Several ranks may commit the same; whoever names
-   another number of batches for the model, or others that were skipped, is refused.
+3. A commit is carried out once, and its outcome told as often as it is asked for: it is known by its origin, so a name
+   may be forgotten and bound as often as the user likes, and what is heard late changes nothing. Several ranks may
+   commit the same; whoever names another number of batches for the model, or others that were skipped, is refused by
+   the record.
+4. A model that covers more than some rank has taken is bound all the same: that is the training's business. But it is
+   said, where the model was committed and in its record.
 """
 
 from __future__ import annotations
@@ -16,11 +20,15 @@ from functools import partial
 from typing import TypeAlias
 
 from .feed_messages import Commit
+from .feed_ranks import RankPlace
 from .identity import CheckpointId
 
-Bind: TypeAlias = Callable[[Commit, CheckpointId, Callable[[str | None], None]], None]
+Bind: TypeAlias = Callable[[Commit, CheckpointId, tuple[RankPlace, ...], Callable[[str | None], None]], None]
 """Binds a model to a checkpoint and tells, from any thread: "" when that is done, why it is refused, or None
-if the checkpoint is not kept any more."""
+if the checkpoint is not kept any more. The places: of ranks that have not taken all that the model covers."""
+
+REMEMBERED = 4096
+"""Outcomes that are kept: more than ranks ask for at a time."""
 
 
 class Bindings:
@@ -35,6 +43,8 @@ class Bindings:
         self._newest: tuple[CheckpointId, int] | None = None
         #: None: under way
         self._outcomes: dict[Commit, str | None] = {}
+        #: of those that are bound or under way, where there is something: rule 4
+        self._behind: dict[Commit, tuple[RankPlace, ...]] = {}
 
     def opened(self) -> None:
         """The operator begins anew: what is known of its cuts may be nothing any more."""
@@ -53,24 +63,40 @@ class Bindings:
 
     def outcome(self, commit: Commit, outcome: str | None) -> None:
         """What came of a commit; None: its checkpoint was gone."""
-        if outcome is not None:
-            self._outcomes[commit] = outcome
-            return
         self._outcomes.pop(commit, None)
-        self._newest = None
+        if outcome is None:
+            self._newest = None
+            return
+        self._outcomes[commit] = outcome
+        ended = [known for known, said in self._outcomes.items() if said is not None]
+        for known in ended[:-REMEMBERED]:
+            del self._outcomes[known]
+            self._behind.pop(known, None)
 
-    def note(self, commits: Sequence[Commit]) -> tuple[tuple[str, str], ...]:
-        """Begin what has not begun; what is known of each that has ended."""
+    def is_known(self, commit: Commit) -> bool:
+        """Whether it was begun."""
+        return commit in self._outcomes
+
+    def note(
+        self, commits: Sequence[Commit], behind: Callable[[int], tuple[RankPlace, ...]] = lambda batch: ()
+    ) -> tuple[tuple[str, str], ...]:
+        """Begin what has not begun; what is known of each that has ended. ``behind``: the ranks that have not taken all
+        batches before one."""
         for commit in commits:
             newest = self._newest
             if commit in self._outcomes or self.bind is None or newest is None or 0 <= commit.step < newest[1]:
                 continue
-            if commit.step < 0:
-                self._outcomes = {known: said for known, said in self._outcomes.items() if known.model != commit.model}
             self._outcomes[commit] = None
-            self.bind(commit, newest[0], partial(self._told, commit))
+            if slow := behind(commit.step):
+                self._behind[commit] = slow
+            self.bind(commit, newest[0], slow, partial(self._told, commit))
         known = ((commit.model, self._outcomes.get(commit)) for commit in commits)
         return tuple((model, outcome) for model, outcome in known if outcome is not None)
+
+    def remarks(self, commits: Sequence[Commit]) -> tuple[tuple[str, str], ...]:
+        """Rule 4, for those that are bound."""
+        bound = [commit for commit in commits if self._outcomes.get(commit) == "" and commit in self._behind]
+        return tuple((commit.model, "; ".join(map(str, self._behind[commit]))) for commit in bound)
 
     def wants_checkpoint(self, commits: Sequence[Commit]) -> bool:
         """Whether a newer checkpoint has to be taken first."""

@@ -7,7 +7,8 @@ Rules:
 2. Who sits in the world, and who begins a newer one, the seats decide (``feed_seats``). No batch is handed out before
    every seat has been taken once.
 3. Who waits is told why: for ranks to come, for a rank that is slow, for rows of the flow, for the feed's task.
-4. When the job is over everybody who waits is told so at once, with the reason.
+4. When the job is over everybody who waits is told so at once, with the reason. But of a feed that has been read to its
+   end whoever needs nothing more hears just that, whenever it comes: the last ranks may ask when the job is over.
 5. A checkpoint that was given up may have found no place because the end of one source is on its way while others are
    held: as many rows more as there is room for may come before the next one. So it finds a place in the end.
 """
@@ -25,15 +26,21 @@ import pyarrow as pa
 from .batch_digests import DigestRun, not_recorded
 from .errors import ConfigurationError, PenstockError
 from .feed_binding import Bindings
-from .feed_messages import Ask, Commit, NotYet, Refusal, Refused, Reply, World
-from .feed_seats import Seats
-from .identity import CheckpointId
+from .feed_messages import Ask, Commit, NotYet, Refusal, Refused, Reply, Slice, World, end_for
+from .feed_ranks import RankBook
+from .feed_seats import Seats, first_generation
+from .identity import Attempt, CheckpointId
 from .operators.protocol import do_nothing
 from .sequencer import Sequencer
 from .sequencer_state import Place, SequencerState
 
 Rows: TypeAlias = pa.RecordBatch
 
+_NO_ATTEMPT = Attempt(0, 0)
+
+SLOW_SECONDS = 5.0
+"""So long a commit waits till other ranks say that they have taken what it covers: they do so within a moment, and
+within two or three seconds where the feed has begun anew."""
 ASK_AGAIN = 2.0
 """Seconds after which the checkpoint that lets the ranks go is asked for again."""
 
@@ -55,29 +62,54 @@ class FeedDesk:
         #: rows before this position are taken though there is no room (rule 5)
         self._allowed = 0
         self._seats = Seats()
+        self._ranks = RankBook()
+        #: commits that wait for other ranks, by origin: since when
+        self._held: dict[str, float] = {}
+        #: the first generation that the attempt may give
+        self._generation = 1
         self._over: PenstockError | None = None
-        self._all_read = False
+        #: how many batches there were, when all have been read
+        self._batches: int | None = None
+        #: is told of that, on the operator's thread
+        self.ended: Callable[[int], None] = lambda batches: None
         self._asked_at = float("-inf")
         self.bindings = Bindings(self._bound)
 
     # ------------------------------------------------------------------ the operator
 
-    def open(self, sequencer: Sequencer[Rows], wake: Callable[[], None]) -> None:
-        """An attempt of the operator begins."""
+    def open(
+        self,
+        sequencer: Sequencer[Rows],
+        wake: Callable[[], None],
+        attempt: Attempt = _NO_ATTEMPT,
+        ranks: RankBook | None = None,
+    ) -> None:
+        """An attempt of the operator begins. ``ranks``: what its checkpoint knows of them; this desk may know more."""
         with self._changed:
             self._sequencer, self._wake = sequencer, wake
+            self._generation = max(1, first_generation(attempt))
+            self._seats.opened()
             self._expected, self._full, self._allowed = None, False, 0
             self.bindings.opened()
+            if self._ranks.world is None and ranks is not None:
+                self._ranks = ranks
             if self._seats.world is not None:
                 sequencer.join(self._seats.world, sequencer.oldest)
+                for place in self._ranks.places:  # who is busy says nothing for a while
+                    sequencer.acknowledge(place.generation, place.rank, place.taken, 0)
             self._changed.notify_all()
 
     def close(self, sequencer: Sequencer[Rows]) -> None:
         """It has ended."""
         with self._changed:
-            if self._sequencer is sequencer:
-                self._all_read = self._all_read or sequencer.is_settled
-                self._sequencer, self._wake = None, do_nothing
+            if self._sequencer is not sequencer:
+                return
+            if sequencer.is_settled:
+                self._batches = sequencer.batches
+            self._sequencer, self._wake = None, do_nothing
+            batches = self._batches
+        if batches is not None:
+            self.ended(batches)
 
     def accept(self, rows: Rows) -> None:
         """The next rows."""
@@ -116,7 +148,7 @@ class FeedDesk:
             sequencer = self._sequencer
             if sequencer is None or sequencer.settings.ahead is None or sequencer.position < self._allowed:
                 return False
-            much = self._full and 2 * sequencer.ahead > sequencer.settings.ahead and not sequencer.starves
+            much = self._full and sequencer.is_half_full and not sequencer.starves
             self._full = not sequencer.ready or much
             return self._full
 
@@ -128,7 +160,7 @@ class FeedDesk:
 
     @property
     def _settled(self) -> bool:
-        return self._all_read or (self._sequencer is not None and self._sequencer.is_settled)
+        return self._batches is not None or (self._sequencer is not None and self._sequencer.is_settled)
 
     @property
     def waits_for(self) -> str:
@@ -155,7 +187,10 @@ class FeedDesk:
     def state(self) -> tuple[SequencerState[Rows], Place] | None:
         """What a checkpoint that is cut here holds, and where that is."""
         with self._changed:
-            return None if self._sequencer is None else (self._sequencer.state(), self._sequencer.place)
+            if self._sequencer is None:
+                return None
+            places, untaken = self._ranks.places, self._ranks.untaken
+            return replace(self._sequencer.state(), places=places, untaken=untaken), self._sequencer.place
 
     def cut(self, checkpoint: CheckpointId, place: Place, first: int) -> None:
         """The checkpoint was cut at ``place`` and holds the rows from position ``first`` on."""
@@ -232,6 +267,8 @@ class FeedDesk:
             return Reply(None), False
         if self._settled and ask.leaves and not ask.commits:
             return Reply(world, settled=True), False
+        if (reply := self._reply_at_the_end(ask)) is not None:
+            return reply, False
         if world is not None and 0 < ask.generation < world.generation:
             return Reply(world, (Refused(Refusal.STALE, world.generation),)), False
         if self._over is not None:
@@ -240,17 +277,33 @@ class FeedDesk:
         if sequencer is None:
             return Reply(None, reason="the task of the feed, which is being started"), True
         refused = self._admit(ask, sequencer)
+        if isinstance(refused, str):
+            return Reply(None, reason=refused), True
         if refused is not None:
             return Reply(self._seats.world, (refused,)), False
         if ask.generation == 0 and (missing := self._seats.missing):
             return Reply(None, reason=missing), True
         self._acknowledge(ask)
-        bound = self.bindings.note(ask.commits)
+        bound = self.bindings.note([each for each in ask.commits if self._may_bind(each)], self._ranks.behind)
         if self.bindings.wants_checkpoint(ask.commits):
             self._want_checkpoint()
         reply, more = self._answer(ask, sequencer)
         more = (more or len(bound) < len(ask.commits)) and not (reply.answers or bound)
-        return replace(reply, bound=bound), more
+        return replace(reply, bound=bound, remarks=self.bindings.remarks(ask.commits)), more
+
+    def _may_bind(self, commit: Commit) -> bool:
+        """Whether other ranks have taken what it covers, or have had the time to say so."""
+        if self.bindings.is_known(commit) or not self._ranks.behind(commit.step):
+            self._held.pop(commit.origin, None)
+            return True
+        return time.monotonic() - self._held.setdefault(commit.origin, time.monotonic()) > SLOW_SECONDS
+
+    def _reply_at_the_end(self, ask: Ask) -> Reply[Rows] | None:
+        """Rule 4."""
+        if not self._settled or ask.commits:
+            return None
+        batches = self._batches if self._sequencer is None else self._sequencer.batches
+        return None if batches is None else end_for(ask, batches)
 
     def _answer(self, ask: Ask, sequencer: Sequencer[Rows]) -> tuple[Reply[Rows], bool]:
         world = self._seats.world
@@ -258,8 +311,11 @@ class FeedDesk:
             self._let_go(sequencer)
             return Reply(world, reason=self._why_stay(sequencer), settled=self._settled), not self._settled
         assert world is not None
-        found = [sequencer.read(world.generation, ask.rank, batch) for batch in ask.wanted]
+        found = [sequencer.read(world.generation, ask.rank, batch, ask.max_ahead) for batch in ask.wanted]
         there = tuple(answer for answer in found if not isinstance(answer, NotYet))
+        for answer in there:
+            if isinstance(answer, Slice):
+                self._ranks.handed(ask.rank, answer.batch + 1)
         missing = next((answer.reason for answer in found if isinstance(answer, NotYet)), "")
         if missing and not sequencer.ready:
             missing = self._seats.missing or sequencer.slow_ranks
@@ -283,18 +339,20 @@ class FeedDesk:
         sequencer, world = self._sequencer, self._seats.world
         if sequencer is None or world is None:
             return
-        before = (sequencer.ready, sequencer.oldest, sequencer.is_finished)
+        before = (sequencer.ready, sequencer.oldest, sequencer.awaited, sequencer.is_finished)
         if not sequencer.acknowledge(world.generation, ask.rank, ask.taken, ask.saved):
             return
-        if before != (sequencer.ready, sequencer.oldest, sequencer.is_finished) or self._full:
+        self._ranks.heard(world, ask.rank, ask.taken)
+        if before != (sequencer.ready, sequencer.oldest, sequencer.awaited, sequencer.is_finished) or self._full:
             self._wake()
             self._changed.notify_all()
             self._let_go(sequencer)
 
-    def _admit(self, ask: Ask, sequencer: Sequencer[Rows]) -> Refused | None:
-        """Rule 2. Why the rank may not read, or None."""
+    def _admit(self, ask: Ask, sequencer: Sequencer[Rows]) -> Refused | str | None:
+        """Rule 2. Why the rank may not read, for what it waits, or None."""
         sat = self._seats.holds(ask)
-        claimed = self._seats.claim(ask, time.time_ns() // 1_000_000)
+        said = self._seats.missing
+        claimed = self._seats.claim(ask, self._generation)
         if isinstance(claimed, World):
             answer = sequencer.join(claimed, ask.taken)
             if isinstance(answer, Refused):
@@ -302,6 +360,8 @@ class FeedDesk:
             self._seats.begin(claimed, ask)
             self._wake()
         elif claimed is not None:
+            if said != self._seats.missing:
+                self._changed.notify_all()
             return claimed
         if not sat or claimed is not None:
             self._changed.notify_all()

@@ -120,6 +120,9 @@ class Commit:
     skipped: Ranges = ()
     epoch: int = 0
     """Of the batch that comes next."""
+    origin: str = ""
+    """Drawn by the reader each time that its user asks for this: a name may be bound, forgotten and bound again, and
+    what is repeated, or heard late, is known by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,17 @@ class Ask:
     quits: bool = False
     """It goes before the end, and gives its seat back if its world is not complete yet. Under this session it does not
     come back, unless the answer tells it of its world."""
+    max_ahead: int | None = None
+    """So many batches before the slowest rank it wants to be at most; None: as many as there is room for."""
+
+
+def end_for(ask: Ask, batches: int) -> Reply[R] | None:
+    """The answer to a rank that needs nothing more of a feed of so many batches, which has been read to its end; None:
+    it lacks some."""
+    if ask.taken < batches:
+        return None
+    world = World(ask.generation, ask.ranks, ask.start)
+    return Reply(world, (FeedEnded(ask.generation, ask.taken, batches),), settled=ask.leaves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +171,5 @@ class Reply(Generic[R]):
     """No restart comes back behind what was read: the rank may go."""
     bound: tuple[tuple[str, str], ...] = ()
     """Models whose commits have ended: "", or why they were refused."""
+    remarks: tuple[tuple[str, str], ...] = ()
+    """What else is to be said of models that are bound."""

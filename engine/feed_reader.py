@@ -6,6 +6,7 @@ Rules:
    them: what counts is the batch's number, and that does not depend on when or how it was made.
 2. A batch that was given out is not safe before ``saved`` says so: till then another world may have to begin before it.
 3. Asked for are the next batch and ``ahead`` more.
+4. Whoever begins behind the end of the feed is at no place of it: that is an error, not the end.
 """
 
 from __future__ import annotations
@@ -82,12 +83,20 @@ class FeedReader(Generic[R]):
                     self.reason = reason
             case FeedEnded(generation, _, batches):
                 if generation == self.world.generation:
+                    if batches < self.world.start:
+                        raise self._behind(batches)
                     self.batches = batches
 
     def _error(self, why: Refusal) -> ConfigurationError:
         world = f", world {self.world.generation}," if self.world.generation else ""
         who = f"rank {self.rank} of {self.world.ranks}{world}"
         return ConfigurationError(f"{who} cannot read batch {self.next_batch} of the feed: {why.value}", REMEDIES[why])
+
+    def _behind(self, batches: int) -> ConfigurationError:
+        return ConfigurationError(
+            f"rank {self.rank} of {self.world.ranks} begins at batch {self.world.start} of a feed that has {batches}",
+            "load the state that was saved with this feed, over the same data, or begin without one",
+        )
 
     def joined(self, answer: World | Refused) -> None:
         """The answer to our joining."""

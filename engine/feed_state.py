@@ -1,18 +1,20 @@
 """The state of a feed's sequencer as a table.
 
-The first row holds the counters, and where epochs have ended; each further one a kept row, in ``row``, a struct of the
-feed's columns. ``rows`` is the number of rows so far, in the first row alone, so that its sum is what the audit
-compares.
+The first row holds the counters, where epochs have ended, and what is known of the ranks; each further one a kept row,
+in ``row``, a struct of the feed's columns. ``rows`` is the number of rows so far, in the first row alone, so that its
+sum is what the audit compares.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import pyarrow as pa
 
 from .errors import StorageError
+from .feed_ranks import RankPlace, Untaken
 from .operators.protocol import LANE
+from .operators.state_rows import children
 from .order_hash import OrderHash
 from .sequencer_state import EpochEnd, SequencerState
 
@@ -25,6 +27,8 @@ _COUNTERS = pa.schema(
         ("order", pa.uint64()),
         ("content", pa.uint64()),
         ("ends", pa.list_(pa.struct([("position", pa.int64()), ("content", pa.uint64())]))),
+        ("places", pa.list_(pa.struct([(each.name, pa.int64()) for each in fields(RankPlace)]))),
+        ("untaken", pa.list_(pa.struct([(each.name, pa.int64()) for each in fields(Untaken)]))),
     ]
 )
 
@@ -40,7 +44,10 @@ def write_state(state: SequencerState[pa.RecordBatch], lane: int, schema: pa.Sch
             pa.array([state.ended], pa.bool_()),
             pa.array([state.order.value], pa.uint64()),
             pa.array([state.order.content], pa.uint64()),
-            pa.array([[asdict(end) for end in state.ends]], _COUNTERS.field("ends").type),
+            *(
+                pa.array([[asdict(each) for each in found]], _COUNTERS.field(name).type)
+                for name, found in (("ends", state.ends), ("places", state.places), ("untaken", state.untaken))
+            ),
             pa.nulls(1, kind),
         ],
         schema=_COUNTERS.append(pa.field("row", kind)),
@@ -56,8 +63,7 @@ def write_state(state: SequencerState[pa.RecordBatch], lane: int, schema: pa.Sch
 
 
 def read_state(table: pa.Table, schema: pa.Schema) -> SequencerState[pa.RecordBatch]:
-    """The state of a table."""
-    table = table.combine_chunks()
+    """The state of a table. Its chunks stay as they are: one array cannot hold more than 2 GiB of text."""
     if table.schema.field("row").type != pa.struct(list(schema)):
         raise StorageError(
             f"the checkpoint holds rows of another schema: {table.schema.field('row').type}",
@@ -67,7 +73,7 @@ def read_state(table: pa.Table, schema: pa.Schema) -> SequencerState[pa.RecordBa
     rows: list[pa.RecordBatch] = []
     for piece in table.slice(1).to_batches():
         if piece.num_rows:
-            rows.append(pa.record_batch(piece.column("row").flatten(), schema=schema))
+            rows.append(pa.record_batch(children(piece.column("row")), schema=schema))
     ends = counters.get("ends") or []
     if counters["ended"] and not ends:  # of an earlier release
         ends = [{"position": counters["rows"], "content": counters["content"]}]
@@ -78,4 +84,6 @@ def read_state(table: pa.Table, schema: pa.Schema) -> SequencerState[pa.RecordBa
         OrderHash(counters["order"], counters["rows"], counters["content"]),
         tuple(rows),
         tuple(EpochEnd(**end) for end in ends),
+        tuple(RankPlace(**place) for place in counters.get("places") or ()),
+        tuple(Untaken(**each) for each in counters.get("untaken") or ()),
     )

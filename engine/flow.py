@@ -27,6 +27,7 @@ from .operators.protocol import OperatorConfig, SinkConfig
 from .partitioning import Broadcast, Exchanging, Gather, HashPartitioning, RangePartitioning, RoundRobin
 from .pipelines import plan_job
 from .placement import Placement
+from .plain_types import check_plain, plain_schema
 from .relations import FLUSH, AtBarrier
 from .resources import resources_of
 from .sinks.feed import FeedSink
@@ -48,8 +49,13 @@ class Flow(Graph):
     @checked()
     def from_source(self, source: SourceConfig, *, name: str | None = None, rate: Rate = 0.0) -> Stream:
         """Read any :class:`~penstock.engine.sources.protocol.SourceConfig`. ``rate``: rows per second,
-        0 unlimited; behind each batch the source waits as long as its rows should take."""
-        return self._add(source, (), source.schema, name, rate)
+        0 unlimited; behind each batch the source waits as long as its rows should take. Views and run-end encoded
+        columns are read as plain ones: ``string_view`` as ``string``, ``list_view`` as ``list``."""
+        try:
+            schema = plain_schema(source.schema)
+        except FlowError as error:
+            raise error.at(self._id(source.kind, name)) from None
+        return self._add(source, (), schema, name, rate)
 
     @checked()
     def from_spark(
@@ -167,6 +173,7 @@ class Flow(Graph):
         id = self._id(config.kind, name)
         try:
             schema = config.output_schema([stream.schema for stream in inputs])
+            check_plain(config.kind, schema)
         except FlowError as error:
             raise error.at(id) from None
         return self._add(config, tuple(stream.id for stream in inputs), schema, name, hold=at_barrier == "hold")

@@ -8,18 +8,21 @@ Rules:
    it is and can be run again. The new source has the same kind and the same description, so the flow's fingerprint
    does not change by it.
 3. Handing over may take as long as computing the data, and may fail; nothing of the job has been started by then.
+   So whatever can be refused without the data is refused before (:func:`not_handed_over`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from typing import Protocol, TypeVar, cast, runtime_checkable
 
+import pyarrow as pa
+
 from .errors import ConfigurationError, PenstockError
 from .graph import Graph
-from .sources.protocol import SourceConfig
+from .sources.protocol import SourceConfig, Split
 
 G = TypeVar("G", bound=Graph)
 
@@ -29,9 +32,11 @@ class Destination:
     """What the job that is about to start says about itself.
 
     ``folder``: its checkpoint folder; None: it has none that outlives it. ``description``: in the words of the job's
-    log, what the run before was made of; empty if there was none. ``resuming``: it goes on from a checkpoint.
-    ``detached``: it outlives this script. ``on_ray``: its tasks are actors. ``keeps_checkpoints``: some of them stay
-    when the job is over.
+    log, what the run before was made of; empty if there was none. ``resuming``: it goes on from a checkpoint or a
+    snapshot. ``detached``: it outlives this script. ``on_ray``: its tasks are actors. ``keeps_checkpoints``: some of
+    them stay when the job is over. ``snapshot``: the folder of the savepoint, or of the other job, that it starts from,
+    if it has no checkpoint of its own. ``recorded``: the fingerprints of the sources that it goes on with, as they are
+    recorded.
     """
 
     job: str
@@ -41,6 +46,8 @@ class Destination:
     detached: bool = False
     on_ray: bool = False
     keeps_checkpoints: bool = False
+    snapshot: str = ""
+    recorded: Mapping[str, str] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -65,6 +72,31 @@ def hand_over(flow: G, to: Destination) -> G:
             except PenstockError as error:
                 raise error.at(node.id) from error
     return flow
+
+
+def not_handed_over(flow: G) -> G:
+    """The flow as it is known before anything was handed over: to be planned and checked, not to be run."""
+    for node in flow.nodes:
+        if isinstance(node.config, Deferred):
+            config = cast(SourceConfig, node.config)
+            stand_in = _StandIn(config.kind, config.schema, config.describe())
+            flow = flow.with_node(replace(node, config=stand_in))
+    return flow
+
+
+@dataclass(frozen=True)
+class _StandIn:
+    """A source whose partitions nobody has counted."""
+
+    kind: str
+    schema: pa.Schema = field(hash=False)
+    described: str
+
+    def describe(self) -> str:
+        return self.described
+
+    def splits(self) -> Sequence[Split]:
+        return ()
 
 
 def open_outer(system: str, *arguments: object) -> SourceConfig:

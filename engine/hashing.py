@@ -5,7 +5,7 @@ with every change of a hash value; values are pinned by tests. Rules:
 
 1. Rows with equal keys have equal hashes, however the batch is cut, sliced or dictionary-encoded. Null is a key; a null
    hashes alike in every type. −0.0 equals 0.0, every NaN equals every other. Struct, list and map are hashed by what
-   they hold, in order; what lies under a null is not looked at.
+   they hold, in order, unions by the value and the code of its type; what lies under a null is not looked at.
 2. Integers, booleans and floats hash by value, dates and times by their number of units, decimals by their unscaled
    value, strings and binary by their bytes: keys of different types may differ even if SQL calls them equal.
 3. Values are mixed as 64-bit numbers that wrap around: multiply, fold the upper half down, multiply. Bytes are taken
@@ -21,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from .list_layouts import as_lists
 
 HASH_VERSION = 1
 
@@ -43,17 +45,6 @@ _WORDS_AT_ONCE = 16
 
 
 _PLACES = (np.arange(_WORDS_AT_ONCE, dtype=np.uint64) + np.uint64(1)) * _PLACE
-
-
-def can_hash(type: pa.DataType) -> bool:
-    """Whether there is a hash for columns of this type."""
-    if pa.types.is_dictionary(type) or pa.types.is_run_end_encoded(type):
-        return can_hash(type.value_type)
-    if isinstance(type, pa.BaseExtensionType):
-        return can_hash(type.storage_type)
-    if pa.types.is_union(type):
-        return False
-    return all(can_hash(type.field(number).type) for number in range(type.num_fields))
 
 
 def hashes(columns: Sequence[pa.Array]) -> Hashes:
@@ -98,6 +89,8 @@ def _hash(column: pa.Array) -> Hashes:
         return _hash(pc.run_end_decode(column))
     if pa.types.is_null(type):
         return np.full(len(column), _NULL)
+    if pa.types.is_union(type):
+        return _hash_of_union(column)
     found = _hash_of_values(column, type)
     if column.null_count:
         found[column.is_null().to_numpy(zero_copy_only=False)] = _NULL
@@ -113,11 +106,11 @@ def _hash_of_values(column: pa.Array, type: pa.DataType) -> Hashes:
         return mixed(_float_bits(column))
     if types.is_struct(type):
         found = np.full(len(column), _LENGTH)
-        for child in column.flatten():
-            found = _joined(found, _hash(child))
+        for number in range(type.num_fields):  # (``flatten`` gives children the struct's nulls, and ends with unions)
+            found = _joined(found, _hash(column.field(number)))
         return found
     if types.is_nested(type):
-        return _hash_of_lists(column, type)
+        return _hash_of_lists(column)
     if types.is_boolean(type) or types.is_integer(type) or _is_point_in_time(type):
         return mixed(_integers(column))
     return _hash_of_bytes(column, type)
@@ -129,6 +122,30 @@ def _hash_of_dictionary(column: pa.Array) -> Hashes:
     values = _hash(column.dictionary)
     codes = column.indices.fill_null(0).to_numpy(zero_copy_only=False)
     return values[codes] if len(values) else np.full(len(column), _NULL)
+
+
+def _hash_of_union(column: pa.Array) -> Hashes:
+    """The hash of each value, mixed with the code of its type. A union itself has no nulls, what it holds may."""
+    type, buffers, mine = column.type, column.buffers(), slice(column.offset, column.offset + len(column))
+    # (``type_codes`` and ``offsets`` of pyarrow are those of the whole, of which this may be a slice)
+    codes = np.frombuffer(buffers[1] or b"", dtype=np.int8)[mine]
+    # children of a sparse union are as long as it is, those of a dense one are picked by its offsets
+    dense = type.mode == "dense"
+    places = np.frombuffer(buffers[2] or b"", dtype=np.int32)[mine] if dense else np.arange(len(column))
+    found = np.zeros(len(column), dtype=np.uint64)
+    for number, code in enumerate(type.type_codes):
+        rows = np.flatnonzero(codes == code)
+        if len(rows):
+            found[rows] = _joined(
+                np.full(len(rows), np.uint64(code)), _hash(_picked(column.field(number), places[rows]))
+            )
+    return found
+
+
+def _picked(values: pa.Array, places: npt.NDArray[np.int32 | np.int64]) -> pa.Array:
+    return (
+        values if len(places) == len(values) and bool((np.diff(places) == 1).all()) else values.take(pa.array(places))
+    )
 
 
 def _is_point_in_time(type: pa.DataType) -> bool:
@@ -218,12 +235,8 @@ def _long_tails(words: npt.NDArray[np.uint64], starts: npt.NDArray[np.int64], le
     return _sums(found, counts)
 
 
-def _hash_of_lists(column: pa.Array, type: pa.DataType) -> Hashes:
-    types = pa.types
-    if types.is_map(type):
-        column = column.cast(pa.list_(pa.struct([type.key_field, type.item_field])))
-    elif not (types.is_list(type) or types.is_large_list(type)):
-        column = column.cast(pa.large_list(type.value_field))
+def _hash_of_lists(column: pa.Array) -> Hashes:
+    column = as_lists(column)
     counts = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     elements = mixed(_hash(column.flatten()) + _places(_positions(counts)))
     return mixed(_sums(elements, counts) + counts.astype(np.uint64) * _LENGTH)

@@ -20,6 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .schemas import no_rows
+
 Calls: TypeAlias = Callable[[pa.RecordBatch], Any]
 """Computes the values for a batch: an array, or a scalar if they are all the same."""
 
@@ -83,7 +85,7 @@ class _Reader:
         self._tokens: Iterator[tuple[str, str]] = iter(_metadata(parts.schema))
         self._schema = schema
         self._type_of = type_of
-        self._no_rows = pa.RecordBatch.from_pylist([], schema)
+        self._no_rows = no_rows(schema)
 
     def read(self) -> _Part:
         """The next part with all that belongs to it."""

@@ -8,9 +8,10 @@ Rules:
 2. The operators of a task spill when they hold more than its budget. A sink may have rows that wait to be written, and
    those of a row group; a feed keeps those that its ranks have not taken or not saved.
 3. A driver has two batches in hand, what it takes and what it gives; a source one for each of its lanes, whose splits
-   it reads in turn, and one that is read ahead.
+   it reads in turn, and one that is read ahead. What an open split holds beside (``open_bytes``, if it says so) counts
+   once for each lane.
 4. Not in it: what sorting, merging and emitting take for a moment, what operators that cannot spill hold beyond the
-   budget, what user code keeps, and the processes themselves.
+   budget, the bytes of a row group that were fetched from a bucket, what user code keeps, and the processes themselves.
    Batches are taken to have at most ``CHUNK_ROWS`` rows, as sources cut them, and texts ``TEXT_BYTES`` bytes.
 """
 
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 
 from .edges import DEFAULT_CREDIT
 from .operators import Filter, MapBatches, Project, Unnest
-from .plan import Exchange, JobPlan, OperatorPlan, PipelinePlan, StagePlan
+from .plan import Exchange, JobPlan, OperatorPlan, PipelinePlan, SourcePlan, StagePlan
 from .rounds import CHUNK_ROWS
 from .sinks.feed import FeedSink
 from .sizes import batch_bytes, size
@@ -140,7 +141,7 @@ def _process_bound(plan: JobPlan, stage: StagePlan, edges: dict[str, EdgeBound])
         count=stage.parallelism,
         in_flight=sum(ends_here) + sum(local),
         writing=sum(_writing(pipeline) for pipeline in stage.pipelines),
-        in_hand=sum(_in_hand(stage, pipeline) for pipeline in stage.pipelines),
+        in_hand=sum(_in_hand(plan, stage, pipeline) for pipeline in stage.pipelines),
         operators=plan.memory_budget if any(_holds(pipeline) for pipeline in stage.pipelines) else 0,
     )
 
@@ -157,13 +158,24 @@ def _writing(pipeline: PipelinePlan) -> int:
 def _kept(sink: OperatorPlan) -> int:
     """Rows that a feed keeps for its ranks; or those that wait for the disk, and for their row group."""
     if isinstance(sink.config, FeedSink):
-        return (sink.config.room + sink.config.kept) * batch_bytes(sink.inputs[0]) // CHUNK_ROWS
+        each, room = batch_bytes(sink.inputs[0]), sink.config.room
+        waiting = room * each // CHUNK_ROWS
+        if sink.config.room_bytes is not None:
+            waiting = min(waiting, sink.config.room_bytes + sink.config.batch_size * each // CHUNK_ROWS)
+        return waiting + sink.config.kept * each // CHUNK_ROWS
     return LIMIT_BYTES + int(getattr(sink.config, "buffer_bytes", 0))
 
 
-def _in_hand(stage: StagePlan, pipeline: PipelinePlan) -> int:
+def _in_hand(plan: JobPlan, stage: StagePlan, pipeline: PipelinePlan) -> int:
     """Rule 3."""
     sizes = [batch_bytes(port.schema) for port in pipeline.ports]
     lanes = -(-stage.lanes // stage.parallelism)
-    read = [(lanes + 1) * batch_bytes(port.schema) for port in pipeline.ports if port.kind == "source"]
-    return 2 * max(sizes, default=0) + sum(read)
+    sources = [port for port in pipeline.ports if port.kind == "source"]
+    read = [(lanes + 1) * batch_bytes(port.schema) for port in sources]
+    opened = [min(lanes, len(plan.sources[port.id].splits)) * _open_bytes(plan.sources[port.id]) for port in sources]
+    return 2 * max(sizes, default=0) + sum(read) + sum(opened)
+
+
+def _open_bytes(source: SourcePlan) -> int:
+    """Of the largest split."""
+    return max((int(getattr(split, "open_bytes", 0)) for split in source.splits), default=0)

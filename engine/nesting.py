@@ -8,6 +8,8 @@ Rules:
    own rows, or find its input changed.
 3. A sink does not write into the checkpoint folder, nor is that, unless it is hidden (``_state``), among the data that
    a sink writes or a source reads.
+4. Nor is a savepoint, which may be asked for at any time, among such data, or among what the job keeps itself.
+5. All addresses of one place in a bucket are that place: whoever they say asks there, and however they spell it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import os
 from collections.abc import Iterable
 
 from .errors import ConfigurationError
+from .object_store import bucket_of
 from .sources.files import is_hidden
 
 APART = "give each a folder of its own, beside the others"
@@ -36,12 +39,31 @@ def check_nesting(sinks: Iterable[tuple[str, str]], sources: Iterable[tuple[str,
         if state and _within(place, state):
             raise ConfigurationError(f"writes to {place}, within the checkpoint folder {state}", APART, id)
     for id, place in (*written, *read):
-        if state and _within(state, place) and not is_hidden(os.path.relpath(state, place)):
+        if state and _is_among(state, place):
             raise ConfigurationError(f"the checkpoint folder {state} lies among its data, in {place}", APART, id)
 
 
+def check_savepoint(place: str, data: Iterable[tuple[str, str]], job: str) -> None:
+    """Rule 4. ``data``: ids and places of sinks and sources; ``job``: the job's folder. Raises ConfigurationError."""
+    target, own = _real(place), _real(job)
+    for id, at in ((id, _real(at)) for id, at in data if at):
+        if _is_among(target, at):
+            raise ConfigurationError(f"a savepoint in {target} would lie among the data of {id}, in {at}", APART)
+    if target == os.path.dirname(own) or (_within(target, own) and not _within(target, f"{own}/savepoints")):
+        raise ConfigurationError(f"a savepoint in {target} would lie among the checkpoints of the job", APART)
+
+
 def _real(place: str) -> str:
+    """The one name of a place (rule 5)."""
+    found = bucket_of(place)
+    if found is not None:
+        return f"{found[0].address}/{found[1]}".rstrip("/")
     return place.rstrip("/") if "://" in place else os.path.realpath(place)
+
+
+def _is_among(place: str, data: str) -> bool:
+    """Whether who reads the data would find it there."""
+    return place == data or (_within(place, data) and not is_hidden(os.path.relpath(place, data)))
 
 
 def _within(inner: str, outer: str) -> bool:

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from .combining import is_too_large
 from .elements import Tag
 from .errors import DataError, InternalError, PenstockError, StorageError, UserCodeError
 from .operators.protocol import RunningOperator
 from .sources.reader import SplitReader
-from .user_code import is_to_be_told, raised, user_frames
+from .user_code import is_to_be_told, is_users_own, raised, user_frames
 from .windows import OperatorWindow
 
 
@@ -76,7 +77,7 @@ class blame:  # noqa: N801 a context manager, read as a verb; a generator would 
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None or (isinstance(error, PenstockError) and error.operator):
+        if error is None or (isinstance(error, PenstockError) and error.operator and not is_users_own(error)):
             return
         if not isinstance(error, Exception) and not (is_to_be_told(error) and user_frames(error)):
             return
@@ -111,8 +112,11 @@ def blame_split(error: PenstockError, readers: Sequence[SplitReader]) -> Penstoc
 
 
 def _named(error: BaseException, operator: str, where: str) -> PenstockError:
-    if isinstance(error, PenstockError):
+    if isinstance(error, PenstockError) and not is_users_own(error):
         return error.at(operator)
+    if is_too_large(error):
+        remedy = "cast its columns to large_string, large_binary or large_list before it, or let it hold fewer rows"
+        return DataError(f"it needs more than 2 GiB of one column at once: {error}{where}", remedy, operator)
     if isinstance(error, pa.ArrowException):
         return DataError(f"{error}{where}", "check the values of the columns that this operator reads", operator)
     if user_frames(error) is not None:

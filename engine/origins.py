@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from .plain_types import plain_batches
 from .sources.parquet import ParquetSplit
 from .sources.protocol import SourceConfig, Split
 
@@ -105,6 +106,10 @@ class TracedSplit:
     def blocking(self) -> bool:
         return bool(getattr(self.split, "blocking", False))
 
+    @property
+    def may_be_poison(self) -> bool:
+        return bool(getattr(self.split, "may_be_poison", True))
+
     def open(self, start: int) -> Iterator[pa.RecordBatch]:
         for records, rows in numbered(self.split, start):
             origins = origins_of(self.number, rows)
@@ -117,7 +122,7 @@ def numbered(split: Split, start: int) -> Iterator[tuple[pa.RecordBatch, Numbers
     if isinstance(split, ParquetSplit) and split.filter is not None:
         yield from _filtered(split, start)
         return
-    for records in split.open(start):
+    for records in plain_batches(split.open(start)):
         yield records, np.arange(start, start + records.num_rows)
         start += records.num_rows
 
@@ -127,7 +132,7 @@ def _filtered(split: ParquetSplit, start: int) -> Iterator[tuple[pa.RecordBatch,
     whole = replace(split, filter=None, columns=tuple(split.file_schema.names))
     schema = pa.schema([split.file_schema.field(name) for name in split.columns])
     row = 0
-    for records in whole.open(0):
+    for records in plain_batches(whole.open(0)):
         rows = pa.array(np.arange(row, row + records.num_rows))
         row += records.num_rows
         passing = pa.Table.from_batches([records]).append_column(ORIGIN, rows).filter(split.filter)

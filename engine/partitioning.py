@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from .elements import Batch
 from .errors import FlowError
-from .hashing import HASH_VERSION, Parts, can_hash, hashes, part_numbers
+from .hashing import HASH_VERSION, Parts, hashes, part_numbers
 from .operators.keys import check_key_types, comparable, decoded, shared_codes, validity
 from .schemas import check_columns, check_distinct, check_movable, value_type
 
@@ -88,10 +88,6 @@ class HashPartitioning:
             raise FlowError("partition by: no key is given", "name at least one column, or use rebalance()")
         check_distinct(self.kind, "key", self.keys)
         _check_rows(self.kind, schema, self.keys, self.parts)
-        for name in self.keys:
-            if not can_hash(schema.field(name).type):
-                type = schema.field(name).type
-                raise FlowError(f"partition by: column {name!r} of type {type} cannot be a key", "leave it out")
 
     def describe(self) -> str:
         return f"{', '.join(self.keys)} (hash {HASH_VERSION}) into {self.parts} parts"

@@ -28,6 +28,7 @@ from .operators import MergeJoin, Mix
 from .operators.protocol import OperatorConfig
 from .operators.regroup import Regroup
 from .partitioning import Broadcast, Exchanging, Gather, wire_schema
+from .plain_types import plain_schema
 from .plan import Exchange, JobPlan, OperatorPlan, OutputPlan, PipelinePlan, PortPlan, SourcePlan, StagePlan
 from .pruning import narrowed_source, pruned
 from .resources import joined
@@ -108,7 +109,9 @@ def _plan_source(graph: LiveGraph, node: Node, rate: float | None) -> SourcePlan
     fed = getattr(config, "fed", False)
     pace = node.rate if rate is None else rate
     quota = None if joined or fed else _quota(graph, node)
-    return narrowed_source(SourcePlan(node.id, config, config.schema, splits, quota, pace), graph.schema(node.id))
+    return narrowed_source(
+        SourcePlan(node.id, config, plain_schema(config.schema), splits, quota, pace), graph.schema(node.id)
+    )
 
 
 def _quota(graph: LiveGraph, source: Node) -> int:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from .epochs import Epochs
 from .errors import ConfigurationError, PenstockError
 from .identity import TaskId
-from .nesting import check_nesting
+from .nesting import check_nesting, check_savepoint
 from .operators.protocol import Committer, OperatorConfig, SinkConfig
 from .partitioning import Broadcast, Exchanging, Gather
 from .resources import NOTHING, Resources
@@ -213,8 +213,7 @@ class JobPlan:
         """Ask every sink whether it can be written; ``checkpoints``: the folder for them. Raises ConfigurationError
         that names the sink."""
         check_fed(self)
-        check_nesting(_places((id, sink) for id, (_, sink) in self.sinks.items()),
-                      _places((id, source.config) for id, source in self.sources.items()), checkpoints)  # fmt: skip
+        check_nesting(*self._data(), checkpoints)
         places: dict[str, str] = {}
         for id, (_, config) in self.sinks.items():
             try:
@@ -226,6 +225,16 @@ class JobPlan:
                 message = f"writes to {place}, and so does {places[place]}"
                 raise ConfigurationError(message, "give each sink a folder of its own", id)
             places[place] = id
+
+    def check_savepoint(self, place: str, folder: str) -> None:
+        """Whether a savepoint may lie in ``place``; ``folder``: the job's own. Raises ConfigurationError."""
+        sinks, sources = self._data()
+        check_savepoint(place, (*sinks, *sources), folder)
+
+    def _data(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        """What is written and what is read: ids and places."""
+        written = _places((id, sink) for id, (_, sink) in self.sinks.items())
+        return written, _places((id, source.config) for id, source in self.sources.items())
 
 
 def _places(configs: Iterable[tuple[str, object]]) -> list[tuple[str, str]]:

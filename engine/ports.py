@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from .elements import FINAL_ROUND
+from .elements import FINAL_ROUND, Batch
 from .gate import Feed, Gate
+from .lane_digests import LaneDigests
 from .tally import Count
 
 NO_FEEDS: set[int] = set()
@@ -29,6 +30,14 @@ class Port:
     #: no further row before the next task barrier matters, or ever
     dropping: bool = False
     dropping_for_good: bool = False
+    #: of a source whose rows are digested: what was given to the operators
+    handed_on: LaneDigests | None = None
+
+    def take(self, batch: Batch) -> None:
+        """It goes to the operators, or to nobody."""
+        (self.dropped if self.dropping else self.taken).add(batch)
+        if self.handed_on is not None and not self.dropping:
+            self.handed_on.take(batch.tag.lane, batch.records)
 
     def stands(self, behind: set[int]) -> bool:
         """Whether all of the gate's feeds are among ``behind``."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from .combining import fewest
 from .elements import Batch
 from .operators.protocol import LANE
 
@@ -107,14 +108,14 @@ class RowStream:
         """
         wanted = limit
         while wanted is None or wanted > 0:
-            chunk = self._take(CHUNK_ROWS if wanted is None else min(CHUNK_ROWS, wanted))
-            if chunk is None:
+            chunks = self._take(CHUNK_ROWS if wanted is None else min(CHUNK_ROWS, wanted))
+            if not chunks:
                 return
-            wanted = None if wanted is None else wanted - chunk.num_rows
-            yield chunk
+            wanted = None if wanted is None else wanted - sum(chunk.num_rows for chunk in chunks)
+            yield from chunks
 
-    def _take(self, rows: int) -> pa.RecordBatch | None:
-        """The next ``rows`` rows, or as many as are left; None at the end."""
+    def _take(self, rows: int) -> list[pa.RecordBatch]:
+        """The next ``rows`` rows, or as many as are left, in one chunk unless that is too large; nothing at the end."""
         parts: list[pa.RecordBatch] = []
         missing = rows
         while missing:
@@ -126,6 +127,4 @@ class RowStream:
             if part.num_rows:
                 parts.append(part)
                 missing -= part.num_rows
-        if len(parts) > 1:
-            return pa.concat_batches(parts)
-        return parts[0] if parts else None
+        return fewest(parts)

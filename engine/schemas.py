@@ -66,6 +66,11 @@ def check_movable(kind: str, schema: pa.Schema, names: Iterable[str] | None = No
             ) from None
 
 
+def no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    """No rows of this schema. (``from_pylist`` and ``empty_table`` of Arrow cannot make those of every type.)"""
+    return pa.RecordBatch.from_arrays([pa.nulls(0, type) for type in schema.types], schema=schema)
+
+
 def value_type(type: pa.DataType) -> pa.DataType:
     """The type of the values: of its dictionary for a dictionary type, else the type itself."""
     return type.value_type if pa.types.is_dictionary(type) else type

@@ -8,7 +8,8 @@ It is the state of one operator behind a gather, so its rows come in the flow's 
 2. A rank says which batches it has *taken*, and which are *saved*: it needs those never again, not even after a crash,
    because a saved model has seen them. Kept are all rows from the first batch that is not saved everywhere; only when
    there is no room for the batch that all ranks wait for, those that all have taken go too. A world that replaces
-   another begins at any batch that is kept, or else from the checkpoint that its model was saved with.
+   another begins at any batch that is kept, or else from the checkpoint that its model was saved with. Where it says
+   that it begins means nothing before each of its ranks has said so: one that is wrong takes nothing from others.
 3. A snapshot holds the kept rows and all counters, never a log of what was read. Ranks take no part in checkpoints: a
    rank that does something else for an hour holds no barrier up. Whoever restores gets the rows behind the cut again
    under the same positions, and ranks know their own place, so they see nothing of it. At the end of its data the
@@ -17,7 +18,8 @@ It is the state of one operator behind a gather, so its rows come in the flow's 
    every row of a flow whose order is not ``repeatable``; and in any flow the rows that operators emit when they finish,
    and the end itself: data that end because the job is stopped go on if the stop fails.
 5. ``ready`` is credit, not a right: with more than ``most_rows`` kept the owner takes no rows, *except* to reach a
-   barrier that has been announced. Else a rank that stands still would hold the checkpoint up.
+   barrier that has been announced. Else a rank that stands still would hold the checkpoint up. What has come so, or in
+   one large piece, is not handed out for that: ranks are never farther ``apart`` than the feed was told.
 6. Worlds are fenced by their generation. A restored sequencer may not know the newest: ranks then join again.
 7. When every rank has acknowledged everything, and a committed checkpoint says so, the feed is *settled*: no restart
    comes back to rows that ranks would have to read again, so they may leave.
@@ -42,6 +44,8 @@ from .sequencer_state import EpochEnd, FeedSettings, Place, SequencerState
 
 Hashing = Callable[[R], npt.NDArray[np.uint64]]
 """A hash for each row."""
+Sizing = Callable[[R], int]
+"""Bytes of a piece."""
 
 
 @dataclass(slots=True)
@@ -50,6 +54,8 @@ class Sequencer(Generic[R]):
 
     settings: FeedSettings
     hashing: Hashing[R] | None = None
+    #: None: it does not matter
+    sizing: Sizing[R] | None = None
     #: The position that the next row gets.
     position: int = 0
     #: The first batch that may still be asked for. Never goes back.
@@ -68,6 +74,9 @@ class Sequencer(Generic[R]):
     #: Kept pieces, and the position of each one's first row; together all rows from ``oldest`` on, or some before.
     _pieces: deque[R] = field(default_factory=deque)
     _starts: deque[int] = field(default_factory=deque)
+    #: How many bytes had come before each kept piece, and in all.
+    _bytes_before: deque[int] = field(default_factory=deque)
+    _bytes: int = 0
     #: Rows before this position stand in a committed checkpoint, and maybe the end with them.
     _committed: int = 0
     _end_committed: bool = False
@@ -86,11 +95,15 @@ class Sequencer(Generic[R]):
 
     @classmethod
     def restored(
-        cls, state: SequencerState[R], settings: FeedSettings, hashing: Hashing[R] | None = None
+        cls,
+        state: SequencerState[R],
+        settings: FeedSettings,
+        hashing: Hashing[R] | None = None,
+        sizing: Sizing[R] | None = None,
     ) -> Sequencer[R]:
         """As of a checkpoint, which stands in the log."""
         oldest = state.first_batch(settings.batch_size, settings.drop_last)
-        made: Sequencer[R] = cls(settings, hashing, state.first, oldest, ends=list(state.ends))
+        made: Sequencer[R] = cls(settings, hashing, sizing, state.first, oldest, ends=list(state.ends))
         for rows in state.rows:
             made._keep(rows)
         made.ended, made.order, made._committed = state.ended, state.order, state.position
@@ -109,22 +122,37 @@ class Sequencer(Generic[R]):
         """Whether there is room (rule 5)."""
         if self.settings.ahead is None:
             return self.kept_rows < self.settings.most_rows
-        return self.ahead < self.settings.ahead
+        return self.ahead < self.settings.ahead and not self._is_heavy(self.settings.ahead_bytes)
 
     @property
     def ahead(self) -> int:
         """Rows that some rank has not taken."""
-        return max(0, self.position - self.grid.first_row(self._awaited))
+        return max(0, self.position - self.grid.first_row(self.awaited))
 
     @property
-    def _awaited(self) -> int:
+    def is_half_full(self) -> bool:
+        """Whether more than half of the room is used."""
+        settings = self.settings
+        return settings.ahead is not None and (
+            2 * self.ahead > settings.ahead or self._is_heavy((settings.ahead_bytes or 0) // 2)
+        )
+
+    def _is_heavy(self, limit: int | None) -> bool:
+        """Whether what some rank has not taken has so many bytes, more than the batch that is wanted next."""
+        if not limit or not self._starts or self.starves:
+            return False
+        at = max(0, bisect_right(self._starts, self.grid.first_row(self.awaited)) - 1)
+        return self._bytes - self._bytes_before[at] >= limit
+
+    @property
+    def awaited(self) -> int:
         """The batch that the slowest rank takes next."""
         return max(self.oldest, min(self._taken, default=0))
 
     @property
     def starves(self) -> bool:
         """Whether the batch that the slowest rank takes next lacks rows."""
-        return not self.ended and self.position < self._needed_for(self._awaited)
+        return not self.ended and self.position < self._needed_for(self.awaited)
 
     def _needed_for(self, batch: int) -> int:
         """So many rows must have come before the batch can be handed out."""
@@ -168,8 +196,9 @@ class Sequencer(Generic[R]):
 
     @property
     def is_finished(self) -> bool:
-        """Whether every rank has acknowledged everything. A sequencer that has no rows is, without any rank."""
-        return self.batches is not None and self.oldest >= self.batches
+        """Whether every rank has acknowledged everything, and nothing that there never was. A sequencer that has no
+        rows is, without any rank."""
+        return self.batches is not None and self.oldest == self.batches
 
     # --- ranks read ----------------------------------------------------------------------------------------------
 
@@ -189,12 +218,12 @@ class Sequencer(Generic[R]):
         if at < self.oldest:
             return Refused(Refusal.GONE, world.generation)
         self.world = world
-        self._taken, self._saved = ([max(world.start, self.oldest)] * world.ranks for _ in range(2))
-        self._forget()
+        self._taken, self._saved = ([self.oldest] * world.ranks for _ in range(2))
         return world
 
-    def read(self, generation: int, rank: int, batch: int) -> Answer[R]:
-        """The rank's slice of the batch; asked again, the same."""
+    def read(self, generation: int, rank: int, batch: int, max_ahead: int | None = None) -> Answer[R]:
+        """The rank's slice of the batch; asked again, the same. ``max_ahead``: so many batches before the slowest rank
+        this one wants to be at most."""
         if (refused := self._refuse(generation)) is not None or self.world is None:
             return refused or Refused(Refusal.UNKNOWN_WORLD, generation)
         if batch < self.oldest:
@@ -206,10 +235,16 @@ class Sequencer(Generic[R]):
         needed = self._needed_for(batch)
         if end > self._deliverable or needed > self.position:
             return NotYet(generation, batch, self._why_not(needed))
+        if self._is_too_far(batch, max_ahead):
+            return NotYet(generation, batch, self.slow_ranks)
         share = self.world.share(rank, end - begin)
         rows, epoch = tuple(self._cut(begin + share.start, len(share))), self.grid.epoch_of(batch)
         is_last = self.settings.epochs > 1 and self.grid.is_last(batch)
         return Slice(generation, rank, batch, begin + share.start, rows, end - begin, epoch, is_last)
+
+    def _is_too_far(self, batch: int, max_ahead: int | None) -> bool:
+        ahead, apart = batch - self.awaited, self.settings.apart
+        return (apart is not None and ahead >= apart) or (max_ahead is not None and ahead > max_ahead)
 
     def acknowledge(self, generation: int, rank: int, taken: int, saved: int) -> bool:
         """The rank has every batch before ``taken``, and none before ``saved`` is ever needed again; whether that was
@@ -297,6 +332,8 @@ class Sequencer(Generic[R]):
         if rows.num_rows:
             self._pieces.append(rows)
             self._starts.append(self.position)
+            self._bytes_before.append(self._bytes)
+            self._bytes += 0 if self.sizing is None else self.sizing(rows)
             self.position += rows.num_rows
 
     def _forget(self) -> None:
@@ -307,6 +344,7 @@ class Sequencer(Generic[R]):
         while self._pieces and self._starts[0] + self._pieces[0].num_rows <= self._first_needed:
             self._pieces.popleft()
             self._starts.popleft()
+            self._bytes_before.popleft()
 
     def _pushed_out(self, taken: int) -> int:
         """The first batch that there is room for, if all have taken those before ``taken``. Rows that came only because

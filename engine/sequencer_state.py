@@ -7,6 +7,7 @@ from typing import Generic
 
 from .batch_grid import BatchGrid
 from .feed_messages import R
+from .feed_ranks import RankPlace, Untaken
 from .order_hash import OrderHash
 
 Place = tuple[int, bool, bool]
@@ -18,8 +19,13 @@ class FeedSettings:
     """``drop_last``: the last batch of an epoch is left out if it is not full. ``most_rows``: kept before new ones must
     wait. ``epochs``: how often the feed's data come.
 
+    ``apart``: so many batches, counted from the one that the slowest rank takes next, may be handed out; None: all that
+    there are.
+
     ``ahead``: of these, at most so many that some rank has not taken; the rest is for what all have taken and not
-    saved, of which the oldest goes first. None: no such division. ``certain``: see rule 4."""
+    saved, of which the oldest goes first. None: no such division. ``ahead_bytes``: nor more than so many bytes that
+    some rank has not taken, but for the batch that is wanted next; None: whatever they have. ``certain``: see rule
+    4."""
 
     batch_size: int
     repeatable: bool = True
@@ -28,6 +34,8 @@ class FeedSettings:
     ahead: int | None = None
     certain: bool = False
     epochs: int = 1
+    apart: int | None = None
+    ahead_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch_size <= self.most_rows:
@@ -52,7 +60,7 @@ class EpochEnd:
 @dataclass(frozen=True, slots=True)
 class SequencerState(Generic[R]):
     """What a checkpoint holds. ``first``: the position of the first of ``rows``; ``position``: behind the last.
-    ``ends``: of the epochs that have ended."""
+    ``ends``: of the epochs that have ended. ``places`` and ``untaken``: what its desk knows of the ranks."""
 
     first: int
     position: int
@@ -60,6 +68,9 @@ class SequencerState(Generic[R]):
     order: OrderHash
     rows: tuple[R, ...]
     ends: tuple[EpochEnd, ...] = ()
+    places: tuple[RankPlace, ...] = ()
+    """Of the ranks of the newest world."""
+    untaken: tuple[Untaken, ...] = ()
 
     def first_batch(self, batch_size: int, drop_last: bool) -> int:
         """The first batch that it holds, or that comes behind it."""

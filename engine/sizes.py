@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import pyarrow as pa
 
 from .rounds import CHUNK_ROWS
@@ -37,3 +39,14 @@ def _value_bytes(type: pa.DataType) -> int:
         return max(1, int(type.bit_width) // 8)
     except ValueError:
         return TEXT_BYTES
+
+
+def leaf_bytes(fields: Iterable[pa.Field]) -> Iterator[int]:
+    """About the bytes of one value of each column of a file that holds these fields: structs and lists have several."""
+    for field in fields:
+        type = field.type
+        children = [type.field(n) for n in range(type.num_fields)]
+        if pa.types.is_dictionary(type) or not children:
+            yield _value_bytes(type.value_type if pa.types.is_dictionary(type) else type)
+        else:
+            yield from leaf_bytes(children)

@@ -8,14 +8,19 @@ Rules:
 1. Names are columns, exactly as they are written; quote those that are no words: ``"my column"``. ``a.b`` is field
    ``b`` of struct ``a``.
 2. Nulls follow SQL: comparison with null is null, AND, OR and NOT have three values. Where DuckDB and Arrow differ, the
-   kernels of Arrow decide: NaN equals nothing, numbers with a point are float64, integers that overflow are errors.
-3. ``/`` divides as float64, ``//`` and ``%`` truncate towards zero. Floats become integers by rounding half to even.
-4. What is not known fails when the flow is built, with the names of what is known.
+   kernels of Arrow decide: NaN equals nothing, integers that overflow are errors.
+3. A number with a point is an exact decimal, one with an exponent a float64. Precision and scale of what is computed
+   with decimals follow one rule (``sql_decimals``).
+4. ``/`` divides as float64, unless a decimal stands at it; ``//`` and ``%`` truncate towards zero. Floats become
+   integers by rounding half to even, decimals half away from zero.
+5. What is computed from numbers alone is computed when the flow is built.
+6. What is not known fails when the flow is built, with the names of what is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from functools import reduce
 from typing import Any, ClassVar
 
@@ -26,11 +31,16 @@ from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.parsers.duckdb import DuckDBParser
 
-from .errors import FlowError
-from .expressions import types_of
+from . import sql_values as values
+from .errors import DataError, FlowError
+from .expressions import Evaluator, types_of
 from .list_functions import is_list, list_contains, list_item
-from .sql_functions import FUNCTIONS, Value, cast_to, date_part, divided, find_function, on_par, truth
+from .sql_decimals import TooWideError
+from .sql_functions import FUNCTIONS, date_part, find_function
 from .sql_types import arrow_type
+from .sql_values import Value, alike, as_item, cast_to, comparable, exact, literals, on_par, truth
+
+_LEAST_INT64 = -(2**63)
 
 
 class _Dialect(DuckDB):
@@ -74,6 +84,9 @@ class _Compiler:
             made = self._made(node)
         except pa.ArrowException as error:
             raise FlowError(f"{self._kind}: SQL {self._text!r}: {error}", "correct the constant") from error
+        except TooWideError as error:
+            message = f"{self._kind}: SQL {self._text!r}: {node.sql(dialect=_Dialect)}: {error}"
+            raise FlowError(message, "cast it to decimal(38, n), or to double") from error
         if isinstance(made, Value):
             return made
         (type,) = types_of(self._kind, self._schema, [(node.sql(dialect=_Dialect), made)])
@@ -93,9 +106,9 @@ class _Compiler:
     def both(self, node: exp.Expr) -> tuple[Value, Value]:
         """The operands of a comparison: a text beside a time becomes a time."""
         one, other = self.value(node.this), self.value(node.expression)
-        return on_par(self.alike(one, other), self.alike(other, one))
+        return on_par(self.timed(one, other), self.timed(other, one))
 
-    def alike(self, value: Value, other: Value) -> Value:
+    def timed(self, value: Value, other: Value) -> Value:
         """``value``, if it is text and ``other`` a time, as such a time."""
         if isinstance(value.constant, str) and pa.types.is_temporal(other.type):
             return cast_to(value, other.type)
@@ -113,16 +126,38 @@ class _Compiler:
             return Value.of(None)
         if node.is_string:
             return Value.of(str(node.this))
-        return Value.of(int(node.this) if node.is_int else float(node.this))
+        if node.is_int:
+            return Value.of(int(node.this))
+        return Value.of(float(node.this) if "e" in node.this.lower() else Decimal(node.this))
 
     def negative(self, node: exp.Neg) -> Value | pc.Expression:
         inner = self.value(node.this)
+        if inner.constant == -_LEAST_INT64:  # which is no int64 itself
+            return Value.of(_LEAST_INT64)
+        if isinstance(inner.constant, Decimal):
+            return Value.typed(inner.constant.copy_negate(), inner.type)
         if isinstance(inner.constant, int | float):
             return Value.of(-inner.constant)
-        return pc.negate_checked(inner.expression)
+        return pc.negate_checked(exact(inner).expression if pa.types.is_decimal(inner.type) else inner.expression)
 
-    def arithmetic(self, node: exp.Binary) -> pc.Expression:
-        return _ARITHMETIC[type(node)](*on_par(self.value(node.this), self.value(node.expression)))
+    def arithmetic(self, node: exp.Binary) -> Value | pc.Expression:
+        return self.made_of(_ARITHMETIC[type(node)], self.value(node.this), self.value(node.expression))
+
+    def made_of(self, make: Callable[..., Any], *given: Value) -> Value | pc.Expression:
+        """What ``make`` makes of the given values; rule 5."""
+        if not all(isinstance(each.constant, int | Decimal) and each.type != pa.bool_() for each in given):
+            found: Value | pc.Expression = make(*given)
+            return found
+        row = {f"_{n}": pa.array([each.constant], each.type) for n, each in enumerate(literals(given))}
+        places = [Value(pc.field(name), column.type) for name, column in row.items()]
+        made = make(*places)
+        expression = made.expression if isinstance(made, Value) else made
+        try:
+            (result,) = Evaluator([("constant", expression)]).evaluate(pa.record_batch(row))
+        except DataError as error:
+            message = f"{self._kind}: SQL {self._text!r}: {error.__cause__}"
+            raise FlowError(message, "correct the constant") from error
+        return Value.typed(result[0].as_py(), result.type)
 
     def comparison(self, node: exp.Binary) -> pc.Expression:
         one, other = self.both(node)
@@ -149,24 +184,29 @@ class _Compiler:
         one = self.value(node.this)
         if node.args.get("field") is not None:
             lists = self.value(node.args["field"])
+            one = as_item(one, lists.type.value_type) if is_list(lists.type) else one
             return list_contains(lists.expression, lists.type, one.expression, one.type)
         if node.args.get("query") is not None or not node.expressions:
             raise self._unknown(f"takes values after IN, not {node.sql(dialect=_Dialect)!r}")
-        others = [self.alike(self.value(each), one) for each in node.expressions]
+        others = [self.timed(self.value(each), one) for each in node.expressions]
         known = [each.constant for each in others if each.constant is not None]
         if len(known) + sum(pa.types.is_null(each.type) for each in others) == len(others) and len(known) > 1:
-            among = _among(one, known)
+            among = _among(one, others)
             if among is not None:
                 return among if len(known) == len(others) else pc.if_else(among, among, pc.scalar(None))
-        return reduce(pc.or_kleene, [pc.equal(self.alike(one, each).expression, each.expression) for each in others])
+        pairs = [on_par(self.timed(one, each), each) for each in others]
+        return reduce(pc.or_kleene, [pc.equal(mine.expression, each.expression) for mine, each in pairs])
 
     def between(self, node: exp.Between) -> pc.Expression:
         if node.args.get("symmetric"):
             raise self._unknown("does not know BETWEEN SYMMETRIC")
         one = self.value(node.this)
-        low, high = (self.alike(self.value(node.args[bound]), one) for bound in ("low", "high"))
-        above = pc.greater_equal(self.alike(one, low).expression, low.expression)
-        return pc.and_kleene(above, pc.less_equal(self.alike(one, high).expression, high.expression))
+        parts = []
+        for bound, kernel in (("low", pc.greater_equal), ("high", pc.less_equal)):
+            limit = self.timed(self.value(node.args[bound]), one)
+            mine, limit = on_par(self.timed(one, limit), limit)
+            parts.append(kernel(mine.expression, limit.expression))
+        return pc.and_kleene(*parts)
 
     def like(self, node: exp.Like | exp.ILike) -> pc.Expression:
         one, pattern = self.value(node.this), self.value(node.expression)
@@ -176,30 +216,35 @@ class _Compiler:
         return pc.invert(found) if node.args.get("negate") else found
 
     def case(self, node: exp.Case) -> pc.Expression:
-        default = node.args.get("default")
-        made = self.value(default).expression if default is not None else pc.scalar(None)
-        for branch in reversed(node.args["ifs"]):
-            test = exp.EQ(this=node.this, expression=branch.this) if node.this is not None else branch.this
-            made = self._chosen(test, branch.args["true"], made)
-        return made
+        given = [
+            exp.EQ(this=node.this, expression=branch.this) if node.this is not None else branch.this
+            for branch in node.args["ifs"]
+        ]
+        return self.chosen(given, [branch.args["true"] for branch in node.args["ifs"]], node.args.get("default"))
 
     def condition(self, node: exp.If) -> pc.Expression:
-        other = node.args.get("false")
-        return self._chosen(
-            node.this, node.args["true"], self.value(other).expression if other is not None else pc.scalar(None)
-        )
+        return self.chosen([node.this], [node.args["true"]], node.args.get("false"))
 
-    def _chosen(self, test: exp.Expr, value: exp.Expr, other: pc.Expression) -> pc.Expression:
-        holds = pc.coalesce(truth(self.value(test)), pc.scalar(False))
-        return pc.if_else(holds, self.value(value).expression, other)
+    def chosen(self, tests: list[exp.Expr], results: list[exp.Expr], default: exp.Expr | None) -> pc.Expression:
+        """The result of the first test that holds."""
+        made = [self.value(each) for each in results]
+        *made, last = alike([*made, self.value(default) if default is not None else Value.of(None)])
+        chosen = last.expression
+        for test, value in zip(reversed(tests), reversed(made), strict=True):
+            holds = pc.coalesce(truth(self.value(test)), pc.scalar(False))
+            chosen = pc.if_else(holds, value.expression, chosen)
+        return chosen
 
-    def cast(self, node: exp.Cast) -> Value:
+    def cast(self, node: exp.Cast) -> Value | pc.Expression:
         if isinstance(node, exp.TryCast):
             raise self._unknown("does not know TRY_CAST")
         type = arrow_type(node.to)
         if type is None:
             raise self._unknown(f"cannot cast to {node.to.sql(dialect=_Dialect)}")
-        return cast_to(self.value(node.this), type)
+        given = self.value(node.this)
+        if pa.types.is_decimal(type):
+            return self.made_of(lambda value: cast_to(value, type), given)
+        return cast_to(given, type)
 
     def extract(self, node: exp.Extract) -> pc.Expression:
         made = date_part(str(node.name), self.value(node.expression))
@@ -230,29 +275,28 @@ class _Compiler:
             raise FlowError(f"{self._kind}: SQL {self._text!r}: {node.name}: {detail}", "see its arguments") from None
 
 
-def _among(one: Value, known: Sequence[Any]) -> pc.Expression | None:
-    """``one`` in constants, none of them null; None if they are not of its type."""
-    try:
-        values = pa.array(known).cast(one.type)
-    except (pa.ArrowException, OverflowError):
-        return None
+def _among(one: Value, others: Sequence[Value]) -> pc.Expression | None:
+    """``one`` in constants and nulls; None if the constants are not of its type."""
     if pa.types.is_dictionary(one.type) or pa.types.is_null(one.type):
         return None
-    return pc.if_else(pc.is_valid(one.expression), one.expression.isin(values), pc.scalar(None))
-
-
-def _plain_kernel(kernel: Callable[[pc.Expression, pc.Expression], pc.Expression]) -> Callable[[Value, Value], Any]:
-    return lambda one, other: kernel(one.expression, other.expression)
+    if not comparable([one, *others]):
+        return None
+    one, *others = alike([one, *others])
+    try:
+        known = pa.array([each.constant for each in others if each.constant is not None]).cast(one.type)
+    except (pa.ArrowException, OverflowError):
+        return None
+    return pc.if_else(pc.is_valid(one.expression), one.expression.isin(known), pc.scalar(None))
 
 
 _ARITHMETIC: dict[type, Callable[[Value, Value], Any]] = {
-    exp.Add: _plain_kernel(pc.add_checked),
-    exp.Sub: _plain_kernel(pc.subtract_checked),
-    exp.Mul: _plain_kernel(pc.multiply_checked),
-    exp.Div: divided,
-    exp.IntDiv: _plain_kernel(pc.divide_checked),
-    exp.Mod: _plain_kernel(pc.remainder),
-    exp.Pow: lambda one, other: pc.power(cast_to(one, pa.float64()).expression, other.expression),
+    exp.Add: values.plus,
+    exp.Sub: values.minus,
+    exp.Mul: values.times,
+    exp.Div: values.divided,
+    exp.IntDiv: values.divided_whole,
+    exp.Mod: values.remainder,
+    exp.Pow: values.power,
 }
 _COMPARISONS: dict[type, Callable[[pc.Expression, pc.Expression], Any]] = {
     exp.EQ: pc.equal,

@@ -1,4 +1,4 @@
-"""The functions that SQL text may call, on kernels of Arrow, and the conversions that its operators need.
+"""The functions that SQL text may call, on kernels of Arrow.
 
 Rules:
 
@@ -10,83 +10,20 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from decimal import Decimal
 from functools import reduce
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from . import sql_decimals as decimals
 from .list_functions import is_list, list_contains, list_extreme, list_item
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """An expression with its type; ``constant`` is what it always is, None if it is none (or null)."""
-
-    expression: pc.Expression
-    type: pa.DataType
-    constant: Any = None
-
-    @classmethod
-    def of(cls, constant: Any) -> Value:
-        """A constant."""
-        scalar = pa.scalar(constant)
-        return cls(pc.scalar(scalar), scalar.type, constant)
-
+from .sql_decimals import Exact
+from .sql_values import Value, alike, as_item, cast_to, exact, minus, on_par, plus, remainder, times
 
 Values: TypeAlias = Sequence[Value]
 Function: TypeAlias = Callable[[Values], Any]
-
-
-# ---------------------------------------------------------------------- conversions
-
-
-def truth(value: Value) -> pc.Expression:
-    """A value as a condition: an untyped null is an unknown truth."""
-    return pc.scalar(pa.scalar(None, pa.bool_())) if pa.types.is_null(value.type) else value.expression
-
-
-def cast_to(value: Value, type: pa.DataType) -> Value:
-    """The value as ``type``."""
-    given, types = value.type, pa.types
-    if given == type:
-        return value
-    if isinstance(value.constant, str) and (types.is_temporal(type) or types.is_integer(type)):
-        return Value(pc.scalar(pa.scalar(value.constant).cast(type)), type)
-    expression = value.expression
-    if types.is_floating(given) and types.is_integer(type):
-        expression = pc.round(expression, round_mode="half_to_even")
-    if types.is_timestamp(given) and types.is_date(type):
-        expression = pc.floor_temporal(expression, unit="day")
-    if types.is_integer(given) and types.is_floating(type):
-        return Value(expression.cast(type, safe=False), type)  # large numbers are rounded; that is no error
-    return Value(expression.cast(type), type)
-
-
-def on_par(one: Value, other: Value) -> tuple[Value, Value]:
-    """Both operands of a calculation or comparison as Arrow should see them.
-
-    Arrow picks a kernel by the smallest type that a constant fits: beside 2.5 it would compute integers as float32, and
-    beside a decimal it cannot compute with a plain 2.
-    """
-    return _beside(one, other), _beside(other, one)
-
-
-def _beside(value: Value, other: Value) -> Value:
-    if pa.types.is_integer(value.type) and pa.types.is_float64(other.type):
-        return cast_to(value, pa.float64())
-    if pa.types.is_integer(value.type) and pa.types.is_decimal(other.type) and value.constant is not None:
-        type = pa.decimal128(len(str(abs(value.constant))), 0)
-        return Value(pc.scalar(pa.scalar(value.constant, type)), type, value.constant)
-    return value
-
-
-def divided(one: Value, other: Value) -> pc.Expression:
-    """``one / other`` as float64; decimals stay decimals."""
-    if pa.types.is_decimal(one.type) and pa.types.is_decimal(other.type):
-        return pc.divide(one.expression, other.expression)
-    return pc.divide(*(cast_to(each, pa.float64()).expression for each in (one, other)))
 
 
 def date_part(unit: str, value: Value) -> pc.Expression | None:
@@ -142,16 +79,75 @@ def _constant(values: Values, position: int, type: type) -> Any:
 # ---------------------------------------------------------------------- functions
 
 
+def _two(make: Callable[[Value, Value], Any]) -> Function:
+    def function(values: Values) -> Any:
+        _count(values, 2, 2)
+        return make(*values)
+
+    return function
+
+
+def _chosen(kernel: Callable[..., Any]) -> Function:
+    """A kernel that gives one of its arguments."""
+
+    def function(values: Values) -> Any:
+        _count(values, 1, 64)
+        return kernel(*(value.expression for value in alike(values)))
+
+    return function
+
+
 def _round(values: Values) -> Any:
     _count(values, 1, 2)
     digits = _constant(values, 1, int) if len(values) == 2 else 0
-    return pc.round(values[0].expression, ndigits=digits, round_mode="half_towards_infinity")
+    (value, *_) = values
+    if not pa.types.is_decimal(value.type):
+        return pc.round(value.expression, ndigits=digits, round_mode="half_towards_infinity")
+    given = exact(value)
+    if digits >= 0:
+        scale = min(digits, given.scale)
+        return decimals.recast(given, pa.decimal128(min(given.whole + 1 + scale, decimals.DIGITS), scale))
+    if given.precision - digits >= decimals.DIGITS:
+        raise ValueError(f"cannot round a {value.type} by so many digits")
+    power = 10**-digits
+    shifted = times(value, Value.of(1 / Decimal(power)))
+    type = pa.decimal128(given.precision - digits + 1, given.scale - digits)
+    rounded = decimals.recast(Exact(shifted, type.precision, type.scale), pa.decimal128(given.whole + 1, 0))
+    made = times(Value(rounded, pa.decimal128(given.whole + 1, 0)), Value.of(Decimal(power)))
+    type = pa.decimal128(min(max(given.whole, -digits) + 1, decimals.DIGITS), 0)
+    return made.cast(type)
+
+
+def _whole(
+    kernel: Callable[..., Any], beyond: Callable[..., Any] | None, step: Callable[[Value, Value], Any]
+) -> Function:
+    """A whole number beside a number. Of decimals: what is before the point, and one ``step`` on if the number lies
+    ``beyond`` that."""
+
+    def function(values: Values) -> Any:
+        _count(values, 1, 1)
+        (value,) = values
+        if not pa.types.is_decimal(value.type):
+            return kernel(value.expression)
+        near = Value(*decimals.cut(exact(value)))
+        if beyond is None:
+            return near.expression
+        far = cast_to(Value(step(near, Value.of(1)), decimals.fitted(near.type.precision + 1, 0)), near.type)
+        return pc.if_else(beyond(*(each.expression for each in on_par(value, near))), far.expression, near.expression)
+
+    return function
+
+
+def _abs(values: Values) -> Any:
+    _count(values, 1, 1)
+    (value,) = values
+    return pc.abs_checked(exact(value).expression if pa.types.is_decimal(value.type) else value.expression)
 
 
 def _nullif(values: Values) -> Any:
     _count(values, 2, 2)
-    one, other = (value.expression for value in values)
-    return pc.if_else(pc.coalesce(pc.equal(one, other), pc.scalar(False)), pc.scalar(None), one)
+    one, other = (value.expression for value in on_par(*values))
+    return pc.if_else(pc.coalesce(pc.equal(one, other), pc.scalar(False)), pc.scalar(None), values[0].expression)
 
 
 def _substring(values: Values) -> Any:
@@ -216,6 +212,7 @@ def _contains(values: Values) -> Any:
     _count(values, 2, 2)
     one, other = values
     if is_list(one.type):
+        other = as_item(other, one.type.value_type)
         return list_contains(one.expression, one.type, other.expression, other.type)
     return pc.match_substring(one.expression, _constant(values, 1, str))
 
@@ -249,10 +246,10 @@ def find_function(name: str) -> Function | None:
 
 
 FUNCTIONS: dict[str, Function] = {
-    "abs": _plain(pc.abs_checked),
-    "ceil": _plain(pc.ceil),
-    "floor": _plain(pc.floor),
-    "trunc": _plain(pc.trunc),
+    "abs": _abs,
+    "ceil": _whole(pc.ceil, pc.greater, plus),
+    "floor": _whole(pc.floor, pc.less, minus),
+    "trunc": _whole(pc.trunc, None, plus),
     "round": _round,
     "sign": _plain(pc.sign),
     "sqrt": _floating(pc.sqrt),
@@ -261,11 +258,11 @@ FUNCTIONS: dict[str, Function] = {
     "log10": _floating(pc.log10),
     "log2": _floating(pc.log2),
     "power": lambda values: pc.power(*(cast_to(value, pa.float64()).expression for value in values)),
-    "mod": _plain(pc.remainder, 2),
+    "mod": _two(remainder),
     "isnan": _plain(pc.is_nan),
-    "greatest": _plain(pc.max_element_wise, 1, 64),
-    "least": _plain(pc.min_element_wise, 1, 64),
-    "coalesce": lambda values: reduce(pc.coalesce, [value.expression for value in values]),
+    "greatest": _chosen(pc.max_element_wise),
+    "least": _chosen(pc.min_element_wise),
+    "coalesce": lambda values: reduce(pc.coalesce, [value.expression for value in alike(values)]),
     "nullif": _nullif,
     "lower": _plain(pc.utf8_lower),
     "upper": _plain(pc.utf8_upper),

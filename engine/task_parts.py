@@ -26,6 +26,7 @@ from .ended_operator import Division, EndedOperator, divide
 from .errors import InternalError, PenstockError
 from .gate import Feed, Gate
 from .identity import Attempt, Holds, Opening, TaskId
+from .lane_digests import LaneDigests
 from .operator_instance import OperatorInstance, blame, blame_build
 from .operators.protocol import LANE, OperatorContext
 from .operators.replicated_join import EVERYWHERE
@@ -33,6 +34,7 @@ from .outlets import outlet_of
 from .overtaking import IN_ORDER, FreeEdges
 from .plan import Exchange, JobPlan, OperatorPlan, PipelinePlan, PortPlan, SourcePlan
 from .round_gate import RoundGate
+from .row_digests import RowDigest
 from .scheduler.protocol import Query
 from .sources.reader import Rounds, SplitReader
 from .spooling import SpoolingGate
@@ -255,8 +257,14 @@ class _Builder:
                 background=background,
                 rounds=self._rounds(source),
                 epochs=self._plan.epochs if source.repeats else None,
+                handed_on=self._handed_on(source, state),
             )
         ]
+
+    def _handed_on(self, source: SourcePlan, state: pa.Table | None) -> LaneDigests | None:
+        if self._plan.audit != "content":
+            return None
+        return LaneDigests(RowDigest(source.schema), state, self._plan.fingerprint)
 
     def _rounds(self, source: SourcePlan) -> Rounds:
         if self._plan.alignment_timeout is None or source.quota is None or self.more_splits:

@@ -7,7 +7,7 @@ Rules:
    those that are no Exception at all, which would end the thread that ran the function without a word.
 2. But an interrupt of the main thread is its owner's (Ctrl-C in a ``PlanTask`` that has no thread of its own), a
    PenstockError says itself whose fault it is, and an OSError that comes from a source or an index (a network, a disk)
-   may pass: it restarts the job.
+   may pass: it restarts the job. No user's code meets a bug of ours: an INTERNAL error that it raises is its own.
 3. User code is told from the engine's by the frames of the traceback: one of a module that is neither the engine's nor
    a library's under it.
 """
@@ -19,7 +19,7 @@ import threading
 import traceback
 from types import TracebackType
 
-from .errors import PenstockError, UserCodeError
+from .errors import Domain, PenstockError, UserCodeError
 
 _OWN = __name__.removesuffix("engine.user_code")
 """The package, with its dot: the engine's and everybody's who runs it."""
@@ -29,9 +29,20 @@ _UNDER = {"pyarrow", "numpy", "ray", "sqlglot", "msgspec", *sys.stdlib_module_na
 def is_to_be_told(error: BaseException) -> bool:
     """Whether the error is the job's, not its owner's or the engine's (rule 2)."""
     if isinstance(error, PenstockError):
-        return False
+        return is_users_own(error)
     is_interrupt = isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
     return not is_interrupt
+
+
+def is_users_own(error: PenstockError) -> bool:
+    """Whether a user's code has raised it itself, and it would be taken for a bug of ours."""
+    if error.domain is not Domain.INTERNAL or isinstance(error, UserCodeError):
+        return False
+    frames, module = error.__traceback__, _OWN
+    while frames is not None:
+        module = str(frames.tb_frame.f_globals.get("__name__", ""))
+        frames = frames.tb_next
+    return _is_users(module)
 
 
 def user_frames(error: BaseException) -> TracebackType | None:

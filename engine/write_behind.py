@@ -20,7 +20,7 @@ from typing import Any
 
 from .errors import InternalError, PenstockError
 from .operators.protocol import Background, run_at_once
-from .user_code import raised, user_frames
+from .user_code import is_users_own, raised, user_frames
 
 LIMIT_BYTES = 16 * 1024 * 1024
 """Bytes that may wait to be written while the driver goes on: as much as a channel may have in flight."""
@@ -154,7 +154,8 @@ class WriteBehind:
         return True
 
     def _fail(self, operator: str, error: BaseException) -> None:
-        if not isinstance(error, PenstockError | OSError) and user_frames(error) is not None:
+        said = isinstance(error, PenstockError) and not is_users_own(error)
+        if not (said or isinstance(error, OSError)) and user_frames(error) is not None:
             error = raised("its code", error, "fix the code")
         elif not isinstance(error, PenstockError):
             error = InternalError(f"{type(error).__name__}: {error}", operator=operator)

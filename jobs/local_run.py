@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from ..actors.at_exit import AtExit
 from ..actors.audit import OVER, Audit, audit_job, check_balance
-from ..actors.beginning import begin_in
-from ..actors.cleaning import clean_outputs
+from ..actors.beginning import begin_in, check_first
+from ..actors.cleaning import at_the_end, clean_outputs
 from ..actors.coordinator_files import CoordinatorFiles
 from ..actors.coordinator_host import CoordinatorHost, coordinator_of
 from ..actors.feed.hosting import HostedFeeds, feed_handle
@@ -92,10 +92,11 @@ def run_local(
     ``checkpoints`` nothing survives the process, and rows become visible when the job ends.
     """
     asked = None if checkpoints is None else place_in(checkpoints)
-    flow = hand_over(flow, asked, name=name, resume=resume, on_ray=False)
     planned = partial(
         plan_job, parallelism=parallelism, job=name, rate=rate, memory_budget=memory_budget, threads=threads or 0
     )
+    check_first(flow, planned, asked, resume=resume, from_snapshot=from_snapshot, take_over=take_over)
+    flow = hand_over(flow, asked, name=name, resume=resume, on_ray=False, from_snapshot=from_snapshot)
     plan = plan_with_inputs(
         flow,
         planned,
@@ -340,20 +341,21 @@ class LocalJob(JobFace):
             self.checkpoints()
         self._remember_windows()
         with suppress(PenstockError):
-            self.audit()
+            self.status()
         self._at_exit.call_off()
-        self._end()
+        self._end(audited=True)
 
     def _leave(self) -> None:
         """The script ends, and nobody asks any more."""
         try:
             with suppress(PenstockError):
                 self.status()
-            self._end()
+            self._end(audited=False)
         finally:
             self._release()
 
-    def _end(self) -> None:
+    def _end(self, *, audited: bool) -> None:
+        """Nothing but threads first: what the outputs have become must not keep them."""
         self._closed = True
         self._feeds.over(ConfigurationError(f"job {self.name!r} was shut down", "run it again to go on reading"))
         self._feeds.close()
@@ -364,7 +366,10 @@ class LocalJob(JobFace):
             self._scheduler.shutdown()
         for files in self._files:
             files.close()
-        clean_outputs(self.plan, self.folder, self.status().generation)
+        if audited:
+            with suppress(Exception):  # whoever asks for the audit is told
+                self._audit = audit_job(self.plan, self.folder, self.status())
+        at_the_end(lambda: clean_outputs(self.plan, self.folder, self.status().generation))
         if self.status().state == "finished":  # nothing goes on from it: its rows go with this object
             weakref.finalize(self, COLLECTED.forget, self.plan.key).atexit = False
         self._release()

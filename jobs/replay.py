@@ -35,7 +35,7 @@ from ..engine.errors import ConfigurationError, DataError
 from ..engine.feed_messages import World
 from ..engine.flow import Flow
 from ..engine.handoff import Destination
-from ..engine.hashing import can_hash, hashes
+from ..engine.hashing import hashes
 from ..engine.lineage import lineage, summary, unknown
 from ..engine.pipelines import plan_job
 from ..engine.tracing import find_feed, without_origin
@@ -193,14 +193,14 @@ def _verified(folder: JobFolder, feed: str, step: int, batch: pa.Table, size: in
     recorded = None
     with suppress(ConfigurationError):
         recorded, _ = DigestFiles(folder.folder, folder.job, feed).read()
-    columns = [column for column in batch.combine_chunks().columns if can_hash(column.type)]
-    if recorded is None or not columns:
+    if recorded is None:
         return None
     known = recorded.digests[recorded.batches == step]
     if not len(known):
         return None
     digests = BatchDigests(size)
-    digests.add(hashes([column.combine_chunks() for column in columns]))
+    for records in batch.to_batches():
+        digests.add(hashes(records.columns))
     digests.end()
     return bool(known[0] == digests.take().digests[0])
 

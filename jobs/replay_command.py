@@ -80,7 +80,7 @@ def _write(table: pa.Table, path: Path) -> None:
 
 def _write_arrow(table: pa.Table, path: Path) -> None:
     with ipc.new_file(path, table.schema) as writer:
-        writer.write_table(table)
+        writer.write_table(table.unify_dictionaries())
 
 
 def _write_parquet(table: pa.Table, path: Path) -> None:

@@ -11,9 +11,9 @@ anything, ``penstock-main`` for instance. So pytest runs with ``--import-mode=im
 4. What a test sends to another process by reference (a class for a Ray actor) lives in ``tests/support`` too: a test
    file cannot be imported by its name elsewhere.
 
-Marks: ``ray``, ``spark``, ``slow``, ``chaos`` (``pyproject.toml`` says what each means). A test that needs Ray or
-Spark without a mark fails under ``make test-fast``, which runs with ``--pure``. A test that hangs is failed after
-``timeout`` seconds with the stacks of all threads.
+Marks: ``ray``, ``spark``, ``slow``, ``chaos``, ``large`` (``pyproject.toml`` says what each means). A test that needs
+Ray or Spark without a mark fails under ``make test-fast``, which runs with ``--pure``. A test that hangs is failed
+after ``timeout`` seconds with the stacks of all threads.
 
 With ``--second-try`` (``make test``) a test that is marked ``ray``, ``spark`` or ``chaos`` and fails is run once more:
 it shares two cores with dozens of processes that are not ours. The summary shows the failure of the first try. Pure
@@ -25,12 +25,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import uuid
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from support.bucket_twin import BucketTwin, environment
 
 FORBIDDEN_WHEN_PURE = frozenset({"ray", "raydp", "pyspark"})
 
@@ -90,6 +93,29 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.getreports("rerun"):
         terminalreporter.section(f"first try of {report.nodeid}", "_")
         terminalreporter.line(report.longreprtext)
+
+
+@pytest.fixture(scope="session")
+def bucket_server() -> Iterator[BucketTwin]:
+    """An object store on loopback, which ``s3://`` and ``gs://`` lead to: the same one for all tests that want it."""
+    with BucketTwin() as twin, pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(twin).items():
+            patch.setenv(name, value)
+        yield twin
+
+
+@pytest.fixture
+def buckets(bucket_server: BucketTwin) -> Iterator[BucketTwin]:
+    """That object store; nothing is known of what was asked before."""
+    bucket_server.calm()
+    yield bucket_server
+    bucket_server.calm()
+
+
+@pytest.fixture
+def bucket(buckets: BucketTwin) -> str:
+    """A bucket of its own."""
+    return f"bucket-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture(scope="session")

@@ -72,17 +72,28 @@ FOLDERS: dict[str, Callable[[Any], Any]] = {
 """Wherever a checkpoint folder is given."""
 
 
-@pytest.mark.parametrize("given", ["s3://bucket/state", "gs://b/x", "file://scratch/state", Path("s3://b/state")])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "hdfs://host/state",
+        "abfs://b/x",
+        "file://scratch/state",
+        Path("s3://b/state"),
+        "s3://k:s@b/state",
+        "gs://b/x?a=b",
+    ],
+)
 @pytest.mark.parametrize("where", FOLDERS)
-def test_a_checkpoint_folder_that_is_no_local_one_is_refused_everywhere(where: str, given: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"file system|names the host|is no URL"):
+def test_a_checkpoint_folder_where_no_log_can_be_is_refused_everywhere(where: str, given: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"file system|names the host|is no URL|more than where|are unknown"):
         FOLDERS[where](given)
     assert os.listdir() == []
 
 
 @pytest.mark.parametrize("address", ["file://{}/home/state", "~/state"])
 def test_checkpoints_lie_where_the_address_says(address: str, tmp_path: Path) -> None:
-    ps.run_local(flow(), checkpoints=ps.Checkpoints(address.format(tmp_path))).shutdown()
+    with ps.run_local(flow(), checkpoints=ps.Checkpoints(address.format(tmp_path))) as job:
+        job.wait_until(lambda status: status.state == "running", 60)
     assert (tmp_path / "home" / "state" / "addresses" / "log").is_dir()
     assert os.listdir() == ["home"]
 
@@ -102,9 +113,9 @@ def test_a_savepoint_and_a_snapshot_are_found_by_the_same_addresses() -> None:
     "words",
     [
         ["run", "flights", "--local", "--output", "s3://b/out"],
-        ["run", "flights", "--local", "--output", "out", "--checkpoints", "s3://b/state"],
-        ["verify-order", "s3://b/one", "two"],
-        ["replay", "addresses:flow", "--step", "0", "--checkpoints", "s3://b/state"],
+        ["run", "flights", "--local", "--output", "out", "--checkpoints", "hdfs://b/state"],
+        ["verify-order", "hdfs://b/one", "two"],
+        ["replay", "addresses:flow", "--step", "0", "--checkpoints", "hdfs://b/state"],
         ["replay", "addresses:flow", "--step", "0", "--output", "gs://b/batch.arrow"],
         ["replay", "s3://b/script.py:flow", "--step", "0"],
     ],

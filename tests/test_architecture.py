@@ -66,6 +66,9 @@ PURE_ACTORS = (
     "actors.storage",
     "actors.snapshots",
     "actors.audit",
+    "actors.origins_of_sinks",
+    "actors.reading_again",
+    "actors.routes",
     "actors.beginning",
     "actors.cleaning",
     "actors.coordinator_files",
@@ -101,6 +104,7 @@ RULES = (
     ROOT,
     Rule(("engine",), inside=("engine",), outside=ARROW),
     Rule(("engine.sql", "engine.sql_types"), inside=("engine",), outside=ARROW | {"sqlglot"}, upward=DRIVING),
+    Rule(("engine.object_store",), inside=("engine.errors",), outside=ARROW | {"obstore"}),
     Rule(("engine.identity",), inside=(), stdlib=WORDS_ONLY),
     Rule(("engine.checksums",), inside=(), outside=frozenset({"xxhash"})),
     Rule(("engine.errors", "engine.clock", "engine.shown"), inside=FOUNDATION),
@@ -169,6 +173,10 @@ def test_light_modules_load_neither_ray_nor_pyspark_when_imported(package: Sourc
 def test_sqlglot_is_loaded_by_nobody_before_a_text_is_met(package: Sources) -> None:
     others = [module for module in package if module not in {"engine.sql", "engine.sql_types"}]
     assert find_heavy(package, others, frozenset({"sqlglot"})) == []
+
+
+def test_obstore_is_loaded_by_nobody_before_a_bucket_is_met(package: Sources) -> None:
+    assert find_heavy(package, list(package), frozenset({"obstore"})) == []
 
 
 def test_package_has_no_import_cycles(package: Sources) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from penstock.actors import environment, java
+from penstock.actors.environment import is_same_address
 from penstock.engine.errors import SetupError
 from support.small_disk import small_disk
 
@@ -192,6 +193,21 @@ def test_address_where_nothing_listens_is_refused_at_once() -> None:
 def test_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(SetupError, match="is no address"):
         environment.connect(address)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("127.0.0.1:6379", "127.0.0.1:6379", True),
+        ("localhost:6379", "127.0.0.1:6379", True),
+        (f"{socket.gethostname()}:6379", "127.0.0.1:6379", True),
+        ("127.0.0.1:6379", "127.0.0.1:6380", False),
+        ("192.0.2.7:6379", "127.0.0.1:6379", False),
+        ("192.0.2.7:6379", "192.0.2.7:6379", True),
+    ],
+)
+def test_addresses_of_one_place_are_told_to_be_the_same(one: str, other: str, same: bool) -> None:
+    assert is_same_address(one, other) is same
 
 
 def test_ray_client_address_is_refused() -> None:

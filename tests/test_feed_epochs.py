@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from itertools import accumulate
+
 import pyarrow as pa
 import pytest
 
 import penstock as ps
 from penstock.coordinator.events import TaskLost
-from penstock.engine.errors import FlowError
+from penstock.engine.errors import ConfigurationError, FlowError
 from penstock.engine.sources.memory import MemorySource
 from penstock.jobs.orders import verify_order
 from support.feeds import chunked, plain, read_world, tables, take, wait_for
@@ -192,23 +195,76 @@ def test_feed_without_rows_ends_in_every_epoch():
     assert job.wait(60).status().state == "finished"
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_that_resume_behind_the_last_batch_have_none_and_the_job_ends(ranks, tmp_path):
+    def flow():
+        flow = ps.Flow("end", lanes=2)
+        flow.from_tables([pa.table({"n": list(range(50))})]).filter("n >= 0").feed(10, room=20, epochs=2)
+        return flow
+
+    job = ps.run_local(flow(), checkpoints=tmp_path)
+    reader = job.feed().reader(timeout=60)
+    assert len(take(reader, 5) + take(reader, 5)) == 10
+    reader.commit("last")
+    reader.flush(60)
+    reader.close(0.0)
+    job.shutdown()
+    again = ps.run_local(flow(), checkpoints=tmp_path, resume_model="last")
+    feed = again.feed().resume("last")
+    threads = [threading.Thread(target=loop_as_documented, args=(feed, rank, ranks)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert again.wait(60).status().state == "finished"
+    with feed.reader(timeout=60) as late:  # one that comes when all is over has all of it, too
+        assert list(late) == []
+
+
+def loop_as_documented(feed, rank, ranks):
+    with feed.reader(rank, ranks, timeout=60) as reader:
+        for _ in range(reader.epoch, feed.epochs):
+            assert list(reader) == []
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_epoch_that_does_not_fit_its_step_is_refused(known):
+    flow = ps.Flow("places", lanes=2)
+    rows = flow.from_tables([pa.table({"n": list(range(100))})])
+    (rows if known else rows.filter("n >= 0")).feed(10, epochs=3)
+    job = ps.run_local(flow)
+    state = job.feed().reader().state_dict()
+    for step, epoch, at_once in ((0, 2, True), (12, 0, known), (12, 4, True), (30, 1, known)):
+        reader = job.feed().reader(timeout=60)
+        if not at_once:
+            reader.load_state_dict({**state, "step": step, "epoch": epoch})
+        with pytest.raises(ConfigurationError, match=f"names epoch {epoch} and step {step}"):
+            reader.load_state_dict({**state, "step": step, "epoch": epoch}) if at_once else list(reader)
+        reader.close(0.0)
+    job.shutdown()
+
+
 def test_run_dies_in_every_epoch_and_goes_on_with_other_ranks(tmp_path, monkeypatch):
     monkeypatch.setattr("penstock.engine.pipelines.ROUND_QUOTA", 30)
     found = []
     expected = by_jobs()
     whole = flat(expected)
+
+    def epoch_at(read):
+        return len([end for end in accumulate(map(len, expected)) if end <= len(read)])
+
     # in the middle of epochs, at the end of one, and just behind it
     for number, most in enumerate((5, len(expected[0]) - 5, 1, len(expected[1]) + 3)):
         job = ps.run_local(flow_of(room=100, keep=2000), checkpoints=tmp_path, parallelism=1 + number)
-        found += read_world(job.feed(), 3 - number % 3, len(found), most, close=False)
+        found += read_world(job.feed(), 3 - number % 3, len(found), most, close=False, epoch=epoch_at(found))
         assert found == whole[: len(found)]
         job.checkpoint(60)
         lose(job)
-        found += read_world(job.feed(), 2, len(found), 1, close=False)
+        found += read_world(job.feed(), 2, len(found), 1, close=False, epoch=epoch_at(found))
         job.checkpoint(60)
         job.shutdown()
     job = ps.run_local(flow_of(room=100, keep=2000), checkpoints=tmp_path)
-    found += read_world(job.feed(), 4, len(found))
+    found += read_world(job.feed(), 4, len(found), epoch=epoch_at(found))
     assert found == whole
     assert job.wait(60).audit().clean
     audit = job.audit_feed()

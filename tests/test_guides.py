@@ -10,6 +10,8 @@ import pytest
 from support.guides import GUIDES, blocks, tells
 
 TOLD = {
+    "decimals": [r"0\.05 85\.5000 0\.000555555555555556", r"0\.06 84\.6000 .*", r"0\.07 83\.7000 .*",
+                 r"decimal128\(32, 4\) decimal128\(33, 18\)"],
     "lost-rows": [r"\d+ rows lost, \d+ rows seen twice, no error", "900 rows handed out once, 0 gaps, 0 repeats",
                   "29 batches of 32 rows are equal, in order"],
     "world-size": ["29 batches, the same for 1, 2, 3, 5 ranks", "going on from step 12 with 3 ranks"],

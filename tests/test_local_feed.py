@@ -161,7 +161,7 @@ def test_job_goes_on_from_its_checkpoint_and_ranks_of_another_number_from_their_
     expected = read_world(ps.run_local(flow_of("filter")).feed(), 1)
     job = ps.run_local(flow_of("filter", room=100), checkpoints=tmp_path, parallelism=2)
     first = read_world(job.feed(), 2, most=5, close=False)
-    state = {"version": 1, "feed": "feed", "batch_size": 50, "step": 5}
+    state = {"step": 5}
     job.checkpoint(60)
     job.shutdown()
     again = ps.run_local(flow_of("filter", room=100), checkpoints=tmp_path, parallelism=3)
@@ -244,6 +244,65 @@ def test_feed_without_rows_ends_without_ranks():
     assert ps.run_local(flow).wait(60).status().state == "finished"
 
 
+@pytest.mark.parametrize(("rows", "options"), [(0, {}), (5, {"drop_last": True}), (0, {"epochs": 3})])
+def test_feed_without_a_batch_gives_none_to_ranks_that_come_when_its_job_is_over(rows, options):
+    flow = ps.Flow("empty")
+    flow.from_tables([pa.table({"n": pa.array(range(rows), pa.int64())})]).feed(10, **options)
+    job = ps.run_local(flow).wait(60)
+    assert read_world(job.feed(), 2) == []
+
+
+def identity_of(rows, **options):
+    flow = ps.Flow("identity")
+    flow.from_tables([pa.table({"n": list(range(rows))})]).filter("n >= 0").feed(10, **options)
+    return flow
+
+
+def state_at(step, **options):
+    job = ps.run_local(identity_of(1000, **options))
+    reader = job.feed().reader(timeout=60)
+    take(reader, step)
+    reader.close(0.0)
+    job.shutdown()
+    return reader.state_dict()
+
+
+def test_state_names_what_it_is_of_and_that_of_something_else_is_refused():
+    state = state_at(60)
+    assert (state["step"], state["epoch"], state["ranks"], state["layout"]) == (60, 0, 1, "contiguous")
+    for flow, why in (
+        (identity_of(300), "over other data"),
+        (identity_of(1000, shuffle=50), "another flow .*: other flow"),
+        (identity_of(1000, drop_last=True), "another flow .*: other flow, drop_last"),
+    ):
+        job = ps.run_local(flow)
+        with pytest.raises(ConfigurationError, match=f"the state was saved .*{why}"):
+            job.feed().reader().load_state_dict(state)
+        job.shutdown()
+    job = ps.run_local(identity_of(1000, keep=500))
+    job.feed().reader().load_state_dict(state)  # how much is kept changes no batch
+    with pytest.raises(ConfigurationError, match="version 1"):
+        job.feed().reader().load_state_dict({**state, "version": 1})
+    job.shutdown()
+
+
+def test_step_behind_the_end_is_an_error_and_the_feed_is_not_taken_for_read():
+    state = state_at(60)
+    job = ps.run_local(identity_of(1000))
+    with pytest.raises(ConfigurationError, match="begins at batch 101 of a feed that has 100"):
+        read_world(job.feed(), 2, start=101)
+    assert not job.status().is_over
+    assert DESKS.of(job.plan.key, "feed").waits_for
+    job.shutdown()
+    flow = ps.Flow("known")
+    flow.from_tables([pa.table({"n": list(range(50))})]).feed(10)
+    job = ps.run_local(flow)
+    own = job.feed().reader().state_dict()
+    with pytest.raises(ConfigurationError, match="names step 6, but feed 'feed' ends at step 5"):
+        job.feed().reader().load_state_dict({**own, "step": state["step"] // 10})
+    job.shutdown()
+
+
 def test_two_feeds_of_one_job_are_read_side_by_side():
     flow = ps.Flow("two", lanes=2)
     rows = flow.from_tables(tables(), name="rows")
@@ -284,6 +343,10 @@ def test_what_cannot_be_is_refused():
         stream.feed(10)
     with pytest.raises(FlowError, match="global batches of 0 rows"):
         flow_of("filter", batch_size=0)
+    with pytest.raises(FlowError, match="global batches of 1000000000000 rows"):
+        flow_of("filter", batch_size=10**12)
+    with pytest.raises(FlowError, match="epochs=1000000000000"):
+        flow_of("filter", epochs=10**12)
     with pytest.raises(FlowError, match="room for 10 rows"):
         flow_of("filter", room=10)
     job = ps.run_local(flow_of("filter"))
@@ -294,7 +357,37 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ConfigurationError, match="without drain=True"):
         job.stop(drain=True, savepoint="/nowhere")
     with pytest.raises(ConfigurationError, match="feed 'other'"):
-        job.feed().reader().load_state_dict({"version": 1, "feed": "other", "batch_size": 1, "step": 0})
+        job.feed().reader().load_state_dict({"version": 2, "feed": "other", "batch_size": 1, "step": 0})
+    job.shutdown()
+
+
+def test_rank_that_comes_when_all_has_been_read_is_not_sent_to_the_same_folder():
+    job = ps.run_local(flow_of("filter"))
+    read_world(job.feed(), 1)
+    job.wait(60)
+    with job.feed().reader(timeout=60) as late, pytest.raises(ConfigurationError, match="over: finished") as raised:
+        next(late.iter_batches())
+    assert "in another checkpoint folder" in raised.value.remedy
+    job.shutdown()
+
+
+def test_slice_without_rows_has_the_shape_of_the_others():
+    flow = ps.Flow("lists", lanes=2)
+    column = pa.array([[float(n)] * 4 for n in range(9)], pa.list_(pa.float32()))
+    flow.from_tables([pa.table({"x": column})]).feed(8)
+    job = ps.run_local(flow)
+    shapes = {}
+
+    def read(rank):
+        with job.feed().reader(rank, 2, timeout=60) as reader:
+            shapes[rank] = [tuple(batch["x"].shape) for batch in reader.iter_torch_batches()]
+
+    ranks = [threading.Thread(target=read, args=(rank,)) for rank in range(2)]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join()
+    assert shapes == {0: [(4, 4), (0, 4)], 1: [(4, 4), (1, 4)]}
     job.shutdown()
 
 

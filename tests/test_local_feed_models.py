@@ -9,6 +9,7 @@ import pytest
 
 import penstock as ps
 from penstock.actors.feed.intake import Intake
+from penstock.engine import feed_desk
 from penstock.engine.errors import ConfigurationError
 from support.feeds import plain, read_world, tables, take, wait_for
 
@@ -97,7 +98,8 @@ def test_commit_before_the_first_checkpoint_asks_for_one_and_the_training_goes_o
     assert job.wait(60).status().state == "finished"
 
 
-def test_all_ranks_may_commit_at_the_same_step_but_not_at_another(start):
+def test_all_ranks_may_commit_at_the_same_step_but_not_at_another(start, monkeypatch):
+    monkeypatch.setattr(feed_desk, "SLOW_SECONDS", 0.2)
     job = start()
     readers = [job.feed().reader(rank, 2, timeout=60) for rank in range(2)]
     threads = [threading.Thread(target=take, args=(reader, 3)) for reader in readers]
@@ -117,6 +119,20 @@ def test_all_ranks_may_commit_at_the_same_step_but_not_at_another(start):
         reader.close(0.0)
 
 
+def test_loop_that_never_flushes_hears_that_a_model_was_refused(start):
+    job = start(every=None)
+
+    def loop():
+        with job.feed().reader(timeout=60) as reader:
+            for _ in reader:
+                if reader.step in (2, 4):
+                    reader.commit("last")
+
+    with pytest.raises(ConfigurationError, match="'last' is bound to step 2 and cannot be bound to step 4"):
+        loop()
+    assert job.feed().resume("last").start == 2
+
+
 def test_forgotten_model_lets_its_checkpoint_go_and_can_be_bound_anew(start):
     job = start()
     reader = job.feed().reader(timeout=60)
@@ -133,6 +149,70 @@ def test_forgotten_model_lets_its_checkpoint_go_and_can_be_bound_anew(start):
     reader.flush(60)
     assert job.feed().resume("m").start == 3
     reader.close(0.0)
+
+
+def test_one_name_is_forgotten_and_bound_anew_as_often_as_the_user_likes_and_without_waiting_in_between(start):
+    job = start()
+    reader = job.feed().reader(timeout=60)
+    for _ in range(4):
+        take(reader, 1)
+        reader.forget("last")
+        reader.commit("last")
+        reader.flush(60)
+        assert job.feed().resume("last").start == reader.step
+        wait_for(lambda: list(job.status().pins) == ["model last of feed feed"])
+    reader.forget("last")
+    reader.flush(60)
+    wait_for(lambda: not job.status().pins)  # the log says so already, the status in a moment
+    reader.close(0.0)
+
+
+def test_model_that_covers_more_than_a_rank_has_taken_is_bound_and_says_so_here_in_its_record_and_in_the_audit(
+    start, caplog, monkeypatch
+):
+    monkeypatch.setattr(feed_desk, "SLOW_SECONDS", 0.5)
+    job = start(feeding(room=400))
+    readers = [job.feed().reader(rank, 2, timeout=60) for rank in range(2)]
+    other = threading.Thread(target=take, args=(readers[1], 1))
+    other.start()
+    take(readers[0], 4)
+    other.join()
+    readers[0].commit("early")
+    readers[0].flush(60)
+    told = "covers batches that not all ranks have taken: rank 1 of 2, from batch 0 on: taken before 1"
+    assert f"model 'early' of feed 'feed' {told}" in caplog.text
+    job.checkpoint(60)
+    audit = job.audit_feed()
+    assert not audit.clean
+    assert [(model.model, model.step) for model in audit.models] == [("early", 4)]
+    assert [place.taken for place in audit.ranks] == [4, 1]
+    assert "model 'early' covers the batches before 4, but rank 1 of 2" in str(audit)
+    take(readers[1], 3)
+    readers[1].commit("later")
+    readers[1].flush(60)
+    job.checkpoint(60)
+    audit = job.audit_feed()
+    assert audit.clean, "it has caught up"
+    assert [place.taken for place in audit.ranks] == [4, 4]
+    assert "'later'" not in caplog.text
+    for reader in readers:
+        reader.close(0.0)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_ahead": 1}])
+def test_rank_is_never_farther_before_one_that_stands_still_than_it_was_told(start, options):
+    job = start(feeding(room=250))
+    readers = [job.feed().reader(rank, 2, timeout=60, **options) for rank in range(2)]
+    other = threading.Thread(target=take, args=(readers[1], 1))
+    other.start()
+    take(readers[0], 1)
+    other.join()
+    readers[0].timeout = 1.0
+    with pytest.raises(TimeoutError, match="waits for rank 1 of 2, which is at batch 1"):
+        take(readers[0], 100)
+    assert readers[0].step == (3 if options else 6)
+    for reader in readers:
+        reader.close(0.0)
 
 
 def test_pair_that_does_not_match_is_refused(start):

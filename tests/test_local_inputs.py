@@ -146,6 +146,23 @@ def test_files_that_have_changed_are_refused_by_name_before_anything_starts(half
     assert numbers(half_way / "out") == before
 
 
+def test_paths_in_another_order_are_said_to_be_that(tmp_path: Path) -> None:
+    paths = sorted(make(tmp_path / "in", "parquet").iterdir())[:3]
+
+    def over(paths: Sequence[Path], rate: float = 0.0) -> ps.Flow:
+        made = ps.Flow("reading", lanes=2)
+        made.read_parquet(paths, name="rows", rate=rate).write_parquet(tmp_path / "out", name="out")
+        return made
+
+    with ps.run_local(over(paths, 100.0), checkpoints=ps.Checkpoints(tmp_path / "state", every="50ms")) as job:
+        job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
+    with pytest.raises(ConfigurationError, match="paths of this source stand in another order") as caught:
+        ps.run_local(over([paths[2], paths[0], paths[1]]), checkpoints=tmp_path / "state")
+    assert "those of now in the order 2, 3, 1" in caught.value.remedy
+    ps.run_local(over(paths), checkpoints=tmp_path / "state").wait(PATIENCE)
+    assert numbers(tmp_path / "out") == list(range(3 * ROWS))
+
+
 def test_job_goes_on_when_the_file_is_put_back(half_way: Path) -> None:
     path = files_of(half_way)[0]
     shutil.copy(path, half_way / "aside")

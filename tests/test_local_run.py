@@ -237,3 +237,15 @@ def test_unsorted_side_of_a_merge_join_ends_the_job_and_names_the_keys(tmp_path)
     assert "2" in caught.value.message
     assert "sort" in caught.value.remedy.lower()
     assert not list((tmp_path / "out").glob("part-*"))
+
+
+def test_job_without_checkpoints_takes_the_one_that_it_ends_with_and_no_other():
+    flow = ps.Flow("unasked")
+    joined = flow.from_tables(numbers(splits=40))
+    for name, splits in (("one", 1), ("two", 9), ("three", 20)):
+        side = flow.from_tables(numbers(splits=splits), name=name).project("value", **{name: ps.field("key")})
+        joined = joined.hash_join(side, ["value"], how="left")
+    joined.collect("out")
+    job = ps.run_local(flow, parallelism=2).wait()
+    assert job.result("out").num_rows == 40 * 50
+    assert (job.checkpoints().counts.triggered, job.checkpoints().counts.completed) == (1, 1)

@@ -229,6 +229,17 @@ def test_savepoint_into_a_folder_that_has_one_is_refused_and_the_job_goes_on(tmp
     assert read(tmp_path / "out") == undisturbed
 
 
+@pytest.mark.parametrize(("ask", "word"), [("savepoint", "path"), ("stop", "savepoint")])
+def test_savepoint_in_an_output_is_refused_and_the_job_goes_on(tmp_path, undisturbed, ask, word):
+    """Its files were foreign ones there, so the job's next commit failed."""
+    job = started(tmp_path)
+    for place in (tmp_path / "out" / "rows", tmp_path / "out" / "sums" / "mine", tmp_path / "a"):
+        with pytest.raises(ConfigurationError, match="would lie among the"):
+            getattr(job, ask)(timeout=PATIENCE, **{word: place})
+    job.wait(PATIENCE)
+    assert read(tmp_path / "out") == undisturbed
+
+
 def test_savepoint_that_cannot_be_written_is_told_and_the_job_goes_on(tmp_path, undisturbed):
     job = started(tmp_path)
     (tmp_path / "file").write_text("in the way")

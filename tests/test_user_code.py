@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.engine.errors import DataError, StorageError, UserCodeError
+from penstock.engine.errors import DataError, InternalError, PenstockError, StorageError, UserCodeError
 from penstock.engine.user_code import is_to_be_told, user_frames
 
 TABLE = pa.table({"k": list(range(10))})
@@ -36,6 +36,8 @@ ERRORS: list[BaseException] = [
     KeyboardInterrupt(),
     GeneratorExit(),
     OwnError("own"),
+    PenstockError("of the user's own making"),
+    InternalError("likewise", "", "somebody"),
 ]
 each_error = pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 on_either_thread = pytest.mark.parametrize("threads", [0, 1])

@@ -1,23 +1,240 @@
-"""Record batches as NumPy arrays."""
+"""Record batches as NumPy arrays.
+
+Rules:
+
+1. An array's type, and how many dimensions it has, follow from the column's type (and from what is chosen for its
+   nulls, ``nulls``) alone, so that they are the same in every slice, one without rows included; but for rule 3.
+2. Lists of one length are a matrix, lists of such lists have a dimension more, a ``fixed_shape_tensor`` has its own.
+   The lengths of a slice without rows are those of the slice before.
+3. Lists of different lengths are an array of arrays, one for each row; deeper down they are refused.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...engine.errors import DataError
+from .nulls import NullRule, is_list, needs_choice, rules_of
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Masked: TypeAlias = tuple[Array, Array | None]
+"""Values, and where they are missing, if that is wanted."""
+Shapes: TypeAlias = dict[str, tuple[int, ...]]
+"""Of one row of each column that has lists, as last seen."""
 
 
-def to_numpy(records: pa.RecordBatch) -> dict[str, Any]:
-    """The columns as NumPy arrays; lists of equal length become one array with as many columns."""
-    return {name: _array(column) for name, column in zip(records.schema.names, records.columns, strict=True)}
+def to_numpy(records: pa.RecordBatch) -> dict[str, Array]:
+    """The columns of one batch, of which nothing else is known."""
+    return Arrays(records.schema).of(records)
 
 
-def _array(column: pa.Array) -> Any:
+class Arrays:
+    """Makes the arrays of one reader. ``nulls``: see there. ``shapes``: kept from slice to slice (rule 2)."""
+
+    def __init__(self, schema: pa.Schema, nulls: Any = None, shapes: Shapes | None = None) -> None:
+        self._rules = rules_of(nulls, schema)
+        self._shapes: Shapes = {} if shapes is None else shapes
+        self.names = [*schema.names, *(f"{name}_mask" for name, rule in self._rules.items() if rule.masks)]
+
+    def of(self, records: pa.RecordBatch) -> dict[str, Array]:
+        """The columns as arrays, by name. Raises DataError, which names the column."""
+        found: dict[str, Array] = {}
+        masks: dict[str, Array] = {}
+        for name, column in zip(records.schema.names, records.columns, strict=True):
+            values, mask = self._column(name, column)
+            found[name] = values
+            if mask is not None:
+                masks[f"{name}_mask"] = mask
+        return found | masks
+
+    def _column(self, name: str, column: pa.Array) -> Masked:
+        rule = self._rules.get(name) or NullRule(name)
+        try:
+            values, mask = _array(column, rule, self._shapes.get(name))
+        except (pa.ArrowException, ImportError, TypeError, ValueError) as error:
+            raise DataError(
+                f"column {name!r} of type {column.type} cannot become an array: {error}",
+                'leave it out (project), or read batch_format="pyarrow"',
+            ) from error
+        if len(column) and is_list(column.type) and _fits(values, column.type):
+            self._shapes[name] = values.shape[1:]
+        return values, mask
+
+
+def _array(column: pa.Array, rule: NullRule, known: tuple[int, ...] | None = None) -> Masked:
+    """One array, and its mask. ``known``: the shape of a row, if there are none to show it."""
     kind = column.type
-    if pa.types.is_fixed_size_list(kind) and not column.null_count:
-        return _array(column.flatten()).reshape(len(column), kind.list_size)
-    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and len(column) and not column.null_count:
-        lengths = column.value_lengths()
-        if lengths[0] == lengths[len(lengths) - 1] and len(lengths.unique()) == 1:
-            return _array(column.flatten()).reshape(len(column), lengths[0].as_py())
-    return column.to_numpy(zero_copy_only=False)
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return _tensors(column, rule)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _extension(column, rule)
+    if pa.types.is_dictionary(kind):
+        return _array(column.dictionary_decode(), rule, known)
+    if pa.types.is_run_end_encoded(kind):
+        return _array(pc.run_end_decode(column), rule, known)
+    if is_list(kind):
+        return _lists(column, rule, known)
+    return _values(column, rule)
+
+
+def _values(column: pa.Array, rule: NullRule) -> Masked:
+    """A column without lists."""
+    kind = column.type
+    mask = _nulls(column) if rule.masks else None
+    wanted = rule.becomes(kind)
+    if wanted != kind:
+        try:
+            column = column.cast(wanted)
+        except pa.ArrowInvalid as error:
+            raise DataError(
+                f"column {rule.name!r} is {kind} and cannot become numbers with NaN unchanged: {error}",
+                f'give nulls={{{rule.name!r}: "mask"}}, or a value',
+            ) from error
+    elif column.null_count and (fill := rule.fill(kind)) is not None:
+        column = pc.fill_null(column, fill)
+    elif column.null_count and needs_choice(kind):
+        raise _null_error(rule, f"is {kind} and has {column.null_count:,} nulls, which arrays of that type do not have")
+    return column.to_numpy(zero_copy_only=False), mask
+
+
+def _nulls(column: pa.Array) -> Array:
+    found: Array = column.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _null_error(rule: NullRule, what: str) -> DataError:
+    return DataError(
+        f"column {rule.name!r} {what}",
+        'fill them before the feed, or say what becomes of them: nulls="mask", "nan" or a value, for all or by column',
+    )
+
+
+# ---------------------------------------------------------------------- lists
+
+
+def _lists(column: pa.Array, rule: NullRule, known: tuple[int, ...] | None) -> Masked:
+    absent = _nulls(column) if column.null_count else None
+    if absent is not None and rule.does == "refuse":
+        raise _null_error(rule, f"has {column.null_count:,} nulls in place of lists, which have no such value")
+    present = column if absent is None else column.drop_null()
+    if not len(present):
+        found = _no_lists(column.type, rule, known)
+    else:
+        width = _width(present)
+        if width is None:
+            if absent is not None:
+                raise _null_error(rule, "has nulls in place of lists beside lists of different lengths")
+            return _ragged(present, rule)
+        found = _matrix(present, width, rule, known)
+    return found if absent is None else _spread(found, absent, rule)
+
+
+def _width(column: pa.Array) -> int | None:
+    """The length of all lists; None if there are several."""
+    if pa.types.is_fixed_size_list(column.type):
+        return int(column.type.list_size)
+    lengths = column.value_lengths().unique()
+    return int(lengths[0].as_py()) if len(lengths) == 1 else None
+
+
+def _matrix(column: pa.Array, width: int, rule: NullRule, known: tuple[int, ...] | None) -> Masked:
+    values, mask = _array(column.flatten(), rule, None if known is None else known[1:])
+    if is_list(leaf := column.type.value_type) and values.dtype == object and not _fits(values, leaf):
+        raise DataError(
+            f"column {rule.name!r} has lists of lists of different lengths, which are no matrix",
+            'pad them before the feed, or read batch_format="pyarrow"',
+        )
+    shape = (len(column), width, *values.shape[1:])
+    return values.reshape(shape), None if mask is None else mask.reshape(shape)
+
+
+def _fits(values: Array, kind: pa.DataType) -> bool:
+    """Whether all lists below this type became dimensions."""
+    return values.ndim - 1 == len(_row_shape(kind))
+
+
+def _ragged(column: pa.Array, rule: NullRule) -> Masked:
+    """Rule 3."""
+    if is_list(column.type.value_type):
+        raise DataError(
+            f"column {rule.name!r} has different numbers of lists in its rows, which are no matrix",
+            'pad them before the feed, or read batch_format="pyarrow"',
+        )
+    values, mask = _array(column.flatten(), rule)
+    ends = np.cumsum(column.value_lengths().to_numpy(zero_copy_only=False))
+    return _cut(values, ends), None if mask is None else _cut(mask, ends)
+
+
+def _cut(values: Array, ends: Array) -> Array:
+    found = np.empty(len(ends), dtype=object)
+    begin = 0
+    for place, end in enumerate(ends.tolist()):
+        found[place], begin = values[begin:end], end
+    return found
+
+
+def _no_lists(kind: pa.DataType, rule: NullRule, known: tuple[int, ...] | None) -> Masked:
+    """No list that would tell its length."""
+    inner, mask = _array(pa.nulls(0, kind.value_type), rule, None if known is None else known[1:])
+    shape = (0, (_row_shape(kind) if known is None else known)[0], *inner.shape[1:])
+    return inner.reshape(shape), None if mask is None else mask.reshape(shape)
+
+
+def _spread(found: Masked, absent: Array, rule: NullRule) -> Masked:
+    """With rows of their own for lists that are null."""
+    values, mask = found
+    shape = (len(absent), *values.shape[1:])
+    spread: Array = np.full(shape, rule.absent(values.dtype), dtype=values.dtype)
+    spread[~absent] = values
+    if mask is None:
+        return spread, None
+    masked = np.ones(shape, dtype=bool)
+    masked[~absent] = mask
+    return spread, masked
+
+
+def _row_shape(kind: pa.DataType) -> tuple[int, ...]:
+    """The shape of a row, as far as the type tells: 0 where lists may have any length."""
+    if isinstance(kind, pa.FixedShapeTensorType):
+        shape = tuple(kind.shape)
+        return tuple(shape[place] for place in kind.permutation) if kind.permutation else shape
+    if isinstance(kind, pa.BaseExtensionType):
+        return ()
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return _row_shape(kind.value_type)
+    if is_list(kind):
+        width = kind.list_size if pa.types.is_fixed_size_list(kind) else 0
+        return (width, *_row_shape(kind.value_type))
+    return ()
+
+
+# ---------------------------------------------------------------------- extension types
+
+
+def _tensors(column: pa.Array, rule: NullRule) -> Masked:
+    """Tensors of one shape, with its dimensions in their logical order."""
+    kind = column.type
+    order = (0, *(place + 1 for place in kind.permutation or range(len(kind.shape))))
+
+    def shaped(flat: Array) -> Array:
+        return flat.reshape(len(column), *kind.shape).transpose(order)
+
+    values, mask = _array(column.storage, rule)
+    return shaped(values), None if mask is None else shaped(mask)
+
+
+def _extension(column: pa.Array, rule: NullRule) -> Masked:
+    """A type that says itself how it becomes an array, or that of its storage."""
+    if type(column).to_numpy is pa.Array.to_numpy:
+        return _array(column.storage, rule)
+    if column.null_count:
+        raise DataError(
+            f"column {rule.name!r} is {column.type} and has {column.null_count:,} nulls, which its arrays do not have",
+            "fill them before the feed",
+        )
+    found: Array = column.to_numpy(zero_copy_only=False)
+    return found, np.zeros(found.shape, dtype=bool) if rule.masks else None

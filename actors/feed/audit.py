@@ -7,31 +7,32 @@ this process. What only changes the order or the place of rows (exchanges, sort,
 to its end) is left out. Every epoch is compared by itself, and must have given the same. Behind any other operator (a
 join, an aggregation, a function of the user) it is not known what should come, and the counts of the sources must do
 (``job.audit()``).
+
+What the ranks did with it stands beside: how far each had come at the last checkpoint, slices that a rank was never
+given because a newer world began behind them, and models that cover more than some rank had taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from ...engine.elements import Batch, Tag
 from ...engine.errors import ConfigurationError
+from ...engine.feed_ranks import RankPlace, Untaken
 from ...engine.feed_state import read_state
-from ...engine.hashing import can_hash, hashes
+from ...engine.hashing import hashes
 from ...engine.identity import Attempt, TaskId
-from ...engine.operators import Filter, Mix, Project, Shuffle, Sort, Union, Unnest
 from ...engine.operators.protocol import OperatorContext
-from ...engine.operators.regroup import Regroup
-from ...engine.partitioning import Broadcast
-from ...engine.plan import JobPlan, OperatorPlan, PipelinePlan, PortPlan
+from ...engine.plain_types import plain_batches
+from ...engine.plan import JobPlan, OperatorPlan, PipelinePlan
 from ...engine.sequencer_state import SequencerState
 from ...engine.sources.protocol import Split
-
-ROW_BY_ROW = (Filter, Project, Unnest)
-ORDER_ONLY = (Sort, Shuffle, Union, Regroup)
+from ..routes import UnknownRoute, pipelines_of, routes
+from .models import ModelRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,18 @@ class EpochAudit:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelAhead:
+    """A model that was bound at a ``step`` which some ranks had not come to, and have not since."""
+
+    model: str
+    step: int
+    behind: tuple[RankPlace, ...]
+
+    def __str__(self) -> str:
+        return f"model {self.model!r} covers the batches before {self.step}, but {'; '.join(map(str, self.behind))}"
+
+
+@dataclass(frozen=True, slots=True)
 class FeedAudit:
     """``rows``: numbered so far, that is handed out, or waiting; ``ended``: there will be no more. ``unknown``: why it
     is not known what the inputs should give; else ``expected`` rows, split by split, with the content ``same`` or not
@@ -85,6 +98,12 @@ class FeedAudit:
     same: bool | None = None
     unknown: str = ""
     epochs: tuple[EpochAudit, ...] = ()
+    ranks: tuple[RankPlace, ...] = ()
+    """What each rank of the newest world had taken at the last checkpoint."""
+    untaken: tuple[Untaken, ...] = ()
+    """Slices that a rank was never given."""
+    models: tuple[ModelAhead, ...] = ()
+    """Models that cover batches which some rank had not taken."""
 
     @property
     def gaps(self) -> int:
@@ -98,14 +117,16 @@ class FeedAudit:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is known to be missing, repeated or altered."""
-        return self.gaps == 0 and self.repeats == 0 and self.same is not False
+        """Whether nothing is known to be missing, repeated or altered, nor to have been left out by a rank."""
+        taken = not self.untaken and not self.models
+        return taken and self.gaps == 0 and self.repeats == 0 and self.same is not False
 
     def __str__(self) -> str:
         end = "" if self.ended else " so far"
         lines = [f"audit of feed {self.feed}: {self.rows:,} rows{end}"]
         for split in self.splits:
             lines.append(f"  {split.source} {split.split}: {split.rows:,} rows, of which {split.fed:,} belong here")
+        lines += [f"  {each}" for each in (*self.ranks, *self.untaken, *self.models)]
         if self.unknown:
             return "\n".join([*lines, f"  not compared with the inputs: {self.unknown}"])
         if len(self.epochs) > 1:
@@ -114,91 +135,63 @@ class FeedAudit:
         return "\n".join([*lines, f"  {self.expected:,} expected, gaps {self.gaps}, repeats {self.repeats}, {content}"])
 
 
-def audit_feed(plan: JobPlan, state: Mapping[str, pa.Table], feed: str = "feed") -> FeedAudit:
-    """Audit a feed by ``state``, the last checkpoint's tables by operator. It reads all inputs. Raises
-    ConfigurationError if there is no such feed, or no checkpoint yet."""
+def audit_feed(
+    plan: JobPlan, state: Mapping[str, pa.Table], feed: str = "feed", models: Sequence[ModelRecord] = ()
+) -> FeedAudit:
+    """Audit a feed by ``state``, the last checkpoint's tables by operator, and the ``models`` that are bound to it. It
+    reads all inputs. Raises ConfigurationError if there is no such feed, or no checkpoint yet."""
     pipeline, sink = _find(plan, feed)
     if feed not in state:
         raise ConfigurationError(f"feed {feed!r} stands in no checkpoint yet", "audit it after the first checkpoint")
     (schema,) = sink.inputs
     reached = read_state(state[feed], schema)
+    ahead = tuple(_ahead_of_ranks(models, reached.places))
+    found = FeedAudit(
+        feed, reached.position, reached.ended, ranks=reached.places, untaken=reached.untaken, models=ahead
+    )
     try:
-        routes = list(_routes(plan, pipeline, len(pipeline.operators) - 1))
-    except _Unknown as unknown:
-        return FeedAudit(feed, reached.position, reached.ended, unknown=str(unknown))
+        ways = list(routes(plan, pipeline, len(pipeline.operators) - 1))
+    except UnknownRoute as unknown:
+        return replace(found, unknown=str(unknown))
     splits = tuple(
-        _content(source, split, operators) for source, operators in routes for split in plan.sources[source].splits
+        _content(source, split, operators) for source, operators in ways for split in plan.sources[source].splits
     )
     expected, content = sum(split.fed for split in splits), sum(split.content for split in splits) % 2**64
-    comparable = any(can_hash(field.type) for field in schema)
-    epochs = tuple(_epochs(reached, expected, content if comparable else None))
-    whole = reached.ended and comparable
+    epochs = tuple(_epochs(reached, expected, content))
     count = 1 if plan.epochs is None else plan.epochs.count
-    same = all(each.same for each in epochs) and len(epochs) == count if whole else None
-    return FeedAudit(feed, reached.position, reached.ended, splits, count * expected, same, epochs=epochs)
+    same = all(each.same for each in epochs) and len(epochs) == count if reached.ended else None
+    return replace(found, splits=splits, expected=count * expected, same=same, epochs=epochs)
 
 
-def _epochs(reached: SequencerState[pa.RecordBatch], expected: int, content: int | None) -> Iterator[EpochAudit]:
+def _epochs(reached: SequencerState[pa.RecordBatch], expected: int, content: int) -> Iterator[EpochAudit]:
     """The epochs that have begun. ``content``: that each should have."""
     position = before = 0
     ends = [(end.position, end.content) for end in reached.ends]
     if reached.ended:
         ends[-1:] = [(reached.position, reached.order.content)]
     for end, behind in ends:
-        same = None if content is None else (behind - before) % 2**64 == content
-        yield EpochAudit(end - position, expected, True, same)
+        yield EpochAudit(end - position, expected, True, (behind - before) % 2**64 == content)
         position, before = end, behind
     if not reached.ended:
         yield EpochAudit(reached.position - position, expected, False, None)
 
 
-class _Unknown(Exception):
-    """Why it is not known what should come."""
+def _ahead_of_ranks(models: Sequence[ModelRecord], places: Sequence[RankPlace]) -> Iterator[ModelAhead]:
+    """The models that some rank has not caught up with."""
+    now = {(place.generation, place.rank): place.taken for place in places}
+    for model in models:
+        slow = tuple(each for each in model.behind if now.get((each.generation, each.rank), 0) < model.step)
+        if slow:
+            yield ModelAhead(model.model, model.step, slow)
 
 
 def _find(plan: JobPlan, feed: str) -> tuple[PipelinePlan, OperatorPlan]:
-    for pipeline in _pipelines(plan):
+    for pipeline in pipelines_of(plan):
         for operator in pipeline.operators:
             if operator.id == feed and feed in plan.feeds:
                 return pipeline, operator
     known = ", ".join(plan.feeds) or "none"
     raise ConfigurationError(f"job {plan.name!r} has no feed {feed!r}", f"its feeds: {known}")
-
-
-def _pipelines(plan: JobPlan) -> Iterator[PipelinePlan]:
-    for stage in plan.stages.values():
-        yield from stage.pipelines
-
-
-def _routes(plan: JobPlan, pipeline: PipelinePlan, end: int) -> Iterator[tuple[str, tuple[OperatorPlan, ...]]]:
-    """Every source that leads to the first ``end`` operators of the pipeline, and what its rows pass row by row."""
-    passed: tuple[OperatorPlan, ...] = ()
-    for operator in pipeline.operators[:end]:
-        if isinstance(operator.config, ROW_BY_ROW):
-            passed = (*passed, operator)
-        elif isinstance(operator.config, Mix) and operator.config.at_end == "go on":
-            continue
-        elif not isinstance(operator.config, ORDER_ONLY):
-            raise _Unknown(f"{operator.id} makes other rows of its input")
-    for port in pipeline.ports:
-        if port.kind == "source":
-            yield port.id, passed
-        else:
-            before = _producer(plan, port)
-            for source, operators in _routes(plan, before, len(before.operators)):
-                yield source, (*operators, *passed)
-
-
-def _producer(plan: JobPlan, port: PortPlan) -> PipelinePlan:
-    exchange = next((each for each in plan.exchanges if each.id == port.id), None)
-    if exchange is not None and isinstance(exchange.config, Broadcast):
-        raise _Unknown(f"{exchange.id} copies its rows")
-    return next(
-        pipeline
-        for pipeline in _pipelines(plan)
-        for output in pipeline.outputs
-        if (output.kind, output.id) == (port.kind, port.id)
-    )
 
 
 class _Through:
@@ -223,15 +216,13 @@ def _content(source: str, split: Split, operators: tuple[OperatorPlan, ...]) -> 
     fed: list[pa.RecordBatch] = []
     through = _Through(operators, fed)
     rows = count = content = 0
-    for number, records in enumerate(split.open(0)):
+    for number, records in enumerate(plain_batches(split.open(0))):
         if not records.num_rows:
             continue
         rows += records.num_rows
         through.emit(Batch(records, Tag(0, 0, number)))
         for found in fed:
             count += found.num_rows
-            columns = [column for column in found.columns if can_hash(column.type)]
-            if columns:
-                content += int(hashes(columns).sum(dtype=np.uint64))
+            content += int(hashes(found.columns).sum(dtype=np.uint64))
         fed.clear()
     return SplitContent(source, split.id, rows, count, content % 2**64)

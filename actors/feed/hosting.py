@@ -15,9 +15,9 @@ from ...engine.plan import JobPlan
 from ...engine.sinks.feed import FeedSink
 from ..digest_files import DigestFiles
 from ..messages import UNKNOWN_TIME
-from ..translate import error_of
 from .link import FeedRoute
 from .models import ModelBinder
+from .notices import end_of_job
 from .reader import FeedHandle
 
 KEEP_ROWS = (Project, Sort, Shuffle, Regroup)
@@ -92,12 +92,3 @@ def _rows(plan: JobPlan) -> int | None:
     ]
     plain = len(plan.sources) == 1 and all(isinstance(operator.config, KEEP_ROWS) for operator in operators)
     return next(iter(plan.sources.values())).rows if plain else None
-
-
-def end_of_job(status: JobStatus) -> PenstockError:
-    """What ranks are told that still wait when the job is over."""
-    if status.failure is not None:
-        return error_of(status.failure)
-    return ConfigurationError(
-        f"job {status.job!r} is over: {status.state}", "run it again with the same checkpoint folder to go on reading"
-    )

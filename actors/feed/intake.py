@@ -11,8 +11,10 @@ Rules:
    model has seen, so that the checkpoint that the model is bound to holds what comes next.
 4. At the end the thread goes on until the rank may leave: when its models are bound, and then a checkpoint says that
    everything was read.
-5. Who goes before its world is complete says so, that it may keep no seat from others: when it is closed, and when its
-   user has waited too long. A user who then waits again comes as a new reader.
+5. Who goes before its world is complete says so, that it may keep no seat from others: when it is closed, when its user
+   has waited too long, and when it cannot go on. A user who then waits again comes as a new reader.
+6. What goes wrong on the thread is the user's to hear: at the next batch, at ``commit`` and at ``flush``. A model that
+   was refused is told once, at whichever of them comes first, or when all is closed.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from ...engine.errors import ConfigurationError, PenstockError
+from ...engine.errors import ConfigurationError, InternalError, PenstockError
 from ...engine.feed_messages import FORGET, Ask, Commit, Reply, Slice, World
 from ...engine.feed_reader import FeedReader
 from .link import BrokenFeedLinkError, FeedLink
@@ -35,6 +37,8 @@ POLL = 0.25
 """Seconds that a question may stay open: so old is what a rank knows of whom it waits for."""
 TELL_SECONDS = 0.05
 """So long a batch may have been taken without the feed knowing it."""
+IDLE_SECONDS = 2.0
+"""A rank that has nothing to ask for says where it is as often: the feed may have begun anew, and wait for it."""
 LEAST_AHEAD, MOST_AHEAD, AHEAD_BYTES = 4, 32, 4 << 20
 """Batches that are fetched ahead if the user does not say how many: as many as have so many bytes, within bounds."""
 WANTED_AT_ONCE = 1024
@@ -52,7 +56,16 @@ class Intake:
     """See the module's rules. ``name``: of the feed. ``ahead``: batches beyond the one that is wanted next; None:
     as their size suggests."""
 
-    def __init__(self, link: FeedLink, name: str, rank: int, ranks: int, start: int, ahead: int | None) -> None:
+    def __init__(
+        self,
+        link: FeedLink,
+        name: str,
+        rank: int,
+        ranks: int,
+        start: int,
+        ahead: int | None,
+        max_ahead: int | None = None,
+    ) -> None:
         self._link = link
         self._who = f"rank {rank} of {ranks}"
         self._name = name
@@ -61,7 +74,7 @@ class Intake:
         #: a question is open; and whether something was taken that nobody has been told
         self._asking = self._untold = False
         self._changed = threading.Condition()
-        self._ask = Ask(uuid.uuid4().hex, rank, ranks, start, 0, start, start)
+        self._ask = Ask(uuid.uuid4().hex, rank, ranks, start, 0, start, start, max_ahead=max_ahead)
         #: None until the world is known
         self._reader: FeedReader[pa.RecordBatch] | None = None
         self._reason = "its first answer"
@@ -75,6 +88,8 @@ class Intake:
         self.settled = False
         #: models that are to be bound, by name; and what went wrong with others
         self._commits: dict[str, Commit] = {}
+        #: what comes for a name when what is asked for it now has ended: a model is forgotten, and bound anew
+        self._queued: dict[str, list[Commit]] = {}
         self._refused: list[str] = []
         #: at the end such a rank stays until it is closed: it may commit its last model
         self._commits_models = False
@@ -99,6 +114,7 @@ class Intake:
         with self._changed:
             self._come_back()
             while (found := self._next()) is None:
+                self._tell_refused()
                 if self._error is not None:
                     raise self._error
                 if self._reader is not None and self._reader.is_at_end:
@@ -136,7 +152,8 @@ class Intake:
 
     def _said(self) -> Ask:
         """What is said of the place (rule 3)."""
-        bounds = [commit.step for commit in self._commits.values() if commit.step != FORGET]
+        queued = [commit for each in self._queued.values() for commit in each]
+        bounds = [commit.step for commit in (*self._commits.values(), *queued) if commit.step != FORGET]
         taken, saved = (min([step, *bounds]) for step in (self._ask.taken, self._ask.saved))
         return replace(self._ask, taken=taken, saved=saved, commits=tuple(self._commits.values()))
 
@@ -144,28 +161,65 @@ class Intake:
         """Bind a model, or forget it."""
         model = commit.model
         with self._changed:
+            if self._error is not None:
+                raise self._error
             self._commits_models = True
             if self.settled:
-                self._refused.append(f"model {model!r}: the whole feed has been read and let go, nothing is left of it")
+                self._refused.append(_too_late(model))
                 return
-            if self._commits.get(model, commit) != commit:
-                self._refused.append(mismatch(self._commits[model], commit))
+            asked = [self._commits[model], *self._queued.get(model, ())] if model in self._commits else []
+            last = replace(asked[-1], origin="") if asked else None
+            if last == commit:
                 return
-            self._commits[model] = commit
+            if last is not None and FORGET not in (last.step, commit.step):
+                self._refused.append(mismatch(last, commit))
+                return
+            own = replace(commit, origin=uuid.uuid4().hex)
+            if asked:
+                self._queued.setdefault(model, []).append(own)
+            else:
+                self._commits[model] = own
             self._changed.notify_all()
 
     def flush(self, timeout: float | None) -> None:
         """Wait until all commits have ended. Raises ConfigurationError if one was refused, TimeoutError."""
         with self._changed:
             ended = self._changed.wait_for(lambda: not self._commits or self._error is not None, timeout)
-            refused, self._refused = self._refused, []
+            self._tell_refused()
             if self._error is not None and self._commits:
                 raise self._error
+            waits_for = "a checkpoint" if self._is_heard else self._reason
+        if not ended:
+            raise TimeoutError(f"{self._who} has waited {timeout:g} s for commits of models: it waits for {waits_for}")
+
+    @property
+    def _is_heard(self) -> bool:
+        """Whether the feed knows what the rank wants: all ranks have come, and it can be reached."""
+        return self._reader is not None and self._cut_off is None
+
+    def tell_refused(self) -> None:
+        """Raises ConfigurationError if models were refused of which nobody has been told."""
+        with self._changed:
+            self._tell_refused()
+
+    def _tell_refused(self) -> None:
+        refused, self._refused = self._refused, []
         if refused:
             remedy = "commit each model once, at the step that it has seen"
             raise ConfigurationError("; ".join(refused), remedy, self._name)
-        if not ended:
-            raise TimeoutError(f"{self._who} has waited {timeout:g} s for commits of models: it waits for a checkpoint")
+
+    def refusals(self) -> list[str]:
+        """Those models, and why; they have been told now."""
+        with self._changed:
+            refused, self._refused = self._refused, []
+            return refused
+
+    @property
+    def unbound(self) -> list[str]:
+        """Models of which nobody knows whether they are bound."""
+        with self._changed:
+            asked = [*self._commits.values(), *(each for queued in self._queued.values() for each in queued)]
+            return [commit.model for commit in asked if commit.step != FORGET]
 
     def save(self, before: int) -> None:
         """No batch before this one is needed ever again."""
@@ -186,13 +240,20 @@ class Intake:
                 self._leave()
             self._changed.wait_for(self._may_close, timeout)
             self._closed = True
-            parting = None if self._reader is not None else replace(self._ask, quits=True)
+            parting = self._parting()
             self._changed.notify_all()
         if parting is not None:
             self._link.tell(parting)
         self._link.close()
         self._thread.join(2 * POLL)
         return self.settled or not self._leaving
+
+    def _parting(self) -> Ask | None:
+        """What is to be said before the rank is gone: that its seat is free, or what it has taken and not said yet, for
+        others would take it to be behind."""
+        if self._reader is None:
+            return replace(self._ask, quits=True)
+        return self._said() if self._untold and self._error is None else None
 
     def _may_close(self) -> bool:
         if self._error is not None or self.settled:
@@ -213,6 +274,7 @@ class Intake:
                 pause = self._put(ask, pause) if self._asking else self._tell(ask, pause)
         except Exception as error:
             self._fail(error)
+            self._part()
 
     def _tell(self, ask: Ask, pause: float) -> float:
         self._link.tell(ask)
@@ -268,7 +330,10 @@ class Intake:
                 if self._untold and lull:
                     self._untold = False
                     return self._said()
-                lull = not self._changed.wait(TELL_SECONDS if self._untold else None)
+                lull = not self._changed.wait(TELL_SECONDS if self._untold else IDLE_SECONDS)
+                if lull and not self._untold and not self._closed:
+                    self._asking = True
+                    return self._said()
             return None
 
     def _wanted(self) -> tuple[int, ...]:
@@ -293,8 +358,15 @@ class Intake:
                 self._fit(answer)
         for model, refusal in reply.bound:
             self._end_commit(model, refusal)
+        for model, words in reply.remarks:
+            _log.warning(
+                "model %r of feed %r covers batches that not all ranks have taken: %s", model, self._name, words
+            )
         self._reason = reply.reason or self._reason
         self.settled = self.settled or (self._leaving and reply.settled)
+        if self.settled:  # what came while the answer was on its way has nobody to go to any more
+            self._refused += map(_too_late, self._commits)
+            self._commits, self._queued = {}, {}
         self._changed.notify_all()
 
     def _fit(self, found: Slice[pa.RecordBatch]) -> None:
@@ -306,9 +378,13 @@ class Intake:
 
     def _end_commit(self, model: str, refusal: str) -> None:
         commit = self._commits.pop(model, None)
+        if queued := self._queued.pop(model, []):
+            self._commits[model] = queued.pop(0)
+            if queued:
+                self._queued[model] = queued
         if refusal:
             self._refused.append(refusal)
-        elif commit is not None:
+        elif commit is not None and commit.step != FORGET:
             self._ask = replace(self._ask, saved=max(self._ask.saved, commit.step))
 
     def _say(self, reason: str) -> None:
@@ -320,8 +396,24 @@ class Intake:
             self._changed.wait_for(lambda: self._closed, seconds)
 
     def _fail(self, error: BaseException) -> None:
+        if not isinstance(error, PenstockError):
+            told = InternalError(f"{self._who} cannot ask for batches any more: {type(error).__name__}: {error}")
+            told.__cause__ = error
+            error = told
         with self._changed:
-            if isinstance(error, PenstockError):
-                error.add_note(f"({self._who} of feed {self._name!r}, at batch {self._ask.taken})")
+            error.add_note(f"({self._who} of feed {self._name!r}, at batch {self._ask.taken})")
             self._error = error
             self._changed.notify_all()
+
+    def _part(self) -> None:
+        """Nobody asks any more, so nobody is to be waited for."""
+        try:
+            if self._reader is None:
+                self._link.tell(replace(self._ask, quits=True))
+            self._link.close()
+        except Exception as error:  # what is wrong has been told; this is but a courtesy
+            _log.info("%s of feed %r cannot take its leave: %s", self._who, self._name, error)
+
+
+def _too_late(model: str) -> str:
+    return f"model {model!r}: the whole feed has been read and let go, nothing is left of it"

@@ -5,7 +5,8 @@ Rules:
 1. A record binds a model's name to a completed checkpoint of the job, and to a number of global batches that the model
    has seen. It lies in ``<checkpoint folder>/<job>/models``.
 2. First the checkpoint is pinned in the job's log, then the record is written: a record never names a checkpoint that
-   is not kept. A name without a record is pinned again by whoever repeats the commit.
+   is not kept. A name without a record is pinned again by whoever repeats the commit. A model is forgotten the other
+   way round, and that is over when the log says so: who binds the name next finds no pin of a former one.
 3. A model is bound once. Bound again with the same number nothing happens; with another it is refused, and so it is
    with other batches that were skipped.
 4. A record is sealed (``coordinator.records``): a damaged one is an error, never another batch to go on from.
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 from pyarrow.fs import FileSelector
@@ -28,6 +30,7 @@ from ...coordinator.records import decode_record, encode_record
 from ...engine.durable import make_folder, put_file
 from ...engine.errors import ConfigurationError, PenstockError
 from ...engine.feed_messages import FORGET, Commit, Ranges
+from ...engine.feed_ranks import RankPlace
 from ...engine.identity import CheckpointId
 from ...engine.plan import JobPlan
 from ...engine.sinks.feed import FeedSink
@@ -60,6 +63,8 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     skipped: Ranges | None = None
     #: of the batch that comes next
     epoch: int = 0
+    #: ranks that had not taken all that it has seen when it was bound, though they had the time to say so
+    behind: tuple[RankPlace, ...] = ()
 
 
 def pin_name(feed: str, model: str) -> str:
@@ -123,23 +128,32 @@ class ModelBinder:
         self._report = report
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-models")
 
-    def bind(self, feed: str, commit: Commit, checkpoint: CheckpointId, done: Callable[[str | None], None]) -> None:
+    def bind(
+        self,
+        feed: str,
+        commit: Commit,
+        checkpoint: CheckpointId,
+        behind: tuple[RankPlace, ...],
+        done: Callable[[str | None], None],
+    ) -> None:
         """Bind a model and tell ``done``: "" when it is bound, why it is refused, or None if the checkpoint is not kept
-        any more and a newer one must do."""
-        self._thread.submit(self._work, feed, commit, checkpoint, done)
+        any more and a newer one must do. ``behind``: ranks that have not taken all that it covers."""
+        if commit.step == FORGET:
+            self._thread.submit(self._carry_out, partial(self._forget, feed, commit.model), done)
+        else:
+            self._thread.submit(self._carry_out, partial(self._bind, feed, commit, checkpoint, behind), done)
 
     def close(self) -> None:
         """Let what runs end and start nothing new."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _work(self, feed: str, commit: Commit, checkpoint: CheckpointId, done: Callable[[str | None], None]) -> None:
+    def _carry_out(self, work: Callable[[], str | None], done: Callable[[str | None], None]) -> None:
         try:
-            forgets = commit.step == FORGET
-            done(self._forget(feed, commit.model) if forgets else self._bind(feed, commit, checkpoint))
+            done(work())
         except (PenstockError, OSError) as error:
             done(f"it could not be written down: {error}")
 
-    def _bind(self, feed: str, commit: Commit, checkpoint: CheckpointId) -> str | None:
+    def _bind(self, feed: str, commit: Commit, checkpoint: CheckpointId, behind: tuple[RankPlace, ...]) -> str | None:
         model = commit.model
         known = self._book.read(feed, model)
         if known is not None:
@@ -158,29 +172,42 @@ class ModelBinder:
                 fingerprint=fingerprint,
                 skipped=commit.skipped,
                 epoch=commit.epoch,
+                behind=behind,
             )
         )
         return ""
 
     def _forget(self, feed: str, model: str) -> str:
         self._book.delete(feed, model)
-        self._report(UnpinRequested(pin_name(feed, model), UNKNOWN_TIME))
-        return ""
+        name = pin_name(feed, model)
+        if self._told(UnpinRequested(name, UNKNOWN_TIME), lambda log: name not in pins_of(log) or None):
+            return ""
+        return f"model {model!r} is forgotten, but its checkpoint is still kept: nobody has let go of it in time"
 
     def _pin(self, name: str, checkpoint: CheckpointId) -> bool:
         """Pin it; False if it is not kept any more, or nobody answers."""
+
+        def pinned(log: Sequence[LogEntry]) -> bool | None:
+            if pins_of(log).get(name) == checkpoint:
+                return True
+            kept = any(isinstance(entry, Manifest) and entry.checkpoint == checkpoint for entry in log)
+            return None if kept else False
+
+        return bool(self._told(PinRequested(checkpoint, name, UNKNOWN_TIME), pinned))
+
+    def _told(self, request: Event, found: Callable[[Sequence[LogEntry]], bool | None]) -> bool | None:
+        """What is ``found`` in the job's log, of which the coordinator is asked again and again; None: nothing in
+        time."""
         until, again = time.monotonic() + PIN_SECONDS, 0.0
         while (now := time.monotonic()) < until:
+            answer = found(read_log(open_store(self._folder), self._plan.name))
+            if answer is not None:
+                return answer
             if now >= again:
-                self._report(PinRequested(checkpoint, name, UNKNOWN_TIME))
+                self._report(request)
                 again = now + ASK_AGAIN
-            entries = read_log(open_store(self._folder), self._plan.name)
-            if pins_of(entries).get(name) == checkpoint:
-                return True
-            if not any(isinstance(entry, Manifest) and entry.checkpoint == checkpoint for entry in entries):
-                return False
             time.sleep(PAUSE)
-        return False
+        return None
 
 
 def mismatch(known: ModelRecord | Commit, commit: Commit) -> str:
@@ -198,7 +225,8 @@ def mismatch(known: ModelRecord | Commit, commit: Commit) -> str:
 
 def in_words(skipped: Ranges) -> str:
     """Batches that were left out."""
-    return ", ".join(f"batches {first} to {end - 1}" for first, end in skipped) or "no batch"
+    more = f" and {len(skipped) - 20} more ranges" if len(skipped) > 20 else ""
+    return ", ".join(f"batches {first} to {end - 1}" for first, end in skipped[:20]) + more or "no batch"
 
 
 def pins_of(entries: Sequence[LogEntry]) -> dict[str, CheckpointId]:

@@ -4,7 +4,8 @@ They lie in ``<checkpoint folder>/<job>/feeds``: ranks need not belong to the cl
 them see. Rules:
 
 1. ``<feed>.json`` names the process that serves the feed; a process that takes its place writes it anew. It holds no
-   secret: whoever connects must know the job's token.
+   secret: whoever connects must know the job's token. When everything has been read it says how many batches that were:
+   ranks that need nothing more may come to ask when that process is gone.
 2. ``over.json`` says how a run of the job has ended. Both name the run, so that those of an earlier one mean nothing.
 3. They are sealed: a damaged one is an error. One of an older format is an earlier run's and means nothing.
 4. A folder that is gone means that the job is over: it kept its state in a temporary one.
@@ -31,8 +32,8 @@ from ..transport.endpoint import Endpoint
 
 T = TypeVar("T")
 
-FORMAT = 2
-"""Version of the notices' form. 2: sealed."""
+FORMAT = 3
+"""Version of the notices' form. 2: sealed. 3: how many batches there were."""
 
 
 class Served(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,6 +42,8 @@ class Served(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     run: str
     endpoint: Endpoint
     format: int = FORMAT
+    batches: int | None = None
+    """All of them, when they have been read."""
 
 
 class Over(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,12 +60,27 @@ def run_of(token: bytes) -> str:
     return hashlib.sha256(b"run of " + token).hexdigest()[:16]
 
 
+WAYS_ON = {
+    "finished": "its feed has been read to the end: to read it again, run it in another checkpoint folder, and with "
+    "other outputs if it has some",
+    "stopped": "go on from its savepoint in another checkpoint folder: ps.run(flow, from_snapshot=…)",
+    "superseded": "another run has taken it over: take a handle of that one's feed, job.feed()",
+}
+"""By the state that a job has ended in."""
+GO_ON = "run it again with the same checkpoint folder to go on reading"
+"""After any other."""
+
+
+def end_of_job(status: JobStatus) -> PenstockError:
+    """What ranks are told that still wait when the job is over, or come then."""
+    if status.failure is not None:
+        return error_of(status.failure)
+    return ConfigurationError(f"job {status.job!r} is over: {status.state}", WAYS_ON.get(status.state, GO_ON))
+
+
 def how_it_ended(status: JobStatus, run: str) -> Over:
     """The notice of a job that is over."""
-    message = f"job {status.job!r} is over: {status.state}"
-    remedy = "run it again with the same checkpoint folder to go on reading"
-    failure = status.failure or failure_of(ConfigurationError(message, remedy))
-    return Over(run, status.state == "finished", failure)
+    return Over(run, status.state == "finished", status.failure or failure_of(end_of_job(status)))
 
 
 def shut_down(job: str, run: str) -> Over:
@@ -82,19 +100,37 @@ class FeedNotices:
         self._job = job
         self.run = run
 
-    def serve(self, feed: str, endpoint: Endpoint) -> None:
-        """Say who serves a feed. Raises OSError."""
-        self._write(f"{safe_name(feed)}.json", Served(self.run, endpoint))
+    def serve(self, feed: str, endpoint: Endpoint, batches: int | None = None) -> None:
+        """Say who serves a feed, and how many batches it had when all have been read. Raises OSError."""
+        self._write(f"{safe_name(feed)}.json", Served(self.run, endpoint, batches=batches))
 
     def end(self, over: Over) -> None:
-        """Say that the run is over; who cannot be told runs into a timeout."""
+        """Say that the run is over, if nobody has: that it was shut down afterwards says less than how it has ended.
+        Who cannot be told runs into a timeout."""
         with suppress(OSError):
-            self._write("over.json", over)
+            if not self._has_ended():
+                self._write("over.json", over)
+
+    def _has_ended(self) -> bool:
+        try:
+            found = self._read("over.json", Over)
+            return found is not None and found.run == self.run
+        except PenstockError:  # a damaged notice is written anew
+            return False
 
     def server(self, feed: str) -> Endpoint | None:
         """Who serves a feed; None if nobody does yet."""
+        found = self._served(feed)
+        return None if found is None else found.endpoint
+
+    def batches(self, feed: str) -> int | None:
+        """How many batches a feed had that has been read to its end; None if it is not known to have been."""
+        found = self._served(feed)
+        return None if found is None else found.batches
+
+    def _served(self, feed: str) -> Served | None:
         found = self._read(f"{safe_name(feed)}.json", Served)
-        return found.endpoint if found is not None and found.run == self.run else None
+        return found if found is not None and found.run == self.run else None
 
     def over(self) -> Over | None:
         """How the run has ended, if it has."""

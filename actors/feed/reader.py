@@ -15,12 +15,17 @@ Rules:
    on where it was, in the same epoch if that has more.
 7. A framework that fetches a batch ahead of its model (``loader``) has seen all but the last one that it was given, and
    that one, too, when it has been told that there are no more.
+8. A batch that cannot be given in the form that is wanted has not been taken: whoever asks for another form gets it.
+9. A model that is refused is told at the next batch, by ``flush`` and by ``close``, whichever comes first, once.
+10. A reader that has begun belongs to its process: what a fork inherits of it gives nothing, and it cannot be pickled.
 """
 
 from __future__ import annotations
 
 import atexit
+import inspect
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,21 +34,29 @@ from typing import Annotated, Any, Literal, Self
 
 import pyarrow as pa
 
-from ...engine.arguments import Seconds, Within, checked
-from ...engine.errors import ConfigurationError
+from ...engine.arguments import LARGEST, Seconds, Within, checked
+from ...engine.combining import combine
+from ...engine.errors import ConfigurationError, DataError, PenstockError
 from ...engine.feed_messages import FORGET, Commit, Ranges, Slice
-from .arrays import to_numpy
+from .arrays import Arrays, Shapes
 from .intake import Intake
 from .link import FeedRoute
 from .loader import Loader
 from .models import in_words, record_of
-from .torch_batches import torch_batches
+from .places import Whole
+from .torch_batches import TorchBatches
 
 CLOSE_SECONDS = 30.0
 """How long the end of a reader waits for the checkpoint that says that everything was read."""
+BINDING_SECONDS = 5.0
+"""How long a reader whose loop has failed waits for the models that were committed: others go on from them."""
 
 Ahead = Annotated[int, Within(0, 4096)]
 """How many slices are fetched ahead."""
+Apart = Annotated[int, Within(0)]
+"""How many batches ranks may be apart."""
+Ranks = Annotated[int, Within(1, 1 << 20)]
+"""How many ranks."""
 BatchFormat = Literal["pyarrow", "numpy"]
 
 _log = logging.getLogger(__name__)
@@ -84,13 +97,18 @@ class FeedHandle:
         whole, rest = divmod(self.rows, self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
+    @property
+    def whole(self) -> Whole:
+        """What a place in the feed is a place of."""
+        return Whole(self.name, self.fingerprint, self.batch_size, self.drop_last, self.epochs, self.batches)
+
     @checked(ConfigurationError)
     def skip(self, steps: range) -> FeedHandle:
         """The feed without these global batches, counted over all epochs like ``Reader.step``: no rank gets them, at a
         peak of the loss, say. Their rows keep their positions, and all other batches their numbers. The edit goes into
         ``state_dict`` and into the record of every model that is committed, so that whoever goes on from one knows what
         it has not seen, and skips the same."""
-        if steps.step != 1 or steps.start < 0 or not len(steps):
+        if steps.step != 1 or steps.start < 0 or steps.stop <= steps.start or steps.stop > LARGEST:
             raise ConfigurationError(
                 f"steps {steps} cannot be skipped", "give consecutive batches, range(first, end), from 0 on", self.name
             )
@@ -110,30 +128,39 @@ class FeedHandle:
     def reader(
         self,
         rank: int = 0,
-        world_size: int = 1,
+        world_size: Ranks = 1,
         *,
         prefetch_batches: Ahead | None = None,
         timeout: Seconds | None = None,
+        max_ahead: Apart | None = None,
     ) -> Reader:
         """The reader of one rank. ``prefetch_batches``: slices that are fetched ahead, on a thread; by default as many
         as have 4 MiB, but 4 to 32. ``timeout``: seconds to wait for a batch before a TimeoutError says for what, or
-        whom, the rank waits; None: for ever."""
+        whom, the rank waits; None: for ever. ``max_ahead``: so many batches before the slowest rank of its world this
+        one is at most, by default as many as the feed's ``room`` has; what is fetched ahead counts."""
         if not 0 <= rank < world_size:
             raise ConfigurationError(f"rank {rank} of {world_size}", "ranks count from 0 to world_size - 1")
-        return Reader(self, rank, world_size, prefetch_batches, timeout)
+        return Reader(self, rank, world_size, prefetch_batches, timeout, max_ahead)
 
 
 class Reader:
     """See the module's rules. Made by :meth:`FeedHandle.reader`."""
 
     def __init__(
-        self, feed: FeedHandle, rank: int, world_size: int, prefetch: int | None, timeout: Seconds | None
+        self,
+        feed: FeedHandle,
+        rank: int,
+        world_size: int,
+        prefetch: int | None,
+        timeout: Seconds | None,
+        max_ahead: int | None = None,
     ) -> None:
         self.feed = feed
         self.rank = rank
         self.world_size = world_size
         self.timeout = timeout
         self._prefetch = prefetch
+        self._max_ahead = max_ahead
         self._start, self._epoch = feed.start, feed.start_epoch
         self._edits = feed.edits
         self._intake: Intake | None = None
@@ -141,7 +168,14 @@ class Reader:
         #: the loop asks for a batch before its model has seen the one before; and the place before that one (rule 7)
         self._fetches_ahead = False
         self._seen: tuple[int, int] | None = None
-        atexit.register(self.close)
+        #: taken, and not given out (rule 8)
+        self._returned: Slice[pa.RecordBatch] | None = None
+        #: ``_seen`` as it was before the last batch was taken
+        self._seen_before: tuple[int, int] | None = None
+        self._shapes: Shapes = {}
+        #: that it has begun in (rule 10)
+        self._process: int | None = None
+        atexit.register(self._end_of_script)
 
     # ------------------------------------------------------------------ batches
 
@@ -162,18 +196,20 @@ class Reader:
         return self._start if self._intake is None else self._intake.next_batch, self._epoch
 
     @checked(ConfigurationError)
-    def iter_batches(self, *, batch_format: BatchFormat = "pyarrow") -> Iterator[Any]:
+    def iter_batches(self, *, batch_format: BatchFormat = "pyarrow", nulls: Any = None) -> Iterator[Any]:
         """The slices of the batches from here to the end of the epoch: ``pyarrow.RecordBatch``, or a dictionary of
-        NumPy arrays. The next call goes on with the next epoch; after a loop that was left, with the next batch."""
-        if batch_format not in ("pyarrow", "numpy"):
-            raise ConfigurationError(f"batch_format={batch_format!r}", 'give "pyarrow" or "numpy"')
-        self._join()
-        return self._batches(batch_format)
+        NumPy arrays. The next call goes on with the next epoch; after a loop that was left, with the next batch.
 
-    def _batches(self, batch_format: BatchFormat) -> Iterator[Any]:
-        for found in self._take_epoch():
-            records = self._records(found)
-            yield records if batch_format == "pyarrow" else to_numpy(records)
+        An array's type is that of the column, in every slice. Lists of one length are a matrix, lists of such lists
+        have a dimension more; lists of different lengths are an array of arrays. ``nulls``: what becomes of nulls, for
+        all columns or by name. By default one in a column of whole numbers or of truth values, or in place of a list,
+        is a DataError, which names the column; others are NaN, NaT or None. "mask": 0, and ``<column>_mask`` is True
+        where one was. "nan": whole numbers and truth values are float64, in every slice. A value takes their place."""
+        if batch_format == "numpy":
+            return self._batches(True, Arrays(self.feed.schema, nulls, self._shapes).of)
+        if nulls is not None:
+            raise ConfigurationError(f"nulls={nulls!r}", 'Arrow has nulls of its own: give batch_format="numpy"')
+        return self._batches(False, _as_it_is)
 
     @checked(ConfigurationError)
     def iter_torch_batches(
@@ -184,13 +220,41 @@ class Reader:
         device: Any = None,
         collate_fn: Callable[[dict[str, Any]], Any] | None = None,
         pin_memory: bool = False,
+        nulls: Any = None,
     ) -> Iterator[Any]:
         """The slices as dictionaries of torch tensors, or what ``collate_fn`` makes of NumPy arrays. The arguments are
         Ray Data's. ``dtypes``: one for all columns, or by name; ``device``: where the tensors go, from pinned memory if
-        ``pin_memory``. ``prefetch_batches`` replaces the reader's, if nothing has been read yet."""
+        ``pin_memory``. ``prefetch_batches`` replaces the reader's, if nothing has been read yet. ``nulls``: see
+        ``iter_batches``. Raises DataError for a column that is not of numbers, and for lists of different lengths."""
         if prefetch_batches is not None and self._intake is None:
             self._prefetch = prefetch_batches
-        return torch_batches(self.iter_batches(), dtypes, device, collate_fn, pin_memory)
+        arrays = Arrays(self.feed.schema, nulls, self._shapes)
+        return self._batches(True, TorchBatches(arrays, dtypes, device, collate_fn, pin_memory).of)
+
+    def _batches(self, wide: bool, convert: Callable[[pa.RecordBatch], Any]) -> Iterator[Any]:
+        """``wide``: what the rows are turned into has no bound on the size of a column."""
+        self._join()
+        return self._converted(lambda found: convert(self._in_one(found, wide)))
+
+    def _in_one(self, found: Slice[pa.RecordBatch], wide: bool) -> pa.RecordBatch:
+        try:
+            return combine(found.rows, self.feed.schema, wide)
+        except DataError as error:
+            remedy = (
+                'read with more ranks, in smaller global batches, or with batch_format="numpy"; or give the column a '
+                "type with 64-bit offsets (large_string, large_binary, large_list) where it is read or made"
+            )
+            message = f"batch {found.batch} at rank {self.rank} of {self.world_size}: {error.message}"
+            raise DataError(message, remedy, self.feed.name) from error
+
+    def _converted(self, convert: Callable[[Slice[pa.RecordBatch]], Any]) -> Iterator[Any]:
+        for found in self._take_epoch():
+            try:
+                made = convert(found)
+            except BaseException:
+                self._return(found)
+                raise
+            yield made
 
     @checked(ConfigurationError)
     def loader(self, *, fetches_ahead: bool = True, **arguments: Any) -> Loader:
@@ -198,13 +262,20 @@ class Reader:
         these arguments, and there are ``state_dict`` and ``load_state_dict``. ``fetches_ahead``: the framework asks for
         a batch before the model has seen the one before, as Lightning and Accelerate do; steps, states and models count
         the batches that the model has seen."""
+        unknown = set(arguments) - set(inspect.signature(self.iter_torch_batches).parameters)
+        if unknown:
+            raise ConfigurationError(
+                f"loader: there is no argument {', '.join(sorted(unknown))}", "give those of iter_torch_batches"
+            )
+        of_slices = {name: value for name, value in arguments.items() if name not in ("nulls", "prefetch_batches")}
+        TorchBatches(Arrays(self.feed.schema, arguments.get("nulls")), **of_slices)  # which refuses what cannot be
         self._fetches_ahead = fetches_ahead
         return Loader(self, partial(self.iter_torch_batches, **arguments))
 
     def iter_rows(self) -> Iterator[dict[str, Any]]:
         """The rows of the slices, as dictionaries. Leaving the loop leaves the rest of the slice."""
-        for records in self.iter_batches():
-            yield from records.to_pylist()
+        self._join()
+        return (row for found in self._take_epoch() for records in found.rows for row in records.to_pylist())
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self.iter_batches()
@@ -223,9 +294,12 @@ class Reader:
         """The intake, which joins the world when it begins."""
         if self._closed:
             raise ConfigurationError(f"the reader of rank {self.rank} is closed", "make a new one", self.feed.name)
+        self._check_process()
         if self._intake is None:
             feed, link = self.feed, self.feed.route.open()
-            self._intake = Intake(link, feed.name, self.rank, self.world_size, self._start, self._prefetch)
+            self._process = os.getpid()
+            place = (self.rank, self.world_size, self._start)
+            self._intake = Intake(link, feed.name, *place, self._prefetch, self._max_ahead)
         return self._intake
 
     def _take_epoch(self) -> Iterator[Slice[pa.RecordBatch]]:
@@ -239,21 +313,57 @@ class Reader:
         self._seen = None  # who asks for more has had all
 
     def _take(self, intake: Intake) -> Slice[pa.RecordBatch] | None:
-        before = intake.next_batch, self._epoch
-        found = intake.take(self.timeout)
-        if found is not None:
-            self._epoch = found.epoch + found.last
-            self._seen = before if self._fetches_ahead else None
+        self._check_process()
+        intake.tell_refused()
+        if self._returned is not None:
+            found, self._returned = self._returned, None
+        elif (taken := intake.take(self.timeout)) is not None:
+            found = taken
+        else:
+            self.feed.whole.check_end(intake.next_batch, self._epoch)
+            return None
+        self.feed.whole.check_epoch(found.batch, self._epoch, found.epoch)
+        before = found.batch, self._epoch
+        self._seen_before = self._seen
+        self._epoch = found.epoch + found.last
+        self._seen = before if self._fetches_ahead else None
         return found
+
+    def _return(self, found: Slice[pa.RecordBatch]) -> None:
+        """Rule 8."""
+        self._returned, self._epoch = found, found.epoch
+        self._seen = self._seen_before or (found.batch, found.epoch)
 
     def _skips(self, batch: int) -> bool:
         return any(first <= batch < end for first, end in self._edits)
 
-    def _records(self, found: Slice[pa.RecordBatch]) -> pa.RecordBatch:
-        if len(found.rows) == 1:
-            return found.rows[0]
-        pieces = pa.Table.from_batches(found.rows, self.feed.schema).combine_chunks().to_batches()
-        return pieces[0] if pieces else pa.RecordBatch.from_pylist([], schema=self.feed.schema)
+    @property
+    def _is_inherited(self) -> bool:
+        return self._process is not None and self._process != os.getpid()
+
+    def _check_process(self) -> None:
+        """Rule 10. Its thread, its locks and its connection are the other process's: nothing of them is touched."""
+        if self._is_inherited:
+            raise ConfigurationError(
+                f"the reader of rank {self.rank} has begun in process {self._process} and cannot be read in process "
+                f"{os.getpid()}, which has inherited it: both would get the same rows",
+                "read in one process; or give the handle, job.feed(), to the other one and make a reader there, as a "
+                "rank of its own",
+                self.feed.name,
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._process is not None:
+            raise ConfigurationError(
+                f"the reader of rank {self.rank} of feed {self.feed.name!r} has begun and cannot be pickled",
+                "pickle the handle, job.feed(), and make the reader where it reads",
+                self.feed.name,
+            )
+        return self.__dict__
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        atexit.register(self._end_of_script)
 
     # ------------------------------------------------------------------ the place
 
@@ -261,9 +371,8 @@ class Reader:
         """The place in the feed, to be saved with the model: the same in every rank. It counts what was handed out; for
         loops that fetch ahead of their model there is ``loader``."""
         return {
-            "version": 1,
-            "feed": self.feed.name,
-            "batch_size": self.feed.batch_size,
+            **self.feed.whole.identity(),
+            "ranks": self.world_size,
             "step": self.step,
             "epoch": self.epoch,
             "skipped": [list(each) for each in self._edits],
@@ -271,32 +380,32 @@ class Reader:
 
     @checked(ConfigurationError)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from the place of a saved model, at any number of ranks. All ranks must load the same."""
-        found = (state.get("version"), state.get("feed"), state.get("batch_size"))
-        if found != (1, self.feed.name, self.feed.batch_size):
-            raise ConfigurationError(
-                f"the state is that of feed {state.get('feed')!r} with batches of {state.get('batch_size')} rows, not "
-                f"of {self.feed.name!r} with {self.feed.batch_size}",
-                "load the state that was saved with this feed; the global batch size must not change",
-            )
-        step, epoch = _count(state, "step"), _count(state, "epoch", 0)
+        """Go on from the place of a saved model, at any number of ranks. All ranks must load the same. Raises
+        ConfigurationError if the state is that of another flow, other data or other batches, or names no place of this
+        feed; what cannot be known before, when the first batch is asked for."""
+        self.feed.whole.check_identity(state)
+        step, epoch = _count(state, "step"), _count(state, "epoch")
+        self.feed.whole.check_place(step, epoch)
         if self.feed.model and step != self.feed.start:
             raise ConfigurationError(
                 f"the state is that of step {step}, but model {self.feed.model!r} has come to step {self.feed.start}",
                 "load the state that was saved with this model, or none",
             )
-        skipped = united((), [(int(first), int(end)) for first, end in state.get("skipped", ())])
+        skipped = _ranges(state)
         if self.feed.model_edits not in (None, skipped):
             raise ConfigurationError(
                 f"the state is that of a run with {in_words(skipped)} skipped, but model {self.feed.model!r} was "
                 f"committed with {in_words(self.feed.model_edits or ())} skipped",
                 "load the state that was saved with this model, or none",
             )
-        self._edits = united(self.feed.edits, skipped)
+        self._check_process()
         if self._intake is not None:
+            self._intake.tell_refused()
             self._intake.close(0.0)
+            self._warn_of_commits(self._intake)
+        self._edits = united(self.feed.edits, skipped)
         self._start, self._epoch, self._intake = step, epoch, None
-        self._seen = None
+        self._seen = self._returned = self._process = None
 
     # ------------------------------------------------------------------ models
 
@@ -304,13 +413,17 @@ class Reader:
     def commit(self, model_uri: str) -> None:
         """Bind a model that has seen all batches so far to the feed: ``feed.resume(model_uri)`` goes on behind them,
         and ``ps.run(…, resume_model=model_uri)`` brings back what that needs. It costs nothing here: the checkpoint is
-        found and kept on other threads (``flush``). One rank's call suffices; others may call at the same step."""
+        found and kept on other threads (``flush``). One rank's call suffices; others may call at the same step. If it
+        is refused, because the model is bound to another step, the next batch, ``flush`` or ``close`` raises."""
+        if not model_uri:
+            raise ConfigurationError("commit: model_uri is empty", "give each model a name of its own", self.feed.name)
         self._join().commit(Commit(model_uri, self.step, self._edits, self.epoch))
 
     @checked(ConfigurationError)
     def flush(self, timeout: Seconds | None = None) -> None:
         """Wait until all models are bound. Raises ConfigurationError if one was refused, because it is bound to another
         step; TimeoutError after ``timeout`` seconds."""
+        self._check_process()
         if self._intake is not None:
             self._intake.flush(timeout)
 
@@ -324,19 +437,59 @@ class Reader:
     @checked(ConfigurationError)
     def close(self, timeout: Seconds = CLOSE_SECONDS) -> None:
         """End the reader. At the end of the feed this waits for the checkpoint that says that everything was read: a
-        restart of the feed's task before that would wait for ranks that are gone."""
-        atexit.unregister(self.close)
-        intake, self._intake = self._intake, None
-        self._closed = True
+        restart of the feed's task before that would wait for ranks that are gone. Raises ConfigurationError, when all
+        is closed, if a model was refused and nobody has been told."""
+        self._come_to_the_end(timeout)
+        intake = self._let_go(timeout)
         if intake is not None:
+            intake.tell_refused()
+
+    def _let_go(self, timeout: float) -> Intake | None:
+        """End the intake, which is given back; what it could not do is a warning."""
+        atexit.unregister(self._end_of_script)
+        self._closed = True
+        if self._is_inherited:
+            return None
+        intake, self._intake = self._intake, None
+        if intake is None:
+            return None
+        if self._returned is None:
             self._start = intake.next_batch
-            if not intake.close(timeout):
-                _log.warning(
-                    "rank %d leaves feed %r before a checkpoint says that it has read everything (%s)",
-                    self.rank,
-                    self.feed.name,
-                    intake.waits_for,
-                )
+        if not intake.close(timeout):
+            _log.warning(
+                "rank %d leaves feed %r before a checkpoint says that it has read everything (%s)",
+                self.rank,
+                self.feed.name,
+                intake.waits_for,
+            )
+        self._warn_of_commits(intake)
+        return intake
+
+    def _warn_of_commits(self, intake: Intake) -> None:
+        if models := intake.unbound:
+            _log.warning(
+                "rank %d leaves feed %r before these models are bound: %s", self.rank, self.feed.name, ", ".join(models)
+            )
+
+    def _leave(self, timeout: float) -> None:
+        """Close it where nobody can be told of an error, or another one is on its way."""
+        intake = self._let_go(timeout)
+        for refusal in () if intake is None else intake.refusals():
+            _log.warning("rank %d of feed %r: %s", self.rank, self.feed.name, refusal)
+
+    def _end_of_script(self) -> None:
+        self._leave(CLOSE_SECONDS)
+
+    def _come_to_the_end(self, timeout: float) -> None:
+        """A loop over the epochs that are left has none behind the last one, so its reader has said nothing: the feed
+        waits for it to say that it has everything."""
+        if self._intake is not None or self._closed or self._is_inherited or timeout <= 0:
+            return
+        if self.feed.epochs > 1 and self._epoch >= self.feed.epochs:
+            try:
+                self._join().take(timeout)
+            except (PenstockError, TimeoutError) as error:
+                _log.warning("rank %d cannot say that it has all of feed %r: %s", self.rank, self.feed.name, error)
 
     def __enter__(self) -> Self:
         return self
@@ -344,7 +497,15 @@ class Reader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(CLOSE_SECONDS if kind is None else 0.0)
+        if kind is None:
+            self.close()
+        else:
+            intake = None if self._is_inherited or not isinstance(error, Exception) else self._intake
+            self._leave(BINDING_SECONDS if intake is not None and intake.unbound else 0.0)
+
+
+def _as_it_is(records: pa.RecordBatch) -> pa.RecordBatch:
+    return records
 
 
 def united(edits: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -358,8 +519,29 @@ def united(edits: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]) 
     return tuple(found)
 
 
-def _count(state: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    found = state.get(name, default)
-    if not isinstance(found, int) or found < 0:
+def _count(state: Mapping[str, Any], name: str) -> int:
+    found = state.get(name)
+    if not isinstance(found, int) or not _is_count(found):
         raise ConfigurationError(f"the state names the {name} {found!r}", "load a state that state_dict() gave")
     return found
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
+
+
+def _ranges(state: Mapping[str, Any]) -> Ranges:
+    """The batches that a state skips."""
+    given = state.get("skipped", ())
+    pairs = [each if isinstance(each, list | tuple) else () for each in given] if _is_list(given) else [()]
+    for pair in pairs:
+        if len(pair) != 2 or not all(map(_is_count, pair)) or pair[0] >= pair[1]:
+            raise ConfigurationError(
+                f"the state skips {given!r}, and not ranges of batches, each [first, end] with first < end",
+                "load a state that state_dict() gave",
+            )
+    return united((), [(int(first), int(end)) for first, end in pairs])
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)

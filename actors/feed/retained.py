@@ -35,7 +35,7 @@ from ..digest_files import recorded_feeds
 from ..input_records import RecordedInputs, inputs_key, read_inputs
 from ..snapshots import SnapshotFiles
 from ..storage.log import read_log
-from ..storage.opening import checkpoint_folder, open_store
+from ..storage.opening import checkpoint_folder, is_gone, open_store
 
 Start: TypeAlias = Snapshot
 """A copy of a checkpoint that a job of its own can begin with."""
@@ -62,7 +62,7 @@ class JobFolder:
     def __init__(self, folder: str | os.PathLike[str], job: str) -> None:
         self.folder = checkpoint_folder(folder)
         self.job = job
-        if not os.path.isdir(self.folder):
+        if is_gone(self.folder):
             raise ConfigurationError(f"the checkpoint folder {self.folder} does not exist", "check its path")
         self._entries: Sequence[LogEntry] = read_log(open_store(self.folder), job)
         if not self._entries:
@@ -163,7 +163,7 @@ def _written(folder: str, handle: StateHandle, table: pa.Table) -> StateHandle:
     """The handle of a file in this folder, which is a temporary one."""
     sink = pa.BufferOutputStream()
     with ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
+        writer.write_table(table.unify_dictionaries())
     data = sink.getvalue()
     path = os.path.join(folder, handle.location)
     os.makedirs(os.path.dirname(path), exist_ok=True)

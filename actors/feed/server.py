@@ -18,12 +18,14 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
 from ...coordinator.events import Event
 from ...engine.errors import PenstockError
 from ...engine.feed_desk import FeedDesk
+from ...engine.feed_messages import Reply
 from ...engine.identity import TaskId
 from ...engine.plan import JobPlan
 from ..transport.frames import GarbageError
@@ -65,11 +67,17 @@ class FeedServer:
         self._closed = False
         self._listener = Listener(token, incarnation, host, certificate=certificate)
         self._listener.open(self._door)
-        for feed in self._desks:
-            try:
-                notices.serve(feed, self._listener.endpoint)
-            except OSError as error:
-                _log.warning("ranks cannot be told where feed %r is: %s", feed, error)
+        self._notices = notices
+        for feed, desk in self._desks.items():
+            desk.ended = partial(self._announce, feed)
+            self._announce(feed)
+
+    def _announce(self, feed: str, batches: int | None = None) -> None:
+        """Say where a feed is, and of how many batches it was when all have been read."""
+        try:
+            self._notices.serve(feed, self._listener.endpoint, batches)
+        except OSError as error:
+            _log.warning("ranks cannot be told where feed %r is: %s", feed, error)
 
     def close(self) -> None:
         """Take no connections any more and end those that there are."""
@@ -81,12 +89,15 @@ class FeedServer:
         self._feeds.close()
 
     def _door(self, caller: Caller, connection: socket.socket) -> None:
-        desk = self._desks.get(caller.peer.vertex)
         with self._lock:
-            if self._closed or desk is None:
+            if self._closed:
                 connection.close()
                 return
             self._connections[connection] = ""
+        desk = self._desks.get(caller.peer.vertex)
+        if desk is None:
+            self._send_away(caller, connection)
+            return
         requests: SimpleQueue[Request | str | None] = SimpleQueue()
         answering = threading.Thread(target=self._answer, args=(desk, connection, requests), daemon=True)
         try:
@@ -100,6 +111,21 @@ class FeedServer:
                 shut(connection)
                 answering.join()
             self._leave(desk, connection)
+
+    def _send_away(self, caller: Caller, connection: socket.socket) -> None:
+        """Tell a rank that its feed is not here, instead of leaving it to guess: it looks again who serves it."""
+        reason = f"the process of feed {caller.peer.vertex!r}, which is not the one that it has dialled"
+        try:
+            let_calls_return(connection)
+            receive_request(connection)  # answered before it has asked, it would find the connection broken
+            send_parts(connection, ReplyWriter().parts(Reply(None, reason=reason)), lambda: self._closed)
+        except (OSError, EOFError, GarbageError) as broken:
+            _log.info("%s cannot be sent away: %s", caller.task, broken)
+        finally:
+            shut(connection)
+            with self._lock:
+                self._connections.pop(connection, None)
+            connection.close()
 
     def _listen(
         self, desk: FeedDesk, caller: Caller, connection: socket.socket, requests: SimpleQueue[Request | str | None]

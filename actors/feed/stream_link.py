@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from ...engine.errors import SetupError, TaskLostError
-from ...engine.feed_messages import Ask, Reply
+from ...engine.feed_messages import Ask, Reply, end_for
 from ...engine.identity import Attempt, TaskId
 from ...engine.shown import hides_credentials
 from ..transport.dialling import Secrets, Stop, connect
@@ -106,6 +106,8 @@ class StreamLink:
         over = self._notices.over()
         if over is not None and over.finished and ask.leaves:
             return Reply(None, settled=True)
+        if over is not None and over.finished and (end := self._end_for(ask)) is not None:
+            return end
         if over is not None:
             raise error_of_end(over)
         if isinstance(error, GreetingError) and not error.retry:
@@ -113,6 +115,11 @@ class StreamLink:
         if isinstance(error, GarbageError):
             self._note_damage(ask, error)
         raise BrokenFeedLinkError(reason) from error
+
+    def _end_for(self, ask: Ask) -> Reply[pa.RecordBatch] | None:
+        """The feed's end, for a rank that needs nothing more of it (its process is gone)."""
+        batches = self._notices.batches(self._route.feed)
+        return None if batches is None or ask.commits else end_for(ask, batches)
 
     def _note_damage(self, ask: Ask, error: GarbageError) -> None:
         self._damages += 1

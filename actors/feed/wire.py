@@ -88,6 +88,7 @@ class ReplyNote(msgspec.Struct, frozen=True):
     reason: str = ""
     settled: bool = False
     bound: tuple[tuple[str, str], ...] = ()
+    remarks: tuple[tuple[str, str], ...] = ()
     fresh: tuple[bool, ...] = ()
     failure: Failure | None = None
     garbage: str = ""
@@ -138,7 +139,7 @@ class ReplyWriter:
             fresh.append(begins)
             pieces += [head_of(b"", piece), *piece]
         notes = tuple(map(_note_of, reply.answers))
-        told = ReplyNote(reply.world, notes, reply.reason, reply.settled, reply.bound, tuple(fresh))
+        told = ReplyNote(reply.world, notes, reply.reason, reply.settled, reply.bound, reply.remarks, tuple(fresh))
         return [*_note_parts(told), *pieces]
 
 
@@ -179,12 +180,24 @@ def _as_one(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 def failure_parts(error: BaseException) -> list[Any]:
     """What to send in place of a reply."""
     failure = failure_of(error)
-    return _note_parts(ReplyNote(failure=replace(failure, detail=failure.detail[-DETAIL_LIMIT:])))
+    failure = replace(
+        failure,
+        message=_shortened(failure.message),
+        remedy=_shortened(failure.remedy),
+        operator=_shortened(failure.operator),
+        detail=failure.detail[-DETAIL_LIMIT:],
+    )
+    return _note_parts(ReplyNote(failure=failure))
+
+
+def _shortened(text: str) -> str:
+    """What does not fit into an answer would never arrive, and be asked for for ever."""
+    return text if len(text) <= DETAIL_LIMIT else f"{text[:DETAIL_LIMIT]} …"
 
 
 def garbage_parts(why: str) -> list[Any]:
     """What to send, as the last word, to a rank whose words cannot be read."""
-    return _note_parts(ReplyNote(garbage=why))
+    return _note_parts(ReplyNote(garbage=why[:DETAIL_LIMIT]))
 
 
 def _note_parts(note: ReplyNote) -> list[Any]:
@@ -216,7 +229,7 @@ class ReplyReader:
             raise GarbageError(f"it cannot read what we say: {note.garbage}")
         pieces = [self._piece(fresh) for fresh in note.fresh]
         answers = tuple(_answers(note.answers, pieces))
-        return Reply(note.world, answers, note.reason, note.settled, note.bound)
+        return Reply(note.world, answers, note.reason, note.settled, note.bound, note.remarks)
 
     def _piece(self, fresh: bool) -> pa.RecordBatch:
         _, piece = _receive(self._connection, self._silent)

@@ -3,21 +3,21 @@
 Rules:
 
 1. A block is one partition's rows as an Arrow table in Ray's object store. The holder fetched it from the executor's
-   actor and put it there itself, so it lives as long as the holder, whatever becomes of Spark.
-2. Executors are asked for one or two partitions at a time each. A restarted executor that is asked for more before it
-   has started never starts (RayDP 1.6.5), so whoever is not sure asks for one; every fetch has a timeout.
-3. The first fetch that fails ends the order. What came before it is kept: a partition is whole or not there.
+   node (``spool``) and put it there itself, so it lives as long as the holder, whatever becomes of Spark.
+2. What was fetched is *kept* until the lease has made sure that it belongs to its one evaluation; then the group is
+   *published*, and readers see it. A partition is whole or not there.
+3. A fetch that fails is no reason to give up the others: the lease computes again what has not come.
 4. A reader waits for its partition by asking again and again for a few seconds each; it is told if the lease failed.
+   What it is told is no fault of the partition: nobody may skip it (``may_be_poison``).
 5. ``await_credit`` holds the next group back while more bytes lie unread than the lease allows. It never does so while
    somebody waits for a partition that has not come: which one a merge needs next is not known here.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -25,10 +25,10 @@ import pyarrow as pa
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
-from ...engine.errors import ConfigurationError, InternalError, PenstockError, TaskLostError
+from ...engine.errors import ConfigurationError, InternalError, PenstockError
 from ...engine.sources.files import from_row
-from ..blocks import to_table
 from ..calls import short_reason
+from .spool import Parcel, fetch
 
 WAIT_SECONDS = 5.0
 """How long one question of a reader waits for a block."""
@@ -36,22 +36,14 @@ WAIT_SECONDS = 5.0
 LOST_SECONDS = 60.0
 """A holder that has not answered for so long beyond that is gone."""
 
+FETCH_SECONDS = 300.0
+"""How long one partition may take from the node of its executor."""
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A group of partitions that an executor each keeps as Arrow, and how to ask for them.
+AT_ONCE = 4
+"""Partitions that are fetched at a time."""
 
-    ``partitions``: (position in the frame, position in the group, the executor's actor). ``each``: how many of them one
-    executor is asked for at a time; ``timeout``: seconds for each.
-    """
-
-    rdd: int
-    schema_json: str
-    agent: str
-    namespace: str
-    partitions: tuple[tuple[int, int, str], ...]
-    each: int
-    timeout: float
+AGAIN = "run the script again: leased rows end with what holds them; a frame that is staged is read from its files"
+"""The way on where blocks are gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +63,9 @@ class BlockHolder:
         self._schema = schema
         self._credit = credit
         self._changed = threading.Condition()
-        #: by partition: the reference to its table, for all and only those that came and were not dropped
+        #: by partition: the table's reference and size, of those that came and are not published
+        self._kept: dict[int, tuple[Any, int]] = {}
+        #: by partition: the reference to its table, for all and only those that were published and not dropped
         self._blocks: dict[int, Any] = {}
         #: by partition: bytes of all those in ``_blocks``
         self._sizes: dict[int, int] = {}
@@ -82,40 +76,48 @@ class BlockHolder:
         self._dropped: set[int] = set()
         self._failure: PenstockError | None = None
 
-    def pull(self, order: Order) -> str:
-        """Fetch the partitions that are not here yet. Empty: all came; otherwise what went wrong."""
-        waiting = deque(each for each in order.partitions if each[0] not in self._blocks)
-        busy: Counter[str] = Counter()
-        under_way: dict[Any, tuple[int, str]] = {}
+    def take(self, parcels: Sequence[Parcel]) -> str:
+        """Fetch and keep the partitions. Empty: all came; otherwise what went wrong with one of them."""
+        reasons: list[str] = []
+        waiting, under_way = deque(parcels), dict[Any, Parcel]()
         while waiting or under_way:
-            for each in [each for each in waiting if busy[each[2]] < order.each]:
-                partition, index, actor = each
-                if busy[actor] == order.each:
-                    continue
-                waiting.remove(each)
-                busy[actor] += 1
+            while waiting and len(under_way) < AT_ONCE:
+                parcel = waiting.popleft()
+                if parcel.file:
+                    under_way[fetch(parcel)] = parcel
+                else:
+                    self._keep(parcel.partition, self._schema.empty_table())
+            ready, _ = ray.wait(list(under_way), num_returns=1, timeout=FETCH_SECONDS) if under_way else ([], [])
+            if under_way and not ready:
+                late = sorted(parcel.partition for parcel in under_way.values())
+                return f"partitions {late} did not come within {FETCH_SECONDS:g} s"
+            for each in ready:
+                parcel = under_way.pop(each)
                 try:
-                    under_way[_ask(order, index, actor)] = (partition, actor)
-                except (RayError, ValueError) as error:
-                    return f"partition {partition}: {short_reason(error)}"
-            ready, _ = ray.wait(list(under_way), num_returns=1, timeout=order.timeout)
-            if not ready:
-                late = sorted(partition for partition, _ in under_way.values())
-                return f"partitions {late} did not come within {order.timeout:g} s"
-            partition, actor = under_way.pop(ready[0])
-            busy[actor] -= 1
-            try:
-                self._keep(partition, to_table(ray.get(ready[0]), self._schema))
-            except RayError as error:
-                return f"partition {partition}: {short_reason(error)}"
-        return ""
+                    self._keep(parcel.partition, ray.get(each))
+                except RayError as error:
+                    reasons.append(f"partition {parcel.partition}: {short_reason(error)}")
+        return next(iter(reasons), "")
 
     def _keep(self, partition: int, table: pa.Table) -> None:
-        block = ray.put(table)
+        self._kept[partition] = (ray.put(table), table.nbytes)
+
+    def missing(self, partitions: Sequence[int]) -> list[int]:
+        """Those of the group that have not come."""
+        return [each for each in partitions if each not in self._kept]
+
+    def forget(self) -> None:
+        """What is kept is of an evaluation that has ended."""
+        self._kept.clear()
+
+    def publish(self) -> None:
+        """What is kept is there for the readers."""
         with self._changed:
-            self._blocks[partition] = block
-            self._sizes[partition] = table.nbytes
-            self._unread.add(partition)
+            for partition, (block, size) in self._kept.items():
+                self._blocks[partition] = block
+                self._sizes[partition] = size
+                self._unread.add(partition)
+            self._kept.clear()
             self._changed.notify_all()
 
     def await_credit(self, timeout: float) -> bool:
@@ -180,9 +182,9 @@ def start_holder(schema: pa.Schema, credit: int) -> Any:
     return kind.remote(schema, credit)
 
 
-def pull(holder: Any, order: Order) -> Any:
-    """The reference to the answer of ``BlockHolder.pull``."""
-    return holder.pull.options(concurrency_group="pulls").remote(order)
+def ask(holder: Any, method: str, *arguments: Any) -> Any:
+    """The answer of ``take``, ``missing``, ``forget`` or ``publish``: one of them at a time."""
+    return ray.get(getattr(holder, method).options(concurrency_group="pulls").remote(*arguments))
 
 
 def await_credit(holder: Any, timeout: float) -> Any:
@@ -200,6 +202,7 @@ class LeasedSplit:
     holder: Any = field(hash=False)
     rows: ClassVar[int | None] = None
     blocking: ClassVar[bool] = True
+    may_be_poison: ClassVar[bool] = False
 
     def open(self, start: int) -> Iterator[pa.RecordBatch]:
         yield from from_row(iter(self._table().to_batches()), start)
@@ -211,35 +214,14 @@ class LeasedSplit:
                 found = ray.get(asked, timeout=WAIT_SECONDS + LOST_SECONDS)
                 if found is not None:
                     return ray.get(found[0])
-        except PenstockError:
-            raise
         except ray.exceptions.RayTaskError as error:
+            # Ray raises an error that is of its cause's class as well, and has not its arguments
             if isinstance(error.cause, PenstockError):
                 raise error.cause from None
             raise
         except (RayActorError, GetTimeoutError) as error:
             message = f"the holder of split {self.id} is gone: {short_reason(error)}"
-            remedy = "leased blocks end with the script that leased them: run it again"
-            raise ConfigurationError(message, remedy) from error
+            raise ConfigurationError(message, AGAIN) from error
         except RayError as error:
-            message = f"the block of split {self.id} is gone: {short_reason(error)}"
-            raise TaskLostError(message, "its node may have failed; run the flow again, or stage the frame") from error
-
-
-def _ask(order: Order, index: int, actor: str) -> Any:
-    with java_calls():
-        executor = ray.get_actor(actor, namespace=order.namespace)
-        return executor.getRDDPartition.remote(order.rdd, index, order.schema_json, order.agent)
-
-
-@contextlib.contextmanager
-def java_calls() -> Iterator[None]:
-    """Lets this process call Java actors while the block lasts. Left on, Ray would import the driver's script by its
-    name in every worker, and run it again."""
-    worker = ray._private.worker.global_worker
-    before = worker.load_code_from_local
-    worker.set_load_code_from_local(True)
-    try:
-        yield
-    finally:
-        worker.set_load_code_from_local(before)
+            message = f"the block of split {self.id} is gone, with its node perhaps: {short_reason(error)}"
+            raise ConfigurationError(message, AGAIN) from error

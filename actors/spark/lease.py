@@ -2,15 +2,17 @@
 
 Rules:
 
-1. The frame's plan is executed once; what Spark shuffles for it stays in Spark's shuffle files. A *group* of partitions
-   is then computed as Arrow inside the executors, pulled by the holder (``holder``), and released, before the next one:
-   Spark's memory is that of a group, not that of the frame.
-2. One group is under way at a time in this process, of all its leases: executors answer few calls at once.
-3. A group that fails (an executor died, a pull took too long) is computed again without the partitions that came. That
-   is sound only if Spark computes the same rows again. Where Spark itself says that the order of the rows is not
-   determined, a group whose rows some reader may have seen is not pieced together: the job fails, and says so.
+1. A lease is *one evaluation* of the frame (``evaluation``): it is planned once, what it shuffles is shuffled once, and
+   what was shuffled is compared before and after each group. A *group* of partitions is computed by the executors into
+   files on their nodes (``spool``), fetched by the holder (``holder``), and published; then comes the next one. So
+   Spark holds no more than the rows on their way.
+2. One group is under way at a time in this process, of all its leases.
+3. What has not come of a group (an executor or a node died) is computed again. Where something was shuffled again
+   meanwhile, the rows may be others: if no reader can have seen one, the evaluation begins anew; else the job fails,
+   and says so.
 4. When the last partition has come the lease is *released*: Spark may stop, and the job does not notice.
-5. A lease that fails is not tried again by restarts of the job: its error counts as the user's.
+5. A lease that fails is not tried again by restarts of the job: its error counts as the user's, and it is told in the
+   words of the function that raised, or in Spark's.
 6. Blocks whose splits every retained checkpoint has left behind are dropped; without checkpoints a restart begins at
    the first row, so all are kept until the job is over. Then the holder ends.
 """
@@ -20,20 +22,26 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 import ray
 from ray.exceptions import RayError
 
-from ...engine.errors import ConfigurationError, PenstockError
-from .holder import LeasedSplit, Order, await_credit, pull, start_holder
-from .stage import cause_of, describe_frame
-
-PULL_SECONDS = 300.0
-"""How long one partition may take from an executor that has it ready."""
+from ...engine.errors import ConfigurationError, Domain, PenstockError
+from ...engine.rounds import CHUNK_ROWS
+from .batches import bounded_batches, planned_before
+from .causes import cause_of, detail_of
+from .evaluation import Evaluation
+from .holder import LeasedSplit, ask, await_credit, start_holder
+from .spool import make_spool, parcels_of, remove_spool
+from .stage import LEASED, describe_frame
+from .types import by_position
+from .watch import watched
+from .writing import ANSWER, make_writer
 
 ATTEMPTS = 4
 CREDIT_SHARE = 0.25
@@ -54,16 +62,17 @@ class Lease:
     """The script's side of a lease, with a thread of its own. See the module's rules."""
 
     def __init__(self, frame: Any, schema: pa.Schema, source: str, group: int | None = None) -> None:
-        context = frame.sparkSession.sparkContext
-        self._context = context
-        self._frame = frame._jdf
-        self._rdd = self._frame.queryExecution().toRdd()
+        self._frame = frame
         self._source = source
-        self.count = int(self._rdd.getNumPartitions())
-        self._group = group or max(4, _GROUPS_PER_CORE * int(context.defaultParallelism))
-        self._namespace = ray.get_runtime_context().namespace
+        self._spool = make_spool()
+        self._evaluation: Evaluation = watched(frame, lambda: _planned(frame, schema, self._spool), self._work)
+        self.count = self._evaluation.partitions
+        cores = int(frame.sparkSession.sparkContext.defaultParallelism)
+        self._group = group or max(4, _GROUPS_PER_CORE * cores)
         store = ray.cluster_resources().get("object_store_memory", 0.0)
         self.holder = start_holder(schema, int(store * CREDIT_SHARE))
+        #: whether a reader may have seen rows
+        self._published = False
         #: set when no partition is left to be pulled, for whatever reason
         self._done = threading.Event()
         self._closed = threading.Event()
@@ -101,12 +110,14 @@ class Lease:
             self._closed.set()
             with suppress(RayError):
                 ray.kill(self.holder)
+            remove_spool(self._spool)
 
     # ------------------------------------------------------------------ pulling
 
     def _run(self) -> None:
         started = time.monotonic()
         try:
+            watched(self._frame, self._evaluation.begin, self._work)
             for first in range(0, self.count, self._group):
                 self._await_credit()
                 if self._closed.is_set():
@@ -119,16 +130,15 @@ class Lease:
             if not self._closed.is_set():
                 self._fail(error)
         finally:
-            self._rdd = self._frame = None
+            del self._evaluation, self._frame  # Spark need keep nothing for us
             self._done.set()
 
+    @property
+    def _work(self) -> str:
+        return f"computed the rows of {self._source}"
+
     def _fail(self, error: Exception) -> None:
-        if not isinstance(error, PenstockError):
-            error = ConfigurationError(
-                f"Spark could not hand its partitions over: {cause_of(error)}",
-                "look for executors that died, and keep Spark running until job.spark_released; or stage the frame",
-            )
-        self._failure = error.at(self._source)
+        self._failure = _as_failure(error).at(self._source)
         _log.warning("%s", self._failure)
         with suppress(RayError):
             self.holder.fail.options(concurrency_group="readers").remote(self._failure)
@@ -139,86 +149,79 @@ class Lease:
 
     def _hand_over(self, group: Sequence[int]) -> None:
         reason = ""
-        for attempt in range(ATTEMPTS):
-            if attempt and not self._is_determined():
-                break
+        for attempt in range(1, ATTEMPTS + 1):
             with _pulling:
                 if self._closed.is_set():
                     return
-                try:
-                    with self._prepared(group) as prepared:
-                        reason = ray.get(pull(self.holder, self._order(group, prepared, careful=attempt > 0)))
-                except ValueError as error:  # of ``_order``
-                    reason = str(error)
-            if not reason:
-                return
+                reason = self._take(group) or reason
+                if self._is_whole() and not ask(self.holder, "missing", group):
+                    ask(self.holder, "publish")
+                    self._published = True
+                    return
             _log.warning(
                 "a group of partitions of %s did not come (attempt %d of %d): %s",
-                *(self._source, attempt + 1, ATTEMPTS, reason),
+                *(self._source, attempt, ATTEMPTS, reason or "what it was computed from was shuffled again"),
             )
-        remedy = (
-            "look for executors that died, give them more memory, use more and smaller partitions, or stage the frame"
-        )
-        if not self._is_determined():
-            remedy = (
-                "sort the rows (sortWithinPartitions by a unique key) so that Spark can compute them again, or stage"
+        message = f"Spark's partitions could not be fetched: {reason or 'executors died again and again'}"
+        raise ConfigurationError(message, _MEMORY)
+
+    def _take(self, group: Sequence[int]) -> str:
+        """Let Spark compute what is missing of the group, and fetch it; what went wrong."""
+        if not self._is_whole():
+            return ""
+        missing: list[int] = ask(self.holder, "missing", group)
+        if not missing:
+            return ""
+        answers = watched(self._frame, lambda: self._evaluation.compute(missing), self._work)
+        return str(ask(self.holder, "take", parcels_of(self._spool, answers, missing)))
+
+    def _is_whole(self) -> bool:
+        """Whether all that came, and what the rest is computed from, is of one evaluation. If not, another one is begun
+        where that is possible (rule 3)."""
+        if self._evaluation.is_whole():
+            return True
+        if self._published:
+            raise ConfigurationError(
+                "an executor of Spark died, and with it rows that it had shuffled: computed again, they may come in "
+                "another order and other partitions, and readers have seen some of the rows before",
+                "run the same command again; a frame that is staged outlives its executors: give the run a checkpoint "
+                'folder, or pass handoff="stage"',
             )
-        raise ConfigurationError(f"Spark's partitions could not be pulled: {reason}", remedy)
+        ask(self.holder, "forget")
+        watched(self._frame, self._evaluation.begin, self._work)
+        return False
 
-    def _is_determined(self) -> bool:
-        """Whether Spark computes the same rows again, as far as it knows."""
-        return str(self._rdd.outputDeterministicLevel()) != "INDETERMINATE"
 
-    @contextmanager
-    def _prepared(self, group: Sequence[int]) -> Iterator[Any]:
-        """A group's partitions as Arrow in the executors, while the block lasts."""
-        from pyspark import StorageLevel
+_MEMORY = "look for executors that died, give them more memory, use more and smaller partitions, or stage the frame"
 
-        jvm = self._context._jvm
-        chosen = jvm.java.util.HashSet()
-        for partition in group:
-            chosen.add(partition)
-        # a set is a function: whether something is in it
-        members = jvm.scala.collection.JavaConverters.asScalaSetConverter(chosen).asScala().toSet()
-        pruned = jvm.org.apache.spark.rdd.PartitionPruningRDD.create(self._rdd, members)
-        frame = self._frame.sparkSession().internalCreateDataFrame(pruned, self._frame.schema(), False)
-        writer = jvm.org.apache.spark.sql.raydp.ObjectStoreWriter
-        prepared = writer.prepareRecoverableRDD(frame, self._context._getJavaStorageLevel(StorageLevel.MEMORY_AND_DISK))
-        try:
-            yield prepared
-        finally:
-            with suppress(Exception):  # an executor that died has released it already
-                writer.releaseRecoverableRDD(prepared.rddId())
 
-    def _order(self, group: Sequence[int], prepared: Any, *, careful: bool) -> Order:
-        """``careful``: an executor may have been restarted, and must not be asked for more than one."""
-        jvm = self._context._jvm
-        master = jvm.io.ray.api.Ray.getActor("RAY_APP_MASTER").get()
-        # a restarted executor has a new id in Spark, and its actor the old name
-        names = dict(jvm.org.apache.spark.deploy.raydp.RayAppMasterUtils.getRestartedExecutors(master))
-        locations = list(prepared.locations())
-        if None in locations:
-            raise ValueError(f"partition {group[locations.index(None)]} was lost with its executor")
-        actors = [f"raydp-executor-{names.get(executor, executor)}" for executor in locations]
-        return Order(
-            prepared.rddId(),
-            prepared.schemaJson(),
-            prepared.driverAgentUrl(),
-            self._namespace,
-            tuple((partition, index, actors[index]) for index, partition in enumerate(group)),
-            1 if careful else 2,
-            PULL_SECONDS,
-        )
+def _planned(frame: Any, schema: pa.Schema, spool: str) -> Evaluation:
+    writer = make_writer(spool, bytes(schema.serialize()), CHUNK_ROWS, by_node=True)
+    planned = planned_before(by_position(frame))
+    with bounded_batches(frame, schema):
+        return Evaluation(planned.mapInArrow(writer, ANSWER))
+
+
+def _as_failure(error: Exception) -> PenstockError:
+    """An error that the user can do something about, which no restart of the job repeats."""
+    if isinstance(error, PenstockError):
+        return ConfigurationError(*error.args) if error.domain is not Domain.USER else error
+    remedy = f"see the message; if Spark stopped early, keep it until job.wait_spark_released(); else {_MEMORY}"
+    return ConfigurationError(f"Spark could not compute the rows: {cause_of(error)}", remedy, "", detail_of(error))
 
 
 class LeasedSource:
     """A leased DataFrame: one partition, one split."""
 
-    #: the planner's: blocks go when they have been read
+    #: the planner's and the audit's: blocks go when they have been read
     reads_once = True
+    #: nothing can be restored over them
+    ends_with_script = True
 
     def __init__(self, schema: pa.Schema, lease: Lease) -> None:
         self._schema = schema
+        #: what no other evaluation of the frame has: another lease is of other data
+        self.fingerprint = f"{LEASED}{uuid.uuid4().hex}"
         #: the lease, in the script alone
         self.lease: Lease | None = lease
         self._splits = tuple(
@@ -248,8 +251,9 @@ def lease(frame: Any, schema: pa.Schema, source: str, group: int | None = None) 
     shuffles is shuffled now. Raises ConfigurationError if Spark cannot do that."""
     try:
         return LeasedSource(schema, Lease(frame, schema, source, group))
-    except (AttributeError, RayError):
+    except (AttributeError, RayError, PenstockError):
         raise
     except Exception as error:
         remedy = "see the message; the frame must compute in Spark (try frame.count())"
-        raise ConfigurationError(f"Spark could not compute the DataFrame: {cause_of(error)}", remedy) from error
+        message = f"Spark could not compute the DataFrame: {cause_of(error)}"
+        raise ConfigurationError(message, remedy, "", detail_of(error)) from error

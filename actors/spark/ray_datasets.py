@@ -26,7 +26,8 @@ from ...engine.sources.files import from_row
 from ...engine.sources.protocol import SourceConfig
 from ..blocks import nullable
 from ..calls import short_reason
-from .stage import StagedPartition, describe_frame, find_stage, stage_with, temporary_folder
+from .carrying import stage_before
+from .stage import StagedPartition, describe_frame, stage_with, temporary_folder
 from .writing import make_writer
 
 SYSTEM = "ray"
@@ -94,18 +95,13 @@ class RayDatasetSource:
 
     def handed_over(self, source: str, to: Destination) -> SourceConfig:
         """The blocks, staged or as they are."""
-        staged = None if to.folder is None else find_stage(to.folder, to.job, source, to.description, SYSTEM, self.kind)
+        staged = stage_before(to, source, SYSTEM, self.kind)
         if staged is not None:
             return staged
-        if to.resuming:
-            raise ConfigurationError(
-                f"job {to.job!r} has a checkpoint, and the blocks that were staged for it are gone from {to.folder}",
-                "restore the checkpoint folder from a copy, or start over with an empty one and new outputs",
-            )
         if to.folder is None and to.on_ray and not to.detached:
             return BlocksSource(self._schema, tuple(self.splits()))
         folder = to.folder or temporary_folder()
-        return stage_with(self._written, self._schema, folder, to.job, source, SYSTEM, self.kind)
+        return stage_with(self._written, self._schema, folder, to.job, source, SYSTEM, self.kind, to.description)
 
     def _written(self, place: str) -> tuple[StagedPartition, ...]:
         """Every block as a file in ``place``, a few at a time."""
@@ -133,6 +129,9 @@ class RayDatasetSource:
 @dataclass(frozen=True)
 class BlocksSource:
     """Blocks that this script keeps."""
+
+    #: nothing can be restored over them
+    ends_with_script: ClassVar[bool] = True
 
     schema: pa.Schema = field(hash=False)
     blocks: tuple[RayBlockSplit, ...] = field(hash=False)
@@ -180,6 +179,6 @@ def _write(table: pa.Table, place: str, schema: bytes, position: int) -> tuple[s
     wanted = pa.ipc.read_schema(pa.py_buffer(schema))
     attempt = ray.get_runtime_context().get_task_id()
     write = make_writer(place, schema, CHUNK_ROWS, (position, attempt))
-    (answer,) = write(iter(_conformed(table, wanted).to_batches()))
+    (answer,) = write(iter(_conformed(table, wanted).unify_dictionaries().to_batches()))
     (row,) = answer.to_pylist()
     return row["file"], row["rows"], row["bytes"], row["digest"]

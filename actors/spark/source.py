@@ -22,7 +22,9 @@ import pyarrow as pa
 from ...engine.errors import ConfigurationError, InternalError
 from ...engine.handoff import Destination
 from ...engine.sources.protocol import SourceConfig, Split
-from .stage import StagedSource, describe_frame, find_stage, stage, temporary_folder
+from .carrying import stage_before
+from .sessions import check_on_ray, check_session, is_classic, is_on_ray
+from .stage import StagedSource, describe_frame, stage, temporary_folder
 from .types import arrow_schema, check_frame
 
 Way = Literal["auto", "stage", "lease"]
@@ -49,6 +51,7 @@ class SparkFrameSource:
         if handoff not in get_args(Way):
             raise ConfigurationError(f"handoff={handoff!r} is unknown", 'give "auto", "stage" or "lease"')
         check_frame(frame)
+        check_on_ray(frame)
         self._frame = frame
         self._handoff = handoff
         self._schema = arrow_schema(frame)
@@ -69,12 +72,13 @@ class SparkFrameSource:
 
     def splits(self) -> Sequence[Split]:
         """As many as there are partitions; their rows cannot be read before they are handed over."""
+        check_session(self._frame)
         count = self._frame.rdd.getNumPartitions() if is_classic(self._frame) else 1
         return [NotHandedOver(f"spark/{position}") for position in range(count)]
 
     def handed_over(self, source: str, to: Destination) -> SourceConfig:
         """The partitions, staged or leased."""
-        staged = None if to.folder is None else find_stage(to.folder, to.job, source, to.description)
+        staged = stage_before(to, source)
         if staged is not None:
             return self._same(staged)
         if self._way(to) == "lease":
@@ -82,13 +86,8 @@ class SparkFrameSource:
 
             check_session(self._frame)
             return lease(self._frame, self._schema, source)
-        if to.resuming:
-            raise ConfigurationError(
-                f"job {to.job!r} has a checkpoint, and what was staged for it is gone from {to.folder}",
-                "restore the checkpoint folder from a copy, or start over with an empty one and new outputs",
-            )
         check_session(self._frame)
-        return stage(self._frame, self._schema, to.folder or temporary_folder(), to.job, source)
+        return stage(self._frame, self._schema, to.folder or temporary_folder(), to.job, source, to.description)
 
     def _way(self, to: Destination) -> Way:
         if self._handoff == "auto":
@@ -120,29 +119,10 @@ def _refusal(to: Destination, schema: pa.Schema) -> str:
     if to.detached:
         return "a detached job outlives this script, and leased blocks do not"
     if to.resuming:
-        return "the checkpoint that the job goes on from refers to blocks that ended with the script that leased them"
+        return "what the job goes on from refers to blocks that ended with the script that leased them"
     if to.folder is not None and to.keeps_checkpoints:
         return (
             "the checkpoints outlive this script, and a restore from them would need blocks that do not "
             '(Checkpoints(…, retention="never") keeps none)'
         )
     return ""
-
-
-def is_classic(frame: Any) -> bool:
-    """Whether the frame's session has its JVM beside this process, which Spark Connect has not."""
-    return hasattr(frame, "_jdf")
-
-
-def is_on_ray(frame: Any) -> bool:
-    """Whether the frame's session is RayDP's."""
-    if not is_classic(frame):
-        return False
-    context = frame.sparkSession.sparkContext
-    return context._jsc is None or str(context.master).startswith("ray")
-
-
-def check_session(frame: Any) -> None:
-    """Raise ConfigurationError if the frame's session has ended."""
-    if is_classic(frame) and frame.sparkSession.sparkContext._jsc is None:
-        raise ConfigurationError("the Spark session of this DataFrame has ended", "start the job before Spark stops")

@@ -8,9 +8,9 @@ Rules:
 1. The manifest is created whole, once, after Spark has said that all partitions are done: it is what makes a stage
    exist. Files that it does not name are nobody's (attempts that failed, or that a faster one overtook).
 2. Reading needs the files alone: no Spark, no Ray, no script that is still there.
-3. A stage is never changed and never deleted while its checkpoint folder stays: the log refers to it by its
-   fingerprint, which is made of the schema and of the rows of every partition. Each staging has a run of its own, so
-   two scripts that start one job do not disturb each other.
+3. A stage that the log refers to is never changed, and never deleted while its checkpoint folder stays: it does so by
+   the fingerprint, which is made of the schema and of the rows of every partition. Each staging has a run of its own,
+   so two scripts that start one job do not disturb each other. Runs whose scripts died before go (``left_behind``).
 4. A file is compared with the digest in the manifest before it is read.
 5. It is plain PySpark, by its public face: any session will do, if its executors can write where the tasks read.
 """
@@ -21,6 +21,7 @@ import atexit
 import base64
 import hashlib
 import logging
+import os
 import shutil
 import tempfile
 import time
@@ -35,16 +36,29 @@ import pyarrow as pa
 from pyarrow import fs
 
 from ...coordinator.records import decode_record, encode_record
+from ...coordinator.store import Store
 from ...engine.checksums import running_digest
 from ...engine.durable import make_folder, sync_folder
-from ...engine.errors import ConfigurationError, DamagedFileError, StorageError
+from ...engine.errors import ConfigurationError, DamagedFileError, PenstockError, StorageError
+from ...engine.object_store import escaped
 from ...engine.rounds import CHUNK_ROWS
 from ...engine.sources.fed import PIECE_BYTES, NoRows
-from ...engine.sources.files import DataFile, absolute, resolve, safe_name, storage_error
+from ...engine.sources.files import DataFile, absolute, is_local, resolve, safe_name, storage_error
 from ...engine.sources.ipc import IpcSplit
 from ..storage.damage import FROM_A_COPY, unreadable
 from ..storage.opening import open_store
+from .batches import bounded_batches, planned_before
+from .causes import cause_of, detail_of
+from .left_behind import forget_run, hold_run, remove_left_behind
+from .types import by_position
+from .watch import watched
 from .writing import ANSWER, make_writer
+
+STAGED = "staged:"
+"""What the fingerprint of a staged source begins with."""
+
+LEASED = "leased:"
+"""And that of a leased one."""
 
 FORMAT = 2
 """Version of the manifest's form. 2: sealed."""
@@ -111,7 +125,7 @@ class StagedSource:
     schema: pa.Schema = field(hash=False)
     manifest: StageManifest = field(hash=False)
     place: str
-    """The run's folder."""
+    """The address of the run's folder."""
     kind: str = "spark"
     prunable: ClassVar[bool] = True
 
@@ -149,9 +163,16 @@ def describe_frame(schema: pa.Schema) -> str:
     return f"frame with {', '.join(schema.names)}"
 
 
-def stage(frame: Any, schema: pa.Schema, folder: str, job: str, source: str) -> StagedSource:
-    """Let Spark write the frame's partitions. Raises ConfigurationError if it cannot compute or write them."""
-    return stage_with(lambda place: _written(frame, schema, place), schema, folder, job, source)
+def stage(
+    frame: Any, schema: pa.Schema, folder: str, job: str, source: str, description: str | None = None
+) -> StagedSource:
+    """Let Spark write the frame's partitions. ``description``: as in :func:`stage_with`. Raises ConfigurationError if
+    it cannot compute or write them."""
+
+    def write(place: str) -> tuple[StagedPartition, ...]:
+        return _written(frame, schema, place, source)
+
+    return stage_with(write, schema, folder, job, source, description=description)
 
 
 def stage_with(
@@ -162,26 +183,34 @@ def stage_with(
     source: str,
     system: str = "spark",
     kind: str = "spark",
+    description: str | None = None,
 ) -> StagedSource:
-    """Stage what ``write`` writes into the folder that it is given."""
+    """Stage what ``write`` writes into the folder that it is given. ``description``: what the job's log says of its
+    data; stages that it does not speak of, and whose scripts are gone, are removed. None: nothing is."""
     store = open_store(folder)
     run, root = uuid.uuid4().hex, _root(job, source, system)
     url = absolute(folder)
-    filesystem, inner = resolve(url)
-    place = f"{inner.rstrip('/')}/{root}/{run}"
+    address = f"{url.rstrip('/')}/{root}/{run}"
+    filesystem, place = resolve(address)
+    above = os.path.dirname(place)
     started = time.monotonic()
     try:
         make_folder(filesystem, place)
-        partitions = write(place)
+        if is_local(filesystem):  # elsewhere nothing tells whose script is gone
+            if description is not None:
+                remove_left_behind(above, lambda run: _is_told(store, f"{root}/{run}.json", description))
+            hold_run(above, run)
+        partitions = write(escaped(address))
         _check_seen(filesystem, place, partitions)
     except BaseException as error:
         with suppress(OSError):
             filesystem.delete_dir(place)
+        forget_run(above, run)
         if isinstance(error, OSError):
             raise storage_error("stage partitions in", place, error) from error
         raise
     accepted = {each.file for each in partitions}
-    for info in filesystem.get_file_info(fs.FileSelector(place)):
+    for info in filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True)):
         if info.base_name not in accepted:
             with suppress(OSError):  # an attempt that is being killed may remove it itself
                 filesystem.delete_file(info.path)
@@ -196,25 +225,43 @@ def stage_with(
         raise storage_error("write the manifest of a stage into", url, error) from error
     seconds = time.monotonic() - started
     _log.info("staged %d partitions, %.1f MB, in %.1f s", len(partitions), manifest.bytes / 1e6, seconds)
-    return StagedSource(schema, manifest, place, kind)
+    return StagedSource(schema, manifest, address, kind)
 
 
 def find_stage(
     folder: str, job: str, source: str, description: str, system: str = "spark", kind: str = "spark"
 ) -> StagedSource | None:
     """The stage that a job's log speaks of in ``description``, if there is one."""
+    return stage_in(f"{absolute(folder).rstrip('/')}/{safe_name(job)}", source, description, system, kind)
+
+
+def stage_in(
+    root: str, source: str, description: str, system: str = "spark", kind: str = "spark"
+) -> StagedSource | None:
+    """The same, below a job's folder or a savepoint's. Raises StorageError."""
     if not description:
         return None
-    store, root = open_store(folder), _root(job, source, system)
-    for key in store.list(f"{root}/"):
-        if key.count("/") != root.count("/") + 1 or not key.endswith(".json"):
-            continue
-        manifest = _decode(key, store.read(key) or b"")
-        if _told(manifest.fingerprint) in description:
-            _, inner = resolve(absolute(folder))
-            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(manifest.schema)))
-            return StagedSource(schema, manifest, f"{inner.rstrip('/')}/{root}/{manifest.run}", kind)
+    filesystem, inner = resolve(root)
+    above = f"{system}/{safe_name(source)}"
+    place = f"{(inner if is_local(filesystem) else root).rstrip('/')}/{above}"
+    try:
+        infos = filesystem.get_file_info(fs.FileSelector(f"{inner.rstrip('/')}/{above}", allow_not_found=True))
+        for info in infos:
+            if not info.is_file or info.base_name.startswith(".") or info.extension != "json":
+                continue
+            with filesystem.open_input_stream(info.path) as stream:
+                manifest = decode_stage(f"{above}/{info.base_name}", stream.read())
+            if _told(manifest.fingerprint) in description:
+                schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(manifest.schema)))
+                return StagedSource(schema, manifest, f"{place}/{manifest.run}", kind)
+    except OSError as error:
+        raise storage_error("look for what was staged in", root, error) from error
     return None
+
+
+def _is_told(store: Store, key: str, description: str) -> bool:
+    data = store.read(key)
+    return data is not None and _told(decode_stage(key, data).fingerprint) in description
 
 
 def _root(job: str, source: str, system: str) -> str:
@@ -222,10 +269,11 @@ def _root(job: str, source: str, system: str) -> str:
 
 
 def _told(fingerprint: str) -> str:
-    return f"staged:{fingerprint}"
+    return f"{STAGED}{fingerprint}"
 
 
-def _decode(key: str, data: bytes) -> StageManifest:
+def decode_stage(key: str, data: bytes) -> StageManifest:
+    """The manifest under this key. Raises DamagedFileError."""
     try:
         manifest: StageManifest = decode_record(data, StageManifest, FORMAT)
     except msgspec.MsgspecError as error:
@@ -241,20 +289,22 @@ def _fingerprint(schema: pa.Schema, partitions: Sequence[StagedPartition]) -> st
     return digest.hexdigest()[:32]
 
 
-def _written(frame: Any, schema: pa.Schema, place: str) -> tuple[StagedPartition, ...]:
+def _written(frame: Any, schema: pa.Schema, place: str, source: str) -> tuple[StagedPartition, ...]:
     """What each partition came to, by the answers of the attempts that Spark accepted."""
     if not schema.names:  # PySpark would lose the number of rows
         from pyspark.sql import functions
 
         frame = frame.select(functions.lit(True).alias("rows"))
     try:
-        answers = frame.mapInArrow(make_writer(place, bytes(schema.serialize()), CHUNK_ROWS), ANSWER).collect()
+        answers = watched(frame, lambda: _answers(frame, schema, place), f"staged the rows of {source}")
+    except PenstockError:
+        raise
     except Exception as error:
         raise ConfigurationError(
             f"Spark could not stage the DataFrame: {cause_of(error)}",
             "see the message; the frame must compute in Spark (try frame.count()), and its executors must have pyarrow "
             f"and be able to write to {place}",
-            detail=str(error)[-4000:],
+            detail=detail_of(error),
         ) from error
     found = {
         row["partition"]: StagedPartition(row["file"], row["rows"], row["bytes"], row["digest"]) for row in answers
@@ -269,17 +319,15 @@ def _partitions_of(frame: Any) -> int:
     return int(frame.rdd.getNumPartitions()) if hasattr(frame, "_jdf") else 0
 
 
-def cause_of(error: Exception) -> str:
-    """The line of a Spark error that says what has happened."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [line for line in lines if line.startswith(("Caused by:", "pyarrow.", "OSError", "ModuleNotFoundError"))]
-    chosen = causes[-1] if causes else next(iter(lines), type(error).__name__)
-    return chosen[:300]
+def _answers(frame: Any, schema: pa.Schema, place: str) -> list[Any]:
+    planned = planned_before(by_position(frame))
+    with bounded_batches(frame, schema):
+        return list(planned.mapInArrow(make_writer(place, bytes(schema.serialize()), CHUNK_ROWS), ANSWER).collect())
 
 
 def _check_seen(filesystem: fs.FileSystem, place: str, partitions: Sequence[StagedPartition]) -> None:
     """The files that the executors wrote are here, too."""
-    seen = {info.base_name for info in filesystem.get_file_info(fs.FileSelector(place))}
+    seen = {info.base_name for info in filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True))}
     missing = [each.file for each in partitions if each.file and each.file not in seen]
     if missing:
         raise ConfigurationError(

@@ -2,21 +2,28 @@
 
 Rules:
 
-1. A column is nullable at the top level whatever Spark says: that promise would not survive an outer join. Timestamps
-   with a zone are labelled UTC, whatever the session's zone is: the label of an instant.
+1. Everything is nullable, at every depth, whatever Spark says: that promise would not survive an outer join, and does
+   not hold inside a struct that is null. Timestamps with a zone are labelled UTC, whatever the session's zone is: the
+   label of an instant.
 2. What has no Arrow type is refused with the column's name, its type and a remedy, also when it is inside another type.
-3. Only the DataFrame's public schema is used, so frames of Spark Connect and of Spark 4 will do.
+3. Only the DataFrame's public schema is used, so frames of Spark Connect and of Spark 4 will do. Where PySpark cannot
+   say it, because it has no name for a type that Spark has, the JVM is asked, for the error's sake.
+4. Names are Spark's business: it may take one for an expression (``a.b``, ``*``) or for another one (``id``, ``ID``).
+   Whatever asks for columns asks for them by position (:func:`by_position`).
 """
 
 from __future__ import annotations
 
+import json
 import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from ...engine.errors import ConfigurationError
 from ..blocks import nullable
+from .sessions import check_session, is_classic
 
 _REMEDIES = {
     "intervalyear": "cast it to a number of months: CAST(column AS INT)",
@@ -29,39 +36,100 @@ _REMEDY = "cast it to a type that Arrow has (a string, a number, a struct of suc
 
 def check_frame(frame: Any) -> None:
     """Raise ConfigurationError unless this is a DataFrame whose rows are there to be read once and for all."""
-    if not (hasattr(frame, "schema") and hasattr(frame, "mapInArrow") and hasattr(frame, "isStreaming")):
+    if not all(hasattr(type(frame), name) for name in ("schema", "mapInArrow", "isStreaming")):
         found = f"{type(frame).__module__}.{type(frame).__qualname__}"
         remedy = "pass a pyspark.sql.DataFrame; flow.from_ray_dataset(…) and flow.from_tables(…) read other things"
         raise ConfigurationError(f"{found} is no Spark DataFrame", remedy)
-    if frame.isStreaming:
+    try:
+        streams = frame.isStreaming
+    except Exception as error:
+        raise _silent(frame, error) from error
+    if streams:
         remedy = "write the stream to files and read those, or hand over a batch of it (foreachBatch)"
         raise ConfigurationError("a streaming DataFrame has no fixed partitions to hand over", remedy)
 
 
 def arrow_schema(frame: Any) -> pa.Schema:
     """The Arrow schema that the frame's rows arrive with."""
-    names = list(frame.schema.names)
+    declared = _declared(frame)
+    names = list(declared.names)
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigurationError(
             f"the DataFrame has several columns named {twice[0]!r}", "rename them: frame.toDF(…), or select(… alias …)"
         )
-    return nullable(pa.schema([(column.name, _arrow_type(column)) for column in frame.schema]))
+    return nullable(pa.schema([(column.name, _arrow_type(column)) for column in declared]))
+
+
+def by_position(frame: Any) -> Any:
+    """The frame with columns named ``c0``, ``c1``, …: see rule 4."""
+    return frame.toDF(*[f"c{position}" for position in range(len(frame.schema.names))])
+
+
+def _declared(frame: Any) -> Any:
+    """What PySpark says of the frame's columns. Raises ConfigurationError if it cannot."""
+    try:
+        return frame.schema
+    except Exception as error:
+        for name, kind, told in _unnamed(frame):
+            raise _refused(name, kind, "PySpark has no name for it", told) from error
+        raise _silent(frame, error) from error
+
+
+def _silent(frame: Any, error: Exception) -> ConfigurationError:
+    """The error for a frame of which Spark tells nothing. Raises that of ``check_session`` if the session has ended."""
+    check_session(frame)
+    return ConfigurationError(
+        f"Spark does not answer for this DataFrame: {_brief(error)}",
+        "see the message; frame.printSchema() must work, and the session's JVM must be running",
+    )
+
+
+def _unnamed(frame: Any) -> Iterator[tuple[str, str, object]]:
+    """Name, type and JSON of each column whose type PySpark does not know, as the JVM tells; nothing without one."""
+    if not is_classic(frame) or frame.sparkSession.sparkContext._jsc is None:
+        return
+    from pyspark.sql.types import StructType
+
+    for column in json.loads(frame._jdf.schema().json())["fields"]:
+        try:
+            StructType.fromJson({"fields": [column]})
+        except Exception:
+            kind = column["type"]
+            yield column["name"], kind if isinstance(kind, str) else json.dumps(kind), kind
+
+
+def quietly(convert: Callable[[Any], pa.DataType], kind: Any) -> pa.DataType:
+    """A type that a function of PySpark makes of another. PySpark 3.5 uses distutils to compare versions."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return convert(kind)
 
 
 def _arrow_type(column: Any) -> pa.DataType:
     from pyspark.sql.pandas.types import to_arrow_type
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # PySpark 3.5 uses distutils to compare versions
-        try:
-            return _in_utc(to_arrow_type(column.dataType))
-        except Exception as error:
-            kind = column.dataType.simpleString()
-            raise ConfigurationError(
-                f"column {column.name!r} of the DataFrame has type {kind}, which has no Arrow type: {_brief(error)}",
-                _remedy(column.dataType.jsonValue()),
-            ) from error
+    try:
+        found = in_utc(quietly(to_arrow_type, column.dataType))
+    except Exception as error:
+        told = column.dataType.jsonValue()
+        raise _refused(column.name, column.dataType.simpleString(), _brief(error), told) from error
+    if name := _named_twice(found):
+        raise _refused(column.name, column.dataType.simpleString(), f"it has several fields {name!r}", None)
+    return found
+
+
+def _named_twice(kind: pa.DataType) -> str:
+    """The name of two fields of one struct, at any depth; "" if there is none."""
+    fields = [kind.field(position) for position in range(kind.num_fields)]
+    names = [field.name for field in fields]
+    twice = [name for name in names if names.count(name) > 1] + [_named_twice(field.type) for field in fields]
+    return next(filter(None, twice), "")
+
+
+def _refused(name: str, kind: str, why: str, told: object) -> ConfigurationError:
+    message = f"column {name!r} of the DataFrame has type {kind}, which has no Arrow type: {why}"
+    return ConfigurationError(message, _remedy(told))
 
 
 def _remedy(kind: object) -> str:
@@ -73,7 +141,7 @@ def _brief(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
-def _in_utc(kind: pa.DataType) -> pa.DataType:
+def in_utc(kind: pa.DataType) -> pa.DataType:
     """Spark 4 may label timestamps with the session's zone."""
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, "UTC")

@@ -4,8 +4,10 @@ Rules:
 
 1. :func:`make_writer` gives a function that carries everything it needs: it is pickled by value, so the workers need
    pyarrow and not Penstock. Nothing of this package may be used inside it.
-2. Rows come in canonical record batches, ``rows`` each but the last, made anew: equal rows in equal order give equal
-   bytes, however Spark cut them, and arrays that Arrow for Java left without offsets are whole (see ``blocks``).
+2. Rows come in canonical record batches, made anew: equal rows in equal order give equal bytes, however Spark cut them,
+   and arrays that Arrow for Java left without offsets are whole (see ``blocks``). A batch has ``rows`` rows, or fewer
+   if these would be more than some ``BATCH_BYTES``. Rows are weighed in steps that double as long as they are light,
+   and a step that is too heavy is halved: little more than a batch is ever held, and cuts depend on the rows alone.
 3. The digest of a file is that of the package (XXH3) where the worker has its library, and else one of Python's own; it
    says which.
 4. An attempt that fails removes its file, if it still can. Which attempts count is not decided here: Spark returns the
@@ -14,18 +16,34 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 Writer = Callable[[Iterator[Any]], Iterator[Any]]
+
+BATCH_BYTES = 16 << 20
+"""What the rows of one record batch may weigh."""
+
+STEP_ROWS = 1024
+"""The most rows that are weighed at a time."""
 
 ANSWER = "partition int, file string, rows long, bytes long, digest string"
 """The schema, in Spark's words, of the one row that a partition answers with."""
 
 
-def make_writer(folder: str, schema: bytes, rows: int, identity: tuple[int, str] | None = None) -> Writer:  # noqa: PLR0915
+def make_writer(  # noqa: PLR0915 rule 1
+    folder: str,
+    schema: bytes,
+    rows: int,
+    identity: tuple[int, str] | None = None,
+    *,
+    by_node: bool = False,
+    most: int = BATCH_BYTES,
+    longest: int = STEP_ROWS,
+) -> Writer:
     """The function for ``DataFrame.mapInArrow``. ``folder``: path or URL; ``schema``: serialised, of the files.
-    ``identity``: partition and attempt, where it is not Spark that knows them."""
+    ``identity``: partition and attempt, where it is not Spark that knows them. ``by_node``: the files are for a moment,
+    and go into that folder inside which this machine has (``spool``)."""
 
     def write(batches: Iterator[Any]) -> Iterator[Any]:  # noqa: PLR0915 rule 1
         import contextlib
@@ -54,6 +72,8 @@ def make_writer(folder: str, schema: bytes, rows: int, identity: tuple[int, str]
         names = wanted.names
         filesystem, place = fs.FileSystem.from_uri(folder) if "://" in folder else (fs.LocalFileSystem(), folder)
         file = f"{partition:06d}-{attempt}.arrow"
+        if by_node:
+            file = f"{sorted(os.listdir(place))[0]}/{file}"
         path = f"{place}/{file}"
 
         def renew(column: Any, count: int) -> Any:
@@ -68,20 +88,53 @@ def make_writer(folder: str, schema: bytes, rows: int, identity: tuple[int, str]
             cast = [each if each.type == kind else each.cast(kind) for each, kind in zip(columns, kinds, strict=True)]
             return pa.RecordBatch.from_arrays(cast, schema=wanted)
 
-        def canonical() -> Iterator[Any]:
+        def steps() -> Generator[Any, int, None]:
+            """The rows, as many at a time as are asked for."""
             held: list[Any] = []
-            count = 0
+            wanted = count = yield None
             for records in batches:
-                if not records.num_rows:
-                    continue
-                whole, begin = declared(records), 0
+                whole, begin = declared(records) if records.num_rows else records, 0
                 while begin < whole.num_rows:
-                    piece = whole.slice(begin, rows - count)
+                    piece = whole.slice(begin, count)
                     held.append(piece)
-                    begin, count = begin + piece.num_rows, count + piece.num_rows
-                    if count == rows:
+                    begin, count = begin + piece.num_rows, count - piece.num_rows
+                    if not count:
+                        wanted = count = yield joined(held)
+                        held = []
+            if count != wanted:
+                yield joined(held)
+
+        def weight_of(records: Any) -> int:
+            return max(1, int(ipc.get_record_batch_size(records)))
+
+        def halved(records: Any) -> Iterator[Any]:
+            """The rows in pieces that are not too heavy, or a row each."""
+            half = records.num_rows // 2
+            if not half or weight_of(records) <= most:
+                yield records
+            else:
+                yield from halved(records.slice(0, half))
+                yield from halved(records.slice(half))
+
+        def canonical() -> Iterator[Any]:
+            """Rule 2."""
+            held: list[Any] = []
+            count = size = 0
+            step, asked = 1, steps()
+            next(asked)
+            while True:
+                try:
+                    piece = asked.send(min(step, rows - count))
+                except StopIteration:
+                    break
+                weight = weight_of(piece)
+                step = max(1, min(2 * step, longest, most * piece.num_rows // weight))
+                for each in halved(piece):
+                    held.append(each)
+                    count, size = count + each.num_rows, size + weight_of(each)
+                    if count == rows or size >= most:
                         yield joined(held)
-                        held, count = [], 0
+                        held, count, size = [], 0, 0
             if held:
                 yield joined(held)
 
@@ -136,7 +189,7 @@ def make_writer(folder: str, schema: bytes, rows: int, identity: tuple[int, str]
                     for records in canonical():
                         writer.write_batch(records)
                         written += records.num_rows
-            if isinstance(filesystem, fs.LocalFileSystem):
+            if isinstance(filesystem, fs.LocalFileSystem) and not by_node:
                 descriptor = os.open(path, os.O_RDONLY)
                 try:
                     os.fsync(descriptor)

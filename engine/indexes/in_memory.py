@@ -24,14 +24,16 @@ from ..arguments import checked
 from ..dictionaries import PlainNulls
 from ..operators.index_protocol import Found
 from ..operators.sorted_lookup import SortedLookup
+from ..plain_types import plain_table
+from ..schemas import no_rows
 from .checks import check_key
 
 
 @checked()
 def memory(table: pa.Table | pa.RecordBatch, key: str | Sequence[str]) -> MemoryIndex:
     """An index over ``table``, which travels with the flow. Keys may repeat: every row with the key matches."""
-    names = check_key("memory index", table.schema, key, "table")
-    whole = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
+    whole = plain_table(pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table)
+    names = check_key("memory index", whole.schema, key, "table")
     return MemoryIndex(whole, names)
 
 
@@ -79,7 +81,7 @@ class OpenMemoryIndex:
 
     def __init__(self, table: pa.Table, key: Sequence[str]) -> None:
         batches = table.combine_chunks().to_batches()
-        records = pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], table.schema)
+        records = pa.concat_batches(batches) if batches else no_rows(table.schema)
         self._records = PlainNulls(table.schema).of(records)
         self._lookup = SortedLookup([self._records.column(name) for name in key])
 

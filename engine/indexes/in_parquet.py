@@ -28,6 +28,7 @@ from ..expressions import single_array
 from ..operators.index_protocol import Found
 from ..operators.pieces import Positions
 from ..operators.sorted_lookup import SortedLookup
+from ..plain_types import plain_schema, plain_table
 from ..sources.files import DataFile, absolute_paths, check_columns, check_same, list_files, with_content
 from ..sources.parquet import comparing_pages, parquet_fragment
 from .bounds import Bounds, candidates
@@ -83,7 +84,7 @@ class _Footer:
             metadata = parquet.read_metadata(opened)
             opened.seek(max(file.size - 8 - metadata.serialized_size, 0))
             digest = hashlib.sha256(opened.read()).hexdigest()
-        return cls(metadata, metadata.schema.to_arrow_schema().remove_metadata(), digest)
+        return cls(metadata, plain_schema(metadata.schema.to_arrow_schema().remove_metadata()), digest)
 
 
 @dataclass(frozen=True)
@@ -180,8 +181,8 @@ def _read(group: _Group, schema: pa.Schema, names: Sequence[str]) -> pa.RecordBa
     """Some columns of a row group."""
     with group.file.reading(), comparing_pages(group.file, group.number, names):
         group.file.open().close()
-        found = group.fragment.subset(row_group_ids=[group.number]).to_table(
-            schema=schema, columns=list(names), use_threads=False
+        found = plain_table(
+            group.fragment.subset(row_group_ids=[group.number]).to_table(columns=list(names), use_threads=False)
         )
     wanted = pa.schema([schema.field(name) for name in names])
     records = pa.RecordBatch.from_arrays([single_array(column) for column in found.columns], schema=wanted)

@@ -27,6 +27,7 @@ from ..errors import FlowError
 from ..expressions import single_array
 from ..operators.index_protocol import Found
 from ..operators.keys import comparable, compared
+from ..plain_types import plain_schema
 from ..schemas import check_columns
 from .checks import check_key
 from .databases import Connect, Connections, as_connect, is_sqlite
@@ -64,7 +65,7 @@ def sql_index(
     by number).
     """
     connect = as_connect(database)
-    known = schema if schema is not None else _told_schema(connect, relation)
+    known = plain_schema(schema if schema is not None else _told_schema(connect, relation))
     names = check_key("SQL index", known, key, "schema")
     check_columns("SQL index", known, order_by, "schema")
     check_types("SQL index", known)

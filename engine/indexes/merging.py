@@ -11,6 +11,7 @@ import pyarrow as pa
 from ..operators.index_protocol import Found
 from ..operators.matching import Matches
 from ..operators.pieces import Positions
+from ..schemas import no_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Part:
 
 def merged(parts: Sequence[Part], rows: int, schema: pa.Schema) -> Found:
     """One answer for ``rows`` keys. The matches of a key come in the order of the parts; only matched rows are kept."""
-    numbers, picked = [np.zeros(0, dtype=np.int64)], [pa.RecordBatch.from_pylist([], schema)]
+    numbers, picked = [np.zeros(0, dtype=np.int64)], [no_rows(schema)]
     for part in parts:
         key_numbers, row_numbers = _pairs(part)
         numbers.append(key_numbers)

@@ -27,6 +27,7 @@ from .keys import decoded
 from .list_aggregates import DistinctValues, OrderedValues
 from .pieces import Flags
 from .sorting import SortKey, as_sort_keys, check_sort_keys
+from .state_rows import children
 
 Step: TypeAlias = Literal["single", "partial", "final"]
 Arguments: TypeAlias = tuple[pa.DataType | None, ...]
@@ -147,7 +148,7 @@ class AggregateColumns:
     def lift(self, records: pa.RecordBatch) -> list[State]:
         """Each row as the states of all aggregates."""
         if self._step == "final":
-            return [tuple(records.column(each.name).flatten()) for each in self._aggregates]
+            return [tuple(children(records.column(each.name))) for each in self._aggregates]
         return [self._lifted(place, records) for place in range(len(self._functions))]
 
     def blank(self) -> list[State]:
@@ -166,7 +167,7 @@ class AggregateColumns:
         """Merge rows into the states of their groups; they may stand anywhere."""
         for each, accumulator in zip(self._aggregates, accumulators, strict=True):
             if self._step == "final":
-                accumulator.merge(tuple(records.column(each.name).flatten()), rows)
+                accumulator.merge(tuple(children(records.column(each.name))), rows)
                 continue
             values, counted = _argument(each, records), rows
             if each.where is not None:

@@ -34,7 +34,7 @@ class Filter:
 
     def build(self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None) -> RunningFilter:
         """A running filter."""
-        return RunningFilter(as_expression(self.kind, self.predicate, inputs[0]))
+        return RunningFilter(as_expression(self.kind, self.predicate, inputs[0]), self.predicate)
 
     def describe(self) -> str:
         """The predicate."""
@@ -50,8 +50,8 @@ class Filter:
 class RunningFilter(Stateless):
     """Filters batch by batch."""
 
-    def __init__(self, predicate: pc.Expression) -> None:
-        self._evaluator = Evaluator([("predicate", predicate)])
+    def __init__(self, predicate: pc.Expression, text: object) -> None:
+        self._evaluator = Evaluator([("predicate", predicate)], [text])
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         """Emit the rows that pass, under the batch's own tag."""

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..elements import FINAL_ROUND, Batch
+from ..schemas import no_rows
 from .equi_join import NAMES, EquiJoin
 from .held_rows import Held, HeldRows, restored_rows, state_table, tag_order
 from .join_output import JoinOutput
@@ -268,7 +269,7 @@ class RunningHashJoin(Stateless):
 
     def _emit_rest(self, round: int, out: Output) -> Iterator[None]:
         """The right rows that have their place behind all others; then nothing is held."""
-        nothing = pa.RecordBatch.from_pylist([], self._inputs[LEFT])
+        nothing = no_rows(self._inputs[LEFT])
         for records, matched in self._complete().pieces(self._inputs[RIGHT]):
             places = np.zeros(records.num_rows, dtype=np.int64)
             self._emit(Step(nothing, records, Matches.none(0), places, matched), round, self._first_lane, out)

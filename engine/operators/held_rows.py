@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..elements import Batch
+from ..schemas import no_rows
 from .pieces import PIECE_ROWS, Positions
 from .protocol import LANE
 from .state_rows import rows_of_state
@@ -100,7 +101,7 @@ class HeldRows:
         if len(self._parts) == 1:
             return self._parts[0].records
         if not self._parts:
-            return pa.RecordBatch.from_pylist([], self.schema)
+            return no_rows(self.schema)
         columns = [
             pa.concat_arrays([part.records.column(place) for part in self._parts]) for place in range(len(self.schema))
         ]

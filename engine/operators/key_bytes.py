@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..list_layouts import as_lists
+
 _VALUE, _NULL, _END, _TEXT_END = (pa.scalar(mark, pa.binary()) for mark in (b"\1", b"\2", b"\0", b"\0\0"))
 
 
@@ -25,10 +27,8 @@ def key_bytes(column: pa.Array, comparable: Callable[[pa.Array], Any]) -> pa.Arr
     type = column.type
     if pa.types.is_struct(type):
         return _joined([_marked(child, comparable) for child in column.flatten()], len(column))
-    if pa.types.is_map(type):
-        entries = pa.list_(pa.struct([type.key_field, type.item_field]))
-        return key_bytes(column.cast(entries), comparable)
     if pa.types.is_nested(type):
+        column = as_lists(column)
         lengths = column.value_lengths().fill_null(0).to_numpy()
         offsets = pa.array(np.append(0, np.cumsum(lengths)).astype(np.int32))
         elements = pa.ListArray.from_arrays(offsets, _marked(column.flatten(), comparable))

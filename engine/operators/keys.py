@@ -84,7 +84,7 @@ def comparable(given: pa.Array) -> Comparable:
 def numbers(column: pa.Array) -> Any:
     """A column of an integral or floating type as numpy numbers; 0 in place of null."""
     type = column.type
-    if type.id not in _NUMBER_IDS and pa.types.is_temporal(type):
+    if type.id not in _NUMBER_IDS and (pa.types.is_temporal(type) or _is_small_decimal(type)):
         column = column.view(pa.int32() if type.bit_width == 32 else pa.int64())
     if not column.null_count:
         return column.to_numpy(zero_copy_only=False)
@@ -209,7 +209,13 @@ def _ordered_bits(column: pa.Array) -> Positions:
 
 
 def _is_integral(type: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(type) or pa.types.is_boolean(type) or is_point_in_time(type))
+    types = pa.types
+    return bool(types.is_integer(type) or types.is_boolean(type) or is_point_in_time(type) or _is_small_decimal(type))
+
+
+def _is_small_decimal(type: pa.DataType) -> bool:
+    """Decimals of 32 and 64 bits: integers with a scale. Arrow has few kernels for them."""
+    return bool(pa.types.is_decimal(type) and type.bit_width < 128)
 
 
 def is_point_in_time(type: pa.DataType) -> bool:

@@ -20,6 +20,7 @@ from .groups import check_group_types, first_rows, group_ids
 from .listed import Listed
 from .pieces import Positions
 from .sorting import SortKey, sorted_order
+from .state_rows import children
 
 
 class _Lists:
@@ -136,7 +137,7 @@ class OrderedValues(_Lists):
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
         assert column is not None
         rows, offsets = _opened(state[0])
-        values, *by = rows.flatten()
+        values, *by = children(rows)
         groups = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         order = sorted_order(by, self.keys, [groups])
         return _reduced(self.inner, values.take(pa.array(order)), offsets, column.field(0).type)

@@ -3,7 +3,8 @@
 Rules:
 
 1. The function gets a ``pyarrow.RecordBatch`` and gives a record batch, a table, or a mapping of column names to
-   arrays, of any number of rows. Columns are matched by name; a column may be cast only if no value changes.
+   arrays, of any number of rows. Columns are matched by name; a column may be cast only if no value changes. Views
+   and runs become plain (``plain_types``).
 2. What it raises, whatever that is, becomes a :class:`UserCodeError` that tells the rows it was given and the traceback
    from the user's first frame on (``user_code``). The driver adds the operator, the task the split.
 3. It is called from one thread, with the batches in order. Batches between the source and a function are cut at row
@@ -24,6 +25,7 @@ from ..dictionaries import PlainNulls
 from ..elements import Batch, Tag
 from ..errors import DataError
 from ..expressions import single_array
+from ..plain_types import plain_array, plain_schema
 from ..schemas import check_distinct, check_inputs
 from ..user_code import is_to_be_told, raised
 from .pieces import PIECE_ROWS, cut
@@ -42,21 +44,21 @@ class MapBatches:
         """The schema that the user promised."""
         check_inputs(self.kind, inputs, 1)
         check_distinct(self.kind, "column", self.schema.names)
-        return self.schema
+        return plain_schema(self.schema)
 
     def build(
         self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
     ) -> RunningMapBatches:
         """A running operator; a class is built here, so that it stays warm over all batches."""
-        function = self.function
+        function, schema = self.function, plain_schema(self.schema)
         if isinstance(function, type):
             try:
                 function = function()
             except BaseException as error:
                 _blame_user(f"{self.describe()} could not be built: it", error)
             close = getattr(function, "close", None)
-            return RunningMapBatches(function, self.describe(), self.schema, close if callable(close) else None)
-        return RunningMapBatches(function, self.describe(), self.schema, None)
+            return RunningMapBatches(function, self.describe(), schema, close if callable(close) else None)
+        return RunningMapBatches(function, self.describe(), schema, None)
 
     def describe(self) -> str:
         """The function's name."""
@@ -144,6 +146,7 @@ class RunningMapBatches(Stateless):
             array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
             if isinstance(array, pa.ChunkedArray):
                 array = single_array(array)
+            array = plain_array(array)
             array = array if array.type == field.type else array.cast(field.type, safe=True)
         except (pa.ArrowException, TypeError) as error:
             raise DataError(

@@ -133,7 +133,7 @@ class PairFilter:
         (found,) = types_of(kind, shape.pairs, [("filter", expression)])
         if not (pa.types.is_boolean(found) or pa.types.is_null(found)):
             raise FlowError(f"{kind}: the filter {condition} is {found}, not a condition", "compare it with something")
-        self._evaluator = Evaluator([("filter", expression)])
+        self._evaluator = Evaluator([("filter", expression)], [condition])
         mentioned = _mentioned(expression, shape.pairs)
         self._schema = pa.schema([shape.pairs.field(position) for position in mentioned])
         self._sources: list[Source] = [shape.pair_sources[position] for position in mentioned]

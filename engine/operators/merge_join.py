@@ -37,6 +37,7 @@ import pyarrow.compute as pc
 
 from ..elements import FINAL_ROUND, Batch, Tag
 from ..expressions import single_array
+from ..schemas import no_rows
 from .equi_join import NAMES, EquiJoin
 from .join_output import JoinOutput
 from .join_shape import LEFT, RIGHT, RIGHT_STAYS
@@ -95,7 +96,7 @@ class RunningMergeJoin(Stateless):
         self._how = config.how
         #: for each port whether no further row can matter
         self._satisfied = [False, False]
-        self._empty = (_empty(inputs[LEFT]), _empty(inputs[RIGHT]))
+        self._empty = (no_rows(inputs[LEFT]), no_rows(inputs[RIGHT]))
         #: units of which a row has come and that are not yet joined, by round and lane
         self._units: dict[UnitKey, Unit] = {}
         #: for each port the first unit that is not complete; only grows
@@ -258,10 +259,6 @@ class RunningMergeJoin(Stateless):
             else:
                 columns[NAMES[number]] = pa.nulls(rows, pa.struct(fields))
         return pa.table(columns)
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], schema)
 
 
 def _where(port: int, key: UnitKey) -> str:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from ..elements import Batch
 from ..errors import FlowError
 from ..expressions import Evaluator, as_expression, plain_column, same_expression, types_of
+from ..plain_types import plain_array, plain_field
 from ..schemas import check_columns, check_distinct, check_inputs
 from .protocol import OperatorContext, Output, Stateless
 
@@ -54,11 +55,12 @@ class Project:
         if position is not None:
             check_columns(self.kind, schema, [schema.names[position]])
             return schema.field(position).with_name(name)
-        return pa.field(name, types_of(self.kind, schema, [(name, expression)])[0])
+        return plain_field(pa.field(name, types_of(self.kind, schema, [(name, expression)])[0]))
 
     def build(self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None) -> RunningProject:
         """A running projection."""
-        return RunningProject(self.compiled(inputs[0]), inputs[0], self.output_schema(inputs))
+        texts = [given for _, given in self.columns]
+        return RunningProject(self.compiled(inputs[0]), texts, inputs[0], self.output_schema(inputs))
 
     def describe(self) -> str:
         """Names and expressions."""
@@ -84,16 +86,22 @@ class Project:
 class RunningProject(Stateless):
     """Projects batch by batch."""
 
-    def __init__(self, columns: Sequence[tuple[str, pc.Expression]], source: pa.Schema, target: pa.Schema) -> None:
+    def __init__(
+        self,
+        columns: Sequence[tuple[str, pc.Expression]],
+        texts: Sequence[object],
+        source: pa.Schema,
+        target: pa.Schema,
+    ) -> None:
         self._schema = target
         #: for each output column its position in the input, or None if it is computed
         self._plain = [plain_column(expression, source) for _, expression in columns]
-        computed = [column for column, position in zip(columns, self._plain, strict=True) if position is None]
-        self._evaluator = Evaluator(computed) if computed else None
+        computed = [number for number, position in enumerate(self._plain) if position is None]
+        self._evaluator = Evaluator([columns[n] for n in computed], [texts[n] for n in computed]) if computed else None
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         """Emit the projected batch under the batch's own tag."""
         records = batch.records
-        computed = iter(self._evaluator.evaluate(records) if self._evaluator else ())
+        computed = iter(map(plain_array, self._evaluator.evaluate(records)) if self._evaluator else ())
         arrays = [next(computed) if position is None else records.column(position) for position in self._plain]
         out.emit(Batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema), batch.tag))

@@ -23,7 +23,7 @@ import pyarrow as pa
 from ..dictionaries import PlainNulls
 from ..elements import Batch
 from ..errors import DataError, InternalError, PenstockError, StorageError
-from ..schemas import value_type
+from ..schemas import no_rows, value_type
 from ..user_code import is_to_be_told, raised
 from .index_protocol import Found, Index, OpenIndex
 from .lookup_keys import Asked
@@ -56,7 +56,7 @@ class Inquiry:
 
     def nothing(self, asked: Asked) -> Answer:
         """The answer where nothing was asked for."""
-        return Matches.none(asked.rows), pa.RecordBatch.from_pylist([], self._schema)
+        return Matches.none(asked.rows), no_rows(self._schema)
 
     def answer(self, asked: Asked) -> Answer:
         """Look up every row."""

@@ -16,6 +16,7 @@ from ..expressions import single_array
 from .held_rows import HeldRows
 from .protocol import LANE
 from .seen_keys import SeenKeys
+from .state_rows import children
 
 
 def seen_state(collections: Sequence[SeenKeys], held: HeldRows) -> pa.Table | None:
@@ -37,7 +38,7 @@ def restore_seen(table: pa.Table, collections: Sequence[SeenKeys], held: HeldRow
         for number, seen in enumerate(collections):
             rows = table.filter(pc.fill_null(pc.equal(table.column("set"), number), False))
             if rows.num_rows:
-                seen.first(single_array(rows.column("key")).flatten(), rows.column(LANE).to_numpy())
+                seen.first(children(single_array(rows.column("key"))), rows.column(LANE).to_numpy())
     if "row" in table.column_names:
         rows = table.filter(pc.is_valid(table.column("round")))
         if rows.num_rows:

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..hashing import Hashes, hashes
+from ..schemas import no_rows
 from .keys import comparable, compared, decoded, differences, valid_rows
 from .matching import Matches
 from .pieces import PIECE_ROWS, Flags, Positions
@@ -127,7 +128,7 @@ class SpilledLookup:
     def _write(self, entries: Iterator[pa.RecordBatch]) -> None:
         """Places as they come; directory entries as soon as it is known how many places they have."""
         done = 0
-        open_key, open_first = pa.RecordBatch.from_pylist([], self._key_schema), np.zeros(0, dtype=np.int64)
+        open_key, open_first = no_rows(self._key_schema), np.zeros(0, dtype=np.int64)
         for records in entries:
             *columns, place = records.columns
             self._places_file.write(pa.record_batch([place], schema=_PLACES))

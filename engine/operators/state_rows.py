@@ -18,7 +18,12 @@ def rows_of_state(rows: pa.StructArray, schema: pa.Schema) -> pa.RecordBatch:
     fields = [rows.type.field(place) for place in range(rows.type.num_fields)]
     if not schema.names:  # rows without columns
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
-    return fitted(fields, rows.flatten(), schema)
+    return fitted(fields, children(rows), schema)
+
+
+def children(rows: pa.StructArray) -> list[pa.Array]:
+    """The columns of rows none of which is null. (``flatten`` of Arrow ends the process for unions.)"""
+    return [rows.field(place) for place in range(rows.type.num_fields)]
 
 
 def fitted(fields: Sequence[pa.Field], columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:

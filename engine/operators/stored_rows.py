@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from ..schemas import no_rows
 from .pieces import Positions, picked
 
 
@@ -20,7 +21,7 @@ def concatenated(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Rec
     if len(batches) == 1:
         return batches[0]
     if not batches:
-        return pa.RecordBatch.from_pylist([], schema)
+        return no_rows(schema)
     columns = [pa.concat_arrays([records.column(place) for records in batches]) for place in range(len(schema))]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

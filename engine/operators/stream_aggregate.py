@@ -41,6 +41,7 @@ from .aggregates import (
 from .keys import check_key_types, decoded, differences
 from .pieces import Positions, cut
 from .protocol import LANE, Emitter, OperatorContext, Output, Stateless
+from .state_rows import children
 
 _FIRST: Positions = np.zeros(1, dtype=np.int64)
 
@@ -240,8 +241,9 @@ class RunningStreamAggregate(Stateless):
         return pa.table(columns)
 
     def _groups_of(self, structs: pa.ChunkedArray) -> pa.RecordBatch | None:
-        groups = single_array(structs).drop_null()
-        return pa.RecordBatch.from_arrays(groups.flatten(), schema=self._open_schema) if len(groups) else None
+        if structs.null_count == len(structs):  # of which Arrow cannot drop all, for every type
+            return None
+        return pa.RecordBatch.from_arrays(children(single_array(structs).drop_null()), schema=self._open_schema)
 
 
 def _starts(keys: Sequence[pa.Array]) -> Positions:

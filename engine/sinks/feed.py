@@ -19,20 +19,28 @@ from ..elements import Batch
 from ..epochs import ends_epoch
 from ..errors import FlowError
 from ..feed_desk import DESKS, FeedDesk
+from ..feed_ranks import RankBook
 from ..feed_state import read_state, write_state
-from ..hashing import Hashes, can_hash, hashes
+from ..hashing import Hashes, hashes
 from ..identity import CheckpointId, CommitPermit, Committable
 from ..operators.protocol import Committer, OperatorContext, Output, Stateless
 from ..sequencer import Sequencer
 from ..sequencer_state import FeedSettings, Place, SequencerState
 
+MOST_ROWS = 2**31 - 1
+"""Of a global batch: as many as one list of Arrow can number."""
+MOST_EPOCHS = 1_000_000
+"""The audit counts every split of each."""
 LEAST_ROOM = 128 * 1024
 BATCHES_OF_ROOM = 16
+BYTES_OF_ROOM = 256 << 20
+"""Where the user does not say how much room there is, no more than so many bytes: rows may be large."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedSink:
-    """``room``: rows that may wait for the slowest rank; ``keep``: rows that all ranks have taken and not saved."""
+    """``room``: rows that may wait for the slowest rank, ``room_bytes``: and their bytes, if they matter; ``keep``:
+    rows that all ranks have taken and not saved."""
 
     name: str
     batch_size: int
@@ -40,21 +48,23 @@ class FeedSink:
     room: int
     keep: int
     epochs: int = 1
+    room_bytes: int | None = None
     paced: ClassVar[bool] = True
 
     @classmethod
     def of(cls, name: str, batch_size: int, drop_last: bool, room: int | None, keep: int, epochs: int = 1) -> FeedSink:
         """With the default for the room. Raises FlowError."""
-        if batch_size < 1:
-            raise FlowError(f"global batches of {batch_size} rows", "give at least 1", name)
+        if not 1 <= batch_size <= MOST_ROWS:
+            raise FlowError(f"global batches of {batch_size} rows", f"give 1 to {MOST_ROWS}", name)
+        room_bytes = BYTES_OF_ROOM if room is None else None
         room = max(BATCHES_OF_ROOM * batch_size, LEAST_ROOM) if room is None else room
         if room < batch_size:
             raise FlowError(f"a feed with room for {room} rows", f"a batch needs room={batch_size} at least", name)
         if keep < 0:
             raise FlowError(f"keep={keep}", "give a number of rows from 0 on", name)
-        if epochs < 1:
-            raise FlowError(f"epochs={epochs}", "give how often the sources are to be read, 1 or more", name)
-        return cls(name, batch_size, drop_last, room, keep, epochs)
+        if not 1 <= epochs <= MOST_EPOCHS:
+            raise FlowError(f"epochs={epochs}", f"give how often the sources are to be read, 1 to {MOST_EPOCHS}", name)
+        return cls(name, batch_size, drop_last, room, keep, epochs, room_bytes)
 
     @property
     def kind(self) -> str:
@@ -91,7 +101,8 @@ class FeedSink:
         most = self.room + self.kept
         settings = FeedSettings(self.batch_size, True, self.drop_last, most, self.room, True, self.epochs)
         room = self.room + settings.margin
-        return replace(settings, ahead=room, most_rows=room + self.kept)
+        apart = self.room // self.batch_size
+        return replace(settings, ahead=room, most_rows=room + self.kept, apart=apart, ahead_bytes=self.room_bytes)
 
     @property
     def kept(self) -> int:
@@ -127,25 +138,26 @@ class RunningFeedSink(Stateless):
         self, config: FeedSink, context: OperatorContext, schema: pa.Schema, restored: pa.Table | None
     ) -> None:
         self._schema, self._lane = schema, context.lanes.start
-        self._hashed = [number for number, field in enumerate(schema) if can_hash(field.type)]
         self._batch_size, self._drop_last, self._write = config.batch_size, config.drop_last, context.write
         self._epochs = context.epochs
         self._digests = BatchDigests(config.batch_size)
         self._sequencer: Sequencer[pa.RecordBatch]
+        ranks = RankBook()
         if restored is None:
-            self._sequencer = Sequencer(config.settings, self._hashes)
+            self._sequencer = Sequencer(config.settings, self._hashes, _bytes)
         else:
             state = read_state(restored, schema)
+            ranks = RankBook.restored(state.places, state.untaken)
             self._digests = self._digests_behind(state)
-            self._sequencer = Sequencer.restored(state, config.settings, self._hashes)
+            self._sequencer = Sequencer.restored(state, config.settings, self._hashes, _bytes)
         self._desk: FeedDesk = DESKS.of(context.job, context.operator)
         #: where the last snapshot was taken
         self._place: Place | None = None
         self._first = 0
-        self._desk.open(self._sequencer, context.wake)
+        self._desk.open(self._sequencer, context.wake, context.attempt, ranks)
 
     def _hashes(self, rows: pa.RecordBatch) -> Hashes:
-        found = hashes([rows.column(number) for number in self._hashed])
+        found = hashes(rows.columns)
         self._digests.add(found)
         return found
 
@@ -226,3 +238,7 @@ class RunningFeedSink(Stateless):
     def waits_for_whom(self) -> str:
         """The ranks that do not read."""
         return self._desk.waits_for
+
+
+def _bytes(rows: pa.RecordBatch) -> int:
+    return int(rows.nbytes)

@@ -1,8 +1,7 @@
 """How many rows a sink has taken, per order lane: the sink's whole state, and what the audit compares.
 
 The counts are part of the snapshot, so after a restore they are those of the cut: exactly once, like the rows. So is
-what the rows were (``row_digests``), if that is wanted, and how many of the rows it says that of: the others were taken
-by an attempt that did not look.
+what the rows were (``lane_digests``), if that is wanted.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from ..lane_digests import LaneDigests
 from ..operators.protocol import LANE
-from .row_digests import MODULUS, VERSION, RowDigest
+from ..row_digests import RowDigest
 
 _SCHEMA = pa.schema([(LANE, pa.int32()), ("rows", pa.int64())])
-DIGESTED, DIGEST = f"digested_{VERSION}", f"digest_{VERSION}"
 
 
 @runtime_checkable
@@ -33,14 +32,10 @@ class LaneCounts:
     def __init__(self, restored: pa.Table | None = None, digest: RowDigest | None = None) -> None:
         #: lane to rows, for all and only the lanes that had rows since the job began
         self._rows: dict[int, int] = {}
-        self._digest = digest
-        #: lane to the number of rows that were digested, and their digest
-        self._digests: dict[int, tuple[int, int]] = {}
+        self._digests = None if digest is None else LaneDigests(digest, restored)
         if restored is not None:
             for lane, rows in zip(restored[LANE].to_pylist(), restored["rows"].to_pylist(), strict=True):
                 self.add(lane, rows)
-            for lane, rows, found in _digests(restored):
-                self._add_digest(lane, rows, found)
         #: rows that were counted before this attempt
         self.restored = self.total
 
@@ -52,16 +47,12 @@ class LaneCounts:
     def take(self, lane: int, records: pa.RecordBatch) -> None:
         """Count these rows, and digest them if that is wanted."""
         self.add(lane, records.num_rows)
-        if self._digest is not None:
-            self._add_digest(lane, records.num_rows, self._digest.of(records))
+        if self._digests is not None:
+            self._digests.take(lane, records)
 
     def add(self, lane: int, rows: int) -> None:
         """Count ``rows`` more."""
         self._rows[lane] = self._rows.get(lane, 0) + rows
-
-    def _add_digest(self, lane: int, rows: int, found: int) -> None:
-        before, digest = self._digests.get(lane, (0, 0))
-        self._digests[lane] = (before + rows, (digest + found) % MODULUS)
 
     @property
     def total(self) -> int:
@@ -74,23 +65,4 @@ class LaneCounts:
             return None
         lanes = sorted(self._rows)
         table = pa.table([lanes, [self._rows[lane] for lane in lanes]], schema=_SCHEMA)
-        if self._digest is None:
-            return table
-        rows, found = zip(*(self._digests.get(lane, (0, 0)) for lane in lanes), strict=True)
-        return table.append_column(DIGESTED, pa.array(rows, pa.int64())).append_column(
-            DIGEST, pa.array(found, pa.uint64())
-        )
-
-
-def digested(state: pa.Table | None) -> tuple[int, int]:
-    """How many rows of a sink's state were digested, and their digest."""
-    found = [] if state is None else _digests(state)
-    return sum(rows for _, rows, _ in found), sum(digest for _, _, digest in found) % MODULUS
-
-
-def _digests(state: pa.Table) -> list[tuple[int, int, int]]:
-    """Lane, rows and their digest, for the lanes that have one: parts of a state may come from attempts without."""
-    if DIGEST not in state.column_names:
-        return []
-    rows = zip(*(state[name].to_pylist() for name in (LANE, DIGESTED, DIGEST)), strict=True)
-    return [(lane, count, digest) for lane, count, digest in rows if count]
+        return table if self._digests is None else self._digests.beside(table, lanes)

@@ -130,6 +130,11 @@ def part_of(name: str, size: int) -> PartFile | None:
     return PartFile(name, size, CheckpointId(int(generation), int(number)), parts[4])
 
 
+def writer_of(name: str) -> str:
+    """The sink that wrote a committed file, as it stands in the file's name."""
+    return name.removesuffix(".parquet").rsplit("-", 4)[0].removeprefix("part-")
+
+
 class OutputFolder:
     """Reads what a folder says of itself. OSError of the file system comes as StorageError."""
 

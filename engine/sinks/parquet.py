@@ -23,15 +23,15 @@ from typing import Literal
 import pyarrow as pa
 from pyarrow import fs, parquet
 
-from ..durable import make_folder
 from ..errors import ConfigurationError, FlowError, StorageError
+from ..object_store import bucket_of, writing_bytes
 from ..operators.protocol import OperatorContext
+from ..row_digests import MODULUS, RowDigest
 from ..shown import hides_credentials
 from ..sources.files import ROWS_PER_BATCH, absolute, resolve, storage_error
 from .output_folder import Mode, OutputFolder
 from .parquet_committer import ParquetCommitter
-from .parquet_writer import BUFFER_BYTES, RunningParquetSink
-from .row_digests import MODULUS, RowDigest
+from .parquet_writer import BUFFER_BYTES, RunningParquetSink, stored_schema
 
 CODECS = ("zstd", "snappy", "lz4", "gzip", "brotli", "none")
 
@@ -67,8 +67,9 @@ class ParquetSink:
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes of rows that wait for their row group to be complete, at most."""
-        return BUFFER_BYTES
+        """Bytes of rows that wait for their row group to be complete, at most; in a bucket also of the parts of the
+        object that is being written."""
+        return BUFFER_BYTES + (writing_bytes() if bucket_of(str(self.path)) else 0)
 
     @property
     def guarantee(self) -> str:
@@ -133,6 +134,10 @@ class ParquetSink:
         found = self._visible(job, _rows)
         return None if found is None else sum(found)
 
+    def stored(self, schema: pa.Schema) -> pa.Schema:
+        """The schema in which the rows come back from its files."""
+        return stored_schema(schema)
+
     def visible_digest(self, job: str) -> int | str:
         """Of the rows of the same files, read back; pages are compared with their checksums."""
         found = self._visible(job, _digest)
@@ -164,7 +169,7 @@ class ParquetSink:
         try:
             if filesystem.get_file_info(folder).type == fs.FileType.File:
                 raise ConfigurationError(f"the output folder {self.path} is a file", "choose another folder")
-            make_folder(filesystem, folder)
+            filesystem.create_dir(folder, recursive=True)  # what is put there syncs it, with all above it
             probe = f"{folder}/_probe-{uuid.uuid4().hex}"
             with filesystem.open_output_stream(probe) as stream:
                 stream.write(b"x")

@@ -6,7 +6,8 @@ Rules:
    on object stores, where an object is visible only when it is complete. It is committed once the folder is synced;
    what was staged is removed then, and not before.
 2. A data file that is there already was committed before if its content has the digest that the committable states.
-   Anything else there is an error, and stays: locally a file appears by a link, which fails if the name is taken.
+   Anything else there is an error, and stays: locally a file appears by a link, which fails if the name is taken; on
+   object stores a copy is never seen half done. (On other file systems it may be, and is copied again.)
 3. Before each commit the folder must still be ours (``CommitPermit.by``), and an exclusive one must hold no file of
    anybody else.
 4. Committables come from storage, so their paths are checked to lie inside the folder.
@@ -27,6 +28,7 @@ from ..checksums import digest_of
 from ..durable import appear, sync_folder
 from ..errors import ConfigurationError, StorageError
 from ..identity import CommitPermit, Committable, JobIdentity
+from ..object_files import files_of
 from ..sources.files import is_local, safe_name, storage_error
 from .output_folder import OWNERS, Mode, OutputFolder, append_prefix, part_of
 from .parquet_writer import STAGING, UNCLAIMED, remove
@@ -88,7 +90,7 @@ class ParquetCommitter:
         elif there.type == fs.FileType.NotFound and self._is_retired(file["final"]):
             return
         elif not self._is_committed(final, file):
-            if there.type == here.type == fs.FileType.File and self._copies:
+            if there.type == here.type == fs.FileType.File and self._copies and files_of(self._filesystem) is None:
                 self._filesystem.copy_file(staged, final)  # a copy that was broken off: nobody else has this name
             elif there.type == fs.FileType.NotFound:
                 raise self._lost(staged, final)

@@ -11,10 +11,12 @@ Rules:
    resumes compares them with what is there.
 4. After an error the sink is broken: rows that did not reach a file are lost with it, so every later call fails the
    same way, and the attempt must be replaced. What it had not prepared is removed.
+5. Files promise nothing about nulls inside a type (``nullability``): a null struct holds no values to keep a promise.
 """
 
 from __future__ import annotations
 
+import mmap
 from contextlib import suppress
 from dataclasses import astuple
 from functools import partial
@@ -23,17 +25,18 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs, parquet
 
-from ..checksums import running_digest
+from ..checksums import digest, running_digest
 from ..durable import make_folder, sync_file, sync_folder
 from ..elements import Batch
 from ..errors import StorageError
 from ..identity import CheckpointId, Committable
+from ..nullability import loosely, loosened
 from ..operators.protocol import OperatorContext, Output, Stateless
-from ..sources.files import safe_name, storage_error
+from ..row_digests import row_digest
+from ..sources.files import is_local, safe_name, storage_error
 from .lane_counts import LaneCounts
 from .output_folder import MODULUS, Totals, part_name
 from .parquet_encoding import dictionary_columns
-from .row_digests import row_digest
 
 STAGING = "_staging"
 UNCLAIMED = "unclaimed"
@@ -62,7 +65,8 @@ class StagedFile:
         self._pending_bytes = 0
         self._compression = compression
         self._stream = filesystem.open_output_stream(path)
-        self._digested = _Digested(self._stream)
+        #: where reading a file back would cost more than each write's way through Python; None elsewhere
+        self._digested = None if is_local(filesystem) else _Digested(self._stream)
         #: None until the first rows are known, which decide about dictionaries
         self._writer: parquet.ParquetWriter | None = None
 
@@ -84,7 +88,7 @@ class StagedFile:
         """The writer; if there is none yet, one for a file that begins with these rows."""
         if self._writer is None:
             self._writer = parquet.ParquetWriter(
-                pa.PythonFile(self._digested, mode="w"),
+                self._stream if self._digested is None else pa.PythonFile(self._digested, mode="w"),
                 self._schema,
                 compression=self._compression,
                 use_dictionary=dictionary_columns(table),
@@ -99,7 +103,13 @@ class StagedFile:
         self._begun(self._schema.empty_table()).close()
         self._stream.close()
         sync_file(self._filesystem, self.path)
-        return self._digested.bytes, self._digested.state.hexdigest()
+        return self._content()
+
+    def _content(self) -> tuple[int, str]:
+        if self._digested is not None:
+            return self._digested.bytes, self._digested.state.hexdigest()
+        with open(self.path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as written:
+            return len(written), digest(written)
 
     def abandon(self) -> None:
         """Close without finishing and remove the file, as far as a broken storage lets us."""
@@ -157,7 +167,8 @@ class RunningParquetSink(Stateless):
         self._filesystem = filesystem
         self._folder = folder
         self._context = context
-        self._schema = schema
+        #: of the files (rule 5)
+        self._schema = loosened(schema)
         self._rows_per_file = rows_per_file
         self._row_group_rows = row_group_rows
         self._compression = compression
@@ -191,7 +202,7 @@ class RunningParquetSink(Stateless):
                 self._open = self._open or self._new_file()
                 piece = records.slice(0, self._rows_per_file - self._open.rows)
                 records = records.slice(piece.num_rows)
-                self._open.write(piece)
+                self._open.write(loosely(piece, self._schema))
                 if self._open.rows == self._rows_per_file:
                     self._roll()
         except OSError as error:
@@ -298,7 +309,7 @@ class RunningParquetSink(Stateless):
 def stored_schema(schema: pa.Schema) -> pa.Schema:
     """The schema in which rows come back from a file."""
     file = pa.BufferOutputStream()
-    parquet.write_table(schema.empty_table(), file)
+    parquet.write_table(loosened(schema).empty_table(), file)
     found: pa.Schema = parquet.read_schema(pa.BufferReader(file.getvalue()))
     return found
 

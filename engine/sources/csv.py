@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Self
@@ -20,14 +21,18 @@ from typing import ClassVar, Self
 import pyarrow as pa
 from pyarrow import csv
 
+from ..arguments import checked
 from ..errors import ConfigurationError, DataError
+from ..plain_types import plain_type
 from ..shown import hides_credentials
-from .files import DataFile, absolute_paths, check_columns, check_same, from_row, list_files
+from .files import UNREADABLE, DataFile, absolute_paths, check_columns, check_same, from_row, list_files
 
 _BLOCK_BYTES = 4 * 1024 * 1024
 """Parsed at once: some tens of thousands of ordinary rows, so that batches are neither tiny nor too long."""
 _INFERENCE_BYTES = 16 * 1024 * 1024
 """Of the first file, looked at for types."""
+_HEADER_BYTES = 64 * 1024
+"""Of every file, looked at for the names of its columns."""
 _COMPRESSED = (b"PK\x03\x04", b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh")
 """How zip, gzip, zstd and bzip2 files begin."""
 
@@ -68,11 +73,14 @@ class CsvSplit:
                     opened, csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES), _parse(self.delimiter), convert
                 )
         except DataError as error:
+            if error.remedy != UNREADABLE:
+                raise  # it was exchanged
             remedy = "give the column a type that holds all its values: types={'column': type}; or repair the file"
             raise DataError(error.message, remedy) from error
 
 
 @hides_credentials
+@checked(ConfigurationError)
 @dataclass(frozen=True)
 class CsvSource:
     """Reads CSV files.
@@ -94,13 +102,7 @@ class CsvSource:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute_paths(self.path))
-        object.__setattr__(self, "types", dict(self.types or {}))
-        if isinstance(self.columns, str):
-            object.__setattr__(self, "columns", (self.columns,))
-        if self.columns is not None:
-            object.__setattr__(self, "columns", tuple(self.columns))
-        if self.null_values is not None:
-            object.__setattr__(self, "null_values", tuple(self.null_values))
+        object.__setattr__(self, "types", {name: plain_type(type) for name, type in (self.types or {}).items()})
 
     @property
     def kind(self) -> str:
@@ -115,8 +117,12 @@ class CsvSource:
         return tuple(list_files(absolute_paths(self.path)))
 
     def over(self, files: Sequence[DataFile]) -> Self:
-        """The same source, of these files."""
-        return replace(self, files=tuple(files))
+        """The same source, of these files. Types are inferred again only if the first file is another one now."""
+        made = replace(self, files=tuple(files))
+        known: pa.Schema | None = self.__dict__.get("schema")
+        if known is not None and files and replace(files[0], content="") == replace(self._files[0], content=""):
+            made.__dict__["schema"] = known
+        return made
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -131,7 +137,7 @@ class CsvSource:
         schema = self.schema
         nulls = None if self.null_values is None else tuple(self.null_values)
         for file in self._files:
-            header = _infer(file, self.delimiter, csv.ConvertOptions(), _BLOCK_BYTES)
+            header = _header(file, self.delimiter)
             # only the names count here: a type that does not fit is found, with its row, when the file is read
             fields = [
                 each.with_type(schema.field(each.name).type) if each.name in schema.names else each for each in header
@@ -154,6 +160,19 @@ def _convert_options(
     if null_values is not None:
         options.null_values, options.strings_can_be_null = list(null_values), True
     return options
+
+
+def _header(file: DataFile, delimiter: str) -> pa.Schema:
+    """The columns of the file, of some types."""
+    with file.planning(), file.peek() as opened:
+        begin = opened.read(_HEADER_BYTES)
+    lines = begin[: begin.rfind(b"\n") + 1] if len(begin) < file.size else begin
+    if lines and lines.count(b'"') % 2 == 0 and not lines.startswith(_COMPRESSED):
+        read = csv.ReadOptions(use_threads=False, block_size=_HEADER_BYTES)
+        # else the cut went through a value, or something is wrong with the file
+        with suppress(pa.ArrowInvalid), csv.open_csv(pa.BufferReader(lines), read, _parse(delimiter)) as reader:
+            return reader.schema
+    return _infer(file, delimiter, csv.ConvertOptions(), _BLOCK_BYTES)
 
 
 def _infer(file: DataFile, delimiter: str, convert: csv.ConvertOptions, block_bytes: int) -> pa.Schema:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from ..checksums import digest_of
 from ..errors import ConfigurationError, DamagedFileError, DataError, FlowError, StorageError
+from ..plain_types import plain_batches, plain_schema
 from ..shown import hides_credentials
 from .files import absolute, from_row, list_files, resolve, storage_error, with_content
 from .ipc import IpcSource
@@ -38,6 +39,9 @@ class FedSource:
     schema: pa.Schema
     name: str = "fed"
     fed: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schema", plain_schema(self.schema))
 
     @property
     def kind(self) -> str:
@@ -100,7 +104,7 @@ class FileSplit:
         if self.listing and self.listing != listing_of(self.path):
             raise DataError(f"{self.path} is another one than when it was added as split {self.id}", NEW_FILES)
         splits = _source_of(self.format, self.path, self.schema.names).splits()
-        return from_row((self._typed(records) for split in splits for records in split.open(0)), start)
+        return from_row((self._typed(records) for split in splits for records in plain_batches(split.open(0))), start)
 
     def _compare(self) -> None:
         filesystem, path = resolve(self.path)
@@ -144,15 +148,17 @@ def file_split(id: str, path: str, schema: pa.Schema) -> FileSplit:
 
 
 def listing_of(path: str) -> str:
-    """A digest of the files that the path names: their names, sizes, and what is known cheaply of their content; where
-    nothing is, their times."""
-    found = [(file.id, file.size, file.content or file.modified) for file in with_content(list_files((path,)))]
+    """A digest of the files that the path names: their names, sizes, and their ETags or what is known cheaply of their
+    content; where nothing is, their times."""
+    files = with_content(list_files((path,)))
+    found = [(file.id, file.size, file.version or file.content or file.modified) for file in files]
     return digest_of([repr(found).encode()])
 
 
 def check_schema(what: str, found: pa.Schema, wanted: pa.Schema) -> None:
-    """Raise FlowError unless the rows have the source's columns, with their types and in their order."""
-    if [(each.name, each.type) for each in found] != [(each.name, each.type) for each in wanted]:
+    """Raise FlowError unless the rows have the source's columns, with their types and in their order. Views count as
+    what they become (``plain_types``)."""
+    if [(each.name, each.type) for each in plain_schema(found)] != [(each.name, each.type) for each in wanted]:
         raise FlowError(
             f"{what} has the columns {_columns(found)}, the source takes {_columns(wanted)}",
             "select and cast them before adding the split",

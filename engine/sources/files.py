@@ -6,15 +6,17 @@ Rules:
 
 1. ``absolute`` turns every address that a user gives, to a function or on the command line, into a place. A path
    without a scheme is local and becomes absolute where the flow is built, because the processes that open it later have
-   other working folders. Anything with ``scheme://`` goes to ``pyarrow.fs`` as it is. Nothing becomes another place
-   silently: what is neither is refused.
+   other working folders. Object stores (``s3://``, ``gs://``) are reached through ``object_files``, anything else with
+   ``scheme://`` goes to ``pyarrow.fs`` as it is. Nothing becomes another place silently: what is neither is refused.
 2. A name that begins with ``_`` or ``.`` is hidden, at any depth: the rule that Spark and ``pyarrow.dataset`` follow.
 3. Files are listed in the order of their paths, and a file's id is its path relative to what the user named, so ids
    survive a move of the whole folder.
 4. A missing or unreadable place is a ConfigurationError while the job is planned and a StorageError while it runs.
    A file that can be read but not understood is a DataError.
 5. A file of a source stays what it was when it was listed (``listing``): every opening compares its size and its time,
-   every reading does so once more at its end. Where only the time is another one, the content decides.
+   every reading does so once more at its end. Where only the time is another one, the content decides. An object that
+   had an ETag when it was listed is read under the condition that it still has it: that is asked by every request, so
+   nothing is asked before or after.
 """
 
 from __future__ import annotations
@@ -34,6 +36,9 @@ from pyarrow import fs
 
 from ..checksums import digest, digest_of
 from ..errors import ConfigurationError, DataError, FlowError, StorageError
+from ..object_files import files_of, object_files
+from ..object_store import OtherObjectError, StoredObject
+from ..plain_types import plain_type
 from .listing import NEW_FILES, Content, InputFile, reason_against
 
 ROWS_PER_BATCH = 64 * 1024
@@ -50,7 +55,10 @@ WHOLE_BYTES = 64 * 1024 * 1024
 """A source with no more bytes than this is digested whole when a job begins: some hundredths of a second."""
 END_BYTES = 64 * 1024
 """Of a larger source's files, so much is digested at the beginning and at the end."""
-_READ_BYTES = 4 * 1024 * 1024
+_READ_BYTES = 256 * 1024
+"""Read at once for a digest: larger pieces would be memory that the kernel clears anew for each, at twice the cost."""
+UNREADABLE = "repair the file, or leave it out of the source"
+"""What to do about a file that is not what its name says."""
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
@@ -61,6 +69,18 @@ def absolute(path: str | os.PathLike[str]) -> str:
     text: object = os.fspath(path)
     if not isinstance(text, str) or not text or "\0" in text:
         raise ConfigurationError(f"{path!r} is no path", "give a path, or a URL, as text")
+    place = _absolute(text)
+    if not _is_utf8(place):
+        raise ConfigurationError(f"the path {os.fsencode(place)!r} is not UTF-8", "rename it, or link to it by another")
+    return place
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether it has no byte that Python could only carry along."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _absolute(text: str) -> str:
     scheme = _SCHEME.match(text)
     if scheme is None:
         return _local(text)
@@ -112,12 +132,16 @@ def resolve(path: str) -> tuple[fs.FileSystem, str]:
     """The file system of an absolute path or URL, and the path within it."""
     if "://" not in path:
         return fs.LocalFileSystem(), path
+    found = object_files(path)
+    if found is not None:
+        return found
     try:
         filesystem, inner = fs.FileSystem.from_uri(path)
     except (*_WRONG_FILE, OSError, ImportError) as error:
         raise ConfigurationError(
-            f"{path} cannot be reached: {error}", "use a local path, or a URL that pyarrow.fs knows (s3, gs, hdfs)"
-        ) from error
+            f"{path} cannot be reached: {error}",
+            "use a local path, s3://…, gs://…, or a URL that pyarrow.fs knows",
+        ) from None  # Arrow's own words have the whole address, credentials included
     return filesystem, inner
 
 
@@ -166,6 +190,8 @@ class DataFile:
     """When it was changed last, in nanoseconds since 1970; 0: unknown."""
     content: str = ""
     """What is known of its bytes (``content_of``)."""
+    version: str = ""
+    """The ETag of an object; "" for a file, and where the store gives none."""
 
     def open(self) -> pa.NativeFile:
         """Open for random access. A file that is no longer the listed one is a DataError."""
@@ -178,15 +204,25 @@ class DataFile:
         return file
 
     def peek(self) -> pa.NativeFile:
-        """Open a file that was listed a moment ago: of what may have changed only the size is compared."""
-        file = self.filesystem.open_input_file(self.path)
+        """Open a file that was listed a moment ago: of what may have changed only the size is compared. An object is
+        opened under its version."""
+        file = self.reached.open_input_file(self.path)
         if file.size() != self.size:
             file.close()
             raise self._other(f"had {self.size} bytes when the job was planned and has {file_size(self)} now")
         return file
 
+    @property
+    def reached(self) -> fs.FileSystem:
+        """The file system by which the file is read: where it has a version, only under that."""
+        objects = files_of(self.filesystem) if self.version else None
+        return self.filesystem if objects is None else objects.pin(self.path, self.version, self.size)
+
     def check(self) -> None:
-        """Raise DataError if the file is another one now, or may be. OSError passes through."""
+        """Raise DataError if the file is another one now, or may be; not if whoever reads it would be told. OSError
+        passes through."""
+        if self.version:
+            return
         info = self.filesystem.get_file_info(self.path)
         if info.type == fs.FileType.NotFound:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
@@ -198,7 +234,7 @@ class DataFile:
     @property
     def recorded(self) -> InputFile:
         """What is recorded of it."""
-        return InputFile(self.id, self.size, self.modified, self.content)
+        return InputFile(self.id, self.size, self.modified, self.content, version=self.version)
 
     def _other(self, reason: str, remedy: str = NEW_FILES) -> DataError:
         return DataError(f"{self.path} {reason}", remedy)
@@ -216,6 +252,9 @@ class DataFile:
             yield
         except _WRONG_FILE as error:
             raise self._unreadable(error) from error
+        except OtherObjectError as error:
+            told = f"is another object than when the job was planned (then its ETag was {self.version})"
+            raise self._other(told) from error
         except OSError as error:
             # pyarrow gives broken pages and footers as an OSError without a number
             if error.errno is None and is_local(self.filesystem):
@@ -223,7 +262,7 @@ class DataFile:
             raise storage_error("read", self.path, error) from error
 
     def _unreadable(self, error: Exception) -> DataError:
-        return DataError(f"{self.path} cannot be read: {error}", "repair the file, or leave it out of the source")
+        return DataError(f"{self.path} cannot be read: {error}", UNREADABLE)
 
     @contextmanager
     def planning(self) -> Iterator[None]:
@@ -251,10 +290,10 @@ def content_of(file: DataFile, kind: Content) -> str:
         return kind.told(digest(begin, opened.read(END_BYTES)))
 
 
-def with_content(files: Sequence[DataFile]) -> tuple[DataFile, ...]:
+def with_content(files: Sequence[DataFile], *, kept: bool = True) -> tuple[DataFile, ...]:
     """The files with what can be known cheaply of their content: of few bytes all, else the ends of each file; nothing
-    on other file systems. Raises ConfigurationError."""
-    few = sum(file.size for file in files) <= WHOLE_BYTES
+    on other file systems. Not ``kept``: no job will go on by it, so the ends are enough. Raises ConfigurationError."""
+    few = kept and sum(file.size for file in files) <= WHOLE_BYTES
     return tuple(_with_content(file, few) if is_local(file.filesystem) else file for file in files)
 
 
@@ -271,25 +310,45 @@ def list_files(paths: Sequence[str]) -> list[DataFile]:
         prefix = f"{position}/" if len(paths) > 1 else ""
         try:
             files += _files_below(path, prefix)
+        except UnicodeDecodeError as error:
+            raise ConfigurationError(
+                f"{path} holds a name that is not UTF-8: {_undecodable(path)!r}", "rename it, or name the files"
+            ) from error
         except OSError as error:
             told = storage_error("list", path, error)
             raise ConfigurationError(told.message, told.remedy) from error
+        except pa.ArrowException as error:
+            reason = str(error).partition("\n")[0]
+            raise ConfigurationError(f"{path} cannot be reached: {reason}", "check the address, and who asks") from None
     return files
+
+
+def _undecodable(folder: str) -> bytes:
+    """The first path below the folder that is not UTF-8."""
+    below = (os.path.join(at, name) for at, folders, files in os.walk(folder) for name in (*folders, *files))
+    return os.fsencode(next((path for path in below if not _is_utf8(path)), folder))
 
 
 def _files_below(path: str, prefix: str) -> list[DataFile]:
     filesystem, inner = resolve(path)
+    objects = files_of(filesystem)
     info = filesystem.get_file_info(inner)
     if info.type == fs.FileType.NotFound:
         raise ConfigurationError(f"{path} does not exist", "check the path; relative ones start at the working folder")
     if info.type == fs.FileType.File:
-        return [_listed(filesystem, info, prefix + info.base_name)]
+        named = None if objects is None else objects.found(inner)
+        id = prefix + info.base_name
+        return [_listed(filesystem, info, id) if named is None else _listed_object(filesystem, named, id)]
     if is_local(filesystem):
         _refuse_loops(inner, (os.path.realpath(inner),))
     root = inner.rstrip("/") + "/"
-    below = filesystem.get_file_info(fs.FileSelector(inner, recursive=True))
-    found = sorted((each.path.removeprefix(root), each) for each in below if each.type == fs.FileType.File)
-    files = [_listed(filesystem, each, prefix + name) for name, each in found if not is_hidden(name)]
+    if objects is not None:
+        stored = [(each.key.removeprefix(root), each) for each in objects.listed(inner)]
+        files = [_listed_object(filesystem, each, prefix + name) for name, each in stored if not is_hidden(name)]
+    else:
+        below = filesystem.get_file_info(fs.FileSelector(inner, recursive=True))
+        found = sorted((each.path.removeprefix(root), each) for each in below if each.type == fs.FileType.File)
+        files = [_listed(filesystem, each, prefix + name) for name, each in found if not is_hidden(name)]
     if not files:
         raise ConfigurationError(f"{path} holds no data files", "names that begin with _ or . do not count")
     return files
@@ -297,6 +356,10 @@ def _files_below(path: str, prefix: str) -> list[DataFile]:
 
 def _listed(filesystem: fs.FileSystem, info: fs.FileInfo, id: str) -> DataFile:
     return DataFile(filesystem, info.path, info.size, id, info.mtime_ns or 0)
+
+
+def _listed_object(filesystem: fs.FileSystem, found: StoredObject, id: str) -> DataFile:
+    return DataFile(filesystem, found.key, found.size, id, found.modified, version=found.version)
 
 
 def _refuse_loops(folder: str, above: tuple[str, ...]) -> None:
@@ -349,7 +412,7 @@ def check_same(expected: pa.Schema, found: pa.Schema, file: DataFile, first: Dat
         )
     for field in expected:
         kind = found.field(field.name).type
-        if kind != field.type:
+        if kind != field.type and plain_type(kind) != plain_type(field.type):
             raise FlowError(
                 f"column {field.name!r} is {kind} in {file.path} and {field.type} in {first.path}",
                 "all files of one source need the same types: rewrite the file, or read it as another source",

@@ -19,6 +19,8 @@ from typing import ClassVar, Self
 import pyarrow as pa
 from pyarrow import ipc
 
+from ..arguments import checked
+from ..errors import ConfigurationError
 from ..shown import hides_credentials
 from .files import DataFile, absolute_paths, check_columns, check_same, from_row, list_files
 
@@ -86,6 +88,7 @@ def _reader(opened: pa.NativeFile, fields: list[int]) -> ipc.RecordBatchFileRead
 
 
 @hides_credentials
+@checked(ConfigurationError)
 @dataclass(frozen=True)
 class IpcSource:
     """Reads Arrow IPC files (Feather version 2 is the same).
@@ -102,10 +105,6 @@ class IpcSource:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute_paths(self.path))
-        if isinstance(self.columns, str):
-            object.__setattr__(self, "columns", (self.columns,))
-        if self.columns is not None:
-            object.__setattr__(self, "columns", tuple(self.columns))
 
     @property
     def kind(self) -> str:

@@ -8,7 +8,9 @@ Rules:
    nobody knows whether the rest is: the file is refused, and the user is told how to vouch for it.
 3. Not noticed: a large file that is replaced by another one of the same size, time, beginning and end; and while a job
    runs any file that is replaced by another one of the same size and time.
-4. Files that came later do not belong to the job unless it takes them in; they then stand behind all others.
+4. Where the store tells an ETag of the listed object, that alone decides: another one is another object, even if time
+   and size are the same, and the same one is the recorded object, whenever it was written.
+5. Files that came later do not belong to the job unless it takes them in; they then stand behind all others.
 """
 
 from __future__ import annotations
@@ -37,13 +39,14 @@ class Content(Enum):
 @dataclass(frozen=True, slots=True)
 class InputFile:
     """One file as it was recorded. ``modified``: nanoseconds since 1970, 0 if unknown; ``content``: "" if unknown;
-    ``added``: it came after the job had begun."""
+    ``added``: it came after the job had begun; ``version``: an object's ETag, or ""."""
 
     id: str
     size: int
     modified: int = 0
     content: str = ""
     added: bool = False
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,25 @@ def difference(recorded: Sequence[InputFile], found: Iterable[str]) -> Differenc
     )
 
 
+def paths_now(recorded: Sequence[InputFile], found: Sequence[InputFile]) -> tuple[int, ...] | None:
+    """For each of several paths that the user named before, which one it is now, if they have only another order; else
+    None. A path is known again by the names, sizes and times of its files."""
+    before, now = _by_path(recorded), _by_path(found)
+    places = tuple(next((there for there, files in now.items() if files == mine), -1) for mine in before.values())
+    is_another_order = sorted(places) == list(range(len(now))) and list(places) != sorted(places)
+    return places if is_another_order else None
+
+
+def _by_path(files: Sequence[InputFile]) -> dict[int, list[tuple[str, int, int]]]:
+    """The files below each path, which their ids begin with if there are several."""
+    found: dict[int, list[tuple[str, int, int]]] = {}
+    for file in files:
+        position, _, name = file.id.partition("/")
+        if position.isdigit():
+            found.setdefault(int(position), []).append((name, file.size, file.modified))
+    return {position: sorted(each) for position, each in sorted(found.items())}
+
+
 def reason_against(
     recorded: InputFile, found: InputFile, content_now: Callable[[Content], str], *, thorough: bool = False
 ) -> Reason | None:
@@ -83,6 +105,11 @@ def reason_against(
     ``thorough``: read it even if size and time are the same."""
     if found.size != recorded.size:
         return Reason(f"had {recorded.size} bytes when the job was planned and has {found.size} now")
+    if recorded.version and found.version:
+        if found.version == recorded.version:
+            return None
+        when = told_time(found.modified)
+        return Reason(f"is another object, of {when}: its ETag was {recorded.version} and is {found.version} now")
     same_time = not recorded.modified or not found.modified or found.modified == recorded.modified
     if same_time and not (thorough and recorded.content):
         return None

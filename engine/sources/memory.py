@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from ..checksums import digest
 from ..errors import FlowError
-from ..hashing import can_hash, hashes
+from ..hashing import hashes
+from ..plain_types import plain_batches
 from .files import from_row
 
 WHOLE_BYTES = 16 * 1024 * 1024
@@ -84,7 +85,7 @@ class MemorySource:
         return [MemorySplit(f"{self.name}/{position}", table) for position, table in enumerate(self.tables)]
 
     def content(self) -> str:
-        """A digest of the rows, as far as their columns have hashes: of few bytes all, else the ends of each table."""
+        """A digest of the rows: of few bytes all, else of the ends of each table."""
         whole = sum(table.nbytes for table in self.tables) <= WHOLE_BYTES
         return digest(*(part for table in self.tables for part in _rows_of(table, whole)))
 
@@ -98,6 +99,5 @@ def _rows_of(table: pa.Table, whole: bool) -> Iterator[bytes]:
     few = whole or table.num_rows <= 2 * END_ROWS
     parts = (table,) if few else (table.slice(0, END_ROWS), table.slice(table.num_rows - END_ROWS))
     for part in parts:
-        columns = [column for column in part.combine_chunks().columns if can_hash(column.type)]
-        if columns and part.num_rows:
-            yield hashes([column.combine_chunks() for column in columns]).tobytes()
+        if part.num_rows:
+            yield b"".join(hashes(records.columns).tobytes() for records in plain_batches(part.to_batches()))

@@ -10,6 +10,9 @@ Rules:
    splits with equal rows, otherwise another one, as far as that is cheap to know. It is recorded when the job begins; a
    job that goes on is refused if it is another one then. Without it nobody notices that such a source has changed.
    (Sources of files need none: each file is recorded, see ``listing``.)
+5. With ``audit="content"`` all splits are read once more when the job is over. A source of which that cannot or shall
+   not be (its rows are gone by then, reading would wait for ever, or costs too much) says so with an attribute
+   ``reads_once`` that is true; it is read in one epoch only, too.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ import pyarrow as pa
 
 class Split(Protocol):
     """One unit of source work, picklable. One whose reading may wait for a disk or a network says so with an attribute
-    ``blocking`` that is true; it is then opened and read on other threads, one at a time."""
+    ``blocking`` that is true; it is then opened and read on other threads, one at a time. One whose rows somebody else
+    still makes says ``may_be_poison = False``: an error is then no fault of the split's, and it is never skipped. One
+    that holds much memory while it is open, beside the batches that it gives, says how much: ``open_bytes``."""
 
     @property
     def id(self) -> str:

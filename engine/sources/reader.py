@@ -13,6 +13,8 @@ Rules:
 6. Held by ``hold_rounds`` it begins no round but those up to a barrier.
 7. Where ``rounds`` are *short*, a barrier that may overtake ends its round where the reader stands; the lane that was
    being read goes on in the next one. Where they are *free* the reader need not stand in the same round as others.
+8. ``handed_on`` are the digests of the rows that the first operator got, if they are wanted: whoever gives a batch to
+   it adds that. At every cut they stand beside the cursors, so a restore takes both back to the same row.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from ..elements import FINAL_ROUND, Barrier, Batch, CancelBarrier, Element, EndO
 from ..epochs import Epochs
 from ..errors import InternalError, PenstockError, StorageError
 from ..identity import CLOSING_ROUND, BarrierKind, CheckpointId
+from ..lane_digests import LaneDigests
 from ..operators.protocol import Background
 from ..rounds import LaneCursor, before, read_cursors, write_cursors
 from .protocol import Split
@@ -60,8 +63,10 @@ class SplitReader:
         background: Background | None = None,
         rounds: Rounds = "whole",
         epochs: Epochs | None = None,
+        handed_on: LaneDigests | None = None,
     ) -> None:
         self.operator = operator
+        self.handed_on = handed_on
         self._rounds = rounds
         self._plain = PlainNulls(schema)
         #: rows per second that this reader may emit; 0: no limit
@@ -200,7 +205,7 @@ class SplitReader:
             return None
         barrier, at_round, _ = self._barriers.popleft()
         round = max(self._reached, -1 if at_round is None else at_round)
-        self._overtaken = write_cursors(round + 1, before(self._cursors, self._head))
+        self._overtaken = self._state(round + 1, before(self._cursors, self._head))
         if self._position is not None:
             self._cut_short(self._position, round)
         elif not self.data_ended:
@@ -242,7 +247,11 @@ class SplitReader:
             return table
         if self._position is not None:
             raise InternalError("snapshot in the middle of a round", operator=self.operator)
-        return write_cursors(self._round, self._cursors)
+        return self._state(self._round, self._cursors)
+
+    def _state(self, round: int, cursors: list[LaneCursor]) -> pa.Table:
+        table = write_cursors(round, cursors)
+        return table if self.handed_on is None else self.handed_on.beside(table, (each.lane for each in cursors))
 
     # ------------------------------------------------------------------ producing
 

@@ -6,7 +6,7 @@ Rules:
    counted, and left to other readers.
 2. A round of a lane is the rest of its split, or ``quota`` rows of it. One that ends before its quota ends the split.
 3. A split that has another schema or another number of rows than planned has changed: what was read and what is counted
-   would not agree, so that is an error.
+   would not agree, so that is an error. Views and runs become plain here (``plain_types``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 from ..dealing import Deal
 from ..errors import DataError
 from ..operators.protocol import Background
+from ..plain_types import plain_batches
 from ..rounds import LaneCursor, RowStream
 from ..user_code import is_to_be_told, raised, user_frames
 from .protocol import Split
@@ -169,7 +170,7 @@ def _rows_of(split: Split, start: int) -> Iterator[pa.RecordBatch]:
             if not isinstance(records, pa.RecordBatch):
                 given = f"split {split.id} gave a {type(records).__name__}"
                 raise DataError(given, "a split's open gives record batches")
-            yield records
+            yield from plain_batches((records,))
     except (GeneratorExit, OSError, pa.ArrowException):
         raise
     except BaseException as error:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import secrets
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,25 @@ def test_process_that_takes_the_place_of_another_is_found_and_nothing_comes_twic
     ending.join()
 
 
+def test_child_that_inherits_a_rank_gets_nothing_and_ends_without_harm(host: Host) -> None:
+    host.rows(0, 60)
+    reader = host.handle.reader(timeout=60, prefetch_batches=0)
+    slices = reader.iter_batches()
+    assert next(slices).column("n").to_pylist() == list(range(10))
+    child = os.fork()
+    if child == 0:
+        try:
+            with reader:
+                next(slices)
+        except ConfigurationError:
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert [next(slices).column("n")[0].as_py() for _ in range(4)] == [10, 20, 30, 40]
+    reader.close()
+
+
 def test_rank_says_what_it_waits_for(host: Host) -> None:
     host.rows(0, 15)
     reader = host.handle.reader(timeout=2)
@@ -186,6 +207,64 @@ def test_rank_is_told_that_the_job_is_over_and_why(host: Host) -> None:
     with pytest.raises(UserCodeError, match="cannot go on"):
         take(reader, 1)
     reader.close()
+
+
+def test_rank_that_needs_nothing_more_hears_of_the_end_when_the_process_is_gone(host: Host) -> None:
+    host.rows(0, 30)
+    host.desk.end()
+    ending = end(host)
+    read_world(host.handle, 2)
+    ending.join()
+    host.desk.close(host.sequencer)
+    status = JobStatus("streams", "finished", 1, 0, 0, 0, None, None, {}, None, None, "")
+    host.notices.end(how_it_ended(status, host.notices.run))
+    host.server.close()
+    with replace(host.handle, rows=None).reader(0, 2, timeout=60) as late:
+        late.load_state_dict({**late.state_dict(), "step": 3})
+        assert list(late) == []
+    with host.handle.reader(timeout=60) as early, pytest.raises(ConfigurationError, match="is over: finished"):
+        take(early, 1)
+
+
+def test_rank_that_is_busy_says_where_it_is_to_a_process_that_begins_anew(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "IDLE_SECONDS", 0.05)
+    host.rows(0, 1200)
+    readers = [host.handle.reader(rank, 2, timeout=60, prefetch_batches=8) for rank in range(2)]
+    slices = [reader.iter_batches() for reader in readers]
+    threads = [threading.Thread(target=next, args=(each,)) for each in slices]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    state = host.checkpoint(FIRST)
+    for _ in range(3):
+        assert [next(each).num_rows for each in slices] == [5, 5]
+    host.restart(replace(state, places=()))
+    wait_for(lambda: [place.taken for place in host.desk._ranks.places] == [4, 4])
+    for reader in readers:
+        reader.close(0.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "remedy"),
+    [
+        ("finished", "read to the end: to read it again, run it in another checkpoint folder"),
+        ("stopped", "go on from its savepoint"),
+        ("superseded", "take a handle of that one's feed"),
+        ("cancelled", "run it again with the same checkpoint folder"),
+    ],
+)
+def test_rank_that_comes_when_the_job_is_over_is_told_what_can_be_done(host: Host, state: str, remedy: str) -> None:
+    status = JobStatus("streams", state, 1, 0, 0, 0, None, None, {}, None, None, "")
+    host.notices.end(how_it_ended(status, host.notices.run))
+    host.notices.end(shut_down("streams", host.notices.run))  # says less, and changes nothing
+    host.server.close()
+    with host.handle.reader(timeout=60) as reader, pytest.raises(ConfigurationError) as raised:
+        take(reader, 1)
+    assert raised.value.message == f"job 'streams' is over: {state}"
+    assert remedy in raised.value.remedy
 
 
 def test_notices_of_another_run_mean_nothing(host: Host, tmp_path: Path) -> None:
@@ -318,4 +397,23 @@ def test_question_that_is_too_large_is_an_error_with_a_remedy(host: Host) -> Non
     with pytest.raises(ConfigurationError, match="1 models to bind, with 3000000 ranges of batches") as raised:
         link.ask(Ask("many", 0, 1, 0, 0, 0, 0, commits=(Commit("model", 1, skipped),)), 0.0)
     assert "flush" in raised.value.remedy
+    link.close()
+
+
+def test_error_that_is_too_long_for_an_answer_arrives_cut(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise UserCodeError("words " * (4 << 20))
+
+    monkeypatch.setattr(host.desk, "serve", fail)
+    with host.handle.reader(timeout=15) as reader, pytest.raises(UserCodeError, match=r"words words") as raised:
+        take(reader, 1)
+    assert len(raised.value.message) < 100_000
+
+
+def test_rank_of_a_feed_that_is_served_elsewhere_is_told_so(host: Host) -> None:
+    other = replace(host.handle.route, feed="other")
+    host.notices.serve("other", host.server._listener.endpoint)
+    link = other.open()
+    reply = link.ask(Ask("one", 0, 1, 0, 0, 0, 0), 0.0)
+    assert reply.reason == "the process of feed 'other', which is not the one that it has dialled"
     link.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyarrow import ipc
 
 from penstock.actors.input_records import (
     RecordedInputs,
@@ -26,6 +27,17 @@ RECORDED = RecordedInputs(
 def test_record_is_read_back_as_it_was_written() -> None:
     for recorded in (RECORDED, RecordedInputs()):
         assert decode_inputs(encode_inputs(recorded), "here") == recorded
+
+
+def test_versions_of_objects_are_recorded() -> None:
+    recorded = RecordedInputs({"rows": (InputFile("a", 1, 2, version='"tag"'), InputFile("b", 3))})
+    assert decode_inputs(encode_inputs(recorded), "here") == recorded
+
+
+def test_record_without_versions_is_written_as_before_so_that_it_keeps_its_digest() -> None:
+    schema = ipc.open_file(encode_inputs(RECORDED)).schema
+    assert schema.names == ["source", "id", "size", "modified", "content", "added"]
+    assert b'"format":1' in schema.metadata[b"penstock.inputs"]
 
 
 def test_record_of_many_files_is_small() -> None:

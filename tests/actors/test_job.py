@@ -14,10 +14,11 @@ import pytest
 import ray
 from pyarrow import csv
 
+from penstock.actors.departure import end_actors
 from penstock.actors.launch import run
 from penstock.actors.messages import Identity
 from penstock.actors.settings import Checkpoints
-from penstock.engine.errors import ConfigurationError, TaskLostError, UserCodeError
+from penstock.engine.errors import ConfigurationError, SetupError, TaskLostError, UserCodeError
 from penstock.engine.flow import Flow
 from penstock.engine.identity import TaskId
 from support.ray_jobs import expected, fails_at, gather_flow, tables, written
@@ -278,3 +279,44 @@ def wait_gone(pid: int) -> None:
         assert select.select([handle], [], [], 20)[0], f"process {pid} is still there"
     finally:
         os.close(handle)
+
+
+@pytest.mark.parametrize("address", ["192.0.2.7:6379", "127.0.0.1:1"])
+def test_address_of_another_cluster_than_the_connected_one_is_refused(jobs: Any, tmp_path: Path, address: str) -> None:
+    here = ray.get_runtime_context().gcs_address
+    with pytest.raises(SetupError, match=f"asks for the Ray cluster at {address} .*is connected to the one at {here}"):
+        jobs(gather_flow(tmp_path / "out"), address=address)
+    jobs(gather_flow(tmp_path / "out"), address=here).wait(PATIENCE)
+
+
+def test_job_whose_cluster_was_left_asks_nobody_and_is_let_go(
+    jobs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = jobs(gather_flow(tmp_path / "out", PACE))
+    job.status()
+    asked = []
+    with monkeypatch.context() as elsewhere:
+        for connected in (None, ("192.0.2.7:6379", "01000000")):
+            elsewhere.setattr("penstock.actors.job.connection", lambda connected=connected: connected)
+            elsewhere.setattr("penstock.actors.job.end_actors", asked.append)
+            for question in (job.statistics, job.identities, job.why, lambda: job.wait(1)):
+                with pytest.raises(TaskLostError, match="is not connected to its cluster any more"):
+                    question()
+        job.shutdown()
+    assert asked == []
+    end_actors([job._address])
+    end_actors(job._actors.values())
+
+
+def test_job_ends_whatever_its_outputs_have_become(jobs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("the sink of a user cannot tell")
+
+    job = jobs(gather_flow(tmp_path / "out", PACE))
+    job.checkpoint(PATIENCE)
+    monkeypatch.setattr("penstock.actors.job.audit_job", broken)
+    monkeypatch.setattr("penstock.actors.job.clean_outputs", broken)
+    job.shutdown()
+    monkeypatch.undo()
+    jobs(gather_flow(tmp_path / "out", PACE)).wait(PATIENCE)  # the name is free, and nothing else wrote
+    assert_exactly_once(tmp_path / "out")

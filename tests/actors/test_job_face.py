@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from penstock.actors.job_face import TRIES, JobFace, Savepoint
+from penstock.actors.job_face import AGAIN, TRIES, JobFace, Savepoint
 from penstock.actors.storage.log import create_entry
 from penstock.actors.storage.opening import open_store
 from penstock.coordinator.events import Event, Failure, SavepointRequested, StopRequested
@@ -31,6 +32,7 @@ class ScriptedJob(JobFace):
 
     def __init__(self, folder: Path, *answers: Failure | JobStatus | None) -> None:
         self.folder, self.folder_stays = str(folder), True
+        self.plan: Any = SimpleNamespace(sources={}, check_savepoint=lambda place, folder: None)
         self.known = RUNNING
         self.answers = list(answers)
         self.asked: list[SavepointRequested | StopRequested] = []
@@ -73,9 +75,10 @@ def test_savepoint_that_failed_for_something_that_passes_is_asked_for_again(tmp_
 
 def test_savepoint_is_not_asked_for_for_ever(tmp_path: Path) -> None:
     job = ScriptedJob(tmp_path, *[LOST] * (TRIES + 1))
-    with pytest.raises(TaskLostError, match="a task was lost"):
+    with pytest.raises(TaskLostError, match="a task was lost") as caught:
         job.savepoint(tmp_path / "mine")
     assert len(job.asked) == TRIES
+    assert caught.value.remedy == AGAIN
 
 
 def test_savepoint_that_would_fail_again_is_told_at_once(tmp_path: Path) -> None:

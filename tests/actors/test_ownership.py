@@ -180,6 +180,21 @@ def test_heir_may_have_a_sink_less_where_the_flow_may_change(tmp_path: Path) -> 
     assert read(tmp_path / "out") == list(range(ROWS))
 
 
+def test_heir_whose_sink_has_another_name_is_told_so(tmp_path: Path) -> None:
+    def named(sink: str, rate: float = 0.0) -> ps.Flow:
+        made = ps.Flow("daily")
+        made.read_parquet(inputs(tmp_path / "in"), rate=rate, name="read").write_parquet(tmp_path / "out", name=sink)
+        return made
+
+    job = ps.run_local(named("first", 400), checkpoints=often(tmp_path / "state"))
+    job.wait_until(lambda status: status.checkpoints_completed >= 1, PATIENCE)
+    saved = job.stop(savepoint=tmp_path / "saved", timeout=PATIENCE)
+    heir = {"checkpoints": often(tmp_path / "b"), "from_snapshot": saved.path, "allow_changes": True}
+    with pytest.raises(ConfigurationError, match="was written by sink first, and second has written") as caught:
+        ps.run_local(named("second"), **heir).wait(PATIENCE)
+    assert "name='first'" in caught.value.remedy
+
+
 def test_heir_that_wrote_nothing_leaves_the_output_to_the_next_one(tmp_path: Path) -> None:
     saved = stopped(tmp_path)
     never = ps.Checkpoints(tmp_path / "b", every=None)

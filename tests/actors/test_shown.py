@@ -7,6 +7,7 @@ import json
 import logging
 import pickle
 import pkgutil
+import traceback
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -48,6 +49,12 @@ SHOWN = "s3://bucket/data?region=eu-west-1&secret_key=…"
 def test_credentials_are_taken_out_of_urls_and_nothing_else(text: str, seen: str) -> None:
     assert shown(text) == seen
     assert shown(seen) == seen
+
+
+def test_traceback_of_an_address_that_leads_nowhere_holds_no_credentials() -> None:
+    with pytest.raises(ConfigurationError, match="Unrecognized filesystem type in URI: ftp://bucket/data") as raised:
+        resolve(URL.replace("s3://", "ftp://").partition("?")[0])
+    assert "hid%2Fden" not in "".join(traceback.format_exception(raised.value))
 
 
 SECRET = some.text("abcXYZ019+=%:._-~/", min_size=8, max_size=30)

@@ -260,12 +260,48 @@ def test_branch_that_ends_early_is_checkpointed_though_the_rest_goes_on() -> Non
     assert [order.task for order in orders if isinstance(order, TriggerCheckpoint)] == [short, long]
 
 
+def test_job_that_keeps_nothing_is_checkpointed_once_when_all_has_ended() -> None:
+    edges = (_wide("short", "join"), _wide("long", "join"))
+    graph = ExecutionGraph((Vertex("short", 1), Vertex("long", 1), Vertex("join", 1), Vertex("alone", 1)), edges)
+    driver = CoordinatorDriver(graph, Settings(interval=None, ended_branches=False))
+    driver.claim()
+    driver.run()
+    tasks = [TaskId(vertex, 0) for vertex in ("alone", "short", "long", "join")]
+    before = [order for task in tasks[:-1] for order in driver.tell(DataEnded(task, A1, 0.5))]
+    assert not [order for order in before if isinstance(order, TriggerCheckpoint)]
+    orders = driver.tell(DataEnded(tasks[-1], A1, 0.6))
+    assert {order.task for order in orders if isinstance(order, TriggerCheckpoint)} == set(tasks[:-1])
+
+
 def test_task_that_finishes_without_a_final_checkpoint_is_a_bug_and_said_to_be_one() -> None:
     driver = running()
     order = driver.tell(TaskFinished(SOURCE, A1, 0.5))[-1]
     assert isinstance(order, EndJob)
     assert order.failure is not None
     assert order.failure.kind == "InternalError"
+
+
+@pytest.mark.parametrize("unaligned", [False, True])
+def test_end_of_a_task_that_overtakes_its_acknowledgement_loses_no_row_that_a_barrier_has_overtaken(
+    unaligned: bool,
+) -> None:
+    """The second cut of the source holds rows that it had not sent. It sends them, the sink reads them behind its own
+    cut, and the source is over while its files are still being written."""
+    driver = in_checkpoint(Settings(unaligned=unaligned, tolerable_failures=0))
+    driver.ack(SOURCE, FIRST, ended=True)
+    driver.stored(driver.ack(SINK, FIRST)[-1])
+    assert driver.pass_time(2.5)[0].checkpoint == SECOND
+    driver.ack(SINK, SECOND)
+    orders = driver.tell(TaskFinished(SOURCE, A1, 2.6))
+    assert any(isinstance(order, StoreEntry) for order in orders) is not unaligned
+    assert (AbortCheckpoint(SINK, A1, SECOND, FIRST) in orders) is unaligned
+    late = driver.ack(SOURCE, SECOND, ended=True)
+    assert [order for order in late if isinstance(order, StoreEntry)] == []
+    if unaligned:  # the next one comes behind those rows
+        asked = driver.pass_time(4.0)
+        third = driver.core.status().pending
+        assert third is not None, asked
+        assert isinstance(driver.ack(SINK, third.checkpoint)[-1], StoreEntry)
 
 
 def _wide(source: str, target: str) -> JobEdge:
@@ -282,3 +318,32 @@ def test_checkpoint_that_waits_behind_the_end_of_the_data_times_out_and_nobody_i
     assert driver.core.status().state == "running"
     assert driver.core.status().failure is None
     assert ProposeRound(SOURCE, A1, SECOND) in [*orders, *driver.pass_time(13.0)]
+
+
+def test_region_beside_one_that_works_behind_its_end_goes_on_and_keeps_what_it_has_prepared() -> None:
+    """Its rows are not visible before a checkpoint completes: checkpoints are global."""
+    driver = CoordinatorDriver(
+        ExecutionGraph((Vertex("short", 1), Vertex("long", 1)), (), True), Settings(timeout=10.0, tolerable_failures=0)
+    )
+    driver.claim()
+    driver.run()
+    short, long = TaskId("short", 0), TaskId("long", 0)
+    driver.pass_time(1.0)
+    driver.tell(RoundProposed(short, A1, FIRST, FINAL_ROUND, 1.1))
+    told = driver.tell(RoundProposed(long, A1, FIRST, 7, 1.1))
+    assert [(each.task, each.at_round) for each in told if isinstance(each, TriggerCheckpoint)] == [
+        (short, FINAL_ROUND),
+        (long, 7),
+    ]
+    assert driver.ack(long, FIRST, committable(1)) == []
+    orders = driver.pass_time(11.5)
+    assert AbortCheckpoint(long, A1, FIRST, None) in orders
+    driver.pass_time(13.0)
+    driver.tell(RoundProposed(short, A1, SECOND, FINAL_ROUND, 13.1))
+    driver.tell(RoundProposed(long, A1, SECOND, 9, 13.1))
+    driver.ack(long, SECOND, committable(2))
+    (order,) = driver.ack(short, SECOND, ended=True)
+    assert isinstance(order, StoreEntry)
+    assert isinstance(order.entry, Manifest)
+    stored = {state.task: state.committables for state in order.entry.tasks}
+    assert stored[long] == (committable(1), committable(2))

@@ -28,6 +28,7 @@ from penstock.coordinator.events import (
     TaskDeployed,
 )
 from penstock.coordinator.manifest import Claim, Ended, Manifest, TaskState
+from penstock.coordinator.recovery import Refused, decide_recovery
 from penstock.coordinator.settings import Settings
 from penstock.engine.identity import Attempt, CommitPermit
 from support.coordinator_driver import (
@@ -105,6 +106,19 @@ def test_a_log_that_is_not_ours_ends_the_job_and_is_not_written_to(entry: Claim 
     assert said in order.failure.message
     assert "another checkpoint folder" in order.failure.remedy
     assert (order.failure.kind, order.failure.retry) == ("ConfigurationError", False)
+
+
+def test_script_that_was_started_twice_is_told_so_when_both_runs_have_staged_a_frame() -> None:
+    claim = Claim(number=0, generation=1, job="job", fingerprint="other", description="rows: 4 splits staged:ab12")
+    manifest = Manifest(number=1, checkpoint=FIRST, fingerprint="other", parallelism={}, tasks=())
+    for description, said in (
+        ("rows: 4 splits staged:cd34", "another run of job 'job' has begun"),
+        ("rows: 5 splits staged:cd34", "belongs to another flow"),
+    ):
+        found = decide_recovery([claim, manifest], "print", "job", description)
+        assert isinstance(found, Refused)
+        assert said in found.failure.message
+        assert "wait for it to end" in found.failure.remedy or "belongs" in said
 
 
 def test_job_without_a_checkpoint_begins_with_the_flow_and_the_data_that_are_there_now() -> None:

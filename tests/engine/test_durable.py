@@ -10,6 +10,8 @@ from random import Random
 import pytest
 from pyarrow import fs
 
+from penstock.actors.resuming import temporary_place
+from penstock.actors.storage.opening import open_store
 from penstock.engine.durable import LOCAL, make_durable, make_folder, put_file
 from support.forgetful_disk import ForgetfulDisk, Moment
 
@@ -40,6 +42,25 @@ def test_folder_that_somebody_else_made_a_moment_ago_is_synced_too(root: Path, t
         make_folder(LOCAL, str(root / "a" / "b"))
 
     assert (moments_of(root, work)[-1].survivors(tmp_path / "left") / "a" / "b").is_dir()
+
+
+def test_store_that_is_only_read_syncs_nothing_and_what_it_creates_is_there_with_all_above_it(
+    root: Path, tmp_path: Path
+) -> None:
+    assert moments_of(root, lambda: open_store(root / "a" / "state").list("")) == []
+    moments = moments_of(root, lambda: open_store(root / "a" / "state").create("log/1", b"x") or None)
+    assert (moments[-1].survivors(tmp_path / "left") / "a" / "state" / "log" / "1").read_bytes() == b"x"
+
+
+def test_what_a_job_keeps_for_itself_alone_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = temporary_place()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: pytest.fail("a sync"))
+    try:
+        assert open_store(place.folder).create("log/1", b"x")
+        make_folder(LOCAL, f"{place.folder}/state")
+        put_file(LOCAL, f"{place.folder}/state/x", b"x")
+    finally:
+        place.release()
 
 
 def test_folder_behind_a_link_is_synced_where_it_is(root: Path, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import random
 from dataclasses import dataclass, replace
 
 from penstock.engine.feed_messages import Ask, Refusal, Refused, World
-from penstock.engine.feed_seats import Seats
+from penstock.engine.feed_seats import Seats, first_generation
+from penstock.engine.identity import Attempt
 
 
 def rank(session: str, number: int, ranks: int, start: int = 0, generation: int = 0) -> Ask:
@@ -18,14 +19,16 @@ class Desk:
 
     def __init__(self) -> None:
         self.seats = Seats()
+        self.waits = ""
 
     def ask(self, ask: Ask) -> World | Refused | None:
         """The world that the rank is told of; None: it waits."""
         if self.seats.has_left(ask.session):
             return None
         found = self.seats.claim(ask, 1)
-        if isinstance(found, Refused):
-            return found
+        if isinstance(found, Refused | str):
+            self.waits = found if isinstance(found, str) else ""
+            return None if isinstance(found, str) else found
         if found is not None:
             self.seats.begin(found, ask)
         return self.seats.world if self.seats.is_complete else None
@@ -94,6 +97,65 @@ def test_nobody_who_comes_anew_sits_down_in_a_world_that_was_complete_before_a_r
     assert desk.ask(rank("a", 0, 2, generation=7)) == World(7, 2, 0)
     assert desk.ask(rank("new b", 1, 2)) is None, "rank 0 may have read a hundred batches"
     assert desk.seats.world == World(8, 2, 0)
+
+
+def test_ranks_that_disagree_do_not_throw_each_other_out_and_are_told_who_says_what() -> None:
+    desk = Desk()
+    two, three = rank("two", 0, 2), rank("three", 1, 3)
+    desk.ask(two)
+    desk.ask(three)
+    assert desk.seats.world == World(2, 3, 0)
+    for _ in range(5):
+        assert desk.ask(two) is None
+        assert desk.ask(three) is None
+    assert desk.seats.world == World(2, 3, 0), "nobody begins a newer world again and again"
+    assert desk.waits == "another world to end: rank 1 of 3, from batch 0 on, has come"
+    assert desk.seats.missing == ("rank 0, 2 of 3 to join; for another world rank 0 of 2, from batch 0 on, waits")
+    desk.leave(three)
+    desk.ask(two)
+    assert desk.seats.world == World(3, 2, 0), "nobody sits in the other world any more"
+
+
+def test_last_rank_of_a_kind_brings_all_of_it_together_whoever_else_waits() -> None:
+    desk = Desk()
+    ranks = [rank(f"a{number}", number, 3) for number in range(3)]
+    other = rank("other", 0, 2)
+    for each in (ranks[0], ranks[1], other, ranks[0], ranks[1], ranks[2], other, ranks[1], ranks[0]):
+        desk.ask(each)
+    assert desk.seats.is_complete
+    assert desk.seats.world == World(3, 3, 0)
+    assert desk.ask(other) is None, "one that disagrees ends no world that has begun to read"
+    assert desk.seats.world == World(3, 3, 0)
+
+
+def test_rank_of_a_complete_world_that_was_replaced_is_told_to_end_though_it_never_heard_of_its_world() -> None:
+    desk = Desk()
+    desk.ask(rank("old", 0, 1))
+    desk.ask(rank("new", 0, 1))
+    assert desk.ask(rank("old", 0, 1)) == Refused(Refusal.STALE, 2)
+
+
+def test_generations_grow_with_every_attempt_whatever_a_clock_says() -> None:
+    attempts = [Attempt(1, 1), Attempt(1, 2), Attempt(1, 999), Attempt(2, 1), Attempt(10, 1)]
+    firsts = [first_generation(each) for each in attempts]
+    assert firsts == sorted(set(firsts))
+    assert all(0 < first < 2**63 for first in firsts)
+    old, new = Seats(), Seats()
+    for seats, attempt, session in ((old, Attempt(1, 1), "old"), (new, Attempt(1, 2), "new")):
+        begun = seats.claim(rank(session, 0, 1), first_generation(attempt))
+        assert isinstance(begun, World)
+        seats.begin(begun, rank(session, 0, 1))
+    assert old.world is not None
+    assert new.world is not None
+    assert old.world.generation < new.world.generation
+
+
+def test_generation_of_this_attempt_that_it_has_not_given_is_refused() -> None:
+    desk = Desk()
+    desk.ask(rank("new", 0, 1))
+    assert desk.ask(rank("old", 0, 1, generation=5)) == Refused(Refusal.STALE, 1)
+    desk.seats.opened()
+    assert desk.ask(rank("old", 0, 1, generation=5)) == World(5, 1, 0), "another process may have given it meanwhile"
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.hashing import HASH_VERSION, can_hash, hashes, part_numbers
+from penstock.engine.hashing import HASH_VERSION, hashes, part_numbers
 
 NAN = float("nan")
 
@@ -140,12 +140,19 @@ def test_parts_are_about_equally_large(column, parts):
     assert abs(counts - expected).max() < 5 * expected**0.5
 
 
-def test_what_cannot_be_hashed_is_known_beforehand():
-    union = pa.dense_union([pa.field("a", pa.int64())])
-    assert not can_hash(union)
-    assert not can_hash(pa.list_(pa.struct([("a", union)])))
-    assert can_hash(pa.dictionary(pa.int8(), pa.string()))
-    assert can_hash(pa.map_(pa.string(), pa.list_(pa.decimal256(60, 2))))
+def test_unions_are_hashed_by_code_and_value_however_they_lie_in_memory():
+    codes = pa.array([0, 1, 0, 1, 1], pa.int8())
+    sparse = pa.UnionArray.from_sparse(codes, [pa.array([1, 9, 3, 9, 9]), pa.array([None, "b", "x", None, "e"])])
+    places = pa.array([1, 0, 0, 1, 2], pa.int32())
+    dense = pa.UnionArray.from_dense(codes, places, [pa.array([3, 1]), pa.array(["b", None, "e"])])
+    found = hashes([sparse])
+    assert len(set(found.tolist())) == 5
+    for union in (sparse, dense):
+        for start in range(6):
+            assert hashes([union.slice(start)]).tolist() == found[start:].tolist()
+        assert hashes([union.take(pa.array([4, 3, 2, 1, 0]))]).tolist() == found[::-1].tolist()
+    same = pa.UnionArray.from_sparse(codes, [pa.array([1] * 5), pa.array([1] * 5)])
+    assert len(set(hashes([same]).tolist())) == 2
 
 
 PINNED = {

@@ -10,7 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock.engine.errors import ConfigurationError
-from penstock.engine.nesting import check_nesting
+from penstock.engine.nesting import check_nesting, check_savepoint
 
 TABLE = pa.table({"k": [1, 2]})
 
@@ -27,7 +27,12 @@ TABLE = pa.table({"k": [1, 2]})
         (["/state"], [], "/state", "within the checkpoint folder /state"),
         (["/out"], [], "/out/state", "the checkpoint folder /out/state lies among its data, in /out"),
         (["/out"], ["/in"], "/in/state", "source-0: the checkpoint folder /in/state lies among its data"),
+        (["/out"], ["/in"], "/in", "source-0: the checkpoint folder /in lies among its data"),
         (["s3://b/a", "s3://b/a/c/"], [], "", "writes to s3://b/a/c, and sink-0 to s3://b/a"),
+        (["s3://b/a", "s3://key:secret@b/a/c"], [], "", "writes to s3://b/a/c, and sink-0 to s3://b/a"),
+        (["s3://b/in/out"], ["s3://key:secret@b/in?region=x"], "", "and source-0 reads s3://b/in"),
+        (["s3://b/%61"], ["s3://b//a/c"], "", "writes to s3://b/a, and source-0 reads s3://b/a/c"),
+        (["s3://anonymous@b/state/out"], [], "s3://b/state", "within the checkpoint folder s3://b/state"),
     ],
 )
 def test_places_within_each_other_are_refused(
@@ -46,10 +51,41 @@ def test_places_within_each_other_are_refused(
         (["/append", "/append"], ["/in", "/in"], ""),
         ([""], ["/state/job/staged"], "/state"),
         (["s3://b/a"], ["/b/a"], "/b"),
+        (["s3://b/a"], ["gs://b/a", "s3://b/a?endpoint_override=elsewhere:9000"], ""),
     ],
 )
 def test_places_beside_each_other_are_not(sinks: list[str], sources: list[str], checkpoints: str) -> None:
     check_nesting(named("sink", sinks), named("source", sources), checkpoints)
+
+
+def test_the_endpoint_of_the_environment_makes_no_other_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://store:9000")
+    here = "s3://k:s@b/a/c?scheme=http&endpoint_override=store:9000"
+    with pytest.raises(ConfigurationError, match="writes to s3://b/a/c, and source-0 reads s3://b/a"):
+        check_nesting([("sink-0", here)], [("source-0", "s3://b/a")], "")
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("/out", "among the data of out"),
+        ("/out/saved", "among the data of out"),
+        ("/in/saved", "among the data of rows"),
+        ("s3://b/in/saved", "among the data of more"),
+        ("/state", "among the checkpoints"),
+        ("/state/job", "among the checkpoints"),
+        ("/state/job/state", "among the checkpoints"),
+    ],
+)
+def test_a_savepoint_among_other_things_is_refused(place: str, told: str) -> None:
+    data = [("out", "/out"), ("rows", "/in"), ("more", "s3://key:secret@b/in")]
+    with pytest.raises(ConfigurationError, match=told):
+        check_savepoint(place, data, "/state/job")
+
+
+@pytest.mark.parametrize("place", ["/saved", "/out/_saved", "/state/saved", "/state/job/savepoints/mine", "s3://b/i"])
+def test_a_savepoint_beside_them_is_not(place: str) -> None:
+    check_savepoint(place, [("out", "/out"), ("more", "s3://b/in"), ("none", "")], "/state/job")
 
 
 def named(kind: str, places: list[str]) -> list[tuple[str, str]]:

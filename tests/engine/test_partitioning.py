@@ -125,7 +125,6 @@ def test_partitionings_are_alike_if_equal_keys_have_equal_parts(one, other, expe
         (HashPartitioning(("k", "k")), ROWS.schema, "given twice"),
         (HashPartitioning(("k",), 0), ROWS.schema, "0 parts are impossible"),
         (HashPartitioning(("k",), 32769), ROWS.schema, "32769 parts are impossible"),
-        (HashPartitioning(("u",)), pa.schema([("u", pa.dense_union([pa.field("a", pa.int8())]))]), "cannot be a key"),
         (RoundRobin(), pa.schema([(PART, pa.int8())]), "a name that exchanges need"),
         (RangePartitioning("k", ()), ROWS.schema, "no bound is given"),
         (RangePartitioning("k", (2, 1)), ROWS.schema, "do not ascend"),

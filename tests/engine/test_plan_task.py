@@ -199,5 +199,7 @@ def test_ten_thousand_split_sets_leave_nothing_behind():
     for _ in range(9_000):
         assert pull_run(task, found) == [(1, 1), (2, 2)]
     after = measured()
-    assert after[:3] == before[:3]
+    assert all(
+        now <= then for now, then in zip(after[:3], before[:3], strict=True)
+    )  # less: of what ran before this test
     assert after[3] - before[3] < 1_000, "objects are left behind"

@@ -12,7 +12,6 @@ import dataclasses
 import json
 import os
 import random
-import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from support.disasters import Disaster, Outcome
 
 TESTS = Path(__file__).parent.parent
-BEGIN, END = "<!-- chaos: begin -->", "<!-- chaos: end -->"
 NODE_KILLED = "node killed"
 QUICK_DEATHS = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
 """Ray takes a node for dead after two seconds, instead of fifteen or more."""
@@ -138,15 +136,17 @@ def describe(outcome: Outcome) -> str:
 
 def table(outcomes: list[Outcome]) -> str:
     """By kind: runs, how many were equal, restarts and time."""
-    lines = ["| disaster | runs | outputs equal | restarts, median (most) | seconds of a run, median (most) |"]
-    lines.append("|---|---|---|---|---|")
+    from support.reports import markdown
+
+    head = ["disaster", "runs", "outputs equal", "restarts, median (most)", "seconds of a run, median (most)"]
+    rows = []
     for kind in dict.fromkeys(outcome.kind for outcome in outcomes):
         runs = [outcome for outcome in outcomes if outcome.kind == kind]
-        restarts, seconds = [run.restarts for run in runs], [run.seconds for run in runs]
         equal = sum(not run.wrong for run in runs)
-        figures = f"{median(restarts):g} ({max(restarts)}) | {median(seconds):.0f} ({max(seconds):.0f})"
-        lines.append(f"| {kind} | {len(runs)} | {equal} | {figures} |")
-    return "\n".join(lines)
+        restarts, seconds = [run.restarts for run in runs], [run.seconds for run in runs]
+        most = f"{median(restarts):g} ({max(restarts)})", f"{median(seconds):.0f} ({max(seconds):.0f})"
+        rows.append([kind, len(runs), equal, *most])
+    return markdown(head, rows)
 
 
 def main() -> int:
@@ -164,9 +164,10 @@ def main() -> int:
     equal = sum(not outcome.wrong for outcome in outcomes)
     print(f"{table(outcomes)}\n\n{equal} of {len(outcomes)} equal")
     if arguments.write:
-        text = arguments.write.read_text()
-        told = f"{BEGIN}\n{equal} of {len(outcomes)} runs ended with equal outputs.\n\n{table(outcomes)}\n{END}"
-        arguments.write.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: told, text, flags=re.DOTALL))
+        from support.reports import put_between_marks
+
+        told = f"{equal} of {len(outcomes)} runs ended with equal outputs.\n\n{table(outcomes)}"
+        put_between_marks(arguments.write, "chaos", told)
     return 0 if equal == len(outcomes) else 1
 
 

@@ -7,20 +7,19 @@ Prints one line per seed and a table by kind; ``--write FILE`` puts the table be
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
 
 TESTS = Path(__file__).parent.parent
-BEGIN, END = "<!-- edges: begin -->", "<!-- edges: end -->"
 
 
 def main() -> int:
     """Exit code 1 if a run that ended well has not left exactly its rows, or an error was not one of ours."""
     sys.path.insert(0, str(TESTS))
     from support.edge_disasters import kind_of, undergo
+    from support.reports import put_between_marks
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, default=150)
@@ -45,23 +44,18 @@ def main() -> int:
     text = table(counts, wrong)
     print(text)
     if options.write is not None:
-        marks = f"{re.escape(BEGIN)}.*?{re.escape(END)}"
-        whole = options.write.read_text(encoding="utf-8")
-        new = re.sub(marks, lambda _: f"{BEGIN}\n{text}\n{END}", whole, flags=re.DOTALL)
-        options.write.write_text(new, encoding="utf-8")
+        put_between_marks(options.write, "edges", text)
     return 1 if wrong else 0
 
 
 def table(counts: dict[str, list[int]], wrong: int) -> str:
     """The outcomes by kind, as Markdown."""
+    from support.reports import markdown
+
     total = sum(count[0] for count in counts.values())
-    lines = [
-        f"{total - wrong} of {total}: no row lost or repeated without an error.",
-        "",
-        "| disaster | runs | some run finished, rows exact | some run was refused |",
-        "|---|---|---|---|",
-    ]
-    return "\n".join(lines + [f"| {kind} | {' | '.join(map(str, count))} |" for kind, count in counts.items()])
+    head = ["disaster", "runs", "some run finished, rows exact", "some run was refused"]
+    rows = [[kind, *count] for kind, count in counts.items()]
+    return f"{total - wrong} of {total}: no row lost or repeated without an error.\n\n{markdown(head, rows)}"
 
 
 if __name__ == "__main__":

@@ -59,7 +59,12 @@ def test_frame_that_spark_cannot_compute_is_refused_with_its_reason_and_leaves_n
         ("twice", "several columns named 'id'"),
         ("no_frame", "builtins.list is no Spark DataFrame"),
         ("no_type", "column 'held' of the DataFrame has type struct<a:interval year to month>"),
+        ("beside", "this process has a Spark session already, on 'local[2,3]'"),
+        ("no_name", "column 'pauses' of the DataFrame has type"),
+        ("same_field", "it has several fields 'x'"),
         ("other_frame", "has other columns than this one"),
+        ("stopped", "the Spark session of this DataFrame has ended"),
+        ("same_name", "columns 'id', 'ID' differ in their case alone"),
     ],
 )
 def test_what_cannot_be_handed_over_is_refused_by_name(facts: dict[str, Any], what: str, words: str) -> None:
@@ -79,3 +84,30 @@ def test_results_come_back_as_a_dataframe(facts: dict[str, Any]) -> None:
     assert len(facts["few"]) == 10
     assert facts["read"]
     assert facts["read_job"]
+
+
+def test_rows_come_back_with_the_types_and_values_that_they_went_with(facts: dict[str, Any]) -> None:
+    gone = facts["gone"]
+    assert ["pause", "interval day to second"] in gone[0]
+    assert ["nothing", "void"] in gone[0]
+    assert facts["back"] == [gone, gone]
+
+
+def test_output_whose_path_is_a_pattern_gives_its_own_rows(facts: dict[str, Any]) -> None:
+    assert facts["back_by_folder"] == facts["gone"]
+
+
+def test_columns_may_have_any_name_that_spark_gives_them(facts: dict[str, Any]) -> None:
+    for rows, names in zip(facts["odd_names"], spark_plain.ODD_NAMES, strict=True):
+        assert sorted(row[names[0]] for row in rows) == [0, 1, 2]
+        assert all(list(row) == names and len(set(row.values())) == 1 for row in rows)
+    assert facts["odd_back"] == [[number] * 5 for number in range(3)]
+    assert facts["cases_back"] == [[number] * 2 for number in range(3)]
+
+
+def test_struct_that_an_outer_join_left_null_is_written(facts: dict[str, Any]) -> None:
+    assert facts["null_struct"] == [
+        {"id": 0, "s": {"x": 0, "l": [0]}},
+        {"id": 1, "s": {"x": 1, "l": [1]}},
+        {"id": 2, "s": None},
+    ]

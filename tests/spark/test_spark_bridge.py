@@ -91,8 +91,11 @@ def test_both_ways_hand_every_type_over_exactly(staged: Staged, way: str) -> Non
 
 
 def test_declared_schema_is_the_one_that_the_blocks_are_read_with(staged: Staged) -> None:
-    for name in ("types", "types_staged", "empty"):
+    for name in ("types", "types_staged"):
         assert {table.schema.to_string() for table in staged.tables(name)} == {staged.facts["types_schema"]}
+    # of a frame that has turned out to have no rows when it was shuffled, Spark may compute no partition at all
+    assert {table.schema.to_string() for table in staged.tables("empty")} <= {staged.facts["types_schema"]}
+    assert sum(table.num_rows for table in staged.tables("empty")) == 0
 
 
 def test_partitions_become_splits_one_by_one_when_some_are_empty(staged: Staged) -> None:

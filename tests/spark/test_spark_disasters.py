@@ -21,6 +21,15 @@ def test_lease_recovers_from_an_executor_that_is_killed(facts: dict[str, Any]) -
     assert facts["leased"]
 
 
+def test_functions_of_a_leased_frame_see_the_partition_that_it_is_anywhere_else(facts: dict[str, Any]) -> None:
+    assert facts["partitions"] == list(range(spark_disasters.PARTITIONS))
+
+
+def test_lease_of_rows_that_would_be_shuffled_again_fails_and_says_so(facts: dict[str, Any]) -> None:
+    assert "rows that it had shuffled" in facts["shuffled"]
+    assert "run the same command again" in facts["shuffled"]
+
+
 def test_stage_recovers_from_an_executor_that_is_killed_and_accepts_one_file_a_partition(facts: dict[str, Any]) -> None:
     assert facts["staged"]
     assert facts["staged_files"] == spark_disasters.PARTITIONS

@@ -29,7 +29,13 @@ def plain(flow: Flow, rate: float = 0.0) -> Stream:
 
 
 def read_world(
-    feed: FeedHandle, ranks: int, start: int = 0, most: int | None = None, timeout: float = 60.0, close: bool = True
+    feed: FeedHandle,
+    ranks: int,
+    start: int = 0,
+    most: int | None = None,
+    timeout: float = 60.0,
+    close: bool = True,
+    epoch: int = 0,
 ) -> list[list[Any]]:
     """The global batches of all epochs that a world of so many ranks reads, each in a thread, put together; ``most`` at
     most. Raises what the first rank raises."""
@@ -40,7 +46,7 @@ def read_world(
         reader = feed.reader(rank, ranks, timeout=timeout)
         try:
             if start:
-                reader.load_state_dict({**reader.state_dict(), "step": start})
+                reader.load_state_dict({**reader.state_dict(), "step": start, "epoch": epoch})
             for _ in range(feed.epochs):
                 for records in reader.iter_batches():
                     parts[rank].append(records.to_pylist())

@@ -3,7 +3,7 @@
     python spark_disasters.py FOLDER
 
 1. A job leases a frame; Spark is stopped when it is released, in the middle of the job, and then a task is killed.
-2. An executor is killed amid a lease, and another one amid a stage.
+2. An executor is killed amid a lease, another one amid a lease of rows that were shuffled, and one amid a stage.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROWS, PARTITIONS = 6_000, 12
 DEADLINE = 200.0
 
 
-def frame_of(spark: Any, folder: Path) -> Any:
+def frame_of(spark: Any, folder: Path, *, shuffled: bool = False) -> Any:
     """A frame that takes its time: a third of a second a partition, and a file that says that it was computed."""
 
     def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -36,7 +36,10 @@ def frame_of(spark: Any, folder: Path) -> Any:
         yield from batches
 
     folder.mkdir()
-    return spark.range(0, ROWS, 1, PARTITIONS).selectExpr("id", "id % 5 AS key").mapInArrow(slowly, "id long, key long")
+    frame = spark.range(0, ROWS, 1, PARTITIONS).selectExpr("id", "id % 5 AS key")
+    if shuffled:  # in no order that Spark knows
+        frame = frame.rdd.repartition(PARTITIONS).toDF("id long, key long")
+    return frame.mapInArrow(slowly, "id long, key long")
 
 
 def executor_of(folder: Path) -> int:
@@ -79,9 +82,30 @@ def lease_with_a_kill(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
     killer = kill_amid(folder / "lease", 5, killed)
     leased = lease(frame, open_frame(frame).schema, "rows", group=3)
     facts["leased"] = ids_of(leased) == list(range(ROWS))
+    facts["partitions"] = sorted({int(path.name.split("-")[0]) for path in (folder / "lease").iterdir()})
     assert leased.lease is not None
     leased.lease.wait_released(DEADLINE)
     killer.join()
+    leased.lease.close()
+
+
+def lease_of_a_shuffle_with_a_kill(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
+    """The executor dies when the first group was read and the second one is computed, and what was shuffled with it."""
+    import penstock as ps
+    from penstock.actors.spark.lease import lease
+    from penstock.actors.spark_bridge import open_frame
+
+    killed: list[int] = []
+    frame = frame_of(spark, folder / "shuffled", shuffled=True)
+    killer = kill_amid(folder / "shuffled", 5, killed)
+    leased = lease(frame, open_frame(frame).schema, "rows", group=4)
+    try:
+        found = ids_of(leased)
+        facts["shuffled"] = f"read to its end: {len(set(found))} ids in {len(found)} rows"
+    except ps.errors.ConfigurationError as error:
+        facts["shuffled"] = str(error)
+    killer.join()
+    assert leased.lease is not None
     leased.lease.close()
 
 
@@ -107,6 +131,7 @@ def run_leasing_job(folder: Path, facts: dict[str, Any]) -> None:
     settings = ps.Checkpoints(folder / "state", every="0.5s", retention="never")
     with ps.spark.session("disasters", cores=1, brief=True) as spark:
         lease_with_a_kill(spark, folder, facts)
+        lease_of_a_shuffle_with_a_kill(spark, folder, facts)
         stage_with_a_kill(spark, folder, facts)
         frame = spark.range(0, ROWS, 1, PARTITIONS).selectExpr("id", "id % 5 AS key")
         refused.from_spark(frame, handoff="lease").write_parquet(folder / "refused")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -96,6 +97,61 @@ def stage_badly(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
     facts["broken_left"] = sorted(os.listdir(checkpoints / "bad" / "spark" / "broken"))
 
 
+RETURNED = (
+    "SELECT id, date'1500-02-28' AS day, timestamp'1500-02-28 12:00:00' AS ts, "
+    "timestamp_ntz'1500-02-28 12:00:00' AS ntz, interval '1 02:03:04' day to second AS pause,"
+    " cast(null AS void) AS nothing, cast('ab' AS binary) AS bytes,"
+    " array(interval '1 00:00:01' day to second) AS pauses, cast(id AS byte) AS small FROM range(3)"
+)
+"""Rows with a column of each type that Spark alone would take for another one when it reads a file."""
+
+ODD_NAMES = (["user.id", "a`b", "*", "", "a b"], ["id", "ID"])
+
+
+def give_back(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
+    """Rows out to a file and a table, and back, in a session whose settings make Spark read both differently."""
+    import penstock as ps
+
+    def job_of(name: str, frame: Any) -> Any:
+        flow = ps.Flow(re.sub(r"\W", "-", name))
+        stream = flow.from_spark(frame, name="rows")
+        stream.write_parquet(folder / "back" / name, name="files")
+        stream.collect("table")
+        return ps.run_local(flow).wait(60)
+
+    def told(frame: Any) -> list[Any]:
+        names = [name for name in frame.columns if name not in ("bytes", "nothing")]
+        rows = sorted(map(str, frame.selectExpr(*[f"string({name}) AS {name}" for name in names]).collect()))
+        return [frame.dtypes, rows]
+
+    frame = spark.sql(RETURNED)
+    facts["gone"] = told(frame)
+    job = job_of("run[1]", frame)
+    job_of("run1", frame.selectExpr("id + 100 AS id", *frame.columns[1:]))
+    spark.conf.set("spark.sql.parquet.datetimeRebaseModeInRead", "LEGACY")
+    spark.conf.set("spark.sql.parquet.inferTimestampNTZ.enabled", "false")
+    spark.conf.set("spark.sql.parquet.binaryAsString", "true")
+    facts["back"] = [told(job.to_spark(spark, sink)) for sink in ("files", "table")]
+    facts["back_by_folder"] = told(ps.spark.read(spark, folder / "back" / "run[1]"))
+    facts["odd_names"] = [
+        job_of(f"names-{at}", spark.range(3).selectExpr(*["id"] * len(names)).toDF(*names)).output("files").to_table()
+        .to_pylist()
+        for at, names in enumerate(ODD_NAMES)
+    ]  # fmt: skip
+    facts["odd_back"] = sorted(map(list, ps.spark.read(spark, folder / "back" / "names-0").collect()))
+    try:
+        ps.spark.read(spark, folder / "back" / "names-1")
+    except ps.errors.PenstockError as error:
+        facts["same_name"] = str(error)
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    facts["cases_back"] = sorted(map(list, ps.spark.read(spark, folder / "back" / "names-1").collect()))
+    spark.conf.set("spark.sql.caseSensitive", "false")
+    joined = spark.range(3).join(
+        spark.range(2).selectExpr("id", "named_struct('x', id, 'l', array(id)) AS s"), "id", "left"
+    )
+    facts["null_struct"] = job_of("null-struct", joined).output("files").to_table().sort_by("id").to_pylist()
+
+
 def refuse(spark: Any, facts: dict[str, Any]) -> None:
     import penstock as ps
 
@@ -114,6 +170,11 @@ def refuse(spark: Any, facts: dict[str, Any]) -> None:
     facts["no_frame"] = refused(lambda: ps.Flow("f").from_spark([1, 2]))
     inside = spark.sql("SELECT named_struct('a', make_ym_interval(1, 2)) AS held")
     facts["no_type"] = refused(lambda: ps.Flow("f").from_spark(inside))
+    facts["beside"] = refused(ps.spark.start)
+    calendar = spark.sql("SELECT 1 AS id, array(make_interval(1, 2)) AS pauses")
+    facts["no_name"] = refused(lambda: ps.Flow("f").from_spark(calendar))
+    doubled = spark.sql("SELECT named_struct('x', 1, 'x', 2) AS s")
+    facts["same_field"] = refused(lambda: ps.Flow("f").from_spark(doubled))
 
 
 def run_jobs(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
@@ -142,12 +203,19 @@ def run_jobs(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
         few.wait(60)
         facts["few"] = sorted(row["id"] for row in few.to_spark(spark).collect())
     other = frame.withColumn("more", frame.id)
+    silent = frame.withColumn("more", frame.id)
     expected = sorted(row["id"] for row in frame.where("key > 0").select("id").collect())
     spark.stop()
     try:
         ps.run_local(flow(other, 0.0), checkpoints=state)
     except ps.errors.PenstockError as error:
         facts["other_frame"] = str(error)
+    try:
+        stopped = ps.Flow("stopped")
+        stopped.from_spark(silent).collect("rows")
+        stopped.explain()
+    except ps.errors.PenstockError as error:
+        facts["stopped"] = str(error)
     with ps.run_local(flow(frame, 0.0), checkpoints=state) as job:
         job.wait(60)
         facts["audit"] = [job.audit().gaps, job.audit().repeats]
@@ -165,6 +233,7 @@ def main() -> None:
     stage_shapes(spark, folder, facts)
     stage_badly(spark, folder, facts)
     refuse(spark, facts)
+    give_back(spark, folder, facts)
     run_jobs(spark, folder, facts)
     (folder / "facts.json").write_text(json.dumps(facts))
 

@@ -243,10 +243,11 @@ def test_store_is_opened_by_path_and_by_url(tmp_path: Path) -> None:
     assert open_store((tmp_path / "a b" / "state").as_uri()).read("log/1") == b"one"
 
 
-def test_object_store_is_refused_with_what_is_supported() -> None:
-    with pytest.raises(ConfigurationError, match="s3://bucket/state is on a file system") as caught:
-        open_store("s3://bucket/state")
+def test_place_without_a_create_if_absent_is_refused_with_what_is_supported() -> None:
+    with pytest.raises(ConfigurationError, match="hdfs://host/state is on a file system") as caught:
+        open_store("hdfs://host/state")
     assert "local path" in caught.value.remedy
+    assert "s3://" in caught.value.remedy
 
 
 def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:

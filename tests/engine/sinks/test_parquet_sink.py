@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset, fs, parquet
 
+from penstock.engine import object_store
 from penstock.engine.elements import Batch, Tag
 from penstock.engine.errors import ConfigurationError, FlowError, StorageError
 from penstock.engine.identity import Attempt, CheckpointId, CommitPermit, Committable, TaskId
@@ -20,6 +21,7 @@ from penstock.engine.sinks.output_folder import OutputFolder, totals_of
 from penstock.engine.sinks.parquet import ParquetSink
 from penstock.engine.sinks.parquet_committer import ParquetCommitter
 from penstock.engine.sinks.parquet_writer import RunningParquetSink, restored_totals
+from support.bucket_twin import BucketTwin
 from support.sinks import prepared_by
 from support.small_disk import KINDS, small_disk
 
@@ -305,6 +307,18 @@ def test_foreign_file_under_the_final_name_is_not_overwritten(tmp_path: Path) ->
     assert foreign.read_bytes() == b"precious"
 
 
+def test_foreign_object_under_the_final_name_is_not_overwritten(buckets: BucketTwin, bucket: str) -> None:
+    config = ParquetSink(f"s3://{bucket}/out")
+    sink = open_sink(config)
+    put(sink, [1])
+    (prepared,) = prepared_by(sink, FIRST)
+    foreign = f"{bucket}/out/{prepared.payload['files'][0]['final']}"
+    buckets.put(foreign, b"precious")
+    with pytest.raises(StorageError, match="is not the file that"):
+        commit(config, FIRST, [prepared])
+    assert buckets.objects[foreign].data == b"precious"
+
+
 @pytest.mark.parametrize("name", ["../elsewhere", "/etc/elsewhere", "_staging/../../elsewhere"])
 def test_committable_cannot_reach_outside_the_folder(tmp_path: Path, name: str) -> None:
     file = {"staged": name, "final": "part", "rows": 1, "bytes": 1}
@@ -367,3 +381,8 @@ def test_files_of_others_are_found_wherever_a_reader_would(tmp_path: Path) -> No
         (tmp_path / name).touch()
     below = ["below/other.parquet", "other.parquet", "part-x-00000-0001.000001-00000-another.parquet"]
     assert sorted(folder.foreign([JOB])) == below == folder.parts([JOB])[1]
+
+
+def test_sink_in_a_bucket_says_what_its_uploads_hold(tmp_path: Path) -> None:
+    more = ParquetSink("s3://bucket/out").buffer_bytes - ParquetSink(tmp_path).buffer_bytes
+    assert more == 5 * object_store.PART_BYTES

@@ -13,11 +13,12 @@ from pyarrow import parquet
 from penstock.engine.elements import Batch, Tag
 from penstock.engine.ended_operator import with_carried
 from penstock.engine.identity import Attempt, TaskId
+from penstock.engine.lane_digests import DIGEST, DIGESTED, digested
 from penstock.engine.operators.protocol import OperatorContext
+from penstock.engine.row_digests import MODULUS, VERSION, RowDigest
 from penstock.engine.sinks.collect import CollectSink
-from penstock.engine.sinks.lane_counts import DIGEST, DIGESTED, LaneCounts, digested
+from penstock.engine.sinks.lane_counts import LaneCounts
 from penstock.engine.sinks.parquet_writer import stored_schema
-from penstock.engine.sinks.row_digests import MODULUS, VERSION, RowDigest, unhashed
 from support.random_tables import TYPES, random_table
 
 NAN = float("nan")
@@ -96,10 +97,14 @@ def test_digests_of_version_1_1_never_change() -> None:
     assert f"{of(table):016x}" == "2d881cd36b3ac78a"
 
 
-def test_what_has_no_hash_is_said() -> None:
-    union = pa.dense_union([pa.field("a", pa.int64())])
-    assert unhashed(pa.schema([("x", pa.int64()), ("u", union), ("v", pa.list_(union))])) == "columns u, v have no hash"
-    assert unhashed(pa.schema([("x", pa.int64())])) == ""
+def test_unions_count_as_their_values_not_as_their_layout() -> None:
+    codes = pa.array([0, 1], pa.int8())
+    sparse = pa.UnionArray.from_sparse(codes, [pa.array([1, 7]), pa.array(["x", "a"])])
+    dense = pa.UnionArray.from_dense(codes, pa.array([0, 0], pa.int32()), [pa.array([1]), pa.array(["a"])])
+    other = pa.UnionArray.from_dense(codes, pa.array([0, 0], pa.int32()), [pa.array([1]), pa.array(["b"])])
+    lists = [pa.table({"v": pa.ListArray.from_arrays([0, 2], union)}) for union in (sparse, dense, other)]
+    assert of(pa.table({"u": sparse})) == of(pa.table({"u": dense})) != of(pa.table({"u": other}))
+    assert of(lists[0]) == of(lists[1]) != of(lists[2])
 
 
 def test_state_digests_lanes_across_restores_and_tasks_that_did_not() -> None:

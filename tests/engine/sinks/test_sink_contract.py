@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from pyarrow import dataset
+from pyarrow import dataset, fs
 
 from penstock.engine.elements import Batch, Tag
 from penstock.engine.errors import StorageError
@@ -19,6 +19,7 @@ from penstock.engine.identity import Attempt, CheckpointId, CommitPermit, Commit
 from penstock.engine.operators.protocol import LANE, OperatorContext, RunningSink, SinkConfig
 from penstock.engine.sinks.collect import COLLECTED, CollectSink
 from penstock.engine.sinks.parquet import ParquetSink
+from penstock.engine.sources.files import resolve
 from support.sinks import prepared_by
 
 JOB = "daily delays"
@@ -67,10 +68,26 @@ def collect_place(folder: Path) -> Place:
     return Place(CollectSink("result"), lambda: sorted(COLLECTED.read(JOB, "result")["x"].to_pylist()))
 
 
-@pytest.fixture(params=[parquet_place, collect_place], ids=["parquet", "collect"])
+def bucket_place(scheme: str, bucket: str) -> Place:
+    url = f"{scheme}://{bucket}/some/out"
+
+    def read() -> list[int]:
+        filesystem, folder = resolve(url)
+        if filesystem.get_file_info(folder).type == fs.FileType.NotFound:
+            return []
+        table = dataset.dataset(folder, format="parquet", filesystem=filesystem).to_table()
+        return sorted(table["x"].to_pylist()) if table.num_columns else []
+
+    return Place(ParquetSink(url, rows_per_file=3, row_group_rows=2), read)
+
+
+@pytest.fixture(params=["parquet", "collect", "s3", "gs"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     COLLECTED.forget(JOB)
-    made: Place = request.param(tmp_path)
+    if request.param in ("s3", "gs"):
+        made = bucket_place(request.param, request.getfixturevalue("bucket"))
+    else:
+        made = (parquet_place if request.param == "parquet" else collect_place)(tmp_path)
     made.config.check(JOB)
     return made
 

@@ -6,15 +6,19 @@ import gzip
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyarrow import csv, ipc, parquet
 
 from penstock.engine.errors import ConfigurationError, DataError, FlowError, StorageError
+from penstock.engine.sizes import TEXT_BYTES
+from penstock.engine.sources import csv as csv_source
 from penstock.engine.sources.csv import CsvSource
-from penstock.engine.sources.files import absolute, safe_name
+from penstock.engine.sources.files import DataFile, absolute, safe_name
 from penstock.engine.sources.ipc import IpcSource
 from penstock.engine.sources.memory import MemorySource
 from penstock.engine.sources.parquet import ParquetSource
@@ -257,6 +261,39 @@ def test_csv_fields_may_hold_line_breaks_and_other_delimiters(tmp_path: Path) ->
     assert values(CsvSource(tmp_path, delimiter=";"), "y") == ["a\nb", "c;d"]
 
 
+def test_csv_file_is_looked_at_for_types_once_and_others_for_their_names_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    really = csv_source._infer
+
+    def watched(file: DataFile, *rest: Any) -> pa.Schema:
+        looked.append(file.id)
+        return really(file, *rest)
+
+    monkeypatch.setattr(csv_source, "_infer", watched)
+    monkeypatch.setattr(csv_source, "_HEADER_BYTES", 12)
+    (tmp_path / "1.csv").write_text("x,y\n1,a\n2,b\n")
+    (tmp_path / "2.csv").write_text("x,y\n3,c\n4,d\n")
+    source = CsvSource(tmp_path)
+    source.over(source.listed()).splits()
+    assert looked == ["1.csv"]
+    (tmp_path / "1.csv").write_text("y,x\na,1.5\n")
+    assert source.over(source.listed()).schema == pa.schema({"y": pa.string(), "x": pa.float64()})
+
+
+@pytest.mark.parametrize("text", ['x;y\n"12\n45";6\n', '"x\n1";"y"\n1;2\n', "x;y\n1;2\n", "x;y\n"])
+def test_csv_names_are_found_wherever_the_look_at_a_file_ends(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "1.csv").write_text(text)
+    (file,) = CsvSource(tmp_path).listed()
+    names = ["x" if text[0] == "x" else "x\n1", "y"]
+    for cut in range(1, len(text) + 2):
+        monkeypatch.setattr(csv_source, "_HEADER_BYTES", cut)
+        assert csv_source._header(file, ";").names == names
+
+
 def test_csv_file_without_a_header_is_refused(tmp_path: Path) -> None:
     (tmp_path / "1.csv").touch()
     with pytest.raises(ConfigurationError, match=r"1.csv is empty"):
@@ -303,3 +340,27 @@ def test_safe_names_differ_when_the_texts_differ() -> None:
 def test_file_url_with_a_host_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="names the host 'elsewhere'"):
         absolute("file://elsewhere/data")
+
+
+@pytest.mark.parametrize("way", ["decoded", "scanned", "dotted"])
+def test_open_split_holds_no_more_than_it_says(tmp_path: Path, way: str) -> None:
+    rows, rng = 500_000, np.random.default_rng(0)
+    names = ["id", "a.b" if way == "dotted" else "r", "s"]
+    columns = [np.arange(rows), rng.random(rows), rng.integers(0, 10**12, rows)]
+    parquet.write_table(pa.table(columns, names=names), tmp_path / "rows.parquet")
+    source = ParquetSource(tmp_path, filter=pc.field("r") >= 0.5 if way == "scanned" else None)
+    (split,) = source.splits()
+    before, most, largest = pa.total_allocated_bytes(), 0, 0
+    for records in split.open(0):
+        most, largest = max(most, pa.total_allocated_bytes() - before), max(largest, records.nbytes)
+    assert most <= split.open_bytes + 2 * largest
+    if way == "decoded":
+        assert split.open_bytes < (tmp_path / "rows.parquet").stat().st_size
+
+
+def test_what_an_open_split_holds_goes_with_its_columns_and_rows(tmp_path: Path) -> None:
+    lists = pa.array([[{"x": 1, "y": "one"}]] * 10)
+    parquet.write_table(pa.table({"n": pa.array(range(10), pa.int16()), "l": lists}), tmp_path / "rows.parquet")
+    (split,) = ParquetSource(tmp_path).splits()
+    assert split.narrowed(["n"]).open_bytes == 2 * 10 * 2
+    assert split.narrowed(["n", "l"]).open_bytes == 2 * 10 * (2 + 8 + TEXT_BYTES)

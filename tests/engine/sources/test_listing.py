@@ -14,7 +14,7 @@ from penstock.engine.errors import DataError
 from penstock.engine.sources import files
 from penstock.engine.sources.csv import CsvSource
 from penstock.engine.sources.files import list_files, with_content
-from penstock.engine.sources.listing import Content, InputFile, difference, reason_against, told_time
+from penstock.engine.sources.listing import Content, InputFile, difference, paths_now, reason_against, told_time
 from penstock.engine.sources.memory import MemorySource
 
 WHOLE, ENDS = Content.WHOLE.told("a"), Content.ENDS.told("a")
@@ -87,6 +87,18 @@ def test_time_in_the_remedy_is_exact(tmp_path: Path) -> None:
     assert path.stat().st_mtime_ns == exact
 
 
+def test_paths_in_another_order_are_told_from_paths_with_other_files() -> None:
+    def below(position: int, *names: str, time: int = THEN) -> list[InputFile]:
+        return [InputFile(f"{position}/{name}", 10, time) for name in names]
+
+    before = [*below(0, "a", "b"), *below(1, "c"), *below(2, "a")]
+    assert paths_now(before, [*below(0, "c"), *below(1, "a"), *below(2, "a", "b")]) == (2, 0, 1)
+    assert paths_now(before, before) is None
+    assert paths_now(before, [*below(0, "c"), *below(1, "a"), *below(2, "a", "b", time=THEN + 1)]) is None
+    assert paths_now(before, [*below(0, "c"), *below(1, "a"), *below(2, "a", "b"), *below(3, "d")]) is None
+    assert paths_now([RECORDED], [RECORDED]) is None
+
+
 # --- files ------------------------------------------------------------------------------------------------------
 
 
@@ -112,6 +124,15 @@ def test_of_large_sources_only_the_ends_of_large_files_are_digested(
         many[0].open()
     with pytest.raises(DataError, match="other content"):
         few[0].open()
+
+
+def test_nothing_but_the_ends_is_digested_for_a_job_that_nothing_goes_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "END_BYTES", 4)
+    (tmp_path / "large").write_text("0123456789")
+    (found,) = with_content(list_files([str(tmp_path)]), kept=False)
+    assert found.content.startswith("ends:")
 
 
 def test_file_that_is_written_again_with_the_same_size_is_refused_when_it_is_opened(tmp_path: Path) -> None:

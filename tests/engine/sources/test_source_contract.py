@@ -12,6 +12,7 @@ import pytest
 from pyarrow import csv, ipc, parquet
 
 from penstock.engine.sources.csv import CsvSource
+from penstock.engine.sources.files import resolve
 from penstock.engine.sources.ipc import IpcSource
 from penstock.engine.sources.memory import MemorySource
 from penstock.engine.sources.parquet import ParquetSource
@@ -76,13 +77,44 @@ def ipc_streams(folder: Path) -> SourceConfig:
     return IpcSource(folder)
 
 
+def parquet_in_a_bucket(folder: Path) -> SourceConfig:
+    return ParquetSource(stored(write_parquet(folder), "s3://contract/parquet"))
+
+
+def filtered_in_a_bucket(folder: Path) -> SourceConfig:
+    url = stored(write_parquet(folder), "gs://contract/filtered")
+    return ParquetSource(url, columns=["name"], filter=pc.field("value") > 1000.0)
+
+
+def csv_in_a_bucket(folder: Path) -> SourceConfig:
+    csv_files(folder)
+    return CsvSource(stored(folder, "s3://contract/csv"), types={"value": pa.float64()})
+
+
+def ipc_in_a_bucket(folder: Path) -> SourceConfig:
+    ipc_files(folder)
+    return IpcSource(stored(folder, "gs://contract/ipc"), columns=["name", "id"])
+
+
+def stored(folder: Path, url: str) -> str:
+    """The files of a local folder, in a bucket."""
+    filesystem, place = resolve(url)
+    for path in folder.iterdir():
+        with filesystem.open_output_stream(f"{place}/{path.name}") as stream:
+            stream.write(path.read_bytes())
+    return url
+
+
+IN_BUCKETS = (parquet_in_a_bucket, filtered_in_a_bucket, csv_in_a_bucket, ipc_in_a_bucket)
 Make = Callable[[Path], SourceConfig]
-MAKERS = (memory, parquet_groups, parquet_files, parquet_filtered, csv_files, ipc_files, ipc_streams)
+MAKERS = (memory, parquet_groups, parquet_files, parquet_filtered, csv_files, ipc_files, ipc_streams, *IN_BUCKETS)
 
 
 @pytest.fixture(scope="module", params=MAKERS, ids=lambda make: make.__name__)
 def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SourceConfig:
     make: Make = request.param
+    if make in IN_BUCKETS:
+        request.getfixturevalue("bucket_server")
     return make(tmp_path_factory.mktemp(make.__name__))
 
 

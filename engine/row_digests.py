@@ -1,4 +1,4 @@
-"""One number for the rows that a sink took, and for those that a reader finds: the same rows, the same number.
+"""One number for the rows that passed a place, and for those that are read there: the same rows, the same number.
 
 Rules:
 
@@ -22,9 +22,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
-from ..checksums import digest
-from ..hashing import HASH_VERSION, can_hash, hashes, mixed
-from ..operators.protocol import OperatorContext
+from .checksums import digest
+from .hashing import HASH_VERSION, hashes, mixed
+from .operators.protocol import OperatorContext
 
 VERSION = f"{HASH_VERSION}.1"
 MODULUS = 1 << 64
@@ -33,6 +33,9 @@ MODULUS = 1 << 64
 @runtime_checkable
 class ContentSink(Protocol):
     """What a sink's config offers besides, if what is visible of it can be read back."""
+
+    def stored(self, schema: pa.Schema) -> pa.Schema:
+        """The schema in which it stores rows of this one (rule 5)."""
 
     def visible_digest(self, job: str) -> int | str:
         """The digest of the rows that ``visible_rows`` counts, or why there is none."""
@@ -44,7 +47,8 @@ class RowDigest:
     def __init__(self, schema: pa.Schema, stored: pa.Schema | None = None) -> None:
         stored = schema if stored is None else stored
         named = repr([(field.name, _kind(field.type)) for field in stored])
-        self._salt = np.uint64(int(digest(named.encode())[:16], 16))
+        #: equal for digests of which equal rows have the same
+        self.salt = int(digest(named.encode())[:16], 16)
         #: column number to the type in which it is stored, where that is another one
         self._casts = {at: type for at, type in enumerate(stored.types) if type != schema.field(at).type}
 
@@ -54,22 +58,16 @@ class RowDigest:
         for at, type in self._casts.items():
             columns[at] = columns[at].cast(type, safe=False)
         found = hashes(columns) if columns else np.zeros(records.num_rows, dtype=np.uint64)
-        return int(mixed(found + self._salt).sum(dtype=np.uint64))
+        return int(mixed(found + np.uint64(self.salt)).sum(dtype=np.uint64))
 
 
 def row_digest(
     context: OperatorContext, schema: pa.Schema, stored: Callable[[pa.Schema], pa.Schema] | None = None
 ) -> RowDigest | None:
-    """What digests the rows of a sink; None if that is not wanted, or impossible."""
-    if not context.content or unhashed(schema):
+    """What digests the rows of a sink; None if that is not wanted."""
+    if not context.content:
         return None
     return RowDigest(schema, None if stored is None else stored(schema))
-
-
-def unhashed(schema: pa.Schema) -> str:
-    """Which columns stand in the way of a digest, in words; "" if none does."""
-    names = [field.name for field in schema if not can_hash(field.type)]
-    return f"columns {', '.join(names)} have no hash" if names else ""
 
 
 def _kind(type: pa.DataType) -> str:
@@ -81,6 +79,9 @@ def _kind(type: pa.DataType) -> str:
         return _kind(type.storage_type)
     if types.is_struct(type):
         return repr([(field.name, _kind(field.type)) for field in type])
+    if types.is_union(type):
+        found = zip(type.type_codes, type, strict=True)
+        return f"one of {[(code, field.name, _kind(field.type)) for code, field in found]}"
     if types.is_map(type):
         return f"{_kind(type.key_type)}: {_kind(type.item_type)}"
     if types.is_nested(type):

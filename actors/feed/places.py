@@ -1,0 +1,103 @@
+"""Places in a feed, as they are saved with a model: what they are of, and which of them can be gone on from.
+
+Rules:
+
+1. A place names what it is of: the feed, its flow, its data, the grid of its batches, and how a batch is divided among
+   ranks (``layout``). It is refused where one of them differs: it would be another place, or none. The number of
+   ``ranks`` is written down too, and may be another one.
+2. Step and epoch belong together. Where the number of batches is known before they are read, a step behind the end and
+   an epoch that is not that of the step are refused at once; else when the first batch comes, or the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...engine.errors import ConfigurationError
+
+VERSION = 2
+"""Of the form. 2: flow, data, grid and layout."""
+LAYOUT = "contiguous"
+"""A rank has one run of the rows of each global batch."""
+
+_REMEDY = "load the state that was saved with this feed, over the same data, or begin without one"
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A feed as a whole. ``fingerprint``: of flow and data; ``batches``: of an epoch, if known."""
+
+    feed: str
+    fingerprint: str
+    batch_size: int
+    drop_last: bool
+    epochs: int
+    batches: int | None
+
+    def identity(self) -> dict[str, Any]:
+        """What a place of it says that it is of."""
+        flow, _, data = self.fingerprint.partition("-")
+        return {
+            "version": VERSION,
+            "feed": self.feed,
+            "flow": flow,
+            "data": data,
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "epochs": self.epochs,
+            "layout": LAYOUT,
+        }
+
+    def check_identity(self, state: Mapping[str, Any]) -> None:
+        """Raise ConfigurationError if the state is that of something else."""
+        version = state.get("version")
+        if version != VERSION:
+            raise ConfigurationError(
+                f"the state is of version {version!r}, not {VERSION}",
+                "load a state that this release's state_dict() gave",
+            )
+        if (state.get("feed"), state.get("batch_size")) != (self.feed, self.batch_size):
+            raise ConfigurationError(
+                f"the state is that of feed {state.get('feed')!r} with batches of {state.get('batch_size')} rows, not "
+                f"of {self.feed!r} with {self.batch_size}",
+                "load the state that was saved with this feed; the global batch size must not change",
+            )
+        own = self.identity()
+        differ = [name for name in own if state.get(name) != own[name]]
+        if differ == ["data"]:
+            raise ConfigurationError(f"the state was saved with feed {self.feed!r} over other data", _REMEDY)
+        if differ:
+            raise ConfigurationError(
+                f"the state was saved with another flow that ends in a feed {self.feed!r}: other {', '.join(differ)}",
+                _REMEDY,
+            )
+
+    def check_place(self, step: int, epoch: int) -> None:
+        """Raise ConfigurationError if there is no such place, as far as is known."""
+        each = self.batches
+        if each is not None and step > each * self.epochs:
+            raise ConfigurationError(
+                f"the state names step {step}, but feed {self.feed!r} ends at step {each * self.epochs}", _REMEDY
+            )
+        if self.epochs == 1 or step == 0:
+            expected: int | None = 0
+        else:
+            expected = step // each if each else None
+        if (expected is not None and epoch != expected) or epoch > self.epochs:
+            raise self.other_epoch(step, epoch, expected)
+
+    def check_epoch(self, step: int, epoch: int, found: int) -> None:
+        """Raise ConfigurationError if the batch at this step is in another epoch."""
+        if epoch != found:
+            raise self.other_epoch(step, epoch, found)
+
+    def check_end(self, step: int, epoch: int) -> None:
+        """Raise ConfigurationError if the feed, which ends at this step, does so in another epoch."""
+        self.check_epoch(step, epoch, self.epochs if step and self.epochs > 1 else 0)
+
+    def other_epoch(self, step: int, epoch: int, expected: int | None) -> ConfigurationError:
+        """What is said of an epoch that does not fit its step."""
+        true = f"which is in epoch {expected}" if expected is not None else f"of a feed of {self.epochs} epochs"
+        return ConfigurationError(f"the state names epoch {epoch} and step {step}, {true}", _REMEDY)

@@ -1,0 +1,49 @@
+"""Promises inside nested types that a value is never null: dropped where rows are handed on.
+
+``struct<x: int64 not null>`` promises that ``x`` is there *where the struct is*. Where the struct itself is null, there
+is nothing that ``x`` could be: Spark and most kernels leave a null there, which writers then take for a broken promise.
+Outer joins make such rows of any struct, and so do vectors of Spark ML. Rules:
+
+1. Inside a type everything may be null, at every depth; but the keys of maps, which Arrow never lets be null.
+2. Columns keep what their schema says: an operator that may add nulls to a column declares so itself.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+
+def loosened(schema: pa.Schema) -> pa.Schema:
+    """The schema without promises inside its types; the same object if there are none."""
+    fields = [field.with_type(loosened_type(field.type)) for field in schema]
+    found = pa.schema(fields, schema.metadata)
+    return schema if found.equals(schema) else found
+
+
+def loosened_type(type: pa.DataType) -> pa.DataType:
+    """The type without promises inside it."""
+    kinds = pa.types
+    if kinds.is_struct(type):
+        return pa.struct([_loosened_field(field) for field in type])
+    if kinds.is_map(type):
+        return pa.map_(type.key_field, _loosened_field(type.item_field), type.keys_sorted)
+    if kinds.is_fixed_size_list(type):
+        return pa.list_(_loosened_field(type.value_field), type.list_size)
+    for is_kind, make in (
+        (kinds.is_list, pa.list_),
+        (kinds.is_large_list, pa.large_list),
+        (kinds.is_list_view, pa.list_view),
+        (kinds.is_large_list_view, pa.large_list_view),
+    ):
+        if is_kind(type):
+            return make(_loosened_field(type.value_field))
+    return type
+
+
+def _loosened_field(field: pa.Field) -> pa.Field:
+    return field.with_type(loosened_type(field.type)).with_nullable(True)
+
+
+def loosely(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows with the types of ``schema``, which is their own, loosened."""
+    return records if records.schema.equals(schema) else records.cast(schema)
