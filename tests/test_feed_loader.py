@@ -71,6 +71,26 @@ def test_run_goes_on_with_the_batch_that_was_fetched_and_not_seen(tmp_path, expe
     job.shutdown()
 
 
+def test_reader_that_goes_back_from_the_last_batch_lets_nothing_go(tmp_path, expected):
+    job = ps.run_local(feeding(keep=10_000), checkpoints=ps.Checkpoints(tmp_path / "state", every="50ms"))
+    reader = job.feed().reader(timeout=60)
+    state, seen = {}, 0
+    for _ in range(EPOCHS):
+        for _ in reader.iter_batches():
+            seen += 1
+            if seen == 5:
+                state = reader.state_dict()
+            if seen == len(expected):
+                break
+    completed = job.status().checkpoints_completed
+    reader.load_state_dict(state)
+    wait_for(lambda: job.status().checkpoints_completed >= completed + 2)
+    rest = [batch["n"].tolist() for _ in range(reader.epoch, EPOCHS) for batch in reader.iter_batches()]
+    reader.close()
+    assert rest == expected[5:]
+    job.shutdown()
+
+
 def test_checkpoint_of_a_model_holds_the_batch_that_was_fetched_and_not_seen(tmp_path, expected):
     """Also if checkpoints completed meanwhile: the rank claims to have taken what its model has seen."""
     places = ps.Checkpoints(tmp_path / "state", every="50ms", retained=1)

@@ -232,11 +232,12 @@ class Intake:
         self._leaving = True
         self._changed.notify_all()
 
-    def close(self, timeout: float) -> bool:
-        """End the thread; at the end of the feed, when the rank may go. False: not within ``timeout`` seconds."""
+    def close(self, timeout: float, has_seen_all: bool = True) -> bool:
+        """End the thread; at the end of the feed, when the rank may go. False: not within ``timeout`` seconds.
+        ``has_seen_all``: nothing that was taken is needed again; else a rank that took the last batch has not ended."""
         with self._changed:
             reader = self._reader
-            if reader is not None and reader.is_at_end and self._error is None:
+            if has_seen_all and reader is not None and reader.is_at_end and self._error is None:
                 self._leave()
             self._changed.wait_for(self._may_close, timeout)
             self._closed = True

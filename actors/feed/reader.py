@@ -401,7 +401,7 @@ class Reader:
         self._check_process()
         if self._intake is not None:
             self._intake.tell_refused()
-            self._intake.close(0.0)
+            self._intake.close(0.0, has_seen_all=False)
             self._warn_of_commits(self._intake)
         self._edits = united(self.feed.edits, skipped)
         self._start, self._epoch, self._intake = step, epoch, None
@@ -455,7 +455,7 @@ class Reader:
             return None
         if self._returned is None:
             self._start = intake.next_batch
-        if not intake.close(timeout):
+        if not intake.close(timeout, has_seen_all=self._seen is None and self._returned is None):
             _log.warning(
                 "rank %d leaves feed %r before a checkpoint says that it has read everything (%s)",
                 self.rank,
