@@ -3,16 +3,13 @@
 The batches that were in flight belong to subtasks that may no longer exist. What a new subtask must read follows from
 how the exchange distributes rows; each exchange names its mapper, one for each of its two ends. Rules:
 
-1. At an unchanged parallelism everybody reads its own.
-2. Otherwise the mapper says. Where it is *ambiguous* several new subtasks read the same old batches, and each keeps
-   only the rows that the exchange would send to it now.
-3. All gates of one vertex (and all its outputs) must ask for the same old subtasks: its state is handed out once.
-4. Old subtasks always form an arithmetic sequence, so a mapping is a ``range`` per new subtask.
+1. At an unchanged parallelism everybody reads its own; otherwise the mapper says. Where it is *ambiguous*
+   several new subtasks read the same old batches, and each keeps only the rows that the exchange would send to it now.
+2. Old subtasks always form an arithmetic sequence, so a mapping is a ``range`` per new subtask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
 
 from .key_groups import LEAST_DEFAULT, former_owners
@@ -58,22 +55,3 @@ class ChannelMapper(Enum):
     def mapping(self, old: int, new: int, groups: int = LEAST_DEFAULT) -> tuple[range, ...]:
         """The old subtasks of every new one, by rule 2 alone."""
         return tuple(self.old_subtasks(subtask, old, new, groups) for subtask in range(new))
-
-
-def restore_mapping(
-    vertex: str, mappers: Sequence[ChannelMapper], old: int, new: int, groups: int = LEAST_DEFAULT
-) -> tuple[range, ...]:
-    """The old subtasks whose channel state each new subtask of the vertex reads. ``mappers``: one per gate."""
-    if old == new:
-        return tuple(range(subtask, subtask + 1) for subtask in range(new))
-    mappings = {mapper: mapper.mapping(old, new, groups) for mapper in dict.fromkeys(mappers)}
-    if not mappings:
-        raise ValueError(f"{vertex!r} has no gate, so it has no channel state to restore")
-    first, *others = mappings
-    for other in others:
-        if mappings[other] != mappings[first]:
-            raise RescaleError(
-                f"the inputs of {vertex!r} need different channel state: one {first.name}, one {other.name}; "
-                f"restore at the parallelism {old} that the checkpoint was taken with, or from an aligned checkpoint"
-            )
-    return mappings[first]

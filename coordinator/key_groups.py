@@ -6,12 +6,9 @@ for the life of a state, subtasks own contiguous ranges of them. Rules:
 1. Every group has exactly one owner; ranges differ in length by at most one. :func:`owner` and :func:`owned_groups`
    agree for every number of groups and every parallelism up to it.
 2. Changing the parallelism moves whole groups: a new subtask reads from the old ones whose ranges meet its own.
-3. A stored maximum parallelism wins over a default, and loses to nothing: a contradiction is an error.
 """
 
 from __future__ import annotations
-
-from .events import Failure
 
 LEAST_DEFAULT = 128
 """A job that begins small can still grow to this without being asked for a number."""
@@ -44,34 +41,7 @@ def owned_groups(subtask: int, parallelism: int, groups: int) -> range:
     return range(-(-subtask * groups // parallelism), -(-(subtask + 1) * groups // parallelism))
 
 
-def shared_groups(old: range, new: range) -> range:
-    """What a subtask that owns ``new`` takes from a file that holds ``old``."""
-    start = max(old.start, new.start)
-    return range(start, max(start, min(old.stop, new.stop)))
-
-
 def former_owners(subtask: int, old_parallelism: int, parallelism: int, groups: int) -> range:
     """The old subtasks whose key groups meet those of the new subtask."""
     mine = owned_groups(subtask, parallelism, groups)
     return range(owner(mine[0], old_parallelism, groups), owner(mine[-1], old_parallelism, groups) + 1)
-
-
-def adopt_max_parallelism(
-    vertex: str, stored: int, configured: int, is_explicit: bool, parallelism: int
-) -> int | Failure:
-    """The number of key groups after a restore. ``is_explicit``: the user chose ``configured``, not a default."""
-    if stored < parallelism:
-        return Failure(
-            message=f"{vertex!r} is to run with {parallelism} subtasks, but its state has only {stored} key groups",
-            retry=False,
-            remedy=f"lower the parallelism to at most {stored}, or begin without this checkpoint",
-            kind="ConfigurationError",
-        )
-    if stored != configured and is_explicit:
-        return Failure(
-            message=f"{vertex!r} is to have {configured} key groups, but its state was written with {stored}",
-            retry=False,
-            remedy=f"set the maximum parallelism to {stored} or leave it out, or begin without this checkpoint",
-            kind="ConfigurationError",
-        )
-    return stored

@@ -116,16 +116,6 @@ def _task_set(flags: Mapping[str, Flags]) -> TaskSet:
     return TaskSet({vertex: bytearray(each.view(np.uint8)) for vertex, each in flags.items()})
 
 
-def ended_plan(finished: TaskSet, parallelism: Mapping[str, int]) -> CheckpointPlan:
-    """A plan that says only which tasks had finished."""
-    counts = finished.by_vertex()
-    flags = {name: np.zeros(parallelism[name], dtype=np.bool_) for name in counts}
-    for task in finished:
-        flags[task.vertex][task.subtask] = True
-    fully = tuple(name for name, count in counts.items() if count == parallelism[name])
-    return CheckpointPlan({}, {}, flags, fully, parallelism)
-
-
 def task_ids(subtasks: Mapping[str, Subtasks]) -> tuple[TaskId, ...]:
     """The plan's part as ids."""
     return tuple(TaskId(vertex, int(subtask)) for vertex, numbers in subtasks.items() for subtask in numbers)

@@ -76,13 +76,6 @@ class Accumulator(Sized, Protocol):
         """The states."""
 
 
-class AccumulatingFunction(AggregateFunction, Protocol):
-    """A function whose states can be changed in place: hash aggregation then need not sort rows by group."""
-
-    def accumulator(self, column: pa.DataType | None) -> Accumulator:
-        """The states of no group."""
-
-
 def add_at(total: Any, rows: GroupRows, added: Any) -> None:
     """Add the number of each row to the total of its group, in the order of the rows."""
     if len(total) != 1:

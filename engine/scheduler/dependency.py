@@ -1,6 +1,6 @@
 """Something that must be done before others can go on: a join's build side, say, or the start of a query.
 
-A ready flag, the handles that wait for it, and a switch that makes it ready for ever (Doris's shape). It knows no
+A ready flag and the handles that wait for it (Doris's shape). It knows no
 scheduler: all it does is wake handles. There is no lock in it either, because of the order of the two steps on each
 side: who waits *registers first and then looks* at the flag, who makes it ready *sets the flag first and then takes*
 the waiters. Whatever happens in between, the waiter is woken or sees the flag, or both, which does no harm. (The
@@ -24,12 +24,11 @@ class Waiter(Protocol):
 class Dependency:
     """See the module's docstring. ``name`` says what must be done, for ``why``."""
 
-    __slots__ = ("_always", "_ready", "_waiters", "name")
+    __slots__ = ("_ready", "_waiters", "name")
 
     def __init__(self, name: str, *, ready: bool = False) -> None:
         self.name = name
         self._ready = ready
-        self._always = False
         self._waiters: deque[Waiter] = deque()
 
     @property
@@ -59,12 +58,5 @@ class Dependency:
             waiter.wake()
 
     def block(self) -> None:
-        """It is no longer done; nothing if it was made ready for ever."""
+        """It is no longer done."""
         self._ready = False
-        if self._always:
-            self.set_ready()
-
-    def set_always_ready(self) -> None:
-        """Nobody will ever wait for it again."""
-        self._always = True
-        self.set_ready()

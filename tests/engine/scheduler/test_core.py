@@ -91,15 +91,11 @@ def test_dependency_that_is_ready_before_the_start_holds_nobody(driver) -> None:
     assert states(entry) == ["ready"]
 
 
-def test_dependency_is_blocked_again_unless_it_was_made_ready_for_ever(driver) -> None:
+def test_dependency_that_was_ready_is_blocked_again(driver) -> None:
     dependency = Dependency("memory", ready=True)
     dependency.block()
     _, [entry] = driver.started("r")
     assert dependency.blocks(entry)
-    dependency.set_always_ready()
-    dependency.block()
-    assert dependency.ready
-    assert not dependency.blocks(entry)
 
 
 def test_runnable_added_to_a_running_query_runs(driver) -> None:
