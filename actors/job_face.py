@@ -50,7 +50,7 @@ from .outputs import Output, SparkSession, output_of
 from .savepoints import holds_savepoint
 from .split_sets_face import SplitSetsFace
 from .storage.log import read_log
-from .storage.opening import open_store, plain_address
+from .storage.opening import is_gone, open_store, plain_address
 from .translate import error_of
 from .waiting import Deadline
 
@@ -106,7 +106,17 @@ class JobFace(Leasing, SplitSetsFace):
         """Whether a feed has given every input row exactly once, by count and by content, as of the last checkpoint,
         and what its ranks had taken of it. It reads all inputs again, here. Raises ConfigurationError without a
         checkpoint (in a folder that stays)."""
-        state = last_state(self.plan, self.folder)
+        state = {} if is_gone(self.folder) else last_state(self.plan, self.folder)
+        if not state and not self.folder_stays:
+            raise ConfigurationError(
+                f"job {self.name!r} runs without checkpoints=, and a feed is audited by its last checkpoint",
+                'run it with checkpoints=ps.Checkpoints("state/")',
+            )
+        if not state and self.status().is_over:
+            raise ConfigurationError(
+                f"job {self.name!r} is over, and none of its checkpoints is left to audit a feed by",
+                'run it with ps.Checkpoints(…, retention="always"), and audit it before its folder is removed',
+            )
         return audit_feed(self.plan, state, name, ModelBook(self.folder, self.plan.name).records(name))
 
     # ------------------------------------------------------------------ results

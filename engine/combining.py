@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from .errors import DataError
+from .nested_types import with_children
 
 
 def combine(batches: Sequence[pa.RecordBatch], schema: pa.Schema, wide: bool = False) -> pa.RecordBatch:
@@ -57,13 +58,9 @@ def widened(kind: pa.DataType) -> pa.DataType:
         return pa.large_binary()
     if pa.types.is_list(kind):
         return pa.large_list(_widened_field(kind.value_field))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_widened_field(kind.value_field), kind.list_size)
-    if pa.types.is_struct(kind):
-        return pa.struct([_widened_field(kind.field(place)) for place in range(kind.num_fields)])
     if pa.types.is_dictionary(kind):
         return widened(kind.value_type)
-    return kind
+    return kind if pa.types.is_map(kind) else with_children(kind, _widened_field)
 
 
 def _widened_field(field: pa.Field) -> pa.Field:

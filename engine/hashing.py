@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .list_layouts import as_lists
+from .list_layouts import as_lists, elements
 
 HASH_VERSION = 1
 
@@ -238,8 +238,9 @@ def _long_tails(words: npt.NDArray[np.uint64], starts: npt.NDArray[np.int64], le
 def _hash_of_lists(column: pa.Array) -> Hashes:
     column = as_lists(column)
     counts = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    elements = mixed(_hash(column.flatten()) + _places(_positions(counts)))
-    return mixed(_sums(elements, counts) + counts.astype(np.uint64) * _LENGTH)
+    values, places = elements(column, counts)
+    found = _hash(values) if places is None else _hash(values)[places]
+    return mixed(_sums(mixed(found + _places(_positions(counts))), counts) + counts.astype(np.uint64) * _LENGTH)
 
 
 def _places(positions: npt.NDArray[np.int64]) -> Hashes:

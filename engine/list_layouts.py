@@ -7,6 +7,7 @@ begin behind the start of their buffers, as those of a slice may.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 
@@ -22,3 +23,16 @@ def as_lists(column: pa.Array) -> pa.Array:
         return column
     given = [column.buffers()[0], offsets]
     return pa.Array.from_buffers(made, len(column), given, column.null_count, column.offset, [column.values])
+
+
+def elements(lists: pa.Array, counts: npt.NDArray[np.int64]) -> tuple[pa.Array, npt.NDArray[np.int64] | None]:
+    """Elements of ``lists``, which have offsets and so many elements each, and the places of list after list in them;
+    None: they are these. (Arrow's own ``flatten`` fails on dictionaries and extension types where no list has any.)"""
+    total = int(counts.sum())
+    if not total:
+        return lists.values.slice(0, 0), None
+    before = np.cumsum(counts) - counts
+    places = np.repeat(lists.offsets.to_numpy()[: len(lists)] - before, counts) + np.arange(total)
+    first, last = int(places.min()), int(places.max())
+    found, in_turn = lists.values.slice(first, last + 1 - first), bool((np.diff(places) == 1).all())
+    return found, None if in_turn else places - first

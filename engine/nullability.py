@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from .nested_types import with_children
+
 
 def loosened(schema: pa.Schema) -> pa.Schema:
     """The schema without promises inside its types; the same object if there are none."""
@@ -22,22 +24,7 @@ def loosened(schema: pa.Schema) -> pa.Schema:
 
 def loosened_type(type: pa.DataType) -> pa.DataType:
     """The type without promises inside it."""
-    kinds = pa.types
-    if kinds.is_struct(type):
-        return pa.struct([_loosened_field(field) for field in type])
-    if kinds.is_map(type):
-        return pa.map_(type.key_field, _loosened_field(type.item_field), type.keys_sorted)
-    if kinds.is_fixed_size_list(type):
-        return pa.list_(_loosened_field(type.value_field), type.list_size)
-    for is_kind, make in (
-        (kinds.is_list, pa.list_),
-        (kinds.is_large_list, pa.large_list),
-        (kinds.is_list_view, pa.list_view),
-        (kinds.is_large_list_view, pa.large_list_view),
-    ):
-        if is_kind(type):
-            return make(_loosened_field(type.value_field))
-    return type
+    return with_children(type, _loosened_field)
 
 
 def _loosened_field(field: pa.Field) -> pa.Field:

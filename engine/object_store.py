@@ -31,6 +31,8 @@ from .errors import ConfigurationError
 
 SCHEMES = ("s3", "gs")
 """Of addresses that lead to object stores."""
+OTHER_SCHEMES = {"s3a": "s3", "gcs": "gs"}
+"""What other systems write for them."""
 COPIED_AT_ONCE = 5 * 1024**3
 """Larger objects cannot be copied within the store by one request; they go through this process."""
 PART_BYTES = 16 * 1024 * 1024
@@ -196,7 +198,13 @@ def bucket_of(address: str) -> tuple[Bucket, str] | None:
         remedy = "say who asks in the environment: GOOGLE_APPLICATION_CREDENTIALS"
         raise ConfigurationError(f"{address} holds credentials, which Google's store has no such form of", remedy)
     settings = tuple(sorted(_settings(asked, who).items()))
-    return Bucket(scheme, name, settings), unquote(key).strip("/")
+    path = unquote(key).strip("/")
+    if wrong := sorted({"", ".", ".."} & set(path.split("/"))) if path else []:
+        raise ConfigurationError(
+            f"{scheme}://{name}/{path} has a part {wrong[0]!r} between slashes, and in a bucket that is a name",
+            "write the key as it is, without //, . and ..; objects with such keys must be renamed",
+        )
+    return Bucket(scheme, name, settings), path
 
 
 def escaped(address: str) -> str:

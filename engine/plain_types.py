@@ -25,7 +25,8 @@ import numpy as np
 import pyarrow as pa
 
 from .errors import DataError, FlowError
-from .list_layouts import as_lists
+from .list_layouts import as_lists, elements
+from .nested_types import with_children
 
 _CODE_BITS = 32
 
@@ -144,19 +145,13 @@ def _plain_dictionary(type: pa.DictionaryType) -> pa.DataType:
 
 def _plain_nested(type: pa.DataType) -> pa.DataType:
     types = pa.types
-    if types.is_struct(type):
-        return pa.struct([_inner_field(field) for field in type])
-    if types.is_map(type):
-        return pa.map_(_inner_field(type.key_field), _inner_field(type.item_field), type.keys_sorted)
-    if types.is_union(type):
-        if any(_inner_field(field) is not field for field in type):
-            raise _NotPlainError
-        return type
-    value = _inner_field(type.value_field)
-    if types.is_fixed_size_list(type):
-        return pa.list_(value, type.list_size)
-    large = types.is_large_list(type) or types.is_large_list_view(type)
-    return pa.large_list(value) if large else pa.list_(value)
+    if types.is_union(type) and any(_inner_field(field) is not field for field in type):
+        raise _NotPlainError
+    if types.is_list_view(type):
+        return pa.list_(_inner_field(type.value_field))
+    if types.is_large_list_view(type):
+        return pa.large_list(_inner_field(type.value_field))
+    return with_children(type, _inner_field)
 
 
 def _plain_extension(type: Any) -> pa.DataType:
@@ -219,13 +214,15 @@ def _plain_lists(array: pa.Array, type: pa.DataType) -> pa.Array:
     """Lists of both sizes, their views, and maps."""
     value_type = pa.struct([type.key_field, type.item_field]) if pa.types.is_map(type) else type.value_type
     array = as_lists(array)
-    counts = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-    ends = np.cumsum(counts, dtype=np.int64)
+    counts = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    ends = np.cumsum(counts)
     large = pa.types.is_large_list(type)
     if len(ends) and not large and ends[-1] >= 1 << 31:
         raise pa.ArrowInvalid(f"{ends[-1]} elements in lists")
     offsets = np.append(0, ends).astype(np.int64 if large else np.int32)
-    return _rebuilt(array, type, [pa.py_buffer(offsets)], [_plain(array.flatten(), value_type)])
+    found, places = elements(array, counts)
+    values = _plain(found, value_type)
+    return _rebuilt(array, type, [pa.py_buffer(offsets)], [values if places is None else values.take(pa.array(places))])
 
 
 def _rebuilt(array: pa.Array, type: pa.DataType, buffers: list[pa.Buffer], children: list[pa.Array]) -> pa.Array:

@@ -228,7 +228,8 @@ class Relation:
         ``exchange="key"``. ``is_sorted``: they already are, in each lane.
         """
         check_exchange("window", exchange, by)
-        keys = as_sort_keys(order_by)
+        # within a partition its own key orders nothing
+        keys = tuple(key for key in as_sort_keys(order_by) if key.column not in by)
         asked = tuple(_as_function(label, each) for label, each in functions.items())
         config = Window(tuple(by), keys, asked)
         sorting = (*as_sort_keys(by), *keys)

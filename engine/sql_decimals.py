@@ -12,6 +12,8 @@ Rules (``docs/guides/decimals.md`` says them to users):
    fractions that have no digit before the point. Half a unit is added, and the rest cut off.
 5. Nor does Arrow divide 256 bits by more than 32 without now and then a wrong digit in the middle (99…9 by 10**18). So
    of a wide decimal no more than nine digits are cut off at once.
+6. Divided by more than 32 bits, a quotient of Arrow's is now and then too small (where words of both are equal), and
+   the remainder is what that quotient leaves. So both are divided once more.
 """
 
 from __future__ import annotations
@@ -145,8 +147,8 @@ def remaining(one: Exact, other: Exact) -> pc.Expression:
     scale = max(one.scale, other.scale)
     type = pa.decimal128(min(one.whole, other.whole) + scale, scale)
     kind = _kind(max(one.whole, other.whole) + scale)
-    parts = [_in(kind, each, scale) for each in (one, other)]
-    return pc.remainder(*parts).cast(type)
+    left, right = (_in(kind, each, scale) for each in (one, other))
+    return pc.remainder(pc.remainder(left, right), right).cast(type)  # twice: rule 6
 
 
 def _quotient(one: Exact, other: Exact, digits: int) -> tuple[pc.Expression, int, int]:
@@ -160,7 +162,14 @@ def _quotient(one: Exact, other: Exact, digits: int) -> tuple[pc.Expression, int
     kind = _kind(max(needed, other.precision) + 1)
     dividend = one.expression.cast(kind(min(needed, _WIDE) - 2, before))
     divisor = _declared(other.expression.cast(kind(other.precision, other.scale)), 1, other.scale, kind)
-    return pc.divide(dividend, divisor), min(needed, _WIDE), before + 2 - other.scale
+    found, precision, scale = pc.divide(dividend, divisor), min(needed, _WIDE), before + 2 - other.scale
+    # rule 6: what the quotient leaves is divided once more
+    product = pc.multiply(_declared(found, 1, scale, kind), divisor)
+    most = _WIDE if kind is pa.decimal256 else DIGITS
+    parts = (_declared(each, most - 1, before + 2, kind) for each in (dividend, product))
+    left = pc.divide(_declared(pc.subtract(*parts), most - 2, before + 2, kind), divisor)
+    whole = (_declared(each, most - 1, scale, kind) for each in (found, left))
+    return _declared(pc.add(*whole), precision, scale, kind), precision, scale
 
 
 # ---------------------------------------------------------------------- conversions
@@ -169,6 +178,19 @@ def _quotient(one: Exact, other: Exact, digits: int) -> tuple[pc.Expression, int
 def recast(one: Exact, type: pa.DataType) -> pc.Expression:
     """The decimal as another one, rounded if it has fewer digits behind the point."""
     return _rounded(one.expression, one.precision, one.scale, type)
+
+
+def rounded_to_zeros(one: Exact, zeros: int) -> pc.Expression:
+    """The nearest multiple of ``10**zeros``, half away from zero. An error when it is met if it has too many digits."""
+    type = pa.decimal128(min(max(one.whole, zeros) + 1, DIGITS), 0)
+    zeros = min(zeros, one.whole + 1)  # which is enough to make it 0
+    kind, scale = _kind(one.precision + 4), one.scale + zeros
+    shift = pa.scalar(Decimal(1).scaleb(-zeros), kind(zeros, zeros)).cast(kind(1, zeros), safe=False)
+    shifted = pc.multiply_checked(_in(kind, one, one.scale), shift)
+    kept = max(one.whole - zeros + 1, 1)
+    rounded = _rounded(shifted, one.precision + 2, scale, pa.decimal128(kept, 0))
+    power = pa.scalar(Decimal(10**zeros), kind(zeros + 1, 0))
+    return pc.multiply_checked(rounded.cast(kind(kept, 0)), power).cast(type)
 
 
 def cut(one: Exact) -> tuple[pc.Expression, pa.DataType]:

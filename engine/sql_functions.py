@@ -10,7 +10,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from decimal import Decimal
 from functools import reduce
 from typing import Any, TypeAlias
 
@@ -19,8 +18,7 @@ import pyarrow.compute as pc
 
 from . import sql_decimals as decimals
 from .list_functions import is_list, list_contains, list_extreme, list_item
-from .sql_decimals import Exact
-from .sql_values import Value, alike, as_item, cast_to, exact, minus, on_par, plus, remainder, times
+from .sql_values import Value, alike, as_item, cast_to, exact, minus, on_par, plus, remainder
 
 Values: TypeAlias = Sequence[Value]
 Function: TypeAlias = Callable[[Values], Any]
@@ -107,15 +105,7 @@ def _round(values: Values) -> Any:
     if digits >= 0:
         scale = min(digits, given.scale)
         return decimals.recast(given, pa.decimal128(min(given.whole + 1 + scale, decimals.DIGITS), scale))
-    if given.precision - digits >= decimals.DIGITS:
-        raise ValueError(f"cannot round a {value.type} by so many digits")
-    power = 10**-digits
-    shifted = times(value, Value.of(1 / Decimal(power)))
-    type = pa.decimal128(given.precision - digits + 1, given.scale - digits)
-    rounded = decimals.recast(Exact(shifted, type.precision, type.scale), pa.decimal128(given.whole + 1, 0))
-    made = times(Value(rounded, pa.decimal128(given.whole + 1, 0)), Value.of(Decimal(power)))
-    type = pa.decimal128(min(max(given.whole, -digits) + 1, decimals.DIGITS), 0)
-    return made.cast(type)
+    return decimals.rounded_to_zeros(given, -digits)
 
 
 def _whole(

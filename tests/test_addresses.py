@@ -36,6 +36,8 @@ def test_addresses_mean_what_they_say(tmp_path: Path) -> None:
     assert absolute("file:///data/a%23b") == "/data/a#b"
     assert absolute("FILE://localhost/data") == "/data"
     assert absolute("s3://bucket/state") == "s3://bucket/state"
+    assert {absolute(f"{scheme}://Bucket/State") for scheme in ("S3", "s3a", "S3A")} == {"s3://Bucket/State"}
+    assert {absolute(f"{scheme}://b/State?x=Y") for scheme in ("GS", "gcs", "gs")} == {"gs://b/State?x=Y"}
     assert absolute("./s3:/b") == str(tmp_path / "s3:" / "b")
 
 

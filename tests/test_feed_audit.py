@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -101,3 +102,21 @@ def test_feed_that_is_not_there_or_in_no_checkpoint_is_refused(tmp_path):
         job.audit_feed("other")
     with pytest.raises(ConfigurationError, match="in no checkpoint yet"):
         audit_feed(job.plan, {})
+
+
+@pytest.mark.parametrize(
+    ("retention", "told", "remedy"),
+    [
+        (None, "runs without checkpoints=", "checkpoints=ps.Checkpoints"),
+        ("never", "is over, and none", "retention=.always"),
+    ],
+)
+def test_a_job_that_has_kept_no_checkpoint_says_so(retention, told, remedy, tmp_path):
+    flow = ps.Flow("audited", lanes=4)
+    plain(flow).feed(50)
+    kept = None if retention is None else ps.Checkpoints(tmp_path, retention=retention)
+    job = ps.run_local(flow, checkpoints=kept)
+    read_world(job.feed(), 2)
+    with pytest.raises(ConfigurationError, match=f"(?s){told}.*{remedy}"):
+        job.wait(60).audit_feed()
+    assert retention or not Path(job.folder).exists()

@@ -303,7 +303,7 @@ def _written(frame: Any, schema: pa.Schema, place: str, source: str) -> tuple[St
         raise ConfigurationError(
             f"Spark could not stage the DataFrame: {cause_of(error)}",
             "see the message; the frame must compute in Spark (try frame.count()), and its executors must have pyarrow "
-            f"and be able to write to {place}",
+            f"and be able to write to {place}{_who_asks(place)}",
             detail=detail_of(error),
         ) from error
     found = {
@@ -312,6 +312,13 @@ def _written(frame: Any, schema: pa.Schema, place: str, source: str) -> tuple[St
     # where all partitions are empty, Spark may find out that there is nothing to do and ask nobody
     count = 1 + max(found) if found else _partitions_of(frame)
     return tuple(found.get(partition, StagedPartition("", 0, 0, "")) for partition in range(count))
+
+
+def _who_asks(place: str) -> str:
+    """How executors are told who they are to a store."""
+    names = {"gs": "GOOGLE_APPLICATION_CREDENTIALS", "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"}
+    name = names.get(place.partition("://")[0])
+    return f": set {name} where they run, for this script's environment is not theirs" if name else ""
 
 
 def _partitions_of(frame: Any) -> int:

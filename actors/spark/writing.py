@@ -27,6 +27,9 @@ BATCH_BYTES = 16 << 20
 STEP_ROWS = 1024
 """The most rows that are weighed at a time."""
 
+RETRIED_SECONDS = 15
+"""How long pyarrow asks Google's store again; of its own accord 15 minutes, also where nobody has said who asks."""
+
 ANSWER = "partition int, file string, rows long, bytes long, digest string"
 """The schema, in Spark's words, of the one row that a partition answers with."""
 
@@ -44,6 +47,7 @@ def make_writer(  # noqa: PLR0915 rule 1
     """The function for ``DataFrame.mapInArrow``. ``folder``: path or URL; ``schema``: serialised, of the files.
     ``identity``: partition and attempt, where it is not Spark that knows them. ``by_node``: the files are for a moment,
     and go into that folder inside which this machine has (``spool``)."""
+    address = f"{folder}?retry_limit_seconds={RETRIED_SECONDS}" if folder.startswith("gs://") else folder
 
     def write(batches: Iterator[Any]) -> Iterator[Any]:  # noqa: PLR0915 rule 1
         import contextlib
@@ -70,7 +74,7 @@ def make_writer(  # noqa: PLR0915 rule 1
             partition, attempt = identity
         wanted = ipc.read_schema(pa.py_buffer(schema))
         names = wanted.names
-        filesystem, place = fs.FileSystem.from_uri(folder) if "://" in folder else (fs.LocalFileSystem(), folder)
+        filesystem, place = fs.FileSystem.from_uri(address) if "://" in address else (fs.LocalFileSystem(), address)
         file = f"{partition:06d}-{attempt}.arrow"
         if by_node:
             file = f"{sorted(os.listdir(place))[0]}/{file}"

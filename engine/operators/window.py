@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..elements import FINAL_ROUND, Batch, Tag
-from ..errors import DataError, FlowError
+from ..errors import DataError
 from ..schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
 from .held_rows import HeldRows
 from .keys import check_key_types, differences
@@ -50,9 +50,6 @@ class Window:
         check_key_types(self.kind, [schema.field(name) for name in self.by])
         if self.order_by:
             check_sort_keys(self.kind, self.order_by, schema)
-        both = [key.column for key in self.order_by if key.column in self.by]
-        if both:
-            raise FlowError(f"window: {both[0]!r} is a partition key and an order key", "name it as one of the two")
         check_movable(self.kind, schema)
         fields = [*schema, *(pa.field(each.name, self._type(each, schema)) for each in self.functions)]
         return unique_schema(self.kind, fields, "give the function's column another name")

@@ -37,7 +37,7 @@ from pyarrow import fs
 from ..checksums import digest, digest_of
 from ..errors import ConfigurationError, DataError, FlowError, StorageError
 from ..object_files import files_of, object_files
-from ..object_store import OtherObjectError, StoredObject
+from ..object_store import OTHER_SCHEMES, SCHEMES, OtherObjectError, StoredObject
 from ..plain_types import plain_type
 from .listing import NEW_FILES, Content, InputFile, reason_against
 
@@ -91,7 +91,8 @@ def _absolute(text: str) -> str:
             f"{text} is no URL, and hardly a path: pathlib.Path makes one slash of two",
             f"give URLs as text ({scheme[1]}://…), and a local path of this name as ./{text}",
         )
-    return text
+    known = OTHER_SCHEMES.get(scheme[1].lower(), scheme[1].lower())
+    return known + text[len(scheme[1]) :] if known in SCHEMES else text
 
 
 def local_path(path: str | os.PathLike[str], what: str, why: str = "give a local path, or file:///…") -> str:

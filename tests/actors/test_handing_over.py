@@ -23,10 +23,11 @@ from penstock.actors.resuming import place_in
 from penstock.actors.savepoints import SavepointFiles
 from penstock.actors.settings import Checkpoints
 from penstock.actors.spark import left_behind as left_behind_runs
+from penstock.actors.spark import writing
 from penstock.actors.spark.batches import UNKNOWN_WIDTH_ROWS, rows_at_a_time
 from penstock.actors.spark.carrying import carry_stages, remove_stages, stage_before
 from penstock.actors.spark.source import _refusal
-from penstock.actors.spark.stage import StagedPartition, StagedSource, find_stage, stage_with
+from penstock.actors.spark.stage import StagedPartition, StagedSource, _who_asks, find_stage, stage_with
 from penstock.actors.spark.writing import make_writer
 from penstock.coordinator.records import encode_record
 from penstock.engine.durable import make_folder, put_file
@@ -404,3 +405,15 @@ def test_what_a_job_says_of_itself_comes_from_its_settings_and_its_log(tmp_path:
     assert (other.job, other.keeps_checkpoints, other.on_ray) == ("g", False, True)
     with pytest.raises(ConfigurationError, match="is over"):
         hand_over(flow, place_in(Checkpoints(folder)))
+
+
+def test_staging_into_googles_store_without_credentials_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(writing, "RETRIED_SECONDS", 1)
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
+    rows = pa.table({"a": [1]})
+    write = writing.make_writer("gs://bucket/folder", bytes(rows.schema.serialize()), 10, (0, "1"))
+    with pytest.raises(OSError, match="google"):
+        list(write(iter(rows.to_batches())))
+    assert "GOOGLE_APPLICATION_CREDENTIALS" in _who_asks("gs://bucket/folder")

@@ -54,6 +54,10 @@ def test_what_is_in_no_bucket_is_left_to_others(address: str) -> None:
         ("s3://b?retries=1", "unknown: retries"),
         ("gs://b?region=x", "unknown: region"),
         ("gs://k:s@b/x", "holds credentials"),
+        ("s3://b/x//y", "has a part '' between slashes"),
+        ("gs://b/x/./y", "has a part '.' between slashes"),
+        ("s3://b/../y", "has a part '..' between slashes"),
+        ("s3://k:s@b/x/%2E%2E/y", "s3://b/x/../y has a part"),
     ],
 )
 def test_address_that_cannot_be_meant_is_refused(address: str, why: str) -> None:

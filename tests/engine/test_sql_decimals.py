@@ -10,10 +10,14 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from pyarrow.dataset import dataset
 
+from penstock.engine import sql_decimals
 from penstock.engine.errors import DataError, FlowError
 from penstock.engine.expressions import Evaluator, as_expression, types_of
+from penstock.engine.sql_decimals import Exact
 from support.oracle import connect
 
 # ---------------------------------------------------------------------- the model: a number, its precision, its scale
@@ -316,6 +320,75 @@ def test_literals_with_two_digits_find_what_they_name() -> None:
         text = f"d = {n // 100}.{n % 100:02d}"
         (found,) = Evaluator([("x", as_expression("filter", text, rows.schema))]).evaluate(rows)
         assert found.index(pa.scalar(True)).as_py() == n, text
+
+
+EDGES = [10**38 - 1, 10**37, 5 * 10**37, 5 * 10**37 - 1, 149 * 10**35, 45, 50, 49, 5, 1, 0]
+
+
+@pytest.mark.parametrize(("precision", "scale"), [(38, 0), (37, 2), (36, 35), (38, 38), (36, 0), (20, 3), (5, 0)])
+@pytest.mark.parametrize("zeros", [1, 2, 3, 17, 37, 38, 60])
+def test_decimals_of_all_digits_are_rounded_before_the_point(precision: int, scale: int, zeros: int) -> None:
+    rng = random.Random(zeros)
+    digits = [each % 10**precision for each in (*EDGES, *(rng.randrange(10 ** rng.randrange(39)) for _ in range(60)))]
+    numbers = [*digits, *(-each for each in digits)]
+    step = 10 ** (zeros + scale)
+    wanted = [(abs(each) + step // 2) // step * 10**zeros * (1 if each > 0 else -1) for each in numbers]
+    text, type = f"round(d, -{zeros})", pa.decimal128(precision, scale)
+
+    def rounded(numbers: list[int]) -> list[Any]:
+        column = pa.array([Decimal(each).scaleb(-scale, Context(prec=40)) for each in numbers], type)
+        rows = pa.record_batch({"d": column})
+        return Evaluator([("x", as_expression("project", text, rows.schema))]).evaluate(rows)[0].to_pylist()
+
+    fits = [abs(each) < 10**38 for each in wanted]
+    assert rounded([each for each, fit in zip(numbers, fits, strict=True) if fit]) == [
+        each for each, fit in zip(wanted, fits, strict=True) if fit
+    ]
+    for number in {each for each, fit in zip(numbers, fits, strict=True) if not fit}:
+        with pytest.raises(DataError, match="does not fit"):
+            rounded([number])
+
+
+def hard_number(rng: random.Random, digits: int) -> int:
+    """Of at most so many digits, often near a power of ten or at the edge of a machine word."""
+    kind, power = rng.random(), rng.randrange(digits + 1)
+    if kind < 0.3:
+        found = rng.randrange(10**digits)
+    elif kind < 0.5:
+        found = rng.randrange(10 ** max(power, 1))
+    elif kind < 0.7:
+        found = 10**power - rng.choice([0, 1, 2, 5, 10 ** rng.randrange(10)])
+    else:
+        found = rng.randrange(1, 4) * 2 ** rng.choice([32, 63, 64, 65, 95, 96, 126]) + rng.choice([-1, 0, 1])
+    return rng.choice([-1, 1]) * (abs(found) % 10**digits)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_quotients_and_remainders_are_those_of_integers(seed: int) -> None:
+    """Arrow divides wrongly where a word of the dividend equals the divisor's first: mostly near powers."""
+    rng, exactly = random.Random(seed), Context(prec=200)
+    for _ in range(10):
+        p1, p2 = rng.choice([38, rng.randrange(2, 39)]), rng.choice([38, rng.randrange(2, 39)])
+        s1, s2 = rng.randrange(p1), rng.randrange(p2)
+        ours = [hard_number(rng, p1) for _ in range(200)]
+        theirs = [hard_number(rng, p2) or 1 for _ in ours]
+        given = {
+            "a": pa.array([Decimal(each).scaleb(-s1, exactly) for each in ours], pa.decimal128(p1, s1)),
+            "b": pa.array([Decimal(each).scaleb(-s2, exactly) for each in theirs], pa.decimal128(p2, s2)),
+        }
+        a, b = Exact(pc.field("a"), p1, s1), Exact(pc.field("b"), p2, s2)
+        digits = rng.randrange(max(36 - s2, 1))
+        quotient, _, kept = sql_decimals._quotient(a, b, digits)
+        both = {"q": quotient, "r": sql_decimals.remaining(a, b)}
+        found = dataset(pa.table(given)).to_table(columns=both).to_pydict()
+        scale = max(s1, s2)
+        for one, other, q, r in zip(ours, theirs, found["q"], found["r"], strict=True):
+            sign = 1 if (one < 0) == (other < 0) else -1
+            wanted = sign * (abs(one) * 10 ** (kept + s2) // (abs(other) * 10**s1))
+            assert q == Decimal(wanted).scaleb(-kept, exactly), (p1, s1, one, p2, s2, other)
+            x, y = one * 10 ** (scale - s1), other * 10 ** (scale - s2)
+            left = Decimal(x - sign * (abs(x) // abs(y)) * y).scaleb(-scale, exactly)
+            assert r == left, (p1, s1, one, p2, s2, other)
 
 
 @pytest.mark.parametrize("digits", [25, 27, 30, 33])

@@ -23,6 +23,7 @@ STRUCT = pa.struct([("a", pa.string()), ("b", pa.list_(pa.int64()))])
 VIEWS = pa.map_(pa.string_view(), pa.list_view(pa.binary_view()))
 DEEP = pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.list_(pa.string_view()))), ("v", pa.list_view(pa.string()))]))
 
+_NULLS = pa.list_(pa.null())
 _DEEP = ([{"m": [("k", ["x", None, "y" * 20])], "v": [None, "z"]}, None], None, [], [{"m": None, "v": None}])
 
 
@@ -40,6 +41,12 @@ def _coded(values: pa.Array, codes: pa.DataType | None = None, ordered: bool = F
     count = len(values)
     places = pa.array([None if number % 5 == 4 else number % count for number in range(ROWS)], codes or pa.int32())
     return pa.DictionaryArray.from_arrays(places, values, ordered=ordered)
+
+
+def _listed(values: pa.Array) -> pa.Array:
+    """A list of each value; one is null, and has a value nevertheless."""
+    null = pa.array([number == 4 for number in range(ROWS)])
+    return pa.ListArray.from_arrays(pa.array(range(ROWS + 1), pa.int32()), values, mask=null)
 
 
 def _unions() -> dict[str, pa.Array]:
@@ -163,22 +170,31 @@ def _encoded() -> dict[str, pa.Array]:
         "runs of string": _runs(texts, pa.int16()),
         "runs of string view": _runs(texts.cast(pa.string_view()), pa.int64()),
         "list of runs": pa.ListArray.from_arrays(list(range(ROWS + 1)), _runs(texts, pa.int32())),
+        "list of runs of list of null": _listed(_runs(pa.array([[None], None, [], [None] * 2], _NULLS), pa.int32())),
+        "dictionary of dictionary": _coded(_coded(named, pa.int8())),
+        "dictionary of runs": _coded(_runs(texts, pa.int32())),
+        "list of dictionary of dictionary": _listed(_coded(_coded(named))),
+        "list of dictionary of runs": _listed(_coded(_runs(texts, pa.int16()))),
+        "list of dictionary of half floats": _listed(_coded(pa.array([1.5, -0.0], pa.float32()).cast(pa.float16()))),
+        "list of runs of dictionary of nulls": _listed(_runs(_coded(pa.nulls(2)), pa.int32())),
         "struct of runs": pa.StructArray.from_arrays([_runs(texts, pa.int32())], ["r"]),
     }
 
 
 def _extensions() -> dict[str, pa.Array]:
     tensor = pa.fixed_shape_tensor(pa.int32(), [2])
+    json = pa.ExtensionArray.from_storage(pa.json_(), _spread(("{}", None), pa.string()))
     stored = _spread(([1, 2], [3, 4]), pa.list_(pa.int32(), 2))
     return {
         "uuid": pa.ExtensionArray.from_storage(pa.uuid(), _spread((b"0123456789abcdef", None), pa.binary(16))),
-        "json": pa.ExtensionArray.from_storage(pa.json_(), _spread(("{}", None), pa.string())),
+        "json": json,
         "json view": pa.ExtensionArray.from_storage(
             pa.json_(pa.string_view()), _spread(("{}", None), pa.string_view())
         ),
         "bool8": pa.ExtensionArray.from_storage(pa.bool8(), _spread((0, 1, None), pa.int8())),
         "tensor": pa.ExtensionArray.from_storage(tensor, stored),
         "opaque": pa.ExtensionArray.from_storage(pa.opaque(pa.int64(), "x", "y"), _spread((7, None), pa.int64())),
+        "list of struct of json": _listed(pa.StructArray.from_arrays([json], ["j"])),
         "list of uuid": pa.ListArray.from_arrays(
             list(range(ROWS + 1)), pa.ExtensionArray.from_storage(pa.uuid(), _spread((b"0" * 16, None), pa.binary(16)))
         ),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import penstock as ps
 from penstock.engine.elements import FINAL_ROUND, Tag
 from penstock.engine.errors import DataError, FlowError
 from penstock.engine.operators import SortKey, Window, WindowFunction
@@ -138,6 +139,19 @@ def test_peers_do_not_depend_on_batches() -> None:
         assert found.column("r").to_pylist() == [1, 1, 1, 1]
 
 
+def test_a_partition_key_that_is_an_order_key_too_makes_all_rows_peers() -> None:
+    table = pa.table({"k": [2, 1, 2, 1], "s": [4, 3, 2, 1]})
+    found = {}
+    for order in (["k"], [SortKey("k", descending=True), "s"]):
+        flow = ps.Flow("window", lanes=1)
+        flow.from_tables([table]).window(["k"], order, r="rank", n=("s", "sum")).collect("out")
+        found[len(order)] = rows_of(ps.run_local(flow).wait(60).result("out"))
+    assert found == {
+        1: [(1, 3, 1, 3), (1, 1, 1, 4), (2, 4, 1, 4), (2, 2, 1, 6)],
+        2: [(1, 1, 1, 1), (1, 3, 2, 4), (2, 2, 1, 2), (2, 4, 2, 6)],
+    }
+
+
 def test_a_partition_on_both_sides_of_a_barrier_begins_anew() -> None:
     windows = [pa.table({"k": keys}) for keys in ([1, 1, 2], [2, 2])]
     config = Window(("k",), (), (WindowFunction("n", "row_number"),))
@@ -177,7 +191,6 @@ def test_extremes_of_decimals_and_shifts_of_nested_values() -> None:
     [
         (Window(("k", "k"), (), ()), "partition key 'k' is given twice"),
         (Window(("k",), (SortKey("o"), SortKey("o")), ()), "key 'o' is given twice"),
-        (Window(("k",), (SortKey("k"),), ()), "'k' is a partition key and an order key"),
         (Window((), (), (WindowFunction("x", "lag", "v", -1),)), "negative offset -1"),
         (Window((), (), (WindowFunction("x", "ntile"),)), "unknown function 'ntile'"),
         (Window((), (), (WindowFunction("x", "sum"),)), "'x' needs a column"),
