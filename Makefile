@@ -7,8 +7,8 @@
 #   make bench        Penstock beside its peers, short: a table, and benchmarks/results/latest.json
 #   make bench-full   the same with more data and rounds, and every script in benchmarks/
 #   make chaos        the tests that kill processes or take gigabytes, then DISASTERS=100 seeded ones, EDGES=150 at the edges of jobs
-#                     (copies, old logs, lost and damaged files, other writers, power cuts), and RANKS=50 accidents of
-#                     the ranks of feeds; tables in docs/reliability.md
+#                     (copies, old logs, lost and damaged files, other writers, power cuts), RANKS=50 accidents of the
+#                     ranks of feeds, and SPARKS=20 of scripts that hand Spark frames over; tables in docs/reliability.md
 #   make simulate     the simulations of coordinator and engine, SEEDS=… schedules each
 #   make lock         resolve requirements.lock anew after a change of pyproject.toml; UPGRADE=1 takes newer versions
 #   make clean        remove the environment and everything built
@@ -27,6 +27,7 @@ SEEDS ?= 2000
 DISASTERS ?= 100
 EDGES ?= 150
 RANKS ?= 50
+SPARKS ?= 20
 ARGS ?=
 PYTEST := $(PY) -m pytest -p no:cacheprovider
 IS_311 := -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))"
@@ -102,6 +103,7 @@ chaos: $(STAMP)
 	@$(PY) tests/scenarios/chaos.py --seeds $(DISASTERS) --write docs/reliability.md
 	@$(PY) tests/scenarios/edges.py --seeds $(EDGES) --write docs/reliability.md
 	@$(PY) tests/scenarios/ranks.py --seeds $(RANKS) --write docs/reliability.md
+	@$(PY) tests/scenarios/sparks.py --seeds $(SPARKS) --write docs/reliability.md
 
 simulate: $(STAMP)
 	@PYTHONPATH=tests $(PY) tests/coordinator/simulate.py --seeds $(SEEDS) $(ARGS)

@@ -56,7 +56,8 @@ class SparkFrameSource:
         self._handoff = handoff
         self._schema = arrow_schema(frame)
         if handoff == "lease" and not is_on_ray(frame):
-            message = "only a Spark session on Ray can lease its partitions, and this DataFrame belongs to another one"
+            other = "another one" if is_classic(frame) else "one of Spark Connect"
+            message = f"only a Spark session on Ray can lease its partitions, and this DataFrame belongs to {other}"
             raise ConfigurationError(message, f"make the session with ps.spark.session(), or {_STAGE_INSTEAD}")
 
     @property

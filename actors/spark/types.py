@@ -79,9 +79,10 @@ def _declared(frame: Any) -> Any:
 def _silent(frame: Any, error: Exception) -> ConfigurationError:
     """The error for a frame of which Spark tells nothing. Raises that of ``check_session`` if the session has ended."""
     check_session(frame)
+    needed = "the session's JVM" if is_classic(frame) else "the server of Spark Connect"
     return ConfigurationError(
         f"Spark does not answer for this DataFrame: {_brief(error)}",
-        "see the message; frame.printSchema() must work, and the session's JVM must be running",
+        f"see the message; frame.printSchema() must work, and {needed} must be running",
     )
 
 

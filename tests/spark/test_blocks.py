@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import zipfile
 from pathlib import Path
+from types import SimpleNamespace
+from zipimport import zipimporter
 
 import pyarrow as pa
+import pytest
 
 from penstock.actors.blocks import nullable
 from penstock.actors.spark.writing import make_writer
@@ -44,3 +49,23 @@ def test_arrays_that_lack_their_offset_are_made_anew_at_any_depth(tmp_path: Path
     assert table.to_pylist() == [{"n": 1, "words": [], "inside": {"words": [], "n": 7}}]
     for lists in (table["words"].chunk(0), table["inside"].chunk(0).field("words")):
         assert lists.values.buffers()[1].size >= 4
+
+
+def test_worker_of_spark_forgets_finders_in_zip_files_which_each_task_would_have_it_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyspark
+
+    task = SimpleNamespace(partitionId=lambda: 3, taskAttemptId=lambda: 8)
+    monkeypatch.setattr(pyspark, "TaskContext", SimpleNamespace(get=lambda: task))
+    packed = tmp_path / "packed.zip"
+    with zipfile.ZipFile(packed, "w") as file:
+        file.writestr("packed_module.py", "FOUND = True")
+    monkeypatch.syspath_prepend(str(packed))
+    monkeypatch.setitem(sys.path_importer_cache, str(packed), zipimporter(str(packed)))
+    (answer,) = make_writer(str(tmp_path), bytes(TABLE.schema.serialize()), 100)(iter(TABLE.to_batches()))
+    assert answer.to_pylist()[0]["file"] == "000003-8.arrow"
+    assert str(packed) not in sys.path_importer_cache
+    import packed_module  # type: ignore[import-not-found]
+
+    assert packed_module.FOUND

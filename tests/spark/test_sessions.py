@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from penstock.actors.spark.sessions import closed_packages, worker_lacks
 from penstock.actors.spark_settings import JAVA_OPTIONS
+from penstock.engine.errors import ConfigurationError
+from penstock.engine.flow import Flow
 
 DRIVER, MASTER = "spark.driver.extraJavaOptions", "spark.ray.raydp_app_master.extraJavaOptions"
 
@@ -49,3 +53,37 @@ def test_python_without_our_packages_is_named_with_what_it_lacks(tmp_path: Path)
 
 def test_python_of_another_version_is_told_apart(tmp_path: Path) -> None:
     assert worker_lacks(python_that(tmp_path, "echo 3.8")).startswith("it is Python 3.8, and this process runs 3.")
+
+
+class ConnectClient:
+    """Spark Connect's client of a server that answers, or does not."""
+
+    def __init__(self, up: bool) -> None:
+        self._up = up
+
+    def schema(self, _plan: object) -> Any:
+        from pyspark.sql.types import LongType, StructField, StructType
+
+        return StructType([StructField("id", LongType())])
+
+    def _analyze(self, method: str, **_: object) -> Any:
+        if not self._up:
+            raise ConnectionError("failed to connect to all addresses")
+        return SimpleNamespace(is_streaming=False)
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("ignore:The distutils package:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("up", "words"),
+    [(True, "belongs to one of Spark Connect"), (False, "the server of Spark Connect must be running")],
+)
+def test_frame_of_spark_connect_is_not_leased_and_its_server_is_named_when_it_is_gone(up: bool, words: str) -> None:
+    from pyspark.sql.connect.dataframe import DataFrame
+    from pyspark.sql.connect.plan import Range
+
+    session: Any = SimpleNamespace(client=ConnectClient(up))
+    frame = DataFrame.withPlan(Range(0, 3, 1, 1), session)
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        Flow("connected").from_spark(frame, handoff="lease")
+    assert caught.value.remedy
