@@ -23,6 +23,7 @@ import reprlib
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain, repeat
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
@@ -83,35 +84,40 @@ def checked(raises: type[PenstockError] = FlowError) -> Callable[[_T], _T]:
 
 
 def _guarded(function: Any, name: str, raises: type[PenstockError], hints: Callable[[Any], dict[str, Any]]) -> Any:
-    signature = inspect.signature(function)
+    parameters = inspect.signature(function).parameters
+    kinds = {each: parameter.kind for each, parameter in parameters.items()}
+    ordered = [each for each, kind in kinds.items() if kind in _ORDERED]
+    by_name = {each for each, kind in kinds.items() if kind in _BY_NAME}
+    further = next((each for each, kind in kinds.items() if kind is inspect.Parameter.VAR_POSITIONAL), "")
+    keywords = next((each for each, kind in kinds.items() if kind is inspect.Parameter.VAR_KEYWORD), "")
     wanted: dict[str, _Wanted] = {}
+
+    def fitted(parameter: str, said: str, value: Any) -> Any:
+        if parameter not in wanted:
+            return value
+        words, fit = wanted[parameter]
+        try:
+            return fit(value)
+        except _Unfit as unfit:
+            told = f": {unfit}" if unfit.args else ""
+            message = f"{name}: {said}={_SHORT.repr(value)} does not fit{told}"
+            raise raises(message, f"give {words}{_each(kinds[parameter])}") from None
 
     @functools.wraps(function)
     def guarded(*given: Any, **named: Any) -> Any:
-        bound = signature.bind(*given, **named)
         if not wanted:
             wanted.update((each, _wanted(hint)) for each, hint in hints(given).items())
-        for parameter, value in bound.arguments.items():
-            if parameter not in wanted:
-                continue
-            words, fit = wanted[parameter]
-            kind = signature.parameters[parameter].kind
-            try:
-                if kind is inspect.Parameter.VAR_POSITIONAL:
-                    bound.arguments[parameter] = tuple(fit(each) for each in value)
-                elif kind is inspect.Parameter.VAR_KEYWORD:
-                    bound.arguments[parameter] = {key: fit(each) for key, each in value.items()}
-                else:
-                    bound.arguments[parameter] = fit(value)
-            except _Unfit as unfit:
-                told = f": {unfit}" if unfit.args else ""
-                message = f"{name}: {parameter}={_SHORT.repr(value)} does not fit{told}"
-                raise raises(message, f"give {words}{_each(kind)}") from None
-        return function(*bound.args, **bound.kwargs)
+        places = chain(ordered, repeat(further))
+        # what no parameter takes is Python's to refuse, in the call
+        args = [fitted(parameter, parameter, value) for parameter, value in zip(places, given, strict=False)]
+        kwargs = {each: fitted(each if each in by_name else keywords, each, value) for each, value in named.items()}
+        return function(*args, **kwargs)
 
     return guarded
 
 
+_ORDERED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 

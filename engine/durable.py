@@ -124,11 +124,28 @@ def _is_local(filesystem: fs.FileSystem) -> bool:
 
 
 def _make_local(folder: str) -> None:
-    parent = os.path.dirname(folder)
-    if os.path.ismount(folder) or folder == parent:
-        return
-    _make_local(parent)
-    found = os.path.isdir(folder)
+    """``folder``: a real path. Each level is looked at once: the rest of the work is the syncs."""
+    path, found = folder, _status(folder)
+    levels: list[tuple[str, str, bool]] = []
+    while (parent := os.path.dirname(path)) != path:
+        above = _status(parent)
+        if found is not None and above is not None and found.st_dev != above.st_dev:
+            break  # where something is mounted
+        levels.append((parent, path, found is not None))
+        path, found = parent, above
+    for parent, path, was_there in reversed(levels):
+        _make_level(parent, path, was_there)
+
+
+def _status(path: str) -> os.stat_result | None:
+    """What the path is; None if it cannot be seen: making it tells why."""
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
+
+
+def _make_level(parent: str, folder: str, found: bool) -> None:
     if not found:
         with suppress(FileExistsError):
             os.mkdir(folder)

@@ -13,7 +13,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from typing import Protocol, TypeVar, cast, runtime_checkable
@@ -21,7 +21,7 @@ from typing import Protocol, TypeVar, cast, runtime_checkable
 import pyarrow as pa
 
 from .errors import ConfigurationError, PenstockError
-from .graph import Graph
+from .graph import Graph, Node
 from .sources.protocol import SourceConfig, Split
 
 G = TypeVar("G", bound=Graph)
@@ -60,27 +60,30 @@ class Deferred(Protocol):
 
 def has_deferred(flow: Graph) -> bool:
     """Whether anything is left to be handed over."""
-    return any(isinstance(node.config, Deferred) for node in flow.nodes)
+    return any(_deferred(flow))
+
+
+def _deferred(flow: Graph) -> Iterator[Node]:
+    """The sources that are left. Nothing else is asked: looking at a protocol is slow."""
+    return (node for node in flow.nodes if not node.inputs and isinstance(cast(object, node.config), Deferred))
 
 
 def hand_over(flow: G, to: Destination) -> G:
     """The flow with the deferred sources replaced, one after the other. Raises PenstockError that names the source."""
-    for node in flow.nodes:
-        if isinstance(node.config, Deferred):
-            try:
-                flow = flow.with_node(replace(node, config=node.config.handed_over(node.id, to)))
-            except PenstockError as error:
-                raise error.at(node.id) from error
+    for node in _deferred(flow):
+        try:
+            flow = flow.with_node(replace(node, config=cast(Deferred, node.config).handed_over(node.id, to)))
+        except PenstockError as error:
+            raise error.at(node.id) from error
     return flow
 
 
 def not_handed_over(flow: G) -> G:
     """The flow as it is known before anything was handed over: to be planned and checked, not to be run."""
-    for node in flow.nodes:
-        if isinstance(node.config, Deferred):
-            config = cast(SourceConfig, node.config)
-            stand_in = _StandIn(config.kind, config.schema, config.describe())
-            flow = flow.with_node(replace(node, config=stand_in))
+    for node in _deferred(flow):
+        config = cast(SourceConfig, node.config)
+        stand_in = _StandIn(config.kind, config.schema, config.describe())
+        flow = flow.with_node(replace(node, config=stand_in))
     return flow
 
 

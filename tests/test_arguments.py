@@ -373,3 +373,14 @@ def test_no_wrong_value_ends_in_a_raw_error(world: World) -> None:
     tried, raw = sweep(world)
     assert tried > 2_000
     assert raw == {}
+
+
+def test_computed_columns_may_be_called_like_parameters(tmp_path: Path) -> None:
+    flow = ps.Flow("names")
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "rows.parquet")
+    rows = flow.read_parquet(tmp_path / "rows.parquet")
+    named = {"columns": ps.field("a") + 1, "derived": ps.field("a") + 2}
+    rows.project("a", **named).collect("rows")
+    assert ps.run_local(flow).result("rows").to_pylist() == [{"a": 1, "columns": 2, "derived": 3}]
+    with pytest.raises(PenstockError, match=r"project: euros=3 does not fit"):
+        rows.project("a", euros=3)

@@ -77,7 +77,11 @@ def absolute(path: str | os.PathLike[str]) -> str:
 
 def _is_utf8(text: str) -> bool:
     """Whether it has no byte that Python could only carry along."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _absolute(text: str) -> str:
