@@ -26,6 +26,7 @@ from typing import Any
 import ray
 
 from ..coordinator.events import Event
+from ..coordinator.manifest import Claimant
 from ..coordinator.poison import PoisonPolicy
 from ..coordinator.restoring import Snapshot
 from ..coordinator.settings import Settings
@@ -47,6 +48,7 @@ from .measures import JobFigures, Sample
 from .messages import Address, Identity, JobCard, ProcessAppeared, ProcessMessage, Seat, Versioned
 from .metrics import Reporter
 from .plans import SharedPlan
+from .presence import this_claimant
 from .runtime import DEFAULT_TELLING, Telling
 from .snapshots import SnapshotFiles
 from .storage.opening import open_store
@@ -90,6 +92,8 @@ class CoordinatorOptions:
     """Whether outputs are taken over from jobs whose logs are open."""
     secrets: Secrets | None = field(default=None, repr=False)
     """What whoever reads the job's feeds must know."""
+    claimant: Claimant | None = None
+    """The script that owns the job; None: nobody owns it."""
 
 
 class CoordinatorActor:
@@ -100,7 +104,8 @@ class CoordinatorActor:
         plan, drivers = options.plan.load(), options.drivers
         self._options, self._plan = options, plan
         write_json_lines(options.telling.log_level, job=plan.name)
-        core = coordinator_of(plan, options.settings, options.snapshot)
+        self._claimant = options.claimant or this_claimant()
+        core = coordinator_of(plan, options.settings, options.snapshot, self._claimant)
         store = open_store(options.folder)
         self._deaths = Deaths(store, plan.name)
         if not ray.get_runtime_context().was_current_actor_reconstructed:
@@ -226,6 +231,11 @@ class CoordinatorActor:
             options.folder_stays,
             options.secrets,
         )
+
+    @ray.method(concurrency_group="users")
+    def claimant(self) -> Claimant:
+        """Whose run it is."""
+        return self._claimant
 
     @ray.method(concurrency_group="users")
     def is_detached(self) -> bool:

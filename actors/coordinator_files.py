@@ -31,7 +31,7 @@ from ..coordinator.events import (
     TaskCommitted,
     TaskFailed,
 )
-from ..coordinator.manifest import LogEntry, Manifest
+from ..coordinator.manifest import Claim, LogEntry, Manifest
 from ..coordinator.split_events import SplitSetsRead
 from ..coordinator.store import Store
 from ..engine.errors import PenstockError
@@ -41,6 +41,7 @@ from ..engine.threads import Threads
 from .audit import state_of
 from .messages import UNKNOWN_TIME
 from .ownership import take_outputs
+from .presence import Presence, find_running
 from .savepoints import SavepointFiles
 from .snapshots import SnapshotFiles
 from .storage.log import create_entry, delete_entries, read_entries
@@ -72,6 +73,7 @@ class CoordinatorFiles:
         self._snapshots = snapshots
         self._savepoints = SavepointFiles(snapshots.url, plan.name)
         self._tell = tell
+        self._presence = Presence()
         self._log_thread = Threads(1, "penstock-log")
         self._file_thread = Threads(1, "penstock-files")
 
@@ -82,14 +84,17 @@ class CoordinatorFiles:
             if self._refused is not None:
                 return LogFailed(self._refused, UNKNOWN_TIME)
             try:
-                return LogRead(tuple(read_entries(self._store, self._plan.name)), UNKNOWN_TIME)
+                entries = tuple(read_entries(self._store, self._plan.name))
+                return LogRead(entries, UNKNOWN_TIME, find_running(entries))
             except Exception as error:
                 return LogFailed(failure_of(as_penstock_error(error)), UNKNOWN_TIME)
 
         self._log_thread.submit(lambda: self._tell(work()))
 
     def store(self, entry: LogEntry) -> None:
-        """Create an entry; tells what became of it."""
+        """Create an entry; tells what became of it. Whoever reads a claim finds its run."""
+        if isinstance(entry, Claim):
+            self._presence.begin(entry.owner)
 
         def work() -> Event:
             try:
@@ -223,7 +228,12 @@ class CoordinatorFiles:
 
         self._file_thread.submit(work)
 
+    def end_presence(self) -> None:
+        """The run is over."""
+        self._presence.end()
+
     def close(self) -> None:
         """Let what is under way end."""
+        self._presence.end()
         self._log_thread.close(drop=True)
         self._file_thread.close()

@@ -28,6 +28,7 @@ from ..coordinator import commands
 from ..coordinator.commands import Command, DeployTask
 from ..coordinator.events import DeadlinePassed, Event
 from ..coordinator.machine import Coordinator
+from ..coordinator.manifest import Claimant
 from ..coordinator.restoring import Snapshot
 from ..coordinator.settings import Settings
 from ..coordinator.statistics import JobStatus
@@ -45,13 +46,16 @@ from .messages import (
     Versioned,
 )
 from .ownership import outputs_of
+from .presence import this_claimant
 from .translate import execution_graph, unexpected
 
 LULL = 0.1
 
 
-def coordinator_of(plan: JobPlan, settings: Settings, snapshot: Snapshot | None) -> Coordinator:
-    """A coordinator of the planned job, unlike any other."""
+def coordinator_of(
+    plan: JobPlan, settings: Settings, snapshot: Snapshot | None, claimant: Claimant | None = None
+) -> Coordinator:
+    """A coordinator of the planned job, unlike any other. ``claimant``: whose run it is; by default this process's."""
     return Coordinator(
         plan.name,
         plan.fingerprint,
@@ -63,6 +67,7 @@ def coordinator_of(plan: JobPlan, settings: Settings, snapshot: Snapshot | None)
         plan.uuid,
         bool(outputs_of(plan)),
         plan.inputs,
+        claimant or this_claimant(),
     )
 
 
@@ -235,7 +240,7 @@ class CoordinatorHost:
                 case commands.CommitOrphans():
                     self._files.commit(command)
                 case commands.EndJob():
-                    pass  # the status says so, and whoever waits for it is told
+                    self._files.end_presence()  # the status says the rest, and whoever waits for it is told
                 case _:
                     self._drivers.perform(command)
 

@@ -345,6 +345,9 @@ class Job(JobFace):
                 self._end_processes()
                 self._look_at_outputs()
         finally:
+            if not self.folder_stays and self._secrets is not None:
+                with suppress(PenstockError, OSError):
+                    FeedNotices(self.folder, self.name, run_of(self._secrets.token)).remember(self.plan.feeds)
             self._release()
 
     def _look_at_outputs(self) -> None:

@@ -98,7 +98,17 @@ def newest_checkpoint(place: str) -> tuple[Manifest, str]:
 
 def _refusal(snapshot: Snapshot, plan: JobPlan, allow_changes: bool) -> Failure | None:
     manifest = snapshot.manifest
-    if all(state.data_ended or state.finished for state in manifest.tasks):
+    ended = all(state.data_ended or state.finished for state in manifest.tasks)
+    if ended and plan.feeds:
+        return Failure(
+            f"the snapshot in {snapshot.root} was taken after the sources of {', '.join(plan.feeds)} had ended: a rank "
+            "that resumes nothing would get rows again that were read before",
+            retry=False,
+            remedy="run the flow without from_snapshot in an empty checkpoint folder, and let each rank load the "
+            "state_dict() of its reader: it gets the batches behind that",
+            kind="ConfigurationError",
+        )
+    if ended:
         return Failure(
             f"the snapshot in {snapshot.root} was taken after the end of all data: nothing is left to be done",
             retry=False,

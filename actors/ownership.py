@@ -28,6 +28,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..coordinator.claimants import find_run, last_claim, running_claimant
 from ..coordinator.commands import TakeOutputs
 from ..coordinator.manifest import Claim, Ended, LogEntry, Manifest, committables_of
 from ..coordinator.recovery import identity_in
@@ -51,6 +52,7 @@ from ..engine.sinks.output_folder import (
 )
 from ..engine.sinks.parquet_writer import restored_totals
 from ..engine.sources.files import safe_name
+from .presence import find_running
 from .resuming import is_left_behind
 from .storage.log import read_log
 from .storage.opening import may_hold_log, open_store, store_in
@@ -199,7 +201,12 @@ def _is_another_open_log(owner: Owner, claimant: Claimant) -> bool:
 
 
 def _in_use(output: OutputFolder, owner: Owner, why: str) -> ConfigurationError:
-    state = "may go on: its log is open" if _is_open(owner) else "has written there"
+    state = "has written there"
+    if _is_open(owner):
+        entries = _log_at(owner)
+        by = running_claimant(entries, find_running(entries))
+        whose = last_claim(entries) if by is None else f", and in use: {find_run(by)}"
+        state = f"may go on: its log is open{whose}"
     return ConfigurationError(
         f"the output folder {output.folder} belongs to job {owner.job!r}{', ' if why else ''}{why}; that job {state} "
         f"({owner.log})",

@@ -11,14 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from ..coordinator.events import Failure
 from ..coordinator.manifest import Ended, LogEntry, Manifest
 from ..coordinator.settings import Settings
 from ..engine.durable import goes_with_process, was_removed
 from ..engine.errors import ConfigurationError
 from ..engine.shown import hides_credentials
+from .presence import in_words
 from .settings import Checkpoints
 from .storage.log import read_log
 from .storage.opening import checkpoint_folder, open_store
+from .translate import error_of
 
 Resume: TypeAlias = Literal["auto", "never", "must"]
 """Whether a job goes on from the last checkpoint in its folder: if there is one, never, or always."""
@@ -82,10 +85,13 @@ def check_resume(folder: str, job: str, resume: str) -> bool:
         raise ConfigurationError(f"resume={resume!r} is unknown", 'give "auto", "never" or "must"')
     found = read_log(open_store(folder), job)
     if found and resume == "never":
-        raise ConfigurationError(
+        refused = Failure(
             f"the checkpoint folder {folder} holds checkpoints of job {job!r}",
-            'pass resume="auto" to go on from them, or choose another folder',
+            retry=False,
+            remedy='pass resume="auto" to go on from them, or choose another folder',
+            kind="ConfigurationError",
         )
+        raise error_of(in_words(refused, found, folder))
     if any(isinstance(entry, Ended) for entry in found):
         raise ConfigurationError(f"job {job!r} is over: its log in {folder} is closed", _way_on(found))
     goes_on = any(isinstance(entry, Manifest) for entry in found)

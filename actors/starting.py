@@ -18,6 +18,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
+from ..coordinator.claimants import find_run
 from ..coordinator.restoring import Snapshot
 from ..engine.errors import ConfigurationError
 from ..engine.plan import JobPlan
@@ -32,6 +33,7 @@ from .feed.notices import FeedNotices, Over, run_of
 from .job import Job, Tie
 from .messages import Seat, spare_seat
 from .plans import share_plan
+from .presence import this_claimant
 from .resuming import Place, temporary_place
 from .runtime import DEFAULT_RUNTIME, Runtime
 from .translate import failure_of
@@ -76,7 +78,7 @@ def _refuse_taken_name(job: str) -> None:
     except ValueError:
         return
     if not _has_ended(coordinator):
-        raise _taken(job)
+        raise _taken(job, coordinator)
     ray.kill(coordinator)
     with suppress(RayActorError):  # the name is free when the actor is known to be dead
         ray.get(coordinator.process.remote(), timeout=_ANSWER_SECONDS)
@@ -90,9 +92,13 @@ def _has_ended(coordinator: Any) -> bool:
         return False
 
 
-def _taken(job: str) -> ConfigurationError:
+def _taken(job: str, coordinator: Any) -> ConfigurationError:
+    """``coordinator``: that of the job that has the name."""
+    whose = ""
+    with suppress(RayError, GetTimeoutError):
+        whose = f": {find_run(ray.get(coordinator.claimant.remote(), timeout=_ANSWER_SECONDS))}"
     return ConfigurationError(
-        f"a job named {job!r} is running on this cluster",
+        f"a job named {job!r} is running on this cluster{whose}",
         "wait for it, cancel it, or run this one under another name: run(flow, name=…)",
     )
 
@@ -130,6 +136,7 @@ def _start(
         runtime.notice_seconds,
         take_over,
         Secrets(token, certificate),
+        None if detached else this_claimant(),
     )
     coordinator = coordinator_actor_class().options(name=coordinator_name(plan.name), namespace=NAMESPACE, **life)
     try:
@@ -138,7 +145,7 @@ def _start(
         for each in drivers.values():
             ray.kill(each)
         shared.forget()
-        raise _taken(plan.name) from error
+        raise _taken(plan.name, ray.get_actor(coordinator_name(plan.name), namespace=NAMESPACE)) from error
     if plan.feeds:
         notices = FeedNotices(place.folder, plan.name, run_of(token))
         watch_creation(plan.name, actor, lambda error: notices.end(Over(notices.run, False, failure_of(error))))

@@ -35,10 +35,12 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """Answer to ``ReadLog``: every entry of the log, in order."""
+    """Answer to ``ReadLog``: every entry of the log, in order. ``running``: the owner of the newest claim if its run is
+    known to be going on; else empty."""
 
     entries: tuple[LogEntry, ...]
     now: float
+    running: str = ""
 
 
 @dataclass(frozen=True, slots=True)

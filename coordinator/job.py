@@ -14,12 +14,14 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from msgspec.structs import replace as renumber
 
 from ..engine.identity import CheckpointId
 from .checkpoints import Checkpoints
+from .claimants import last_claim
 from .commands import EndJob
 from .committing import Committing
 from .completed import CompletedCheckpoints
@@ -31,7 +33,7 @@ from .failover import Failover
 from .handover import Handover
 from .job_states import LEGAL_JOB_MOVES, JobState, TaskStatus, check_move
 from .kinds import CheckpointKind, ClaimMode
-from .manifest import Dropped, Ended, Manifest
+from .manifest import Dropped, Ended, LogEntry, Manifest
 from .manifest_making import imported
 from .pins import Pins
 from .recovery import Over, TakeOver
@@ -315,11 +317,11 @@ class Job:
             self.completion.let_go(completed.drop(completed.not_kept(_ENDINGS[final])))
         self.context.order(EndJob(final.value, self.failure))
 
-    def supersede(self) -> None:
+    def supersede(self, entries: Sequence[LogEntry]) -> None:
         """A successor stands in the log: leave it everything."""
         self.context.out.clear()
         self.failure = Failure(
-            message=f"another coordinator has taken over job {self.context.job!r}",
+            message=f"another coordinator has taken over job {self.context.job!r}{last_claim(entries)}",
             retry=False,
             remedy="wait for the other run to end, or choose another job name or checkpoint folder",
             kind="ConfigurationError",

@@ -83,7 +83,7 @@ class LogAnswers:
         elif isinstance(result, AlreadyOver):
             job.already_over(result.decision)
         elif isinstance(result, SteppedDown):
-            job.supersede()
+            job.supersede(result.entries)
         else:
             job.fail(result)
 
@@ -118,7 +118,7 @@ class LogAnswers:
         if resolution is Resolution.STORED:
             self._stored()
         elif resolution is Resolution.SUPERSEDED:
-            job.supersede()
+            job.supersede(event.entries)
         elif resolution is Resolution.ABSENT:
             self._absent()
         else:

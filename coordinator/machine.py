@@ -54,7 +54,7 @@ from .feeding import feeds_somebody
 from .job import CLOSING, ENDING, WORKING, Job
 from .job_states import FINAL_JOB_STATES, IllegalTransition, JobState, TaskStatus
 from .log_answers import LogAnswers
-from .manifest import Manifest
+from .manifest import Claimant, Manifest
 from .notices import NoticeGiven, SplitSkipped
 from .requests import Cause, Request
 from .restoring import Snapshot
@@ -78,7 +78,7 @@ class Coordinator:
     same moment do not take each other's claim for their own. ``snapshot``: what a job without a checkpoint of its own
     starts from. ``uuid``: the job's identity; a log of another one is refused. ``has_outputs``: whether there are
     places that must be taken over before anything is written (``TakeOutputs``). ``inputs``: digests of what is recorded
-    of the job's inputs (``Context``).
+    of the job's inputs (``Context``). ``claimant``: whose run it is, for the claim.
     """
 
     def __init__(
@@ -93,12 +93,14 @@ class Coordinator:
         uuid: str = "",
         has_outputs: bool = False,
         inputs: tuple[str, ...] = (),
+        claimant: Claimant | None = None,
     ) -> None:
         ancestors = () if snapshot is None else (*snapshot.manifest.ancestors, snapshot.manifest.uuid)
         identity = JobIdentity(uuid, ancestors=ancestors)
         self._context = Context(job, fingerprint, graph, settings, identity, has_outputs, inputs)
         self._job = Job(self._context, snapshot)
-        self._log_answers = LogAnswers(self._job, TakeOverAttempt(self._context, description, owner, snapshot))
+        takeover = TakeOverAttempt(self._context, description, owner, snapshot, claimant)
+        self._log_answers = LogAnswers(self._job, takeover)
         self._story = Story()
         #: When unanswered orders are looked through next.
         self._resend_at = float("-inf")

@@ -6,8 +6,8 @@ Rules:
    ``Manifest`` completes a checkpoint: its creation *is* the commit point; ``Pinned`` and ``Unpinned`` keep one from
    being deleted; ``Dropped`` says that manifests are about to be deleted by an ending that leaves the log open;
    ``Ended`` closes the log.
-2. An entry is never changed. It is sealed by its length and digest, and of one ``FORMAT``: what is damaged, of another
-   format, or holds a field that is not known is refused (``records``).
+2. An entry is never changed. It is sealed by its length and digest, and of one format: what is damaged, of an
+   unknown format, or holds a field that is not known is refused (``records``).
 3. A manifest lists everything a restore needs: state files by task, finished tasks, how far each operator has
    finished, and the committables that no later entry says are visible.
 4. A savepoint is one manifest, in a file of its own beside its state files; their locations are relative to its
@@ -26,10 +26,22 @@ from .records import decode_record, encode_record
 from .split_sets import SetPosition
 from .splits import Skipped
 
-FORMAT = 4
+FORMAT = 5
 """Version of the form, stored in every entry. 2: manifests with a root, a kind and operators; pins. 3: files of
 batches in flight among those of a task. 4: the job's identity; for which lanes operators have finished; ``Dropped``;
-operators without UNION state; digests of entries and files."""
+operators without UNION state; digests of entries and files. 5: who has claimed."""
+OLDEST = 4
+"""The oldest form that is read: the newer ones have fields more."""
+
+
+class Claimant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a run can be found: the process that a user ends, if it is to end. ``began``: when, in words."""
+
+    host: str
+    process: int
+    began: str
+    machine: str = ""
+    """Unlike on any other machine, and after each start of it; empty: not known."""
 
 
 class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True, forbid_unknown_fields=True):
@@ -52,6 +64,8 @@ class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True, forbid_unkno
     """The job's identity, drawn for the first claim; every later claim repeats it."""
     ancestors: tuple[str, ...] = ()
     """The jobs whose snapshots this one goes on from, the oldest first."""
+    by: Claimant | None = None
+    """Whose run it is; None: an older version did not say."""
 
 
 class TaskState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -171,7 +185,7 @@ def encode(entry: LogEntry) -> bytes:
 
 def decode(data: bytes) -> LogEntry:
     """The entry read back. Raises msgspec.ValidationError for what is no whole entry of this form."""
-    entry: LogEntry = decode_record(data, LogEntry, FORMAT)
+    entry: LogEntry = decode_record(data, LogEntry, FORMAT, OLDEST)
     return entry
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..engine.identity import JobIdentity
+from .claimants import say_whose
 from .events import Failure
 from .manifest import Claim, Ended, LogEntry, Manifest, Pinned, Unpinned, split_dropped
 
@@ -62,14 +63,14 @@ _HANDED_OVER = re.compile(r"staged:\w+")
 
 
 def decide_recovery(
-    entries: Sequence[LogEntry], fingerprint: str, job: str, description: str = "", uuid: str = ""
+    entries: Sequence[LogEntry], fingerprint: str, job: str, description: str = "", uuid: str = "", running: str = ""
 ) -> RecoveryDecision:
     """Read the log: take it over, or say that nothing is left to do, or why not. ``uuid``: what the job's parts were
-    told that its identity is; empty: nothing was."""
+    told that its identity is; empty: nothing was. ``running``: the owner of a claim whose run is known to go on."""
     entries = sorted(entries, key=lambda entry: entry.number)
     refusal = _refusal(entries, fingerprint, job, description) or _other_identity(entries, job, uuid)
     if refusal is not None:
-        return Refused(refusal)
+        return Refused(say_whose(refusal, entries, running, f"the checkpoint folder of job {job!r}"))
     standing, dropped = split_dropped(entries)
     manifests = tuple(entry for entry in standing if isinstance(entry, Manifest))
     newest = max((generation_of(entry) for entry in entries), default=0)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from .commands import Command
 from .context import Context
 from .events import EntryFailed, EntryRefused, EntryStored, Failure, LogFailed, LogRead
-from .manifest import Claim, LogEntry, encode
+from .manifest import Claim, Claimant, LogEntry, encode
 from .recovery import Over, Refused, TakeOver, check_inputs, decide_recovery, generation_of, identity_in
 from .restoring import Snapshot, check_snapshot
 from .restoring_channels import check_channels
@@ -50,17 +50,27 @@ class AlreadyOver:
 
 @dataclass(frozen=True)
 class SteppedDown:
-    """Somebody newer has it."""
+    """Somebody newer has it, as these entries say."""
+
+    entries: Sequence[LogEntry]
 
 
 class TakeOverAttempt:
     """From the first reading of the log to the verified claim."""
 
-    def __init__(self, context: Context, description: str, owner: str, snapshot: Snapshot | None = None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        description: str,
+        owner: str,
+        snapshot: Snapshot | None = None,
+        claimant: Claimant | None = None,
+    ) -> None:
         self._context = context
         self._description = description
         self._owner = owner
         self._snapshot = snapshot
+        self._claimant = claimant
         #: The decision and the claim made from it, once the log was read; the newest of each.
         self._decision: TakeOver | None = None
         self._claim: Claim | None = None
@@ -75,7 +85,7 @@ class TakeOverAttempt:
         log = self._context.log
         if isinstance(event, LogRead):
             log.reading = False
-            return self._decide(event.entries) if self._claim is None else self._verify(event.entries, self._claim)
+            return self._decide(event) if self._claim is None else self._verify(event, self._claim)
         if isinstance(event, LogFailed | EntryFailed):
             self._failures += 1
             log.reading = False
@@ -86,9 +96,11 @@ class TakeOverAttempt:
             return self._claimed(self._decision)
         return Retry(log.read())
 
-    def _decide(self, entries: Sequence[LogEntry]) -> Retry | AlreadyOver | Failure:
-        context = self._context
-        decision = decide_recovery(entries, context.fingerprint, context.job, self._description, context.identity.uuid)
+    def _decide(self, read: LogRead) -> Retry | AlreadyOver | Failure:
+        context, entries = self._context, read.entries
+        decision = decide_recovery(
+            entries, context.fingerprint, context.job, self._description, context.identity.uuid, read.running
+        )
         if isinstance(decision, Refused):
             return decision.failure
         if isinstance(decision, Over):
@@ -109,19 +121,18 @@ class TakeOverAttempt:
             owner=self._owner,
             uuid=context.identity.uuid,
             ancestors=context.identity.ancestors,
+            by=self._claimant,
         )
         self._ordered.add(encode(self._claim))
         context.log.next_number = decision.number
         return Retry(context.log.store(self._claim))
 
-    def _verify(
-        self, entries: Sequence[LogEntry], claim: Claim
-    ) -> Retry | Claimed | AlreadyOver | SteppedDown | Failure:
-        log = self._context.log
+    def _verify(self, read: LogRead, claim: Claim) -> Retry | Claimed | AlreadyOver | SteppedDown | Failure:
+        log, entries = self._context.log, read.entries
         stands = any(encode(entry) == encode(claim) for entry in entries)
         others = [entry for entry in entries if encode(entry) not in self._ordered]
         if any(generation_of(entry) >= claim.generation for entry in others):
-            return SteppedDown()
+            return SteppedDown(others)
         log.dropped()
         if stands and all(entry.number < claim.number for entry in others):
             log.next_number = claim.number + 1
@@ -131,7 +142,7 @@ class TakeOverAttempt:
             if isinstance(decision, Over):
                 return AlreadyOver(decision)
             return self._cannot_restore(decision) or self._claimed(decision)
-        return self._decide(entries)
+        return self._decide(read)
 
     def _cannot_restore(self, decision: TakeOver) -> Failure | None:
         """Why this flow cannot go on from what it would go on from."""

@@ -1,5 +1,6 @@
 """Whole jobs in this process: results, resume, parallelism. The same hosts and cores run on Ray."""
 
+import os
 import time
 
 import pyarrow as pa
@@ -136,6 +137,32 @@ def test_second_run_of_a_finished_job_is_refused_and_changes_nothing(tmp_path):
     with pytest.raises(ConfigurationError):
         ps.run_local(sums(tmp_path), checkpoints=tmp_path / "state").wait()
     check(tmp_path)
+
+
+def test_script_that_runs_twice_at_once_is_told_in_which_process_the_other_run_is(tmp_path):
+    checkpoints, whose = ps.Checkpoints(tmp_path / "state", every="50ms"), f"in process {os.getpid()} on host "
+    with ps.run_local(sums(tmp_path / "one", rate=100.0), checkpoints=checkpoints) as job:
+        job.wait_until(lambda status: status.checkpoints_completed >= 1, timeout=60)
+        with pytest.raises(ConfigurationError, match=f"is in use: a run that began at .* UTC {whose}") as caught:
+            ps.run_local(sums(tmp_path / "two", lanes=2), checkpoints=checkpoints).wait()
+        assert caught.value.remedy == "end it first, or give this run a folder of its own"
+        with pytest.raises(ConfigurationError, match=f"is in use: a run that began at .* UTC {whose}"):
+            ps.run_local(sums(tmp_path / "one"), checkpoints=checkpoints, resume="never")
+        again = ps.run_local(sums(tmp_path / "one"), checkpoints=checkpoints)
+        with pytest.raises(ConfigurationError, match=f"has taken over job 'sums'; it was claimed last by .* {whose}"):
+            job.wait(60)
+        again.wait(60)
+    check(tmp_path / "one")
+
+
+def test_run_that_is_over_is_not_said_to_go_on_though_its_process_does(tmp_path):
+    checkpoints = ps.Checkpoints(tmp_path / "state", every="50ms")
+    with ps.run_local(sums(tmp_path, rate=500.0), checkpoints=checkpoints) as job:
+        job.wait_until(lambda status: status.checkpoints_completed >= 1, timeout=60)
+        job.cancel()
+        job.wait_until(lambda status: status.is_over, timeout=60)
+        with pytest.raises(ConfigurationError, match="another flow; it was claimed last by a run that began at"):
+            ps.run_local(sums(tmp_path / "two", lanes=2), checkpoints=checkpoints).wait()
 
 
 def test_checkpoint_folder_of_another_flow_is_refused_and_says_which(tmp_path):

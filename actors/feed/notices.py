@@ -8,12 +8,14 @@ them see. Rules:
    ranks that need nothing more may come to ask when that process is gone.
 2. ``over.json`` says how a run of the job has ended. Both name the run, so that those of an earlier one mean nothing.
 3. They are sealed: a damaged one is an error. One of an older format is an earlier run's and means nothing.
-4. A folder that is gone means that the job is over: it kept its state in a temporary one.
+4. A folder that is gone means that the job is over: it kept its state in a temporary one. The process of the script
+   that has ended the job remembers how many batches there were.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TypeVar
 
@@ -53,6 +55,10 @@ class Over(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     finished: bool
     failure: Failure
     format: int = FORMAT
+
+
+_REMEMBERED: dict[tuple[str, str], int] = {}
+"""By run and feed: how many batches there were, of jobs whose folder has gone and that this process has ended."""
 
 
 def run_of(token: bytes) -> str:
@@ -126,7 +132,13 @@ class FeedNotices:
     def batches(self, feed: str) -> int | None:
         """How many batches a feed had that has been read to its end; None if it is not known to have been."""
         found = self._served(feed)
-        return None if found is None else found.batches
+        return _REMEMBERED.get((self.run, feed)) if found is None else found.batches
+
+    def remember(self, feeds: Iterable[str]) -> None:
+        """Keep in this process how many batches they had: the folder goes."""
+        for feed in feeds:
+            if (batches := self.batches(feed)) is not None:
+                _REMEMBERED[self.run, feed] = batches
 
     def _served(self, feed: str) -> Served | None:
         found = self._read(f"{safe_name(feed)}.json", Served)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from ...coordinator.events import Failure
 from ...coordinator.manifest import Ended, LogEntry, Manifest
 from ...coordinator.recovery import generation_of
 from ...engine.errors import ConfigurationError
@@ -23,8 +24,10 @@ from ...engine.identity import CheckpointId
 from ...engine.plan import JobPlan
 from ..audit import state_of
 from ..origin import check_outputs
+from ..presence import in_words
 from ..storage.log import create_entry, read_log
 from ..storage.opening import open_store
+from ..translate import error_of
 from .models import ModelRecord, pin_name, pins_of, record_of, sink_of
 
 
@@ -55,7 +58,13 @@ def rewind_to_model(plan: JobPlan, folder: str, model: str) -> None:
         found, number=entries[-1].number + 1, checkpoint=CheckpointId(generation, newest.number + 1), request=""
     )
     if create_entry(store, plan.name, entry) != "stored":
-        raise ConfigurationError(f"job {plan.name!r} is running", "stop it before you go back to a model")
+        refused = Failure(
+            f"another run of job {plan.name!r} has written to its log in {folder} meanwhile",
+            retry=False,
+            remedy="end it before you go back to a model",
+            kind="ConfigurationError",
+        )
+        raise error_of(in_words(refused, read_log(store, plan.name), folder))
 
 
 def _records(plan: JobPlan, folder: str, model: str) -> list[ModelRecord]:

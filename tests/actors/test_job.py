@@ -21,6 +21,7 @@ from penstock.actors.settings import Checkpoints
 from penstock.engine.errors import ConfigurationError, SetupError, TaskLostError, UserCodeError
 from penstock.engine.flow import Flow
 from penstock.engine.identity import TaskId
+from penstock.jobs.local_run import run_local
 from support.ray_jobs import expected, fails_at, gather_flow, tables, written
 
 pytestmark = pytest.mark.ray
@@ -169,8 +170,11 @@ def test_job_goes_on_over_the_files_that_it_began_with_or_not_at_all(jobs: Any, 
 
 def test_second_job_of_the_same_name_is_refused_and_the_first_goes_on(jobs: Any, tmp_path: Path) -> None:
     first = jobs(gather_flow(tmp_path / "out", rate=PACE))
-    with pytest.raises(ConfigurationError, match="a job named 'gather' is running"):
+    named = f"a job named 'gather' is running on this cluster: a run that began at .* in process {os.getpid()} on host"
+    with pytest.raises(ConfigurationError, match=named):
         jobs(gather_flow(tmp_path / "other"), checkpoints=None)
+    with pytest.raises(ConfigurationError, match=f"is in use: a run that began at .* in process {os.getpid()} on host"):
+        run_local(gather_flow(tmp_path / "out"), checkpoints=first.folder, resume="never")
     first.wait(PATIENCE)
     assert_exactly_once(tmp_path / "out")
 
@@ -247,6 +251,27 @@ def test_statistics_and_reasons_tell_of_every_task(jobs: Any, tmp_path: Path) ->
         if each.operator.startswith("parquet-sink")
     ]
     assert written_rows == [expected().num_rows]
+
+
+def test_rank_that_comes_after_the_end_of_a_job_without_a_checkpoint_folder_has_no_batch(jobs: Any) -> None:
+    made = Flow("read")
+    made.from_tables(tables()).feed(100)
+    job = jobs(made, checkpoints=None)
+    feed = job.feed()
+    with feed.reader(timeout=PATIENCE) as reader:
+        assert list(reader)
+        state = reader.state_dict()
+    job.wait(PATIENCE)
+    assert not Path(job.folder).exists()
+    late = feed.reader(timeout=PATIENCE)
+    late.load_state_dict(state)
+    with late:
+        assert not list(late)
+    with (
+        pytest.raises(ConfigurationError, match=r"its temporary folder .* gone"),
+        feed.reader(timeout=PATIENCE) as anew,
+    ):
+        next(iter(anew))
 
 
 def test_wait_that_takes_too_long_says_what_the_job_waits_for(jobs: Any, tmp_path: Path) -> None:

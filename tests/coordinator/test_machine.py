@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as replace_entry
 
+from penstock.coordinator.claimants import last_claim
 from penstock.coordinator.commands import (
     AbortCheckpoint,
     CommitCheckpoint,
@@ -27,7 +28,8 @@ from penstock.coordinator.events import (
     TaskDeclined,
     TaskDeployed,
 )
-from penstock.coordinator.manifest import Claim, Ended, Manifest, TaskState
+from penstock.coordinator.manifest import Claim, Claimant, Ended, Manifest, TaskState, decode
+from penstock.coordinator.records import FormatError, encode_record
 from penstock.coordinator.recovery import Refused, decide_recovery
 from penstock.coordinator.settings import Settings
 from penstock.engine.identity import Attempt, CommitPermit
@@ -119,6 +121,36 @@ def test_script_that_was_started_twice_is_told_so_when_both_runs_have_staged_a_f
         assert isinstance(found, Refused)
         assert said in found.failure.message
         assert "wait for it to end" in found.failure.remedy or "belongs" in said
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_who_may_not_have_a_log_is_told_whose_it_is_and_that_it_is_in_use_only_if_that_is_known(others: bool) -> None:
+    by = Claimant(host="here", process=4711, began="2026-01-02 03:04:05 UTC")
+    claim = Claim(number=0, generation=1, job="job", fingerprint="other", owner="them", uuid="theirs", by=by)
+    manifest = Manifest(
+        number=1, checkpoint=FIRST, fingerprint="print" if others else "other", parallelism={}, tasks=()
+    )
+    entries, whose = [claim, manifest], "a run that began at 2026-01-02 03:04:05 UTC in process 4711 on host here"
+    for owner in ("", "somebody else"):
+        found = decide_recovery(entries, "print", "job", uuid="ours", running=owner)
+        assert isinstance(found, Refused)
+        assert ("another run" if others else "another flow") in found.failure.message
+        assert found.failure.message.endswith(f"; it was claimed last by {whose}")
+    found = decide_recovery(entries, "print", "job", uuid="ours", running="them")
+    assert isinstance(found, Refused)
+    assert found.failure.message == f"the checkpoint folder of job 'job' is in use: {whose}"
+    assert found.failure.remedy == "end it first, or give this run a folder of its own"
+    found = decide_recovery([*entries, Ended(number=2, generation=1, status="failed")], "print", "job", running="them")
+    assert isinstance(found, Refused)
+    assert "in use" not in found.failure.message
+
+
+def test_claim_of_the_version_before_can_be_read_and_says_nothing_of_its_run() -> None:
+    claim = decode(encode_record(Claim(number=0, generation=1, job="job", fingerprint="other", format=4)))
+    assert isinstance(claim, Claim)
+    assert last_claim([claim]) == ""
+    with pytest.raises(FormatError, match="it has format 3, and this version knows 4 to 5"):
+        decode(encode_record(Claim(number=0, generation=1, job="job", fingerprint="other", format=3)))
 
 
 def test_job_without_a_checkpoint_begins_with_the_flow_and_the_data_that_are_there_now() -> None:
