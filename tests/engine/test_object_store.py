@@ -54,6 +54,9 @@ def test_what_is_in_no_bucket_is_left_to_others(address: str) -> None:
         ("s3://b?retries=1", "unknown: retries"),
         ("gs://b?region=x", "unknown: region"),
         ("gs://k:s@b/x", "holds credentials"),
+        ("s3://b c/x", "'b c' is no bucket's name"),
+        ("gs://b\n/x", "is no bucket's name"),
+        ("s3://k:s@bücket/x", "'bücket' is no bucket's name"),
     ],
 )
 def test_address_that_cannot_be_meant_is_refused(address: str, why: str) -> None:
