@@ -19,7 +19,7 @@ Rules:
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
@@ -198,18 +198,42 @@ class Audit:
         return "\n".join(lines)
 
 
+class NothingLeftError(ConfigurationError):
+    """A job's checkpoints are gone, so there is nothing to audit it by."""
+
+
+class LastAudit:
+    """The audit that is made when a job ends, as long as its checkpoints are there; or what stood in its way, which is
+    told to whoever asks when they are gone."""
+
+    def __init__(self) -> None:
+        self.made: Audit | None = None
+        self._error: Exception | None = None
+
+    def make(self, look: Callable[[], Audit]) -> Audit:
+        """Make it now, and keep it; ``look`` is :func:`audit_job`. Raises what that raises, or has raised before."""
+        try:
+            self.made = look()
+        except NothingLeftError as gone:
+            raise self._error or gone from None
+        except Exception as error:
+            self._error = error
+            raise
+        return self.made
+
+
 def audit_job(plan: JobPlan, folder: str, status: JobStatus) -> Audit:
-    """Audit a job as of the last checkpoint in ``folder``. Raises ConfigurationError if none was kept."""
+    """Audit a job as of the last checkpoint in ``folder``. Raises NothingLeftError if none was kept."""
     entries = [] if is_gone(folder) else read_log(open_store(folder), plan.name)
     if status.checkpoints_completed and not entries:
-        raise ConfigurationError(
+        raise NothingLeftError(
             f"the checkpoints of job {plan.name!r} are no longer in {folder}: they were removed, not by the job",
             "put the folder back from a copy, or audit a job before its checkpoints are removed",
         )
     last = last_manifest(entries)
     state = {} if last is None else state_of(last, last.root or folder, plan.name)
     if status.is_over and status.checkpoints_completed and not state:
-        raise ConfigurationError(
+        raise NothingLeftError(
             f"the checkpoints of job {plan.name!r} were deleted at its end, so there is nothing to audit it by",
             'run it with Checkpoints(…, retention="always")',
         )

@@ -36,7 +36,7 @@ from ..engine.identity import TaskId
 from ..engine.job_statistics import JobStatistics
 from ..engine.plan import JobPlan
 from .at_exit import AtExit
-from .audit import OVER, Audit, audit_job, check_balance
+from .audit import OVER, Audit, LastAudit, NothingLeftError, audit_job, check_balance
 from .cleaning import at_the_end, clean_outputs
 from .creation import coordinator_died
 from .departure import LastWords, answers_of, end_actors, leave_for_good, statistics_of
@@ -113,7 +113,7 @@ class Job(JobFace):
         self._generation = 0
         #: kept when the processes end
         self._last = LastWords()
-        self._audit: Audit | None = None
+        self._audit = LastAudit()
         self._closed = False
         self._at_exit = AtExit(self._leave, EXIT_SECONDS) if tie is Tie.OWNER else None
 
@@ -163,7 +163,7 @@ class Job(JobFace):
         if status.failure is not None:
             raise error_of(status.failure)
         if status.state in OVER:
-            with suppress(ConfigurationError):  # without checkpoints there is nothing to audit it by
+            with suppress(NothingLeftError):
                 check_balance(self.audit())
         return self
 
@@ -244,7 +244,9 @@ class Job(JobFace):
 
     def audit(self) -> Audit:
         """Compare what was read with what is visible, as of the last checkpoint."""
-        return self._audit or audit_job(self.plan, self.folder, self.status())
+        if self._audit.made is not None and self._closed:
+            return self._audit.made
+        return self._audit.make(lambda: audit_job(self.plan, self.folder, self.status()))
 
     @checked(ConfigurationError)
     def feed(self, name: str = "feed") -> FeedHandle:
@@ -354,7 +356,7 @@ class Job(JobFace):
         if self.tie is Tie.OWNER:
             at_the_end(lambda: clean_outputs(self.plan, self.folder, self._generation))
         if self._known is not None:  # else its coordinator never came to life, and whoever asked has been told
-            self._audit = at_the_end(lambda: audit_job(self.plan, self.folder, self.status()))
+            at_the_end(self.audit)
 
     def __enter__(self) -> Self:
         return self

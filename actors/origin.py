@@ -112,7 +112,7 @@ def _refusal(snapshot: Snapshot, plan: JobPlan, allow_changes: bool) -> Failure 
         return Failure(
             f"the snapshot in {snapshot.root} was taken after the end of all data: nothing is left to be done",
             retry=False,
-            remedy="to stop a job for now, stop it without drain=True",
+            remedy="use what its job has written; to go on later, stop a job before its data end, without drain=True",
             kind="ConfigurationError",
         )
     if manifest.fingerprint == plan.fingerprint or allow_changes:

@@ -33,4 +33,16 @@ def _loosened_field(field: pa.Field) -> pa.Field:
 
 def loosely(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The rows with the types of ``schema``, which is their own, loosened."""
-    return records if records.schema.equals(schema) else records.cast(schema)
+    return records if records.schema.equals(schema) else pa.record_batch(_Retyped(records, schema))
+
+
+class _Retyped:
+    """The same rows under another schema of the same layout, as Arrow hands them from library to library: no value is
+    copied or looked at. (``cast`` looks at all, and is wrong about ``null`` inside lists: it leaves as many values as
+    there are rows.)"""
+
+    def __init__(self, records: pa.RecordBatch, schema: pa.Schema) -> None:
+        self._records, self._schema = records, schema
+
+    def __arrow_c_array__(self, requested: object = None) -> tuple[object, object]:
+        return self._schema.__arrow_c_schema__(), self._records.__arrow_c_array__()[1]

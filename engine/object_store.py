@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +43,8 @@ PARTS_AT_ONCE = 4
 """Of one object that is written; so many may be in memory."""
 
 _NONCE = "penstock-nonce"
+_BUCKET_NAME = re.compile(r"[A-Za-z0-9._-]+")
+"""What comes into a host's name or a URL as it is; the store knows more rules, and says so."""
 _OPTIONS = {"region", "scheme", "endpoint_override"}
 _CONFLICTS = 16
 """Times that a put may be refused because of another one, of which nothing is left."""
@@ -197,6 +200,9 @@ def bucket_of(address: str) -> tuple[Bucket, str] | None:
     if scheme == "gs" and who not in ("", _ANYBODY):
         remedy = "say who asks in the environment: GOOGLE_APPLICATION_CREDENTIALS"
         raise ConfigurationError(f"{address} holds credentials, which Google's store has no such form of", remedy)
+    if not _BUCKET_NAME.fullmatch(name):
+        remedy = "names of buckets are made of letters, digits, dots, hyphens and underscores"
+        raise ConfigurationError(f"{name!r} is no bucket's name", remedy)
     settings = tuple(sorted(_settings(asked, who).items()))
     path = unquote(key).strip("/")
     if wrong := sorted({"", ".", ".."} & set(path.split("/"))) if path else []:

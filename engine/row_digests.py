@@ -49,8 +49,8 @@ class RowDigest:
         named = repr([(field.name, _kind(field.type)) for field in stored])
         #: equal for digests of which equal rows have the same
         self.salt = int(digest(named.encode())[:16], 16)
-        #: column number to the type in which it is stored, where that is another one
-        self._casts = {at: type for at, type in enumerate(stored.types) if type != schema.field(at).type}
+        #: column number to the type in which it is stored, where that holds other values
+        self._casts = {at: type for at, type in enumerate(stored.types) if _kind(type) != _kind(schema.field(at).type)}
 
     def of(self, records: pa.RecordBatch) -> int:
         """The digest of these rows; those of several batches add up."""

@@ -19,7 +19,7 @@ from typing import Self, cast
 import pyarrow as pa
 
 from ..actors.at_exit import AtExit
-from ..actors.audit import OVER, Audit, audit_job, check_balance
+from ..actors.audit import OVER, Audit, LastAudit, NothingLeftError, audit_job, check_balance
 from ..actors.beginning import begin_in, check_first
 from ..actors.cleaning import at_the_end, clean_outputs
 from ..actors.coordinator_files import CoordinatorFiles
@@ -191,7 +191,7 @@ class LocalJob(JobFace):
         self.folder_stays = place.stays
         self._release = place.release
         self._closed = False
-        self._audit: Audit | None = None
+        self._audit = LastAudit()
         self._statistics: dict[TaskId, TaskStatistics] = {}
         self._checkpoints = Overview()
         core = coordinator_of(plan, place.settings, start)
@@ -244,7 +244,7 @@ class LocalJob(JobFace):
         if status.failure is not None:
             raise error_of(status.failure)
         if status.state in OVER:
-            with suppress(ConfigurationError):  # without checkpoints there is nothing to audit it by
+            with suppress(NothingLeftError):
                 check_balance(self.audit())
         return self
 
@@ -307,9 +307,9 @@ class LocalJob(JobFace):
 
     def audit(self) -> Audit:
         """Compare what was read with what is visible, as of the last checkpoint."""
-        if self._audit is None or not self._closed:
-            self._audit = audit_job(self.plan, self.folder, self.status())
-        return self._audit
+        if self._audit.made is not None and self._closed:
+            return self._audit.made
+        return self._audit.make(lambda: audit_job(self.plan, self.folder, self.status()))
 
     @checked(ConfigurationError)
     def feed(self, name: str = "feed") -> FeedHandle:
@@ -368,7 +368,7 @@ class LocalJob(JobFace):
             files.close()
         if audited:
             with suppress(Exception):  # whoever asks for the audit is told
-                self._audit = audit_job(self.plan, self.folder, self.status())
+                self.audit()
         at_the_end(lambda: clean_outputs(self.plan, self.folder, self.status().generation))
         if self.status().state == "finished":  # nothing goes on from it: its rows go with this object
             weakref.finalize(self, COLLECTED.forget, self.plan.key).atexit = False

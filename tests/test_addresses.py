@@ -44,7 +44,7 @@ def test_addresses_mean_what_they_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "given",
     ["", "a\0b", "file://scratch/state", "file:state", "file:///a#b", "file:///a?b", "~nobody-of-this-name/state",
-     "s3:/bucket/state", Path("s3://bucket/state"), "gs:", b"state"],
+     "s3:/bucket/state", Path("s3://bucket/state"), "gs:", b"state", "x" * 256, "ä" * 128, "x/" * 2048],
 )  # fmt: skip
 def test_what_is_neither_a_path_nor_a_url_is_refused(given: Any) -> None:
     with pytest.raises(ConfigurationError):

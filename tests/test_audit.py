@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -237,6 +238,21 @@ def test_committed_file_with_a_damaged_page_is_named(tmp_path: Path) -> None:
     file.write_bytes(flipped(data, 8 * (len(data) // 3)))
     with pytest.raises(StorageError, match=r"the committed file .* cannot be read: .*CRC"):
         job.wait()
+
+
+@pytest.mark.parametrize("audit", ["counts", "content"])
+def test_output_that_cannot_be_read_fails_a_job_that_keeps_no_checkpoints(tmp_path: Path, audit: Any) -> None:
+    """Its audit is made while they are there, and what stood in its way is not lost with them."""
+    flow = ps.Flow("cut")
+    flow.from_tables(pa.table({"x": range(ROWS)})).write_parquet(tmp_path / "out")
+    job = ps.run_local(flow, audit=audit)
+    job.wait_until(lambda status: status.is_over, 60)
+    (file,) = files(tmp_path)
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(StorageError, match=f"the committed file .*{file.name} cannot be read"):
+        job.wait(60)
+    with pytest.raises(StorageError, match=f"the committed file .*{file.name} cannot be read"):
+        job.audit()
 
 
 def test_audit_is_counts_or_content(tmp_path: Path) -> None:

@@ -89,6 +89,12 @@ class ParquetSink:
             if schema.names.count(name) > 1:
                 raise FlowError(f"several columns are named {name!r}", "rename them: a Parquet file needs unique names")
         for field in schema:
+            if _holds_no_values(field.type):
+                raise FlowError(
+                    f"column {field.name!r} has type {field.type}: lists of the fixed size 0 cannot be read back from "
+                    "Parquet by pyarrow if one of them is null",
+                    f"drop {field.name!r} before the sink, or make it a list of any size",
+                )
             try:
                 parquet.write_table(pa.schema([field]).empty_table(), pa.BufferOutputStream())
             except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
@@ -191,6 +197,13 @@ class ParquetSink:
             f"the output folder {self.path} {whose}already holds {len(data)} data files ({data[0][0]} is one)",
             'choose another folder, remove this one, or add to what it holds with mode="append"',
         )
+
+
+def _holds_no_values(type: pa.DataType) -> bool:
+    """Whether there are lists of the fixed size 0 in the type."""
+    if pa.types.is_fixed_size_list(type) and not type.list_size:
+        return True
+    return any(_holds_no_values(type.field(number).type) for number in range(type.num_fields))
 
 
 def _rows(filesystem: fs.FileSystem, path: str) -> int:

@@ -48,6 +48,7 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS}
 _WRONG_FILE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, pa.ArrowSerializationError)
 _LONGEST_NAME = 80
+_PATH_BYTES, _NAME_BYTES = 4095, 255
 _SCHEME = re.compile(r"(file(?=:)|[A-Za-z][A-Za-z0-9+.-]+(?=:(?:/|$))):(/{0,2})", re.IGNORECASE)
 """What a URL begins with; one letter would be a drive."""
 
@@ -72,7 +73,15 @@ def absolute(path: str | os.PathLike[str]) -> str:
     place = _absolute(text)
     if not _is_utf8(place):
         raise ConfigurationError(f"the path {os.fsencode(place)!r} is not UTF-8", "rename it, or link to it by another")
+    if "://" not in place and _is_too_long(os.fsencode(place)):
+        remedy = f"a path has at most {_PATH_BYTES:,} bytes, each name in it {_NAME_BYTES}"
+        raise ConfigurationError(f"the path {place[:_LONGEST_NAME]}… is longer than a path can be", remedy)
     return place
+
+
+def _is_too_long(path: bytes) -> bool:
+    """Whether no file system has such a file."""
+    return len(path) > _PATH_BYTES or any(len(name) > _NAME_BYTES for name in path.split(b"/"))
 
 
 def _is_utf8(text: str) -> bool:

@@ -18,7 +18,7 @@ from penstock.actors.departure import end_actors
 from penstock.actors.launch import run
 from penstock.actors.messages import Identity
 from penstock.actors.settings import Checkpoints
-from penstock.engine.errors import ConfigurationError, SetupError, TaskLostError, UserCodeError
+from penstock.engine.errors import ConfigurationError, SetupError, StorageError, TaskLostError, UserCodeError
 from penstock.engine.flow import Flow
 from penstock.engine.identity import TaskId
 from penstock.jobs.local_run import run_local
@@ -205,6 +205,15 @@ def test_resume_never_refuses_a_folder_with_checkpoints(jobs: Any, tmp_path: Pat
     jobs(flow).wait(PATIENCE)
     with pytest.raises(ConfigurationError, match="holds checkpoints of job 'gather'"):
         jobs(flow, resume="never")
+
+
+def test_output_that_cannot_be_read_fails_a_job_that_keeps_no_checkpoints(jobs: Any, tmp_path: Path) -> None:
+    job = jobs(gather_flow(tmp_path / "out"), checkpoints=None)
+    job.wait_until(lambda status: status.is_over, PATIENCE)
+    file = sorted((tmp_path / "out").glob("part-*"))[0]
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(StorageError, match=f"the committed file .*{file.name} cannot be read"):
+        job.wait(PATIENCE)
 
 
 def test_cancelled_job_ends_as_cancelled_and_keeps_what_is_committed(jobs: Any, tmp_path: Path) -> None:

@@ -60,6 +60,27 @@ def test_rows_are_taken_over_loosely() -> None:
     assert loosely(found, found.schema) is found
 
 
+def test_nulls_in_lists_beside_a_promise_are_taken_over_and_proven(tmp_path: Path) -> None:
+    """Of which Arrow's casts make lists that are longer than their values."""
+    nothing = pa.struct([("n", pa.null()), ("more", pa.list_(pa.null(), 2))])
+    strict = pa.list_(strict_item(pa.struct([("y", pa.list_(pa.null())), pa.field("x", pa.int64(), nullable=False)])))
+    table = pa.table(
+        {
+            "few": pa.array([[None] * 3, None, [], [None]], pa.list_(pa.null())),
+            "structs": pa.array([[{"n": None, "more": [None, None]}] * 2, None, [None], []], pa.list_(nothing)),
+            "strict": pa.array([[{"y": [None] * 5, "x": 1}] * 3, None, [], [{"y": None, "x": 2}]], strict),
+        }
+    ).slice(1)
+    found = loosely(table.to_batches()[0], loosened(table.schema))
+    found.validate(full=True)
+    assert found.to_pylist() == table.to_pylist()
+    flow = ps.Flow("nulls-in-lists")
+    flow.from_tables(table).write_parquet(tmp_path / "out", name="write")
+    with ps.run_local(flow, audit="content") as job:
+        assert job.wait(60).audit().grades["write"] == "proven"
+        assert job.output().to_table().to_pylist() == table.to_pylist()
+
+
 def test_struct_that_is_null_is_written_and_proven(tmp_path: Path) -> None:
     flow = ps.Flow("null-structs")
     flow.from_tables(pa.Table.from_batches([broken_promise()])).write_parquet(tmp_path / "out", name="write")

@@ -58,6 +58,9 @@ def test_what_is_in_no_bucket_is_left_to_others(address: str) -> None:
         ("gs://b/x/./y", "has a part '.' between slashes"),
         ("s3://b/../y", "has a part '..' between slashes"),
         ("s3://k:s@b/x/%2E%2E/y", "s3://b/x/../y has a part"),
+        ("s3://b c/x", "'b c' is no bucket's name"),
+        ("gs://b\n/x", "is no bucket's name"),
+        ("s3://k:s@bücket/x", "'bücket' is no bucket's name"),
     ],
 )
 def test_address_that_cannot_be_meant_is_refused(address: str, why: str) -> None:

@@ -277,6 +277,13 @@ def test_column_that_parquet_cannot_hold_is_named(tmp_path: Path) -> None:
     assert caught.value.remedy == "cast or drop 'span' before the sink"
 
 
+def test_column_that_could_not_be_read_back_is_named(tmp_path: Path) -> None:
+    empty = pa.list_(pa.int32(), 0)
+    for type in (empty, pa.list_(empty), pa.struct([("x", pa.map_(pa.string(), empty))])):
+        with pytest.raises(FlowError, match=r"column 'none' has type .*: lists of the fixed size 0 cannot be"):
+            ParquetSink(tmp_path).output_schema([pa.schema([("ok", pa.list_(pa.int32(), 1)), ("none", type)])])
+
+
 def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FlowError, match="several columns are named 'x'"):
         ParquetSink(tmp_path).output_schema([pa.schema([("x", pa.int64()), ("x", pa.string())])])
