@@ -107,3 +107,81 @@ def test_checkpoint_of_a_model_holds_the_batch_that_was_fetched_and_not_seen(tmp
     found = read_world(job.feed().resume("models/5"), 2)
     assert [[row["n"] for row in batch] for batch in found] == expected[5:]
     job.shutdown()
+
+
+@pytest.mark.parametrize("how", ["closed", "given another place"])
+def test_iteration_that_goes_on_when_its_reader_does_not_gives_nothing_of_what_it_had_fetched(how):
+    job = ps.run_local(feeding(keep=10_000, room=10_000))
+    reader = job.feed().reader(timeout=60, prefetch_batches=8)
+    batches = reader.iter_batches()
+    next(batches)
+    state = reader.state_dict()
+    assert [next(batches).num_rows for _ in range(2)] == [50, 50]
+    intake = reader._intake
+    assert intake is not None
+    wait_for(lambda: not intake._wanted())
+    if how == "closed":
+        reader.close(0)
+    else:
+        reader.load_state_dict(state)
+    with pytest.raises(ps.errors.ConfigurationError, match=how):
+        next(batches)
+    assert reader.step == (3 if how == "closed" else 1)
+    job.shutdown()
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_loop_that_fails_at_the_last_batch_goes_on_from_its_model(tmp_path, expected, error):
+    places = ps.Checkpoints(tmp_path / "state", every="50ms")
+    job = ps.run_local(feeding(), checkpoints=places)
+
+    def train() -> None:
+        with job.feed().reader(timeout=60) as reader:
+            for _ in range(EPOCHS):
+                for _ in reader:
+                    if reader.step == len(expected):
+                        raise error
+                    if reader.step == len(expected) - 1:
+                        reader.commit("models/last")
+                        reader.flush(60)
+
+    with pytest.raises(error):
+        train()
+    completed = job.status().checkpoints_completed
+    wait_for(lambda: job.status().state == "finished" or job.status().checkpoints_completed >= completed + 3)
+    job.shutdown()
+    job = ps.run_local(feeding(), checkpoints=places, resume_model="models/last")
+    reader = job.feed().resume("models/last").reader(timeout=60)
+    assert [batch["n"].to_pylist() for batch in reader] == expected[-1:]
+    reader.close()
+    job.shutdown()
+
+
+def at_the_end_of_a_loader(job: Any, expected: list[list[int]]) -> Any:
+    """Its reader, when the framework has heard that there are no more batches, some checkpoints later."""
+    reader = job.feed().reader(timeout=60)
+    loader = reader.loader()
+    assert [rows for _ in range(EPOCHS) for rows in fetching_ahead(loader)] == expected
+    completed = job.status().checkpoints_completed
+    wait_for(lambda: job.status().state == "finished" or job.status().checkpoints_completed >= completed + 3)
+    return reader
+
+
+def test_loader_at_its_end_commits_its_model_before_it_lets_go(tmp_path, expected):
+    """A framework hears that there are no more batches before its model gets the last one."""
+    job = ps.run_local(feeding(), checkpoints=ps.Checkpoints(tmp_path / "state", every="20ms", retained=1))
+    with at_the_end_of_a_loader(job, expected) as reader:
+        reader.commit("models/last")
+        reader.flush(60)
+    job.wait(60)
+
+
+def test_loader_at_its_end_lets_nothing_go_when_its_model_fails(tmp_path, expected):
+    job = ps.run_local(feeding(), checkpoints=ps.Checkpoints(tmp_path / "state", every="20ms", retained=1))
+    reader = at_the_end_of_a_loader(job, expected)
+    with pytest.raises(ValueError, match="the last batch"), reader:
+        raise ValueError("the last batch")
+    completed = job.status().checkpoints_completed
+    wait_for(lambda: job.status().state == "finished" or job.status().checkpoints_completed >= completed + 3)
+    assert job.status().state == "running"
+    job.shutdown()

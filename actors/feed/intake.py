@@ -10,7 +10,7 @@ Rules:
 3. A model is bound while the training goes on. Till the answer comes the rank claims to have taken no more than the
    model has seen, so that the checkpoint that the model is bound to holds what comes next.
 4. At the end the thread goes on until the rank may leave: when its models are bound, and then a checkpoint says that
-   everything was read.
+   everything was read. Who commits models, or fetches ahead of its model, leaves when it is closed: it may fail yet.
 5. Who goes before its world is complete says so, that it may keep no seat from others: when it is closed, when its user
    has waited too long, and when it cannot go on. A user who then waits again comes as a new reader.
 6. What goes wrong on the thread is the user's to hear: at the next batch, at ``commit`` and at ``flush``. A model that
@@ -108,8 +108,9 @@ class Intake:
         """How many there are, once known."""
         return None if self._reader is None else self._reader.batches
 
-    def take(self, timeout: float | None) -> Slice[pa.RecordBatch] | None:
-        """The next slice; None at the end. Raises TimeoutError, or what has gone wrong."""
+    def take(self, timeout: float | None, *, stays: bool = False) -> Slice[pa.RecordBatch] | None:
+        """The next slice; None at the end. ``stays``: the model has yet to see the last one when the end is told, so a
+        rank does not go before it is closed. Raises TimeoutError, or what has gone wrong."""
         until = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             self._come_back()
@@ -118,7 +119,7 @@ class Intake:
                 if self._error is not None:
                     raise self._error
                 if self._reader is not None and self._reader.is_at_end:
-                    if not self._commits_models:
+                    if not (self._commits_models or stays):
                         self._leave()
                     return None
                 if self._closed:

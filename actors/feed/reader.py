@@ -18,6 +18,8 @@ Rules:
 8. A batch that cannot be given in the form that is wanted has not been taken: whoever asks for another form gets it.
 9. A model that is refused is told at the next batch, by ``flush`` and by ``close``, whichever comes first, once.
 10. A reader that has begun belongs to its process: what a fork inherits of it gives nothing, and it cannot be pickled.
+11. An iteration ends when its reader is closed or given another place: what it had fetched is not handed out.
+12. A loop that fails has not seen its last batch, so a reader that is closed by an error does not let go of the feed.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import atexit
 import inspect
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -314,10 +317,11 @@ class Reader:
 
     def _take(self, intake: Intake) -> Slice[pa.RecordBatch] | None:
         self._check_process()
+        self._check_iteration(intake)
         intake.tell_refused()
         if self._returned is not None:
             found, self._returned = self._returned, None
-        elif (taken := intake.take(self.timeout)) is not None:
+        elif (taken := intake.take(self.timeout, stays=self._fetches_ahead)) is not None:
             found = taken
         else:
             self.feed.whole.check_end(intake.next_batch, self._epoch)
@@ -328,6 +332,19 @@ class Reader:
         self._epoch = found.epoch + found.last
         self._seen = before if self._fetches_ahead else None
         return found
+
+    def _check_iteration(self, intake: Intake) -> None:
+        """Rule 11: what was fetched for an iteration that is none any more is not handed out."""
+        if intake is self._intake:
+            return
+        who = f"the reader of rank {self.rank}"
+        if self._closed:
+            raise ConfigurationError(f"{who} is closed", "make a new one", self.feed.name)
+        raise ConfigurationError(
+            f"{who} was given another place, step {self.step}, while this iteration went on",
+            "leave the loop after load_state_dict(), and begin a new one: it goes on from there",
+            self.feed.name,
+        )
 
     def _return(self, found: Slice[pa.RecordBatch]) -> None:
         """Rule 8."""
@@ -444,8 +461,8 @@ class Reader:
         if intake is not None:
             intake.tell_refused()
 
-    def _let_go(self, timeout: float) -> Intake | None:
-        """End the intake, which is given back; what it could not do is a warning."""
+    def _let_go(self, timeout: float, *, has_failed: bool = False) -> Intake | None:
+        """End the intake, which is given back; what it could not do is a warning. ``has_failed``: see rule 12."""
         atexit.unregister(self._end_of_script)
         self._closed = True
         if self._is_inherited:
@@ -455,7 +472,8 @@ class Reader:
             return None
         if self._returned is None:
             self._start = intake.next_batch
-        if not intake.close(timeout, has_seen_all=self._seen is None and self._returned is None):
+        has_seen_all = self._seen is None and self._returned is None and not has_failed
+        if not intake.close(timeout, has_seen_all=has_seen_all):
             _log.warning(
                 "rank %d leaves feed %r before a checkpoint says that it has read everything (%s)",
                 self.rank,
@@ -471,14 +489,15 @@ class Reader:
                 "rank %d leaves feed %r before these models are bound: %s", self.rank, self.feed.name, ", ".join(models)
             )
 
-    def _leave(self, timeout: float) -> None:
+    def _leave(self, timeout: float, *, has_failed: bool) -> None:
         """Close it where nobody can be told of an error, or another one is on its way."""
-        intake = self._let_go(timeout)
+        intake = self._let_go(timeout, has_failed=has_failed)
         for refusal in () if intake is None else intake.refusals():
             _log.warning("rank %d of feed %r: %s", self.rank, self.feed.name, refusal)
 
     def _end_of_script(self) -> None:
-        self._leave(CLOSE_SECONDS)
+        # the interpreter keeps what a script ended with
+        self._leave(CLOSE_SECONDS, has_failed=getattr(sys, "last_value", None) is not None)
 
     def _come_to_the_end(self, timeout: float) -> None:
         """A loop over the epochs that are left has none behind the last one, so its reader has said nothing: the feed
@@ -501,7 +520,7 @@ class Reader:
             self.close()
         else:
             intake = None if self._is_inherited or not isinstance(error, Exception) else self._intake
-            self._leave(BINDING_SECONDS if intake is not None and intake.unbound else 0.0)
+            self._leave(BINDING_SECONDS if intake is not None and intake.unbound else 0.0, has_failed=True)
 
 
 def _as_it_is(records: pa.RecordBatch) -> pa.RecordBatch:

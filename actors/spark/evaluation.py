@@ -11,14 +11,20 @@ Rules:
    ids of the map outputs are remembered, and :meth:`Evaluation.is_whole` says whether they are still the same ones.
    Spark counts an *epoch* of them; where that has not moved, nothing need be looked at.
 3. Only the shuffles that partitions read themselves matter; those behind them were read when these were made.
-4. A group is computed as partitions of the whole frame, so that ``TaskContext.partitionId()`` in the frame's functions,
+4. What a frame *keeps* (``cache``, ``persist``) goes with its executor as well, and is computed again. Where partitions
+   read such rows, all executors have to live, and no fewer of its partitions may be kept than were before.
+5. An evaluation that has lost something cannot be mended: what Spark makes again of one shuffle does not fit what is
+   left of the next one, or a broadcast. It is *discarded* (:meth:`Evaluation.discard`), with the outputs of all its
+   shuffles, and the frame planned anew; not so where it keeps rows, which are the user's and read by other frames too.
+6. A group is computed as partitions of the whole frame, so that ``TaskContext.partitionId()`` in the frame's functions,
    and all that is made of it, is the same as anywhere else in Spark.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 LOOK_SECONDS = 0.02
@@ -35,21 +41,39 @@ class Evaluation:
         self._context = answers.sparkSession.sparkContext
         self._rdd = answers.rdd
         self.partitions = int(self._rdd.getNumPartitions())
-        self._shuffles = list(_shuffles_of(self._rdd._jrdd.rdd(), set()))
-        self._tracker = self._context._jvm.org.apache.spark.SparkEnv.get().mapOutputTracker()
-        self._outputs: MapOutputs = {}
+        read = _lineage_of(self._rdd._jrdd.rdd(), beyond_shuffles=False)
+        whole = _lineage_of(self._rdd._jrdd.rdd(), beyond_shuffles=True)
+        self._shuffles = read.shuffles
+        self._all_shuffles = whole.shuffles
+        self._kept = frozenset(read.kept)
+        #: whether it reads rows, maybe behind a shuffle, that Spark keeps for whoever asks (rule 5)
+        self.keeps_rows = bool(whole.kept)
+        spark_env = self._context._jvm.org.apache.spark.SparkEnv.get()
+        self._tracker = spark_env.mapOutputTracker()
+        self._outputs: MapOutputs | None = None
         self._epoch = -1
+        #: of the moment when all was last found whole (rule 4)
+        self._executors: frozenset[str] = frozenset()
+        self._kept_counts: Mapping[int, int] = {}
 
     def begin(self) -> None:
-        """Shuffle what is not shuffled, and remember it. Raises RuntimeError in Spark's words if that fails."""
-        for shuffle in self._shuffles:
-            if shuffle.rdd().getNumPartitions() and None in self._outputs_of(shuffle):
+        """Shuffle what is not shuffled, and remember it; where a part of something is lost already, it is not whole
+        (rule 5). Raises RuntimeError in Spark's words if that fails."""
+        lacking = [each for each in self._shuffles if None in self._outputs_of(each)]
+        if lacking and any(self._is_in_part(each) for each in self._all_shuffles):
+            return
+        for shuffle in lacking:
+            if shuffle.rdd().getNumPartitions():
                 _await(self._context._jsc.sc().submitMapStage(shuffle))
         self._epoch = int(self._tracker.getEpoch())
         self._outputs = self._now()
+        if self._kept:
+            self._executors, self._kept_counts = self._living(), self._counts()
 
     def is_whole(self) -> bool:
-        """Whether what was shuffled in the beginning is still there."""
+        """Whether what was shuffled in the beginning is still there, and what the frame keeps."""
+        if self._outputs is None or not self._still_keeps():
+            return False
         epoch = int(self._tracker.getEpoch())
         if epoch == self._epoch:
             return True
@@ -58,12 +82,41 @@ class Evaluation:
         self._epoch = epoch
         return True
 
+    def discard(self) -> None:
+        """Forget the map outputs of all that it shuffles, so that nothing of it gets into another evaluation."""
+        for shuffle in self._all_shuffles:
+            if self._tracker.shuffleStatuses().get(shuffle.shuffleId()).isDefined():
+                self._tracker.unregisterAllMapAndMergeOutput(shuffle.shuffleId())
+
     def compute(self, partitions: Sequence[int]) -> list[Any]:
         """The answers' rows of these partitions."""
         return list(self._context.runJob(self._rdd, list, partitions=list(partitions)))
 
     def _now(self) -> MapOutputs:
         return {int(shuffle.shuffleId()): self._outputs_of(shuffle) for shuffle in self._shuffles}
+
+    def _still_keeps(self) -> bool:
+        """Rule 4."""
+        if not self._kept:
+            return True
+        executors, counts = self._living(), self._counts()
+        if self._executors - executors or any(counts.get(id, 0) < was for id, was in self._kept_counts.items()):
+            return False
+        self._executors, self._kept_counts = executors, counts
+        return True
+
+    def _living(self) -> frozenset[str]:
+        """The executors, by their addresses; one that comes back has another."""
+        return frozenset(str(self._context._jsc.sc().getExecutorMemoryStatus().keySet().mkString(" ")).split())
+
+    def _counts(self) -> Mapping[int, int]:
+        """How many partitions are kept of what partitions read."""
+        found = self._context._jsc.sc().getRDDStorageInfo()
+        return {int(each.id()): int(each.numCachedPartitions()) for each in found if int(each.id()) in self._kept}
+
+    def _is_in_part(self, shuffle: Any) -> bool:
+        outputs = self._outputs_of(shuffle)
+        return None in outputs and any(each is not None for each in outputs)
 
     def _outputs_of(self, shuffle: Any) -> tuple[int | None, ...]:
         status = self._tracker.shuffleStatuses().get(shuffle.shuffleId())
@@ -72,21 +125,37 @@ class Evaluation:
         return tuple(None if each is None else int(each.mapId()) for each in status.get().mapStatuses())
 
 
-def _shuffles_of(rdd: Any, seen: set[int]) -> Iterator[Any]:
-    """The shuffles that the partitions of an RDD read, each once (rule 3)."""
+@dataclass(frozen=True, slots=True)
+class _Lineage:
+    """What an RDD is computed from: shuffles, each once, and the ids of RDDs that are kept."""
+
+    shuffles: list[Any]
+    kept: list[int]
+
+
+def _lineage_of(rdd: Any, *, beyond_shuffles: bool) -> _Lineage:
+    """As far as its partitions read it themselves (rule 3), or all of it."""
+    found = _Lineage([], [])
+    seen: set[int] = set()
+    shuffles: set[int] = set()
     waiting = [rdd]
     while waiting:
         each = waiting.pop()
         if each.id() in seen:
             continue
         seen.add(each.id())
+        if each.getStorageLevel().isValid():
+            found.kept.append(int(each.id()))
         dependencies = each.dependencies()
         for position in range(dependencies.size()):
             dependency = dependencies.apply(position)
-            if dependency.getClass().getSimpleName() == _SHUFFLE:
-                yield dependency
-            else:
+            is_shuffle = dependency.getClass().getSimpleName() == _SHUFFLE
+            if is_shuffle and dependency.shuffleId() not in shuffles:
+                shuffles.add(dependency.shuffleId())
+                found.shuffles.append(dependency)
+            if beyond_shuffles or not is_shuffle:
                 waiting.append(dependency.rdd())
+    return found
 
 
 def _await(future: Any) -> None:

@@ -8,8 +8,8 @@ Rules:
    Spark holds no more than the rows on their way.
 2. One group is under way at a time in this process, of all its leases.
 3. What has not come of a group (an executor or a node died) is computed again. Where something was shuffled again
-   meanwhile, the rows may be others: if no reader can have seen one, the evaluation begins anew; else the job fails,
-   and says so.
+   meanwhile, the rows may be others: if no reader can have seen one, the frame is planned and evaluated anew; else, and
+   where it keeps rows of a former evaluation (``cache``), the job fails, and says so.
 4. When the last partition has come the lease is *released*: Spark may stop, and the job does not notice.
 5. A lease that fails is not tried again by restarts of the job: its error counts as the user's, and it is told in the
    words of the function that raised, or in Spark's.
@@ -62,7 +62,7 @@ class Lease:
     """The script's side of a lease, with a thread of its own. See the module's rules."""
 
     def __init__(self, frame: Any, schema: pa.Schema, source: str, group: int | None = None) -> None:
-        self._frame = frame
+        self._frame, self._schema = frame, schema
         self._source = source
         self._spool = make_spool()
         self._evaluation: Evaluation = watched(frame, lambda: _planned(frame, schema, self._spool), self._work)
@@ -181,17 +181,32 @@ class Lease:
         if self._evaluation.is_whole():
             return True
         if self._published:
-            raise ConfigurationError(
-                "an executor of Spark died, and with it rows that it had shuffled: computed again, they may come in "
-                "another order and other partitions, and readers have seen some of the rows before",
-                "run the same command again; a frame that is staged outlives its executors: give the run a checkpoint "
-                'folder, or pass handoff="stage"',
-            )
+            raise ConfigurationError(_OTHER_ROWS.format("readers have seen some of the rows before"), _STAGE)
+        if self._evaluation.keeps_rows:
+            raise ConfigurationError(_OTHER_ROWS.format("some of them are kept (cache, persist)"), _STAGE)
         ask(self.holder, "forget")
-        watched(self._frame, self._evaluation.begin, self._work)
+        watched(self._frame, self._begin_anew, self._work)
         return False
 
+    def _begin_anew(self) -> None:
+        self._evaluation.discard()
+        planned = _planned(self._frame, self._schema, self._spool)
+        if planned.partitions != self.count:
+            raise ConfigurationError(
+                _OTHER_ROWS.format(f"it has {planned.partitions} partitions now, instead of {self.count}"), _STAGE
+            )
+        self._evaluation = planned
+        planned.begin()
 
+
+_OTHER_ROWS = (
+    "an executor of Spark died, and with it rows that it had shuffled or kept: computed again, they may come in "
+    "another order and other partitions, and {}"
+)
+_STAGE = (
+    "run the same command again; a frame that is staged outlives its executors: give the run a checkpoint folder, or "
+    'pass handoff="stage"'
+)
 _MEMORY = "look for executors that died, give them more memory, use more and smaller partitions, or stage the frame"
 
 

@@ -30,6 +30,10 @@ def test_lease_of_rows_that_would_be_shuffled_again_fails_and_says_so(facts: dic
     assert "run the same command again" in facts["shuffled"]
 
 
+def test_lease_of_rows_that_spark_kept_and_lost_fails_and_says_so(facts: dict[str, Any]) -> None:
+    assert "rows that it had shuffled or kept" in facts["kept_rows"]
+
+
 def test_stage_recovers_from_an_executor_that_is_killed_and_accepts_one_file_a_partition(facts: dict[str, Any]) -> None:
     assert facts["staged"]
     assert facts["staged_files"] == spark_disasters.PARTITIONS

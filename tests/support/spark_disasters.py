@@ -3,7 +3,7 @@
     python spark_disasters.py FOLDER
 
 1. A job leases a frame; Spark is stopped when it is released, in the middle of the job, and then a task is killed.
-2. An executor is killed amid a lease, another one amid a lease of rows that were shuffled, and one amid a stage.
+2. An executor is killed amid a lease, others amid leases of rows that were shuffled or kept, and one amid a stage.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ROWS, PARTITIONS = 6_000, 12
 DEADLINE = 200.0
 
 
-def frame_of(spark: Any, folder: Path, *, shuffled: bool = False) -> Any:
-    """A frame that takes its time: a third of a second a partition, and a file that says that it was computed."""
+def slowed(frame: Any, folder: Path) -> Any:
+    """The frame, slower: a third of a second a partition, and a file that says that it was computed."""
 
     def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -36,10 +36,15 @@ def frame_of(spark: Any, folder: Path, *, shuffled: bool = False) -> Any:
         yield from batches
 
     folder.mkdir()
+    return frame.mapInArrow(slowly, "id long, key long")
+
+
+def frame_of(spark: Any, folder: Path, *, shuffled: bool = False) -> Any:
+    """A slow frame."""
     frame = spark.range(0, ROWS, 1, PARTITIONS).selectExpr("id", "id % 5 AS key")
     if shuffled:  # in no order that Spark knows
         frame = frame.rdd.repartition(PARTITIONS).toDF("id long, key long")
-    return frame.mapInArrow(slowly, "id long, key long")
+    return slowed(frame, folder)
 
 
 def executor_of(folder: Path) -> int:
@@ -109,6 +114,37 @@ def lease_of_a_shuffle_with_a_kill(spark: Any, folder: Path, facts: dict[str, An
     leased.lease.close()
 
 
+def lease_of_kept_rows_with_a_kill(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
+    """Rows are kept, since their function gives others each time, divided in two and put together again. The executor
+    dies, and what it kept, when the first half was read."""
+    import penstock as ps
+    from penstock.actors.spark.lease import lease
+    from penstock.actors.spark_bridge import open_frame
+
+    def at_random(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import random
+
+        for batch in batches:
+            keys = pa.array([random.randrange(2) for _ in range(batch.num_rows)], pa.int64())
+            yield pa.RecordBatch.from_arrays([batch.column(0), keys], ["id", "key"])
+
+    killed: list[int] = []
+    rows = spark.range(0, ROWS, 1, PARTITIONS).selectExpr("id", "id % 5 AS key")
+    kept = rows.mapInArrow(at_random, "id long, key long").cache()
+    frame = slowed(kept.filter("key = 0").union(kept.filter("key = 1")), folder / "kept_rows")
+    killer = kill_amid(folder / "kept_rows", PARTITIONS, killed)
+    leased = lease(frame, open_frame(frame).schema, "rows", group=2)
+    try:
+        found = ids_of(leased)
+        facts["kept_rows"] = f"read to its end: {len(set(found))} ids in {len(found)} rows"
+    except ps.errors.ConfigurationError as error:
+        facts["kept_rows"] = str(error)
+    killer.join()
+    assert leased.lease is not None
+    leased.lease.close()
+    kept.unpersist()
+
+
 def stage_with_a_kill(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
     from penstock.actors.spark_bridge import open_frame
     from penstock.engine.handoff import Destination
@@ -132,6 +168,7 @@ def run_leasing_job(folder: Path, facts: dict[str, Any]) -> None:
     with ps.spark.session("disasters", cores=1, brief=True) as spark:
         lease_with_a_kill(spark, folder, facts)
         lease_of_a_shuffle_with_a_kill(spark, folder, facts)
+        lease_of_kept_rows_with_a_kill(spark, folder, facts)
         stage_with_a_kill(spark, folder, facts)
         frame = spark.range(0, ROWS, 1, PARTITIONS).selectExpr("id", "id % 5 AS key")
         refused.from_spark(frame, handoff="lease").write_parquet(folder / "refused")
