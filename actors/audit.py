@@ -207,19 +207,22 @@ class LastAudit:
     told to whoever asks when they are gone."""
 
     def __init__(self) -> None:
-        self.made: Audit | None = None
+        self._made: Audit | None = None
         self._error: Exception | None = None
 
-    def make(self, look: Callable[[], Audit]) -> Audit:
-        """Make it now, and keep it; ``look`` is :func:`audit_job`. Raises what that raises, or has raised before."""
+    def make(self, look: Callable[[], Audit], *, is_closed: bool) -> Audit:
+        """Make it now, and keep it for when the job ``is_closed``; ``look`` is :func:`audit_job`. Raises what that
+        raises, or has raised before."""
+        if is_closed and self._made is not None:
+            return self._made
         try:
-            self.made = look()
+            self._made = look()
         except NothingLeftError as gone:
             raise self._error or gone from None
         except Exception as error:
             self._error = error
             raise
-        return self.made
+        return self._made
 
 
 def audit_job(plan: JobPlan, folder: str, status: JobStatus) -> Audit:

@@ -244,9 +244,7 @@ class Job(JobFace):
 
     def audit(self) -> Audit:
         """Compare what was read with what is visible, as of the last checkpoint."""
-        if self._audit.made is not None and self._closed:
-            return self._audit.made
-        return self._audit.make(lambda: audit_job(self.plan, self.folder, self.status()))
+        return self._audit.make(lambda: audit_job(self.plan, self.folder, self.status()), is_closed=self._closed)
 
     @checked(ConfigurationError)
     def feed(self, name: str = "feed") -> FeedHandle:

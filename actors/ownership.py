@@ -159,7 +159,7 @@ def _examine(output: OutputFolder, mode: Mode, claimant: Claimant) -> tuple[int,
             'choose another folder, or write with mode="append"',
         )
     if owner.mode == "exclusive" and mode == "append":
-        if not claimant.take_over and _is_open(owner):
+        if not claimant.take_over and _is_open(owner, _log_at(owner)):
             raise _in_use(output, owner, "and adding to it would break its count of what it holds")
         return number, None
     if mode == "exclusive":
@@ -185,7 +185,7 @@ def _refuse_others(output: OutputFolder, owner: Owner | None, claimant: Claimant
             raise _in_use(output, owner, "of which this checkpoint folder is a copy")
         return
     others = [uuid for uuid in owner.lineage if uuid not in identity.lineage]
-    if output.parts(others)[0] or (not claimant.take_over and _is_open(owner)):
+    if output.parts(others)[0] or (not claimant.take_over and _is_open(owner, _log_at(owner))):
         raise _in_use(
             output, owner, "whose snapshot this one starts from" if owner.uuid == claimant.predecessor else ""
         )
@@ -196,14 +196,14 @@ def _is_another_open_log(owner: Owner, claimant: Claimant) -> bool:
     before that stands, nobody can tell a copy from another way to the same folder."""
     if not claimant.identity.claim or os.path.realpath(owner.log) == os.path.realpath(claimant.log):
         return False
-    ours = any(isinstance(entry, Claim) and entry.owner == claimant.identity.claim for entry in _log_at(owner))
-    return not ours and _is_open(owner)
+    entries = _log_at(owner)
+    ours = any(isinstance(entry, Claim) and entry.owner == claimant.identity.claim for entry in entries)
+    return not ours and _is_open(owner, entries)
 
 
 def _in_use(output: OutputFolder, owner: Owner, why: str) -> ConfigurationError:
-    state = "has written there"
-    if _is_open(owner):
-        entries = _log_at(owner)
+    state, entries = "has written there", _log_at(owner)
+    if _is_open(owner, entries):
         by = running_claimant(entries, find_running(entries))
         whose = last_claim(entries) if by is None else f", and in use: {find_run(by)}"
         state = f"may go on: its log is open{whose}"
@@ -231,9 +231,9 @@ def _log_at(owner: Owner) -> list[LogEntry]:
     return read_log(open_store(folder), owner.job)
 
 
-def _is_open(owner: Owner) -> bool:
-    """Whether the owner's log is there and was not closed. Another job may have begun anew where it was."""
-    entries = _log_at(owner)
+def _is_open(owner: Owner, entries: Sequence[LogEntry]) -> bool:
+    """Whether the owner's log, of these entries, is there and was not closed. Another job may have begun anew where it
+    was."""
     found = identity_in(entries)
     return found is not None and found.uuid == owner.uuid and not any(isinstance(each, Ended) for each in entries)
 

@@ -78,7 +78,7 @@ def _refuse_taken_name(job: str) -> None:
     except ValueError:
         return
     if not _has_ended(coordinator):
-        raise _taken(job, coordinator)
+        raise _taken(job)
     ray.kill(coordinator)
     with suppress(RayActorError):  # the name is free when the actor is known to be dead
         ray.get(coordinator.process.remote(), timeout=_ANSWER_SECONDS)
@@ -92,10 +92,10 @@ def _has_ended(coordinator: Any) -> bool:
         return False
 
 
-def _taken(job: str, coordinator: Any) -> ConfigurationError:
-    """``coordinator``: that of the job that has the name."""
+def _taken(job: str) -> ConfigurationError:
     whose = ""
-    with suppress(RayError, GetTimeoutError):
+    with suppress(ValueError, RayError, GetTimeoutError):  # it may have ended meanwhile
+        coordinator = ray.get_actor(coordinator_name(job), namespace=NAMESPACE)
         whose = f": {find_run(ray.get(coordinator.claimant.remote(), timeout=_ANSWER_SECONDS))}"
     return ConfigurationError(
         f"a job named {job!r} is running on this cluster{whose}",
@@ -145,7 +145,7 @@ def _start(
         for each in drivers.values():
             ray.kill(each)
         shared.forget()
-        raise _taken(plan.name, ray.get_actor(coordinator_name(plan.name), namespace=NAMESPACE)) from error
+        raise _taken(plan.name) from error
     if plan.feeds:
         notices = FeedNotices(place.folder, plan.name, run_of(token))
         watch_creation(plan.name, actor, lambda error: notices.end(Over(notices.run, False, failure_of(error))))

@@ -31,8 +31,12 @@ def elements(lists: pa.Array, counts: npt.NDArray[np.int64]) -> tuple[pa.Array, 
     total = int(counts.sum())
     if not total:
         return lists.values.slice(0, 0), None
+    starts = lists.offsets.to_numpy()[: len(lists)]
+    filled = np.flatnonzero(counts)
+    begins, ends = starts[filled], starts[filled] + counts[filled]
+    first, last = int(begins.min()), int(ends.max())
+    found = lists.values.slice(first, last - first)
+    if bool((begins[1:] == ends[:-1]).all()):
+        return found, None
     before = np.cumsum(counts) - counts
-    places = np.repeat(lists.offsets.to_numpy()[: len(lists)] - before, counts) + np.arange(total)
-    first, last = int(places.min()), int(places.max())
-    found, in_turn = lists.values.slice(first, last + 1 - first), bool((np.diff(places) == 1).all())
-    return found, None if in_turn else places - first
+    return found, np.repeat(starts - before - first, counts) + np.arange(total)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import random
 import sys
 import tempfile
@@ -173,9 +172,7 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(TESTS))
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH", "")]))
-    from conftest import ENVIRONMENT
+    from support.seeded import prepare_processes
 
-    for variable, value in ENVIRONMENT.items():
-        os.environ.setdefault(variable, value)
+    prepare_processes()
     sys.exit(main())

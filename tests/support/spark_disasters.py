@@ -94,32 +94,35 @@ def lease_with_a_kill(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
     leased.lease.close()
 
 
-def lease_of_a_shuffle_with_a_kill(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
-    """The executor dies when the first group was read and the second one is computed, and what was shuffled with it."""
+def what_is_read(frame: Any, group: int) -> str:
+    """How many rows come of a lease of the frame, or why it has ended."""
     import penstock as ps
     from penstock.actors.spark.lease import lease
     from penstock.actors.spark_bridge import open_frame
 
+    leased = lease(frame, open_frame(frame).schema, "rows", group=group)
+    try:
+        found = ids_of(leased)
+        said = f"read to its end: {len(set(found))} ids in {len(found)} rows"
+    except ps.errors.ConfigurationError as error:
+        said = str(error)
+    assert leased.lease is not None
+    leased.lease.close()
+    return said
+
+
+def lease_of_a_shuffle_with_a_kill(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
+    """The executor dies when the first group was read and the second one is computed, and what was shuffled with it."""
     killed: list[int] = []
     frame = frame_of(spark, folder / "shuffled", shuffled=True)
     killer = kill_amid(folder / "shuffled", 5, killed)
-    leased = lease(frame, open_frame(frame).schema, "rows", group=4)
-    try:
-        found = ids_of(leased)
-        facts["shuffled"] = f"read to its end: {len(set(found))} ids in {len(found)} rows"
-    except ps.errors.ConfigurationError as error:
-        facts["shuffled"] = str(error)
+    facts["shuffled"] = what_is_read(frame, 4)
     killer.join()
-    assert leased.lease is not None
-    leased.lease.close()
 
 
 def lease_of_kept_rows_with_a_kill(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
     """Rows are kept, since their function gives others each time, divided in two and put together again. The executor
     dies, and what it kept, when the first half was read."""
-    import penstock as ps
-    from penstock.actors.spark.lease import lease
-    from penstock.actors.spark_bridge import open_frame
 
     def at_random(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import random
@@ -133,15 +136,8 @@ def lease_of_kept_rows_with_a_kill(spark: Any, folder: Path, facts: dict[str, An
     kept = rows.mapInArrow(at_random, "id long, key long").cache()
     frame = slowed(kept.filter("key = 0").union(kept.filter("key = 1")), folder / "kept_rows")
     killer = kill_amid(folder / "kept_rows", PARTITIONS, killed)
-    leased = lease(frame, open_frame(frame).schema, "rows", group=2)
-    try:
-        found = ids_of(leased)
-        facts["kept_rows"] = f"read to its end: {len(set(found))} ids in {len(found)} rows"
-    except ps.errors.ConfigurationError as error:
-        facts["kept_rows"] = str(error)
+    facts["kept_rows"] = what_is_read(frame, 2)
     killer.join()
-    assert leased.lease is not None
-    leased.lease.close()
     kept.unpersist()
 
 
