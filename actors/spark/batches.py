@@ -40,9 +40,14 @@ def bounded_batches(frame: Any, schema: pa.Schema) -> Iterator[None]:
         conf.set(SETTING, before)
 
 
+def can_be_planned_before(frame: Any) -> bool:
+    """Whether Spark lets us plan a frame, and so know what it is computed from, before more is put on it."""
+    return is_classic(frame) and str(frame.sparkSession.version).startswith("3.")
+
+
 def planned_before(frame: Any) -> Any:
     """A frame of the same rows, whose plan so far is made with the session's settings."""
-    if not is_classic(frame) or not str(frame.sparkSession.version).startswith("3."):
+    if not can_be_planned_before(frame):
         return frame
     held = frame._jdf
     made = held.sparkSession().internalCreateDataFrame(held.queryExecution().toRdd(), held.schema(), False)

@@ -27,6 +27,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+ATTEMPTS = 4
+"""How often it is tried to compute something in one evaluation. Spark itself gives up a task after as many."""
+OTHER_ROWS = (
+    "an executor of Spark died, and with it rows that it had shuffled or kept: computed again, they may come in "
+    "another order and other partitions, and {}"
+)
+"""Why a hand-off has ended; and because of what."""
+
 LOOK_SECONDS = 0.02
 _SHUFFLE = "ShuffleDependency"
 

@@ -35,7 +35,7 @@ from ...engine.errors import ConfigurationError, Domain, PenstockError
 from ...engine.rounds import CHUNK_ROWS
 from .batches import bounded_batches, planned_before
 from .causes import cause_of, detail_of
-from .evaluation import Evaluation
+from .evaluation import ATTEMPTS, OTHER_ROWS, Evaluation
 from .holder import LeasedSplit, ask, await_credit, start_holder
 from .spool import make_spool, parcels_of, remove_spool
 from .stage import LEASED, describe_frame
@@ -43,7 +43,6 @@ from .types import by_position
 from .watch import watched
 from .writing import ANSWER, make_writer
 
-ATTEMPTS = 4
 CREDIT_SHARE = 0.25
 """Share of the cluster's object store that may hold blocks which nobody has read yet."""
 
@@ -181,9 +180,9 @@ class Lease:
         if self._evaluation.is_whole():
             return True
         if self._published:
-            raise ConfigurationError(_OTHER_ROWS.format("readers have seen some of the rows before"), _STAGE)
+            raise ConfigurationError(OTHER_ROWS.format("readers have seen some of the rows before"), _STAGE)
         if self._evaluation.keeps_rows:
-            raise ConfigurationError(_OTHER_ROWS.format("some of them are kept (cache, persist)"), _STAGE)
+            raise ConfigurationError(OTHER_ROWS.format("some of them are kept (cache, persist)"), _STAGE)
         ask(self.holder, "forget")
         watched(self._frame, self._begin_anew, self._work)
         return False
@@ -193,16 +192,12 @@ class Lease:
         planned = _planned(self._frame, self._schema, self._spool)
         if planned.partitions != self.count:
             raise ConfigurationError(
-                _OTHER_ROWS.format(f"it has {planned.partitions} partitions now, instead of {self.count}"), _STAGE
+                OTHER_ROWS.format(f"it has {planned.partitions} partitions now, instead of {self.count}"), _STAGE
             )
         self._evaluation = planned
         planned.begin()
 
 
-_OTHER_ROWS = (
-    "an executor of Spark died, and with it rows that it had shuffled or kept: computed again, they may come in "
-    "another order and other partitions, and {}"
-)
 _STAGE = (
     "run the same command again; a frame that is staged outlives its executors: give the run a checkpoint folder, or "
     'pass handoff="stage"'

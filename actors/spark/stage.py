@@ -12,7 +12,11 @@ Rules:
    the fingerprint, which is made of the schema and of the rows of every partition. Each staging has a run of its own,
    so two scripts that start one job do not disturb each other. Runs whose scripts died before go (``left_behind``).
 4. A file is compared with the digest in the manifest before it is read.
-5. It is plain PySpark, by its public face: any session will do, if its executors can write where the tasks read.
+5. It is plain PySpark: any session will do, if its executors can write where the tasks read.
+6. A stage is one evaluation of the frame, like a lease: what was shuffled or kept before is compared when all
+   partitions have been written, and if any of it was lost the frame is planned and written anew (``evaluation``). Spark
+   Connect and Spark 4 do not tell what a frame is computed from; there it is Spark's decision which rows it computes
+   again.
 """
 
 from __future__ import annotations
@@ -47,8 +51,9 @@ from ...engine.sources.files import DataFile, absolute, is_local, resolve, safe_
 from ...engine.sources.ipc import IpcSplit
 from ..storage.damage import FROM_A_COPY, unreadable
 from ..storage.opening import open_store
-from .batches import bounded_batches, planned_before
+from .batches import bounded_batches, can_be_planned_before, planned_before
 from .causes import cause_of, detail_of
+from .evaluation import ATTEMPTS, OTHER_ROWS, Evaluation
 from .left_behind import forget_run, hold_run, remove_left_behind
 from .types import by_position
 from .watch import watched
@@ -327,9 +332,29 @@ def _partitions_of(frame: Any) -> int:
 
 
 def _answers(frame: Any, schema: pa.Schema, place: str) -> list[Any]:
-    planned = planned_before(by_position(frame))
-    with bounded_batches(frame, schema):
-        return list(planned.mapInArrow(make_writer(place, bytes(schema.serialize()), CHUNK_ROWS), ANSWER).collect())
+    """What the partitions answer, all of one evaluation (rule 6)."""
+    writer = make_writer(place, bytes(schema.serialize()), CHUNK_ROWS)
+    for _ in range(ATTEMPTS):
+        planned = planned_before(by_position(frame))
+        with bounded_batches(frame, schema):
+            answers = planned.mapInArrow(writer, ANSWER)
+            if not can_be_planned_before(frame):
+                return list(answers.collect())
+            evaluation = Evaluation(answers)
+            evaluation.begin()
+            found = list(answers.collect())
+        if evaluation.is_whole():
+            return found
+        if evaluation.keeps_rows:
+            raise ConfigurationError(
+                OTHER_ROWS.format("some of them are kept (cache, persist)"),
+                "run the same command again; if executors go on dying, write what is kept to files and hand those over",
+            )
+        evaluation.discard()
+        _log.warning("an executor of Spark died amid a stage, and rows that it had shuffled: all is computed anew")
+    raise ConfigurationError(
+        "executors of Spark died again and again amid a stage", "give them more memory, or use more partitions"
+    )
 
 
 def _check_seen(filesystem: fs.FileSystem, place: str, partitions: Sequence[StagedPartition]) -> None:

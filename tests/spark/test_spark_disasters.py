@@ -40,6 +40,14 @@ def test_stage_recovers_from_an_executor_that_is_killed_and_accepts_one_file_a_p
     assert facts["computed"] > spark_disasters.PARTITIONS, "nothing was computed again"
 
 
+def test_stage_of_rows_that_would_be_shuffled_again_is_written_anew(facts: dict[str, Any]) -> None:
+    assert facts["staged_shuffle"] == list(range(spark_disasters.ROWS))
+
+
+def test_stage_of_rows_that_spark_kept_and_lost_fails_and_says_so(facts: dict[str, Any]) -> None:
+    assert "some of them are kept" in facts["staged_kept"]
+
+
 def test_job_goes_on_when_spark_has_stopped_and_a_task_is_killed(facts: dict[str, Any]) -> None:
     assert facts["running_without_spark"]
     assert facts["restarts"] >= 1
