@@ -39,6 +39,8 @@ class SplitFeed:
         self.cut = SetPosition()
         #: How many entries are released, those before ``covered`` included.
         self.released = 0
+        #: How many stand in the log, as somebody said: maybe while it was read, and its end had been passed.
+        self._said = 0
 
     def begin(self, covered: SetPosition) -> None:
         """The job goes on from a checkpoint that covers this much."""
@@ -47,14 +49,13 @@ class SplitFeed:
         self.released = covered.number
 
     def note(self, entries: Iterable[SplitEntry]) -> bool:
-        """Somebody says that these stand in the log. False: some before them are not known."""
+        """Somebody says that these stand in the log. False: some of which that was ever said are not known."""
         for entry in entries:
-            if entry.at.number > self.known.number:
-                return False
+            self._said = max(self._said, entry.at.number + 1)
             if entry.at.number == self.known.number:
                 self._entries.append(entry)
                 self.known = following(entry)
-        return True
+        return self._said <= self.known.number
 
     @property
     def ended(self) -> bool:

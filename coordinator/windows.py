@@ -86,7 +86,7 @@ class Windows:
             before = self._feed.known.number
             complete = self._feed.note(event.entries)
             self._look_at(event.entries, before)
-            if not complete:
+            if not complete and not self._read_again:
                 self._read()
 
     def _look_at(self, entries: Sequence[SplitEntry], before: int) -> None:

@@ -239,7 +239,7 @@ class World:
                 self._tell(events.DeadlinePassed(self.now))
         elif draw < 0.999:
             self._lose(self.random.choice(GRAPH.tasks))
-        else:
+        elif self.calls_left:  # a new one reads the log anew, and would mend what the last call was to tell this one
             self.seen["coordinators"] += 1
             self._begin()
 
@@ -264,7 +264,7 @@ class World:
             self.reports.append(events.TaskLost(task, found.attempt, "the simulation says so", self.now))
 
     def _call(self) -> None:
-        """A caller adds something; now and then the coordinator is not told."""
+        """A caller adds something; now and then the coordinator is not told, or before it hears what it has read."""
         at = following(self.splits[-1]) if self.splits else SetPosition()
         self.calls_left -= 1
         entry: SplitEntry
@@ -279,7 +279,8 @@ class World:
             entry = self._set(at)
         self.splits.append(entry)
         if isinstance(entry, NoMoreSets) or self.random.random() < 0.8:
-            self.reports.append(SplitSetsAdded((entry,), self.now))
+            place = self.random.randrange(len(self.reports) + 1)
+            self.reports.insert(place, SplitSetsAdded((entry,), self.now))
 
     def _set(self, at: SetPosition) -> SetAdded:
         refs = []
