@@ -93,8 +93,8 @@ def test_barrier_ends_a_partition_of_a_window(degree, make_task):
 
 
 def test_keys_of_a_window_must_differ():
-    """window.validation: partition keys twice, an order key twice, a negative distance. A key that is both is taken: within
-    its partition it orders nothing, and the rows are those of a window without it."""
+    """window.validation: partition keys twice, an order key twice, a negative distance. A key that is both is taken: it
+    orders nothing within its partition."""
     stream = scan(Flow("plan"), like=table(a=[], b=[], c=[], d=[]))
     for by, order, name in (
         (["a", "a"], ["b"], "a"),
