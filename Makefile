@@ -67,9 +67,9 @@ test: $(STAMP)
 # --pure refuses to import ray, pyspark and raydp (tests/conftest.py): these parts must not need them.
 # Left to `make test`: sweeps over seeds, generated data and random sequences of events, and what is marked slow.
 FAST := $(wildcard tests/engine tests/coordinator tests/cases tests/test_*.py)
-SWEEPS := tests/engine/oracle tests/engine/test_plan_simulation.py tests/engine/test_exchange_runs.py \
-    $(wildcard tests/coordinator/test_*simulation.py tests/coordinator/test_*_machine.py) \
-    $(wildcard tests/engine/operators/test_*_spill.py tests/engine/indexes/test_*oracle.py) \
+SWEEPS := tests/engine/oracle tests/engine/local/test_plan_simulation.py tests/engine/exchange/test_exchange_runs.py \
+    $(wildcard tests/coordinator/test_*simulation.py tests/coordinator/*/test_*_machine.py) \
+    $(wildcard tests/engine/operators/*/test_*_spill.py tests/engine/indexes/test_*oracle.py) \
     $(wildcard tests/engine/scheduler/test_*simulat*.py)
 test-fast: $(STAMP)
 	@$(PYTEST) --pure -m "not ray and not spark and not slow and not chaos and not large" $(FAST) $(SWEEPS:%=--ignore=%) $(ARGS)

@@ -19,17 +19,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.actors import spark_bridge as spark
-    from penstock.actors.job import Job
-    from penstock.actors.job_face import Savepoint
-    from penstock.actors.launch import attach, list_jobs, run
-    from penstock.actors.retiring import retire_output
-    from penstock.actors.runtime import Runtime
-    from penstock.actors.settings import Checkpoints
-    from penstock.engine import errors, index
-    from penstock.engine.expressions import field
-    from penstock.engine.flow import Flow, Stream
+    from penstock.actors.claims.retiring import retire_output
+    from penstock.actors.job.job import Job
+    from penstock.actors.job.job_face import Savepoint
+    from penstock.actors.job.launch import attach, list_jobs, run
+    from penstock.actors.job.runtime import Runtime
+    from penstock.actors.protocol.settings import Checkpoints
+    from penstock.engine.core import errors
+    from penstock.engine.expressions.expressions import field
+    from penstock.engine.flow import index
+    from penstock.engine.flow.flow import Flow, Stream
+    from penstock.engine.local.plan_task import PlanTask
     from penstock.engine.operators import Aggregate, SortKey, WindowFunction
-    from penstock.engine.plan_task import PlanTask
     from penstock.jobs.local_run import LocalJob, run_local
     from penstock.jobs.replay import ReplayedBatch, replay
 
@@ -62,28 +63,28 @@ __all__ = [
 
 _HOMES = {
     "Aggregate": "penstock.engine.operators",
-    "Checkpoints": "penstock.actors.settings",
-    "Flow": "penstock.engine.flow",
-    "Job": "penstock.actors.job",
+    "Checkpoints": "penstock.actors.protocol.settings",
+    "Flow": "penstock.engine.flow.flow",
+    "Job": "penstock.actors.job.job",
     "LocalJob": "penstock.jobs.local_run",
-    "PlanTask": "penstock.engine.plan_task",
+    "PlanTask": "penstock.engine.local.plan_task",
     "ReplayedBatch": "penstock.jobs.replay",
-    "Runtime": "penstock.actors.runtime",
-    "Savepoint": "penstock.actors.job_face",
+    "Runtime": "penstock.actors.job.runtime",
+    "Savepoint": "penstock.actors.job.job_face",
     "SortKey": "penstock.engine.operators",
-    "Stream": "penstock.engine.flow",
+    "Stream": "penstock.engine.flow.flow",
     "WindowFunction": "penstock.engine.operators",
-    "attach": "penstock.actors.launch",
-    "field": "penstock.engine.expressions",
-    "list_jobs": "penstock.actors.launch",
+    "attach": "penstock.actors.job.launch",
+    "field": "penstock.engine.expressions.expressions",
+    "list_jobs": "penstock.actors.job.launch",
     "replay": "penstock.jobs.replay",
-    "retire_output": "penstock.actors.retiring",
-    "run": "penstock.actors.launch",
+    "retire_output": "penstock.actors.claims.retiring",
+    "run": "penstock.actors.job.launch",
     "run_local": "penstock.jobs.local_run",
 }
 _MODULES = {
-    "errors": "penstock.engine.errors",
-    "index": "penstock.engine.index",
+    "errors": "penstock.engine.core.errors",
+    "index": "penstock.engine.flow.index",
     "spark": "penstock.actors.spark_bridge",
 }
 

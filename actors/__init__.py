@@ -1,6 +1,6 @@
 """The shells around the pure cores: hosts with threads and files, and the actors that put them on Ray."""
 
-from .lean_start import is_worker, start_lean
+from .process.lean_start import is_worker, start_lean
 
 if is_worker():
     start_lean()

@@ -23,15 +23,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ..engine.arguments import Seconds, checked
-from ..engine.errors import ConfigurationError, SetupError
-from ..engine.sources.files import absolute
-from . import java, spark_settings
-from .environment import check_cluster, connect
-from .job_face import JobFace
-from .outputs import Output, SparkSession
+from ..engine.core.arguments import Seconds, checked
+from ..engine.core.errors import ConfigurationError, SetupError
+from ..engine.files.paths import absolute
+from .cluster import java
+from .cluster.environment import check_cluster, connect
+from .job.job_face import JobFace
+from .job.outputs import Output, SparkSession
+from .spark import spark_settings
 from .spark.source import SparkFrameSource, Way
-from .spark_settings import Quiet, prepare_environment, settings
+from .spark.spark_settings import Quiet, prepare_environment, settings
 
 FIRST_JOB_SECONDS = 120.0
 """How long the first, tiny Spark job may take; an executor usually stands after ten seconds."""

@@ -26,12 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness import Row, compare, report, results_folder, sized
-from penstock.engine.elements import Batch, Tag
-from penstock.engine.flow import Flow
-from penstock.engine.identity import Attempt, TaskId
+from penstock.engine.core.elements import Batch, Tag
+from penstock.engine.core.identity import Attempt, TaskId
+from penstock.engine.core.operator import OperatorContext, RunningOperator
+from penstock.engine.flow.flow import Flow
+from penstock.engine.local.plan_task import PlanTask
 from penstock.engine.operators import Aggregate, Filter, MergeJoin, StreamAggregate
-from penstock.engine.operators.protocol import OperatorContext, RunningOperator
-from penstock.engine.plan_task import PlanTask
 from penstock.engine.sources.memory import MemorySource, MemorySplit
 
 SETS = sized(50, 3)

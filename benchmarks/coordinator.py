@@ -22,16 +22,16 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from harness import Row, compare, report, results_folder, sized
-from penstock.coordinator import events
-from penstock.coordinator.barrier_orders import BarrierOrders
-from penstock.coordinator.commands import Command, StoreEntry
-from penstock.coordinator.events import Event
-from penstock.coordinator.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
+from penstock.coordinator.checkpoint.barrier_orders import BarrierOrders
+from penstock.coordinator.checkpoint.pending import PendingCheckpoint
 from penstock.coordinator.machine import Coordinator
-from penstock.coordinator.pending import PendingCheckpoint
-from penstock.coordinator.plan_calculator import CheckpointPlan, compute_checkpoint_plan
-from penstock.coordinator.settings import Settings
-from penstock.engine.identity import Attempt, CheckpointId, Committable, StateHandle
+from penstock.coordinator.model import events
+from penstock.coordinator.model.commands import Command, StoreEntry
+from penstock.coordinator.model.events import Event
+from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
+from penstock.coordinator.model.settings import Settings
+from penstock.coordinator.restore.plan_calculator import CheckpointPlan, compute_checkpoint_plan
+from penstock.engine.core.identity import Attempt, CheckpointId, Committable, StateHandle
 
 AIM = 100_000.0
 AIM_SECONDS = 0.1

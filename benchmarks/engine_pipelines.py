@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from engine_work import STATEFUL, STATELESS, Case, Work, batches_of, table
 
-from penstock.engine.flow import Flow, Stream
-from penstock.engine.plan_task import PlanTask
+from penstock.engine.flow.flow import Flow, Stream
+from penstock.engine.local.plan_task import PlanTask
 from penstock.engine.sources.memory import MemorySource
 
 

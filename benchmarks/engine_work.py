@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.engine import index
-from penstock.engine.elements import FINAL_ROUND, Batch, Tag
-from penstock.engine.identity import Attempt, TaskId
+from penstock.engine.core.elements import FINAL_ROUND, Batch, Tag
+from penstock.engine.core.identity import Attempt, TaskId
+from penstock.engine.core.operator import OperatorConfig, OperatorContext, exhaust
+from penstock.engine.flow import index
 from penstock.engine.operators import (
     Aggregate,
     Distinct,
@@ -41,7 +42,6 @@ from penstock.engine.operators import (
     Window,
     WindowFunction,
 )
-from penstock.engine.operators.protocol import OperatorConfig, OperatorContext, exhaust
 
 Work: TypeAlias = Callable[[], Any]
 STATELESS, STATEFUL = 0.9, 1.0

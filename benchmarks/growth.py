@@ -29,11 +29,11 @@ from svg_plot import Series, write_plot
 
 from coordinator import life_rate
 from harness import Row, make_row, report, results_folder, sized
-from penstock.actors.snapshots import SnapshotFiles
-from penstock.engine.elements import Batch, Tag
-from penstock.engine.identity import Attempt, CheckpointId, TaskId
+from penstock.actors.storage.snapshots import SnapshotFiles
+from penstock.engine.core.elements import Batch, Tag
+from penstock.engine.core.identity import Attempt, CheckpointId, TaskId
+from penstock.engine.core.operator import OperatorContext
 from penstock.engine.operators import Aggregate, HashAggregate
-from penstock.engine.operators.protocol import OperatorContext
 
 ROWS, MOST_ROWS = sized((1_000_000, 10_000_000), (2_000, 4_000)), 100_000_000
 KEYS, MOST_KEYS = sized((10_000, 100_000, 1_000_000), (100, 1_000)), 10_000_000

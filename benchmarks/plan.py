@@ -23,10 +23,10 @@ from itertools import pairwise
 import numpy as np
 
 from harness import Row, compare, report, results_folder, sized
-from penstock.coordinator.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex, pointwise_upstreams
-from penstock.coordinator.plan_calculator import CheckpointPlan, VertexStates, compute_checkpoint_plan, task_ids
-from penstock.coordinator.task_set import TaskSet
-from penstock.engine.identity import TaskId
+from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex, pointwise_upstreams
+from penstock.coordinator.model.task_set import TaskSet
+from penstock.coordinator.restore.plan_calculator import CheckpointPlan, VertexStates, compute_checkpoint_plan, task_ids
+from penstock.engine.core.identity import TaskId
 
 VERTICES = 10
 AIM_SECONDS = 0.1

@@ -15,10 +15,14 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from ..engine.identity import JobIdentity
-from .commands import Command
-from .context import Context
-from .events import (
+from ..engine.core.identity import JobIdentity
+from .checkpoint.feeding import feeds_somebody
+from .job.job import CLOSING, ENDING, WORKING, Job
+from .job.log_answers import LogAnswers
+from .job.status import describe
+from .job.takeover import TakeOverAttempt
+from .model.commands import Command
+from .model.events import (
     CancelRequested,
     CheckpointRequested,
     DataEnded,
@@ -49,23 +53,19 @@ from .events import (
     TaskLost,
     UnpinRequested,
 )
-from .execution_graph import ExecutionGraph
-from .feeding import feeds_somebody
-from .job import CLOSING, ENDING, WORKING, Job
-from .job_states import FINAL_JOB_STATES, IllegalTransition, JobState, TaskStatus
-from .log_answers import LogAnswers
-from .manifest import Claimant, Manifest
-from .notices import NoticeGiven, SplitSkipped
-from .requests import Cause, Request
-from .restoring import Snapshot
-from .settings import Settings
-from .split_events import SplitSetsAdded, SplitSetsRead, TaskFed, WindowDrained
-from .statistics import JobStatus, Overview
-from .status import describe
-from .story import Story
-from .takeover import TakeOverAttempt
-from .tasks import TaskRecord
-from .window_reports import WindowReport
+from .model.execution_graph import ExecutionGraph
+from .model.job_states import FINAL_JOB_STATES, IllegalTransition, JobState, TaskStatus
+from .model.manifest import Claimant, Manifest
+from .model.notices import NoticeGiven, SplitSkipped
+from .model.requests import Cause, Request
+from .model.settings import Settings
+from .model.split_events import SplitSetsAdded, SplitSetsRead, TaskFed, WindowDrained
+from .model.statistics import JobStatus, Overview
+from .model.window_reports import WindowReport
+from .restore.restoring import Snapshot
+from .state.context import Context
+from .state.story import Story
+from .state.tasks import TaskRecord
 
 _Done = TaskAcked | TaskDeclined | TaskCommitted | DataEnded | TaskFinished | TaskFed | WindowDrained
 _TaskReport = TaskDeployed | RoundProposed | _Done

@@ -13,9 +13,9 @@ from typing import Annotated
 
 import typer
 
-from ..actors.interrupts import EXIT_CODE, INTERRUPTED
-from ..engine.errors import PenstockError
-from ..engine.shown import shown
+from ..actors.process.interrupts import EXIT_CODE, INTERRUPTED
+from ..engine.core.errors import PenstockError
+from ..engine.core.shown import shown
 from .registry import JOBS, RunOptions, find_job
 
 DEMO_RATE = 17_000.0

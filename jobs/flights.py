@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..engine import index
-from ..engine.flow import Flow, Stream
+from ..engine.flow import index
+from ..engine.flow.flow import Flow, Stream
 from .flights_data import SPLITS
 
 NAME = "flights"

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ..engine.errors import ConfigurationError
+from ..engine.core.errors import ConfigurationError
 
 ZONE = "America/New_York"
 """The time zone of all three airports. (Arrival times are in the destinations' zones, and are not used.)"""

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..engine.errors import ConfigurationError
+from ..engine.core.errors import ConfigurationError
 from .flights_data import FLIGHTS, PLANES, SHIFT_DAYS, SPLITS, WEATHER, WIND_LIMIT, ZONE, folder, unpack
 
 _COLUMNS = {

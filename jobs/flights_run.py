@@ -19,18 +19,18 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from rich.console import Console
 
-from ..actors.audit import Audit
-from ..actors.handing_over import hand_over
-from ..actors.resuming import check_resume, place_in
-from ..actors.settings import Checkpoints
-from ..coordinator.statistics import JobStatus
-from ..engine.errors import ConfigurationError, PenstockError
-from ..engine.explain import explain as explain_plan
-from ..engine.flow import Flow
-from ..engine.identity import TaskId
-from ..engine.pipelines import plan_job
-from ..engine.sources.files import local_path
-from ..engine.statistics import TaskStatistics
+from ..actors.audit.audit import Audit
+from ..actors.claims.handing_over import hand_over
+from ..actors.claims.resuming import check_resume, place_in
+from ..actors.protocol.settings import Checkpoints
+from ..coordinator.model.statistics import JobStatus
+from ..engine.core.errors import ConfigurationError, PenstockError
+from ..engine.core.identity import TaskId
+from ..engine.files.paths import local_path
+from ..engine.flow.flow import Flow
+from ..engine.planner.explain import explain as explain_plan
+from ..engine.planner.pipelines import plan_job
+from ..engine.runtime.statistics import TaskStatistics
 from . import flights_local
 from .flights import DAILY_KEY, FEATURES_KEY, FlightsConfig, build
 from .flights_data import FLIGHTS, PLANES, WEATHER
@@ -39,7 +39,7 @@ from .progress import watch
 from .registry import RunOptions
 
 if TYPE_CHECKING:
-    from ..actors.job import Job
+    from ..actors.job.job import Job
 
 CHECKPOINTS_BEFORE_KILL = 2
 
@@ -149,7 +149,7 @@ def _run_embedded(options: RunOptions, output: Path, checkpoints: Checkpoints, r
 
 
 def _run_on_ray(options: RunOptions, output: Path, checkpoints: Checkpoints, report: _Report) -> None:
-    from ..actors.environment import connect, disconnect
+    from ..actors.cluster.environment import connect, disconnect
 
     with report.step("Ray is up"):
         cluster = connect(options.address, options.verbose, spark=True)
@@ -220,7 +220,7 @@ def _handed_over(spark: Any, output: Path, config: FlightsConfig, checkpoints: C
 
 
 def _run_job(flow: Flow, options: RunOptions, checkpoints: Checkpoints, report: _Report) -> None:
-    from ..actors.launch import run as run_on_ray
+    from ..actors.job.launch import run as run_on_ray
 
     job = run_on_ray(flow, parallelism=options.parallelism, checkpoints=checkpoints, verbose=options.verbose)
     with job:

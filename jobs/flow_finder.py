@@ -13,9 +13,9 @@ import sys
 import traceback
 from types import ModuleType
 
-from ..engine.errors import ConfigurationError, PenstockError, UserCodeError
-from ..engine.flow import Flow
-from ..engine.sources.files import local_path
+from ..engine.core.errors import ConfigurationError, PenstockError, UserCodeError
+from ..engine.files.paths import local_path
+from ..engine.flow.flow import Flow
 from .registry import JOBS
 
 _FORM = "write script.py:flow or module:flow, where flow is a Flow, or a function without arguments that gives one"

@@ -18,49 +18,49 @@ from typing import Self, cast
 
 import pyarrow as pa
 
-from ..actors.at_exit import AtExit
-from ..actors.audit import OVER, Audit, LastAudit, NothingLeftError, audit_job, check_balance
-from ..actors.beginning import begin_in, check_first
-from ..actors.cleaning import at_the_end, clean_outputs
-from ..actors.coordinator_files import CoordinatorFiles
-from ..actors.coordinator_host import CoordinatorHost, coordinator_of
+from ..actors.audit.audit import OVER, Audit, LastAudit, NothingLeftError, audit_job, check_balance
+from ..actors.claims.beginning import begin_in, check_first
+from ..actors.claims.cleaning import at_the_end, clean_outputs
+from ..actors.claims.handing_over import hand_over
+from ..actors.claims.inputs import plan_with_inputs
+from ..actors.claims.origin import Claim
+from ..actors.claims.resuming import Place, Resume, place_in, temporary_place
 from ..actors.feed.hosting import HostedFeeds, feed_handle
 from ..actors.feed.link import local_route
 from ..actors.feed.reader import FeedHandle
-from ..actors.handing_over import hand_over
-from ..actors.inputs import plan_with_inputs
-from ..actors.interrupts import tell_interrupts_briefly
-from ..actors.job_face import JobFace, cannot_be_asked
-from ..actors.messages import Arrived, Deployment, Order, Ordered, ProcessMessage, Versioned
-from ..actors.origin import Claim
-from ..actors.resuming import Place, Resume, place_in, temporary_place
-from ..actors.settings import Checkpoints
-from ..actors.snapshots import SnapshotFiles
+from ..actors.hosting.coordinator_files import CoordinatorFiles
+from ..actors.hosting.coordinator_host import CoordinatorHost, coordinator_of
+from ..actors.hosting.task_files import TaskFiles
+from ..actors.hosting.task_host import TaskHost
+from ..actors.hosting.waiting_chain import Standing, chain_of_waiting
+from ..actors.job.job_face import JobFace, cannot_be_asked
+from ..actors.process.at_exit import AtExit
+from ..actors.process.interrupts import tell_interrupts_briefly
+from ..actors.process.waiting import wait_for_status
+from ..actors.protocol.messages import Arrived, Deployment, Order, Ordered, ProcessMessage, Versioned
+from ..actors.protocol.settings import Checkpoints
+from ..actors.protocol.translate import error_of, neighbours_of
 from ..actors.storage.opening import open_store
-from ..actors.task_files import TaskFiles
-from ..actors.task_host import TaskHost
-from ..actors.translate import error_of, neighbours_of
+from ..actors.storage.snapshots import SnapshotFiles
 from ..actors.transport.protocol import BrokenLink
-from ..actors.waiting import wait_for_status
-from ..actors.waiting_chain import Standing, chain_of_waiting
-from ..coordinator.commands import Command, DeployTask
-from ..coordinator.events import Event, TaskFailed, TaskLost
-from ..coordinator.restoring import Snapshot
-from ..coordinator.statistics import JobStatus, Overview
-from ..coordinator.window_reports import WindowReport
-from ..engine.arguments import Parallelism, Rate, Seconds, Threads, checked
-from ..engine.edges import Frame, Upstream
-from ..engine.errors import ConfigurationError, PenstockError
-from ..engine.flow import Flow
-from ..engine.identity import Attempt, TaskId
-from ..engine.job_statistics import JobStatistics
-from ..engine.overtaking import with_alignment
-from ..engine.pipelines import plan_job
-from ..engine.plan import Audited, JobPlan
+from ..coordinator.model.commands import Command, DeployTask
+from ..coordinator.model.events import Event, TaskFailed, TaskLost
+from ..coordinator.model.statistics import JobStatus, Overview
+from ..coordinator.model.window_reports import WindowReport
+from ..coordinator.restore.restoring import Snapshot
+from ..engine.core.arguments import Parallelism, Rate, Seconds, Threads, checked
+from ..engine.core.errors import ConfigurationError, PenstockError
+from ..engine.core.identity import Attempt, TaskId
+from ..engine.exchange.edges import Frame, Upstream
+from ..engine.flow.flow import Flow
+from ..engine.plan.plan import Audited, JobPlan
+from ..engine.planner.overtaking import with_alignment
+from ..engine.planner.pipelines import plan_job
+from ..engine.runtime.job_statistics import JobStatistics
+from ..engine.runtime.statistics import TaskStatistics
 from ..engine.scheduler.pool import PoolScheduler
 from ..engine.sinks.collect import COLLECTED
 from ..engine.state.memory import DEFAULT_BUDGET
-from ..engine.statistics import TaskStatistics
 
 EXIT_SECONDS = 5.0
 """How long the end of a script waits for the threads of a job that it has not waited for."""

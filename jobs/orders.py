@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..actors.digest_files import DigestFiles, recorded_feeds
-from ..engine.batch_digests import Recorded, compare
-from ..engine.errors import ConfigurationError
+from ..actors.storage.digest_files import DigestFiles, recorded_feeds
+from ..engine.core.errors import ConfigurationError
+from ..engine.feed.batch_digests import Recorded, compare
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from ..coordinator.statistics import JobStatus
-from ..engine.identity import TaskId
-from ..engine.shown import shown
-from ..engine.statistics import TaskStatistics
+from ..coordinator.model.statistics import JobStatus
+from ..engine.core.identity import TaskId
+from ..engine.core.shown import shown
+from ..engine.runtime.statistics import TaskStatistics
 
 REFRESH_SECONDS = 0.5
 PLAIN_SECONDS = 2.0

@@ -10,7 +10,7 @@ import importlib
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from ..engine.errors import ConfigurationError
+from ..engine.core.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ Rules:
    are left out, and so is what leads to them alone.
 2. The job's folder is only read: its log, its checkpoints (copied first) and its digests. The job may run meanwhile.
 3. The batch is compared with the digest that the job recorded when it was delivered; what differs is refused.
-4. Origins travel with the rows (``engine.tracing``). A checkpoint's state has none: one that serves the rows may be too
-   near for their lineage, and then the next one before it is taken.
+4. Origins travel with the rows (``engine.lineage.tracing``). A checkpoint's state has none: one that serves the rows
+   may be too near for their lineage, and then the next one before it is taken.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..actors.digest_files import DigestFiles
+from ..actors.claims.inputs import settle
 from ..actors.feed.models import ModelBook
 from ..actors.feed.retained import JobFolder
-from ..actors.inputs import settle
-from ..actors.settings import Checkpoints
+from ..actors.protocol.settings import Checkpoints
+from ..actors.storage.digest_files import DigestFiles
 from ..actors.storage.opening import checkpoint_folder
-from ..engine import handoff
-from ..engine.arguments import Parallelism, Seconds, checked
-from ..engine.batch_digests import BatchDigests
-from ..engine.errors import ConfigurationError, DataError
-from ..engine.feed_messages import World
-from ..engine.flow import Flow
-from ..engine.handoff import Destination
-from ..engine.hashing import hashes
-from ..engine.lineage import lineage, summary, unknown
-from ..engine.pipelines import plan_job
-from ..engine.tracing import find_feed, without_origin
+from ..engine.core.arguments import Parallelism, Seconds, checked
+from ..engine.core.errors import ConfigurationError, DataError
+from ..engine.feed.batch_digests import BatchDigests
+from ..engine.feed.messages import World
+from ..engine.flow import handoff
+from ..engine.flow.flow import Flow
+from ..engine.flow.handoff import Destination
+from ..engine.kernels.hashing import hashes
+from ..engine.lineage.lineage import lineage, summary, unknown
+from ..engine.lineage.tracing import find_feed, without_origin
+from ..engine.planner.pipelines import plan_job
 from .replay_run import Found, Replaying
 
 
@@ -48,7 +48,7 @@ class ReplayedBatch:
 
     ``first``: the position of the first row; ``batch_rows``: rows of the whole global batch. ``verified``: it equals
     what was delivered; None: that is not recorded, or there is no job to compare with. ``start``: where the replay
-    began. ``lineage``: see ``engine.lineage``; ``untraced``: why rows have none. ``skipped_by``: the models
+    began. ``lineage``: see ``engine.lineage.lineage``; ``untraced``: why rows have none. ``skipped_by``: the models
     that have not seen it, or will not, because they skip it. ``epoch``: None in a feed of one."""
 
     job: str

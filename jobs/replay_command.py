@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import ipc, parquet
 
-from ..engine.errors import ConfigurationError
-from ..engine.sources.files import local_path, storage_error
+from ..engine.core.errors import ConfigurationError
+from ..engine.files.paths import local_path, storage_error
 from .flow_finder import find_flow
 from .replay import replay
 

@@ -17,19 +17,19 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from ..actors.claims.resuming import temporary_place
 from ..actors.feed.retained import JobFolder, Retained, Start, copied
-from ..actors.interrupts import tell_interrupts_briefly
-from ..actors.resuming import temporary_place
-from ..engine.errors import ConfigurationError, StorageError
-from ..engine.feed_desk import DESKS, FeedDesk
-from ..engine.feed_messages import Ask, FeedEnded, Refused, Slice
-from ..engine.flow import Flow
-from ..engine.origins import NOWHERE, spans_of
-from ..engine.pipelines import plan_job
-from ..engine.plan import JobPlan
+from ..actors.process.interrupts import tell_interrupts_briefly
+from ..engine.core.errors import ConfigurationError, StorageError
+from ..engine.feed.desk import DESKS, FeedDesk
+from ..engine.feed.messages import Ask, FeedEnded, Refused, Slice
+from ..engine.feed.sink import FeedSink
+from ..engine.flow.flow import Flow
+from ..engine.lineage.origins import NOWHERE, spans_of
+from ..engine.lineage.tracing import FeedGraph, without_origin
+from ..engine.plan.plan import JobPlan
+from ..engine.planner.pipelines import plan_job
 from ..engine.scheduler.pool import PoolScheduler
-from ..engine.sinks.feed import FeedSink
-from ..engine.tracing import FeedGraph, without_origin
 from .local_run import LocalJob
 
 NAME_LENGTH = 60

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ..actors.launch import attach, list_jobs
-from ..coordinator.statistics import CheckpointStatistics, JobStatus, Overview, PendingStatus
-from ..engine.sizes import size
+from ..actors.job.launch import attach, list_jobs
+from ..coordinator.model.statistics import CheckpointStatistics, JobStatus, Overview, PendingStatus
+from ..engine.plan.sizes import size
 
 
 def tell_list(address: str | None) -> Iterator[str]:

@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock as ps
-from penstock.actors.origin import find_snapshot
-from penstock.actors.resuming import place_in
+from penstock.actors.claims.origin import find_snapshot
+from penstock.actors.claims.resuming import place_in
 from penstock.actors.storage.opening import open_store
-from penstock.engine.errors import ConfigurationError
-from penstock.engine.sources.files import absolute, local_path
+from penstock.engine.core.errors import ConfigurationError
+from penstock.engine.files.paths import absolute, local_path
 from penstock.jobs.cli import app
 from penstock.jobs.orders import verify_order
 

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from penstock.actors import launch
 from penstock.actors.feed.reader import FeedHandle, Reader
-from penstock.engine.errors import ConfigurationError, PenstockError
+from penstock.actors.job import launch
+from penstock.engine.core.errors import ConfigurationError, PenstockError
 from penstock.engine.sources.memory import MemorySource
 
 TABLE = pa.table({"k": ["a", "b", None], "v": [1, 2, 3], "x": [0.5, 1.5, 2.5], "l": [[1], [2, 3], []]})
@@ -363,6 +363,7 @@ def sweep(world: World) -> tuple[int, dict[str, str]]:
     return tried, raw
 
 
+@pytest.mark.ray
 def test_every_public_function_has_a_valid_call(world: World) -> None:
     assert set(public()) == set(calls(world))
 

@@ -11,8 +11,8 @@ import pyarrow.dataset as ds
 import pytest
 
 import penstock as ps
-from penstock.engine.errors import FlowError, PenstockError
-from penstock.engine.plain_types import plain_array, plain_type
+from penstock.engine.arrow.plain_types import plain_array, plain_type
+from penstock.engine.core.errors import FlowError, PenstockError
 from support.arrow_types import COLUMNS, KEYED, PAYLOAD, ROWS, SPLITS, shown, tables
 
 PACE = 300.0

@@ -14,8 +14,8 @@ import pytest
 from pyarrow import parquet
 
 import penstock as ps
-from penstock.actors.audit import Audit
-from penstock.engine.errors import AuditError, ConfigurationError, StorageError
+from penstock.actors.audit.audit import Audit
+from penstock.engine.core.errors import AuditError, ConfigurationError, StorageError
 from penstock.jobs.local_run import LocalJob
 from support.damage import flipped
 from support.random_tables import random_table

@@ -14,12 +14,12 @@ import pytest
 from pyarrow import csv, parquet
 
 import penstock as ps
-from penstock.actors.audit import Audit, last_state
-from penstock.engine.elements import Batch
-from penstock.engine.errors import AuditError
-from penstock.engine.operators.union import RunningUnion
-from penstock.engine.pipelines import plan_job
-from penstock.engine.rounds import CURSOR_SCHEMA
+from penstock.actors.audit.audit import Audit, last_state
+from penstock.engine.core.elements import Batch
+from penstock.engine.core.errors import AuditError
+from penstock.engine.operators.sequence.union import RunningUnion
+from penstock.engine.plan.rounds import CURSOR_SCHEMA
+from penstock.engine.planner.pipelines import plan_job
 from penstock.engine.sources import split_queue
 from penstock.jobs.local_run import LocalJob
 from support.random_tables import random_table
@@ -194,7 +194,7 @@ def stands_amid_a_split(flow: ps.Flow, folder: Path) -> bool:
 def test_row_that_is_read_again_after_a_restore_fails_the_job(
     tmp_path: Path, split: type[Numbers], grade: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.engine.pipelines.ROUND_QUOTA", 5)
+    monkeypatch.setattr("penstock.engine.planner.pipelines.ROUND_QUOTA", 5)
     source = Source(split)
     while not stands_amid_a_split(numbers(tmp_path, source), tmp_path / "state"):
         interrupted(numbers(tmp_path, source, 100.0), often(tmp_path / "state"), 2)
@@ -358,8 +358,8 @@ def test_nothing_is_digested_or_read_again_unless_it_is_asked_for(
     def refuse(*_: Any) -> None:
         raise AssertionError("nobody asked for it")
 
-    monkeypatch.setattr("penstock.engine.row_digests.RowDigest.of", refuse)
-    monkeypatch.setattr("penstock.actors.audit.read_again", refuse)
+    monkeypatch.setattr("penstock.engine.integrity.row_digests.RowDigest.of", refuse)
+    monkeypatch.setattr("penstock.actors.audit.audit.read_again", refuse)
     job = ps.run_local(numbers(tmp_path, Source()), checkpoints=tmp_path / "state")
     assert set(grades(job.wait(60).audit()).values()) == {"counted"}
     assert last_state(job.plan, job.folder)["rows"].schema == CURSOR_SCHEMA

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.actors import environment, java
-from penstock.actors.environment import is_same_address
-from penstock.engine.errors import SetupError
+from penstock.actors.cluster import environment, java
+from penstock.actors.cluster.environment import is_same_address
+from penstock.engine.core.errors import SetupError
 from support.small_disk import small_disk
 
 # ---------------------------------------------------------------------- Java
@@ -258,7 +258,7 @@ def cluster_with_a_token(folder: Path) -> Iterator[str]:
 JOIN = """
 import sys
 from penstock.actors import environment
-from penstock.engine.errors import SetupError
+from penstock.engine.core.errors import SetupError
 try:
     print("joined", environment.connect(sys.argv[1]))
 except SetupError as error:

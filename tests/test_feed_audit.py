@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.actors.audit import last_state
+from penstock.actors.audit.audit import last_state
 from penstock.actors.feed.audit import audit_feed
-from penstock.engine.errors import ConfigurationError
-from penstock.engine.feed_state import read_state, write_state
-from penstock.engine.order_hash import OrderHash
+from penstock.engine.core.errors import ConfigurationError
+from penstock.engine.feed.order_hash import OrderHash
+from penstock.engine.feed.state import read_state, write_state
 from support.feeds import ROWS, SPLITS, plain, read_world, tables
 
 FED = SPLITS * ROWS * 2 // 3

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.coordinator.events import TaskLost
-from penstock.engine.errors import ConfigurationError, FlowError
+from penstock.coordinator.model.events import TaskLost
+from penstock.engine.core.errors import ConfigurationError, FlowError
 from penstock.engine.sources.memory import MemorySource
 from penstock.jobs.orders import verify_order
 from support.feeds import chunked, plain, read_world, tables, take, wait_for
@@ -99,7 +99,7 @@ def expected():
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_epoch_is_what_a_job_of_its_own_gives(shape, monkeypatch):
-    monkeypatch.setattr("penstock.engine.pipelines.ROUND_QUOTA", 30)
+    monkeypatch.setattr("penstock.engine.planner.pipelines.ROUND_QUOTA", 30)
     found = flat(by_jobs(shape))
     assert len(found) > EPOCHS
     for parallelism, ranks in ((1, 2), (4, 3)):
@@ -119,7 +119,7 @@ def check(audit):
 @pytest.mark.parametrize("shape", JOINS)
 def test_build_side_of_a_join_is_read_once_and_stays(shape, monkeypatch):
     """Left rows of the first epoch wait for it, which changes their order; later ones need not."""
-    monkeypatch.setattr("penstock.engine.pipelines.ROUND_QUOTA", 30)
+    monkeypatch.setattr("penstock.engine.planner.pipelines.ROUND_QUOTA", 30)
     first = by_jobs(shape, epochs=1)[0]
     assert len(first) > 5
     orders = []
@@ -245,7 +245,7 @@ def test_epoch_that_does_not_fit_its_step_is_refused(known):
 
 
 def test_run_dies_in_every_epoch_and_goes_on_with_other_ranks(tmp_path, monkeypatch):
-    monkeypatch.setattr("penstock.engine.pipelines.ROUND_QUOTA", 30)
+    monkeypatch.setattr("penstock.engine.planner.pipelines.ROUND_QUOTA", 30)
     found = []
     expected = by_jobs()
     whole = flat(expected)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.engine.errors import DataError
+from penstock.engine.core.errors import DataError
 
 ROWS, PIECE, SIZE = 2304, 64, 1 << 20
 

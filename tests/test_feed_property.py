@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.coordinator.events import TaskLost
+from penstock.coordinator.model.events import TaskLost
 from support.feeds import chunked, read_world
 
 LISTS = pa.list_(pa.int64())

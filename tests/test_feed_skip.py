@@ -8,7 +8,7 @@ import pytest
 
 import penstock as ps
 from penstock.actors.feed.reader import united
-from penstock.engine.errors import ConfigurationError
+from penstock.engine.core.errors import ConfigurationError
 from support.feeds import plain, read_world, take
 
 

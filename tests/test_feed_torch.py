@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import penstock as ps
-from penstock.engine.errors import ConfigurationError, DataError
+from penstock.engine.core.errors import ConfigurationError, DataError
 
 
 @pytest.fixture

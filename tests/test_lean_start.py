@@ -10,7 +10,7 @@ import pytest
 SCRIPT = """
 import math, sys
 {before}
-from penstock.actors.lean_start import start_lean
+from penstock.actors.process.lean_start import start_lean
 start_lean()
 import pyarrow as pa
 assert ("pandas" in sys.modules) is {loaded}

@@ -15,8 +15,8 @@ import pytest
 from pyarrow import dataset, parquet
 
 import penstock as ps
-from penstock.engine.errors import ConfigurationError, DataError
-from penstock.engine.sources.files import resolve
+from penstock.engine.core.errors import ConfigurationError, DataError
+from penstock.engine.files.paths import resolve
 from penstock.jobs.orders import verify_order
 from support.bucket_twin import BucketTwin
 from support.feeds import read_world

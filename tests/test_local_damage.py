@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import penstock as ps
-from penstock.engine.errors import DamagedFileError, StorageError
+from penstock.engine.core.errors import DamagedFileError, StorageError
 from penstock.engine.sinks.parquet import ParquetSink
 from penstock.engine.sinks.parquet_committer import ParquetCommitter
 from support.damage import flipped

@@ -56,7 +56,7 @@ def flow_of(shape, name: str) -> ps.Flow:
 def test_checkpoints_complete_after_one_source_has_ended_and_a_restart_repeats_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape, again: int
 ) -> None:
-    monkeypatch.setattr("penstock.engine.pipelines.ROUND_QUOTA", 5)
+    monkeypatch.setattr("penstock.engine.planner.pipelines.ROUND_QUOTA", 5)
     expected = ps.run_local(flow_of(shape, f"{shape.__name__}-whole"), parallelism=1, rate=FAST).result("out")
     name = f"{shape.__name__}-stopped-{again}"
     checkpoints = ps.Checkpoints(tmp_path / "state", every=0.05)

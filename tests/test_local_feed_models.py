@@ -9,8 +9,8 @@ import pytest
 
 import penstock as ps
 from penstock.actors.feed.intake import Intake
-from penstock.engine import feed_desk
-from penstock.engine.errors import ConfigurationError
+from penstock.engine.core.errors import ConfigurationError
+from penstock.engine.feed import desk as feed_desk
 from support.feeds import plain, read_world, tables, take, wait_for
 
 

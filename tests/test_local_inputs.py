@@ -14,8 +14,8 @@ import pytest
 from pyarrow import csv, ipc, parquet
 
 import penstock as ps
-from penstock.actors.inputs import settle
-from penstock.engine.errors import ConfigurationError, DataError, StorageError, UserCodeError
+from penstock.actors.claims.inputs import settle
+from penstock.engine.core.errors import ConfigurationError, DataError, StorageError, UserCodeError
 
 FILES, ROWS = 24, 20
 PATIENCE = 60
@@ -247,7 +247,7 @@ def test_new_files_are_taken_in_behind_the_others_if_that_is_asked_for(tmp_path:
 def test_new_files_of_a_deterministic_flow_are_refused_when_a_lane_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.engine.pipelines.ROUND_QUOTA", 2)
+    monkeypatch.setattr("penstock.engine.planner.pipelines.ROUND_QUOTA", 2)
     folder = make(tmp_path / "in", "csv")
     stopped_half_way(folder, tmp_path, lanes=FILES + 4)
     write(folder / "new.csv", 5000)
@@ -262,7 +262,7 @@ def test_new_files_of_a_deterministic_flow_are_refused_when_a_lane_has_ended(
 def test_new_files_of_a_flow_without_an_order_are_taken_in_while_all_subtasks_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.engine.pipelines.ROUND_QUOTA", 2)
+    monkeypatch.setattr("penstock.engine.planner.pipelines.ROUND_QUOTA", 2)
     folder = make(tmp_path / "in", "csv")
     stopped_half_way(folder, tmp_path, lanes=FILES + 4, order="arrival")
     write(folder / "new.csv", FILES * ROWS)

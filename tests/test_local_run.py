@@ -9,7 +9,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import penstock as ps
-from penstock.engine.errors import ConfigurationError, TaskLostError, UserCodeError
+from penstock.engine.core.errors import ConfigurationError, TaskLostError, UserCodeError
 
 SPLITS = 12
 
@@ -90,7 +90,7 @@ def test_stopped_job_goes_on_from_its_checkpoint_at_another_parallelism(tmp_path
 @pytest.mark.parametrize("threads", [0, 2])
 def test_union_goes_on_when_one_side_has_only_final_rows_left(threads, monkeypatch):
     """The final rows come in several batches, of which the union takes one before the other side has ended."""
-    monkeypatch.setattr("penstock.engine.pipelines.ROUND_QUOTA", 20_000)
+    monkeypatch.setattr("penstock.engine.planner.pipelines.ROUND_QUOTA", 20_000)
     flow = ps.Flow("ends-early", lanes=2)
     groups = flow.from_tables([pa.table({"k": pa.array(range(140_000))})], name="short").aggregate(["k"], n="count")
     rows = flow.from_tables([pa.table({"k": pa.array(range(300_000)), "n": pa.array(range(300_000))})] * 2, name="long")
@@ -100,7 +100,7 @@ def test_union_goes_on_when_one_side_has_only_final_rows_left(threads, monkeypat
 
 
 def test_rows_that_a_limit_left_unread_are_no_gap(tmp_path, monkeypatch):
-    monkeypatch.setattr("penstock.engine.pipelines.ROUND_QUOTA", 100)
+    monkeypatch.setattr("penstock.engine.planner.pipelines.ROUND_QUOTA", 100)
     flow = ps.Flow("few", lanes=2)
     flow.from_tables([pa.table({"k": pa.array(range(100_000))})] * 4, name="rows", rate=50_000).limit(10).collect("out")
     job = ps.run_local(flow, parallelism=2, checkpoints=tmp_path).wait(60)

@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import penstock as ps
-from penstock.engine.errors import ConfigurationError, StorageError
+from penstock.engine.core.errors import ConfigurationError, StorageError
 
 SPLITS, ROWS = 96, 10
 PACE = 800.0

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.engine.edges import DEFAULT_CREDIT
-from penstock.engine.memory_bound import memory_bound
+from penstock.engine.exchange.edges import DEFAULT_CREDIT
+from penstock.engine.planner.memory_bound import memory_bound
 from penstock.engine.scheduler.states import WaitReason
 from support.wide_source import BATCH_BYTES, WideSource, until_file
 

@@ -5,7 +5,7 @@ import pytest
 from test_local_run import numbers
 
 import penstock as ps
-from penstock.engine.errors import ConfigurationError
+from penstock.engine.core.errors import ConfigurationError
 
 ROWS = sorted(value for number in range(12) for value in range(number * 1000, number * 1000 + 50))
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from penstock.coordinator.events import TaskLost
-from penstock.engine.errors import ConfigurationError, DataError, FlowError
+from penstock.coordinator.model.events import TaskLost
+from penstock.engine.core.errors import ConfigurationError, DataError, FlowError
 from penstock.engine.sources.fed import file_split
 from support.split_jobs import (
     LEFT,

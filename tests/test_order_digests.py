@@ -7,10 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock as ps
-from penstock.actors.digest_files import DigestFiles
-from penstock.coordinator.events import TaskLost
-from penstock.engine.errors import ConfigurationError, DamagedFileError
-from penstock.engine.identity import TaskId
+from penstock.actors.storage.digest_files import DigestFiles
+from penstock.coordinator.model.events import TaskLost
+from penstock.engine.core.errors import ConfigurationError, DamagedFileError
+from penstock.engine.core.identity import TaskId
 from penstock.jobs.cli import app
 from penstock.jobs.orders import verify_order
 from support.damage import flipped

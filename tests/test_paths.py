@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from penstock.engine.errors import ConfigurationError
-from penstock.engine.sources.files import absolute
+from penstock.engine.core.errors import ConfigurationError
+from penstock.engine.files.paths import absolute
 
 
 def test_a_name_that_is_not_utf8_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.engine.errors import FlowError
+from penstock.engine.core.errors import FlowError
 from support.operator_harness import rows_of
 from support.oracle import numbered, query
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock as ps
-from penstock.engine.errors import ConfigurationError, DataError
+from penstock.engine.core.errors import ConfigurationError, DataError
 from penstock.engine.sources.memory import MemorySource
 from penstock.jobs.cli import app
 from support.feeds import read_world, tables, take
@@ -34,7 +34,7 @@ def inputs(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def short_rounds(monkeypatch):
-    monkeypatch.setattr("penstock.engine.pipelines.ROUND_QUOTA", 20)
+    monkeypatch.setattr("penstock.engine.planner.pipelines.ROUND_QUOTA", 20)
 
 
 def flow_of(inputs, output=None, **options) -> ps.Flow:
@@ -53,7 +53,7 @@ def delivered(inputs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("delivered")
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.engine.pipelines.ROUND_QUOTA", 20)
+        patch.setattr("penstock.engine.planner.pipelines.ROUND_QUOTA", 20)
         for parallelism in (1, 2, 4):
             kept = ps.Checkpoints(folder / "state", every=None, retained=9)
             job = ps.run_local(flow_of(inputs, folder / "out"), checkpoints=kept, parallelism=parallelism)

@@ -21,7 +21,7 @@ def flow_of() -> ps.Flow:
 
 
 def test_batches_of_all_epochs_are_replayed_by_their_steps(tmp_path, monkeypatch):
-    monkeypatch.setattr("penstock.engine.pipelines.ROUND_QUOTA", 20)
+    monkeypatch.setattr("penstock.engine.planner.pipelines.ROUND_QUOTA", 20)
     found = []
     state = None
     for parallelism in (1, 2):

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.engine import index
-from penstock.engine.lineage import summary
+from penstock.engine.flow import index
+from penstock.engine.lineage.lineage import summary
 from support.feeds import ROWS, SPLITS, plain, read_world, tables
 
 LISTS = pa.list_(pa.int64())

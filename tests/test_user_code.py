@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.engine.errors import DataError, InternalError, PenstockError, StorageError, UserCodeError
-from penstock.engine.user_code import is_to_be_told, user_frames
+from penstock.engine.core.errors import DataError, InternalError, PenstockError, StorageError, UserCodeError
+from penstock.engine.core.user_code import is_to_be_told, user_frames
 
 TABLE = pa.table({"k": list(range(10))})
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...engine.errors import DataError
+from ...engine.core.errors import DataError
 from .nulls import NullRule, is_list, needs_choice, rules_of
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -20,18 +20,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from ...engine.elements import Batch, Tag
-from ...engine.errors import ConfigurationError
-from ...engine.feed_ranks import RankPlace, Untaken
-from ...engine.feed_state import read_state
-from ...engine.hashing import hashes
-from ...engine.identity import Attempt, TaskId
-from ...engine.operators.protocol import OperatorContext
-from ...engine.plain_types import plain_batches
-from ...engine.plan import JobPlan, OperatorPlan, PipelinePlan
-from ...engine.sequencer_state import SequencerState
-from ...engine.sources.protocol import Split
-from ..routes import UnknownRoute, pipelines_of, routes
+from ...engine.arrow.plain_types import plain_batches
+from ...engine.core.elements import Batch, Tag
+from ...engine.core.errors import ConfigurationError
+from ...engine.core.identity import Attempt, TaskId
+from ...engine.core.operator import OperatorContext
+from ...engine.core.source import Split
+from ...engine.feed.ranks import RankPlace, Untaken
+from ...engine.feed.sequencer_state import SequencerState
+from ...engine.feed.state import read_state
+from ...engine.kernels.hashing import hashes
+from ...engine.plan.plan import JobPlan, OperatorPlan, PipelinePlan
+from ..audit.routes import UnknownRoute, pipelines_of, routes
 from .models import ModelRecord
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ...coordinator.events import CheckpointRequested, Event
-from ...coordinator.statistics import JobStatus
-from ...engine.errors import ConfigurationError, PenstockError
-from ...engine.feed_desk import DESKS, FeedDesk
+from ...coordinator.model.events import CheckpointRequested, Event
+from ...coordinator.model.statistics import JobStatus
+from ...engine.core.errors import ConfigurationError, PenstockError
+from ...engine.feed.desk import DESKS, FeedDesk
+from ...engine.feed.sink import FeedSink
 from ...engine.operators import Project, Shuffle, Sort
-from ...engine.operators.regroup import Regroup
-from ...engine.plan import JobPlan
-from ...engine.sinks.feed import FeedSink
-from ..digest_files import DigestFiles
-from ..messages import UNKNOWN_TIME
+from ...engine.operators.sequence.regroup import Regroup
+from ...engine.plan.plan import JobPlan
+from ..protocol.messages import UNKNOWN_TIME
+from ..storage.digest_files import DigestFiles
 from .link import FeedRoute
 from .models import ModelBinder
 from .notices import end_of_job

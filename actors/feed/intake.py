@@ -27,9 +27,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from ...engine.errors import ConfigurationError, InternalError, PenstockError
-from ...engine.feed_messages import FORGET, Ask, Commit, Reply, Slice, World
-from ...engine.feed_reader import FeedReader
+from ...engine.core.errors import ConfigurationError, InternalError, PenstockError
+from ...engine.feed.messages import FORGET, Ask, Commit, Reply, Slice, World
+from ...engine.feed.reader import FeedReader
 from .link import BrokenFeedLinkError, FeedLink
 from .models import mismatch
 

@@ -8,10 +8,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from ...engine.errors import ConfigurationError
-from ...engine.feed_desk import DESKS, FeedDesk
-from ...engine.feed_messages import Ask, Reply
-from ...engine.shown import hides_credentials
+from ...engine.core.errors import ConfigurationError
+from ...engine.core.shown import hides_credentials
+from ...engine.feed.desk import DESKS, FeedDesk
+from ...engine.feed.messages import Ask, Reply
 
 
 class BrokenFeedLinkError(Exception):

@@ -9,7 +9,7 @@ Rules:
    way round, and that is over when the log says so: who binds the name next finds no pin of a former one.
 3. A model is bound once. Bound again with the same number nothing happens; with another it is refused, and so it is
    with other batches that were skipped.
-4. A record is sealed (``coordinator.records``): a damaged one is an error, never another batch to go on from.
+4. A record is sealed (``coordinator.model.records``): a damaged one is an error, never another batch to go on from.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from functools import partial
 import msgspec
 from pyarrow.fs import FileSelector
 
-from ...coordinator.events import Event, PinRequested, UnpinRequested
-from ...coordinator.manifest import LogEntry, Manifest, Pinned, Unpinned
-from ...coordinator.records import decode_record, encode_record
-from ...engine.durable import make_folder, put_file
-from ...engine.errors import ConfigurationError, PenstockError
-from ...engine.feed_messages import FORGET, Commit, Ranges
-from ...engine.feed_ranks import RankPlace
-from ...engine.identity import CheckpointId
-from ...engine.plan import JobPlan
-from ...engine.sinks.feed import FeedSink
-from ...engine.sources.files import absolute, resolve, safe_name
-from ..messages import UNKNOWN_TIME
+from ...coordinator.model.events import Event, PinRequested, UnpinRequested
+from ...coordinator.model.manifest import LogEntry, Manifest, Pinned, Unpinned
+from ...coordinator.model.records import decode_record, encode_record
+from ...engine.core.errors import ConfigurationError, PenstockError
+from ...engine.core.identity import CheckpointId
+from ...engine.feed.messages import FORGET, Commit, Ranges
+from ...engine.feed.ranks import RankPlace
+from ...engine.feed.sink import FeedSink
+from ...engine.files.durable import make_folder, put_file
+from ...engine.files.paths import absolute, resolve, safe_name
+from ...engine.plan.plan import JobPlan
+from ..protocol.messages import UNKNOWN_TIME
 from ..storage.damage import FROM_A_COPY, unreadable
 from ..storage.log import read_log
 from ..storage.opening import open_store

@@ -22,14 +22,14 @@ from typing import TypeVar
 import msgspec
 from pyarrow import fs
 
-from ...coordinator.events import Failure
-from ...coordinator.records import FormatError, decode_record, encode_record
-from ...coordinator.statistics import JobStatus
-from ...engine.durable import make_folder, put_file
-from ...engine.errors import ConfigurationError, PenstockError
-from ...engine.sources.files import absolute, resolve, safe_name
+from ...coordinator.model.events import Failure
+from ...coordinator.model.records import FormatError, decode_record, encode_record
+from ...coordinator.model.statistics import JobStatus
+from ...engine.core.errors import ConfigurationError, PenstockError
+from ...engine.files.durable import make_folder, put_file
+from ...engine.files.paths import absolute, resolve, safe_name
+from ..protocol.translate import error_of, failure_of
 from ..storage.damage import unreadable
-from ..translate import error_of, failure_of
 from ..transport.endpoint import Endpoint
 
 T = TypeVar("T")

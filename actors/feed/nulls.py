@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...engine.errors import ConfigurationError
+from ...engine.core.errors import ConfigurationError
 
 NullChoice: TypeAlias = str | bool | int | float | None
 """For all columns, or one."""

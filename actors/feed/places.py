@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...engine.errors import ConfigurationError
+from ...engine.core.errors import ConfigurationError
 
 VERSION = 2
 """Of the form. 2: flow, data, grid and layout."""

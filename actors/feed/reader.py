@@ -37,10 +37,10 @@ from typing import Annotated, Any, Literal, Self
 
 import pyarrow as pa
 
-from ...engine.arguments import LARGEST, Seconds, Within, checked
-from ...engine.combining import combine
-from ...engine.errors import ConfigurationError, DataError, PenstockError
-from ...engine.feed_messages import FORGET, Commit, Ranges, Slice
+from ...engine.arrow.combining import combine
+from ...engine.core.arguments import LARGEST, Seconds, Within, checked
+from ...engine.core.errors import ConfigurationError, DataError, PenstockError
+from ...engine.feed.messages import FORGET, Commit, Ranges, Slice
 from .arrays import Arrays, Shapes
 from .intake import Intake
 from .link import FeedRoute

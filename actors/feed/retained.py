@@ -21,21 +21,21 @@ import pyarrow as pa
 from msgspec.structs import replace
 from pyarrow import ipc
 
-from ...coordinator.manifest import Claim, LogEntry, Manifest, TaskState
-from ...coordinator.restore_check import FinishedState
-from ...coordinator.restoring import Snapshot
-from ...engine.batch_grid import BatchGrid
-from ...engine.checksums import digest
-from ...engine.errors import ConfigurationError, StorageError
-from ...engine.feed_state import read_state
-from ...engine.identity import StateHandle
-from ...engine.plan import JobPlan
-from ..audit import state_of
-from ..digest_files import recorded_feeds
-from ..input_records import RecordedInputs, inputs_key, read_inputs
-from ..snapshots import SnapshotFiles
+from ...coordinator.model.manifest import Claim, LogEntry, Manifest, TaskState
+from ...coordinator.restore.restore_check import FinishedState
+from ...coordinator.restore.restoring import Snapshot
+from ...engine.core.errors import ConfigurationError, StorageError
+from ...engine.core.identity import StateHandle
+from ...engine.feed.batch_grid import BatchGrid
+from ...engine.feed.state import read_state
+from ...engine.integrity.checksums import digest
+from ...engine.plan.plan import JobPlan
+from ..audit.audit import state_of
+from ..storage.digest_files import recorded_feeds
+from ..storage.input_records import RecordedInputs, inputs_key, read_inputs
 from ..storage.log import read_log
 from ..storage.opening import checkpoint_folder, is_gone, open_store
+from ..storage.snapshots import SnapshotFiles
 
 Start: TypeAlias = Snapshot
 """A copy of a checkpoint that a job of its own can begin with."""

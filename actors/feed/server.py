@@ -22,12 +22,12 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from ...coordinator.events import Event
-from ...engine.errors import PenstockError
-from ...engine.feed_desk import FeedDesk
-from ...engine.feed_messages import Reply
-from ...engine.identity import TaskId
-from ...engine.plan import JobPlan
+from ...coordinator.model.events import Event
+from ...engine.core.errors import PenstockError
+from ...engine.core.identity import TaskId
+from ...engine.feed.desk import FeedDesk
+from ...engine.feed.messages import Reply
+from ...engine.plan.plan import JobPlan
 from ..transport.frames import GarbageError
 from ..transport.greeting import Caller
 from ..transport.listener import Listener

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from ...engine.errors import SetupError, TaskLostError
-from ...engine.feed_messages import Ask, Reply, end_for
-from ...engine.identity import Attempt, TaskId
-from ...engine.shown import hides_credentials
+from ...engine.core.errors import SetupError, TaskLostError
+from ...engine.core.identity import Attempt, TaskId
+from ...engine.core.shown import hides_credentials
+from ...engine.feed.messages import Ask, Reply, end_for
 from ..transport.dialling import Secrets, Stop, connect
 from ..transport.endpoint import Endpoint
 from ..transport.frames import GarbageError

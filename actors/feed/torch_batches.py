@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...engine.errors import ConfigurationError, DataError
+from ...engine.core.errors import ConfigurationError, DataError
 from .arrays import Arrays
 
 

@@ -20,10 +20,10 @@ from typing import Any, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from ...coordinator.events import Failure
-from ...engine.errors import ConfigurationError, InternalError
-from ...engine.feed_messages import Answer, Ask, FeedEnded, Refusal, Refused, Reply, Slice, World
-from ..translate import error_of, failure_of
+from ...coordinator.model.events import Failure
+from ...engine.core.errors import ConfigurationError, InternalError
+from ...engine.feed.messages import Answer, Ask, FeedEnded, Refusal, Refused, Reply, Slice, World
+from ..protocol.translate import error_of, failure_of
 from ..transport.batches import BatchReader, BatchWriter
 from ..transport.frames import HEAD_BYTES, GarbageError, head_of, read_head
 from ..transport.wire import UNREADABLE

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...engine.rounds import CHUNK_ROWS
+from ...engine.plan.rounds import CHUNK_ROWS
 from .sessions import is_classic
 from .writing import BATCH_BYTES
 

@@ -17,11 +17,11 @@ from contextlib import suppress
 
 from pyarrow import fs
 
-from ...coordinator.records import encode_record
-from ...engine.durable import make_durable, make_folder, put_file
-from ...engine.errors import ConfigurationError, StorageError
-from ...engine.handoff import Destination
-from ...engine.sources.files import is_local, resolve, safe_name, storage_error
+from ...coordinator.model.records import encode_record
+from ...engine.core.errors import ConfigurationError, StorageError
+from ...engine.files.durable import make_durable, make_folder, put_file
+from ...engine.files.paths import is_local, resolve, safe_name, storage_error
+from ...engine.flow.handoff import Destination
 from .stage import LEASED, STAGED, StagedSource, decode_stage, find_stage, stage_in
 
 SYSTEMS = ("spark", "ray")

@@ -25,9 +25,9 @@ import pyarrow as pa
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
-from ...engine.errors import ConfigurationError, InternalError, PenstockError
-from ...engine.sources.files import from_row
-from ..calls import short_reason
+from ...engine.core.errors import ConfigurationError, InternalError, PenstockError
+from ...engine.files.paths import from_row
+from ..cluster.calls import short_reason
 from .spool import Parcel, fetch
 
 WAIT_SECONDS = 5.0

@@ -31,8 +31,8 @@ import pyarrow as pa
 import ray
 from ray.exceptions import RayError
 
-from ...engine.errors import ConfigurationError, Domain, PenstockError
-from ...engine.rounds import CHUNK_ROWS
+from ...engine.core.errors import ConfigurationError, Domain, PenstockError
+from ...engine.plan.rounds import CHUNK_ROWS
 from .batches import bounded_batches, planned_before
 from .causes import cause_of, detail_of
 from .evaluation import ATTEMPTS, OTHER_ROWS, Evaluation

@@ -19,13 +19,13 @@ import pyarrow as pa
 import ray
 from ray.exceptions import RayError
 
-from ...engine.errors import ConfigurationError, TaskLostError
-from ...engine.handoff import Destination
-from ...engine.rounds import CHUNK_ROWS
-from ...engine.sources.files import from_row
-from ...engine.sources.protocol import SourceConfig
-from ..blocks import nullable
-from ..calls import short_reason
+from ...engine.core.errors import ConfigurationError, TaskLostError
+from ...engine.core.source import SourceConfig
+from ...engine.files.paths import from_row
+from ...engine.flow.handoff import Destination
+from ...engine.plan.rounds import CHUNK_ROWS
+from ..cluster.blocks import nullable
+from ..cluster.calls import short_reason
 from .carrying import stage_before
 from .stage import StagedPartition, describe_frame, stage_with, temporary_folder
 from .writing import make_writer
@@ -62,7 +62,7 @@ class RayBlockSplit:
 
 
 class RayDatasetSource:
-    """A dataset in a flow: deferred until a job starts (see ``engine.handoff``)."""
+    """A dataset in a flow: deferred until a job starts (see ``engine.flow.handoff``)."""
 
     def __init__(self, dataset: Any) -> None:
         if not (hasattr(dataset, "to_arrow_refs") and hasattr(dataset, "schema")):

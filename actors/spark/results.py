@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...engine.errors import ConfigurationError
+from ...engine.core.errors import ConfigurationError
 from .causes import cause_of, detail_of
 from .returning import spark_schema
 from .types import in_utc, quietly

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...engine.errors import ConfigurationError
+from ...engine.core.errors import ConfigurationError
 
 _MOST_DIGITS = 38
 _NO_SPARK_TYPE = "it has no type of Spark's"

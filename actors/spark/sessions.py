@@ -18,7 +18,7 @@ import subprocess
 import sys
 from typing import Any
 
-from ...engine.errors import ConfigurationError
+from ...engine.core.errors import ConfigurationError
 
 _FIRST_CLOSED_JAVA = 16
 """From this version on Java lets nobody reflect into its own packages, unless told so."""

@@ -19,9 +19,9 @@ from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
-from ...engine.errors import ConfigurationError, InternalError
-from ...engine.handoff import Destination
-from ...engine.sources.protocol import SourceConfig, Split
+from ...engine.core.errors import ConfigurationError, InternalError
+from ...engine.core.source import SourceConfig, Split
+from ...engine.flow.handoff import Destination
 from .carrying import stage_before
 from .sessions import check_on_ray, check_session, is_classic, is_on_ray
 from .stage import StagedSource, describe_frame, stage, temporary_folder
@@ -45,7 +45,7 @@ class NotHandedOver:
 
 
 class SparkFrameSource:
-    """A DataFrame in a flow: deferred until a job starts (see ``engine.handoff``)."""
+    """A DataFrame in a flow: deferred until a job starts (see ``engine.flow.handoff``)."""
 
     def __init__(self, frame: Any, handoff: Way = "auto") -> None:
         if handoff not in get_args(Way):

@@ -39,15 +39,15 @@ import msgspec
 import pyarrow as pa
 from pyarrow import fs
 
-from ...coordinator.records import decode_record, encode_record
-from ...coordinator.store import Store
-from ...engine.checksums import running_digest
-from ...engine.durable import make_folder, sync_folder
-from ...engine.errors import ConfigurationError, DamagedFileError, PenstockError, StorageError
-from ...engine.object_store import escaped
-from ...engine.rounds import CHUNK_ROWS
+from ...coordinator.model.records import decode_record, encode_record
+from ...coordinator.model.store import Store
+from ...engine.core.errors import ConfigurationError, DamagedFileError, PenstockError, StorageError
+from ...engine.files.durable import make_folder, sync_folder
+from ...engine.files.object_store import escaped
+from ...engine.files.paths import DataFile, absolute, is_local, resolve, safe_name, storage_error
+from ...engine.integrity.checksums import running_digest
+from ...engine.plan.rounds import CHUNK_ROWS
 from ...engine.sources.fed import PIECE_BYTES, NoRows
-from ...engine.sources.files import DataFile, absolute, is_local, resolve, safe_name, storage_error
 from ...engine.sources.ipc import IpcSplit
 from ..storage.damage import FROM_A_COPY, unreadable
 from ..storage.opening import open_store

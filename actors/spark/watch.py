@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from ...engine.errors import SetupError
+from ...engine.core.errors import SetupError
 from .sessions import is_on_ray
 
 LOOK_SECONDS = 1.0

@@ -3,18 +3,18 @@
 Rules:
 
 1. The store decides: of several puts with ``If-None-Match: *`` one makes the object, whole.
-2. A put whose reply was lost is told from somebody else's (``engine.object_store``, rule 3).
+2. A put whose reply was lost is told from somebody else's (``engine.files.object_store``, rule 3).
 3. Keys are those that the store on a file system takes too: a folder can be copied from one to the other.
 """
 
 from __future__ import annotations
 
-from ...engine.errors import ConfigurationError
-from ...engine.object_store import Bucket
+from ...engine.core.errors import ConfigurationError
+from ...engine.files.object_store import Bucket
 
 
 class BucketStore:
-    """The objects below a folder of a bucket as a :class:`penstock.coordinator.store.Store`."""
+    """The objects below a folder of a bucket as a :class:`penstock.coordinator.model.store.Store`."""
 
     def __init__(self, bucket: Bucket, folder: str) -> None:
         self._bucket = bucket

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...coordinator.records import FormatError
-from ...engine.checksums import digest
-from ...engine.errors import DamagedFileError, StorageError
+from ...coordinator.model.records import FormatError
+from ...engine.core.errors import DamagedFileError, StorageError
+from ...engine.integrity.checksums import digest
 
 FROM_A_COPY = "restore that file from a copy"
 GO_ON = f"{FROM_A_COPY}, or start with an empty checkpoint folder from a savepoint (from_snapshot=)"

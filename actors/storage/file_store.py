@@ -18,13 +18,13 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 
-from ...engine.durable import LOCAL, NO_LINKS, is_passing, make_folder, sync_folder
-from ...engine.errors import ConfigurationError
-from ...engine.sources.files import local_path
+from ...engine.core.errors import ConfigurationError
+from ...engine.files.durable import LOCAL, NO_LINKS, is_passing, make_folder, sync_folder
+from ...engine.files.paths import local_path
 
 
 class FileStore:
-    """A folder as a :class:`penstock.coordinator.store.Store`. ``link`` is what makes a hard link."""
+    """A folder as a :class:`penstock.coordinator.model.store.Store`. ``link`` is what makes a hard link."""
 
     def __init__(self, folder: str | os.PathLike[str], link: Callable[[str, str], None] = os.link) -> None:
         self._folder = local_path(folder, "the store")

@@ -18,10 +18,10 @@ from typing import Literal
 
 import msgspec
 
-from ...coordinator.manifest import LogEntry, decode, encode, split_dropped
-from ...coordinator.store import Store
-from ...engine.errors import StorageError
-from ...engine.sources.files import safe_name
+from ...coordinator.model.manifest import LogEntry, decode, encode, split_dropped
+from ...coordinator.model.store import Store
+from ...engine.core.errors import StorageError
+from ...engine.files.paths import safe_name
 from .damage import GO_ON, unreadable
 
 _DIGITS = 12

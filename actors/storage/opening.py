@@ -7,11 +7,11 @@ import os
 
 from pyarrow import fs
 
-from ...coordinator.store import Store
-from ...engine.errors import ConfigurationError
-from ...engine.object_files import files_of
-from ...engine.object_store import bucket_of
-from ...engine.sources.files import absolute, is_local, local_path, storage_error
+from ...coordinator.model.store import Store
+from ...engine.core.errors import ConfigurationError
+from ...engine.files.object_files import files_of
+from ...engine.files.object_store import bucket_of
+from ...engine.files.paths import absolute, is_local, local_path, storage_error
 from .bucket_store import BucketStore
 from .file_store import FileStore
 

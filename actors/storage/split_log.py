@@ -17,10 +17,10 @@ from contextlib import suppress
 
 import msgspec
 
-from ...coordinator.split_sets import SetAdded, SplitEntry, decode_splits, encode_splits
-from ...coordinator.store import Store
-from ...engine.errors import StorageError
-from ...engine.sources.files import safe_name
+from ...coordinator.model.split_sets import SetAdded, SplitEntry, decode_splits, encode_splits
+from ...coordinator.model.store import Store
+from ...engine.core.errors import StorageError
+from ...engine.files.paths import safe_name
 from .damage import FROM_A_COPY, unreadable
 
 _DIGITS = 12

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
-from ..messages import Address
+from ..protocol.messages import Address
 from .endpoint import Endpoint
 from .greeting import SECONDS, Caller, GreetingError, greet
 from .sockets import shut, tune

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...engine.edges import ChannelId, Frame, Grant, Upstream
-from ...engine.elements import Batch, Tag
-from ...engine.identity import Attempt
+from ...engine.core.elements import Batch, Tag
+from ...engine.core.identity import Attempt
+from ...engine.exchange.edges import ChannelId, Frame, Grant, Upstream
 from .batches import BatchReader, BatchWriter, Codec
 from .frames import GarbageError, bytes_of
 from .wire import (

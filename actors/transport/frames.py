@@ -16,7 +16,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ...engine.checksums import frame_checksum
+from ...engine.integrity.checksums import frame_checksum
 
 _SAID = struct.Struct("<IQQ")
 _CHECKSUM = struct.Struct("<Q")

@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from ...engine.identity import Attempt, TaskId
+from ...engine.core.identity import Attempt, TaskId
 from .sockets import hurry
 from .wire import UNREADABLE
 

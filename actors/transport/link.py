@@ -22,9 +22,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 
-from ...engine.edges import Frame, Upstream
-from ...engine.identity import Attempt, TaskId
-from ..mailbox import Mailbox
+from ...engine.core.identity import Attempt, TaskId
+from ...engine.exchange.edges import Frame, Upstream
+from ..protocol.mailbox import Mailbox
 from .batches import Codec
 from .dialling import Stop, UnreachableError
 from .encoding import MessageDecoder, MessageEncoder

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ...engine.errors import SetupError
+from ...engine.core.errors import SetupError
 from .endpoint import Endpoint, this_machine
 from .greeting import SECONDS, Caller, receive_greeting
 from .knocking import IN_ALL, Greetings

@@ -1,7 +1,7 @@
 """What a transport promises to the two ends of a channel.
 
 A transport carries frames downstream and grants upstream, between the processes of two tasks. It replaces nothing of
-``engine.edges``: numbering, credit and fencing stay with the channel's ends, so a transport may be small.
+``engine.exchange.edges``: numbering, credit and fencing stay with the channel's ends, so a transport may be small.
 
 Rules:
 
@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ...engine.edges import Frame, Upstream
-from ...engine.identity import Attempt, TaskId
-from ..messages import Address
+from ...engine.core.identity import Attempt, TaskId
+from ...engine.exchange.edges import Frame, Upstream
+from ..protocol.messages import Address
 
 
 @dataclass(frozen=True, slots=True)

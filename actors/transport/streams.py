@@ -17,10 +17,10 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from ...engine.edges import Frame, Upstream
-from ...engine.errors import InternalError
-from ...engine.identity import Attempt, TaskId
-from ..messages import Address
+from ...engine.core.errors import InternalError
+from ...engine.core.identity import Attempt, TaskId
+from ...engine.exchange.edges import Frame, Upstream
+from ..protocol.messages import Address
 from .batches import Codec
 from .dialling import RECONNECT_SECONDS, Resolve, Secrets, dial
 from .greeting import Caller

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ...engine.errors import ConfigurationError
+from ...engine.core.errors import ConfigurationError
 from .sockets import hurry
 
 RECEIVE_BYTES = 256 * 1024

@@ -17,10 +17,10 @@ from typing import Any, TypeAlias, get_args
 
 import msgspec
 
-from ...engine.edges import ChannelId, Grant, Upstream
-from ...engine.elements import Batch, Element
-from ...engine.errors import InternalError
-from ...engine.identity import Attempt, Tally
+from ...engine.core.elements import Batch, Element
+from ...engine.core.errors import InternalError
+from ...engine.core.identity import Attempt, Tally
+from ...engine.exchange.edges import ChannelId, Grant, Upstream
 from .frames import GarbageError, head_of
 
 NOTE_LIMIT = 16 * 1024

@@ -19,9 +19,9 @@ from ray_cluster import join_ray
 from side import Answer, digest, serve, settings
 
 import penstock as ps
-from penstock.engine.elements import Batch
-from penstock.engine.identity import CheckpointId, CommitPermit, Committable
-from penstock.engine.operators.protocol import Committer, OperatorContext, Output, Stateless
+from penstock.engine.core.elements import Batch
+from penstock.engine.core.identity import CheckpointId, CommitPermit, Committable
+from penstock.engine.core.operator import Committer, OperatorContext, Output, Stateless
 
 NUMBERS = count()
 STARTING = {"created", "claiming", "deploying"}

@@ -14,8 +14,9 @@ from engine_work import Kept, driven
 from pyarrow import feather
 from side import Answer, digest, serve, settings
 
-from penstock.engine.elements import Batch, Tag
-from penstock.engine.identity import Attempt, TaskId
+from penstock.engine.core.elements import Batch, Tag
+from penstock.engine.core.identity import Attempt, TaskId
+from penstock.engine.core.operator import OperatorConfig, OperatorContext
 from penstock.engine.operators import (
     Aggregate,
     Filter,
@@ -27,7 +28,6 @@ from penstock.engine.operators import (
     StreamAggregate,
     TopN,
 )
-from penstock.engine.operators.protocol import OperatorConfig, OperatorContext
 
 ASKED = (
     Aggregate("n", None, "count"),

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from ..operators.keys import comparable, shared_codes
-from ..operators.pieces import Flags, Positions
-from ..schemas import value_type
+from ..core.schemas import value_type
+from ..kernels.keys import comparable, shared_codes
+from ..kernels.pieces import Flags, Positions
 
 
 @dataclass(frozen=True, slots=True)

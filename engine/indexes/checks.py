@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from ..errors import FlowError
-from ..operators.keys import check_key_types
-from ..schemas import check_columns, check_distinct, check_movable
+from ..core.errors import FlowError
+from ..core.schemas import check_columns, check_distinct, check_movable
+from ..kernels.keys import check_key_types
 
 
 def check_key(kind: str, schema: pa.Schema, key: str | Sequence[str], side: str) -> tuple[str, ...]:

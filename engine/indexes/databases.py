@@ -20,8 +20,8 @@ from threading import Lock
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from ..errors import ConfigurationError, FlowError, PenstockError, StorageError
-from ..sources.files import local_path
+from ..core.errors import ConfigurationError, FlowError, PenstockError, StorageError
+from ..files.paths import local_path
 
 Connect: TypeAlias = Callable[[], Any]
 

@@ -20,12 +20,12 @@ from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
-from ..arguments import checked
-from ..dictionaries import PlainNulls
-from ..operators.index_protocol import Found
-from ..operators.sorted_lookup import SortedLookup
-from ..plain_types import plain_table
-from ..schemas import no_rows
+from ..arrow.dictionaries import PlainNulls
+from ..arrow.plain_types import plain_table
+from ..core.arguments import checked
+from ..core.schemas import no_rows
+from ..operators.join.index_protocol import Found
+from ..operators.join.sorted_lookup import SortedLookup
 from .checks import check_key
 
 

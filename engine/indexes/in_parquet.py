@@ -21,15 +21,15 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from pyarrow import dataset, parquet
 
-from ..arguments import checked
-from ..dictionaries import PlainNulls
-from ..errors import ConfigurationError, DataError
-from ..expressions import single_array
-from ..operators.index_protocol import Found
-from ..operators.pieces import Positions
-from ..operators.sorted_lookup import SortedLookup
-from ..plain_types import plain_schema, plain_table
-from ..sources.files import DataFile, absolute_paths, check_columns, check_same, list_files, with_content
+from ..arrow.dictionaries import PlainNulls
+from ..arrow.plain_types import plain_schema, plain_table
+from ..core.arguments import checked
+from ..core.errors import ConfigurationError, DataError
+from ..expressions.evaluator import single_array
+from ..files.paths import DataFile, absolute_paths, check_columns, check_same, list_files, with_content
+from ..kernels.pieces import Positions
+from ..operators.join.index_protocol import Found
+from ..operators.join.sorted_lookup import SortedLookup
 from ..sources.parquet import comparing_pages, parquet_fragment
 from .bounds import Bounds, candidates
 from .cache import Cache

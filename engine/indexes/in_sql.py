@@ -22,13 +22,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arguments import checked
-from ..errors import FlowError
-from ..expressions import single_array
-from ..operators.index_protocol import Found
-from ..operators.keys import comparable, compared
-from ..plain_types import plain_schema
-from ..schemas import check_columns
+from ..arrow.plain_types import plain_schema
+from ..core.arguments import checked
+from ..core.errors import FlowError
+from ..core.schemas import check_columns
+from ..expressions.evaluator import single_array
+from ..kernels.keys import comparable, compared
+from ..operators.join.index_protocol import Found
 from .checks import check_key
 from .databases import Connect, Connections, as_connect, is_sqlite
 from .merging import Part, merged

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ..operators.index_protocol import Found
-from ..operators.matching import Matches
-from ..operators.pieces import Positions
-from ..schemas import no_rows
+from ..core.schemas import no_rows
+from ..kernels.pieces import Positions
+from ..operators.join.index_protocol import Found
+from ..operators.join.matching import Matches
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import DataError, FlowError
+from ..core.errors import DataError, FlowError
 
 _WHOLE_SECONDS = ("\\.0+$", "")
 

@@ -5,30 +5,30 @@ that they share; the configs are re-exported.
 The exchange between tasks and the copying of a stream to several consumers are not operators: the driver does both.
 """
 
-from .aggregate_protocol import AggregateFunction
-from .aggregates import Aggregate
-from .distinct import Distinct
-from .filter import Filter
-from .hash_aggregate import HashAggregate
-from .hash_join import HashJoin
-from .limit import Limit
-from .lookup_conditions import Between, InList
-from .lookup_join import LookupJoin
-from .map_batches import MapBatches
-from .mark_distinct import MarkDistinct
-from .merge_join import MergeJoin
-from .mix import Mix
-from .pack import Pack
-from .project import Project
-from .shuffle import Shuffle
-from .sort import Sort
-from .sorting import SortKey
-from .stream_aggregate import StreamAggregate
-from .top_n import TopN
-from .union import Union
-from .unnest import Unnest
-from .window import Window
-from .window_functions import WindowFunction
+from ..kernels.aggregate_protocol import AggregateFunction
+from ..kernels.sorting import SortKey
+from .aggregate.aggregates import Aggregate
+from .aggregate.distinct import Distinct
+from .aggregate.hash_aggregate import HashAggregate
+from .aggregate.mark_distinct import MarkDistinct
+from .aggregate.stream_aggregate import StreamAggregate
+from .aggregate.window import Window
+from .aggregate.window_functions import WindowFunction
+from .join.hash_join import HashJoin
+from .join.lookup_conditions import Between, InList
+from .join.lookup_join import LookupJoin
+from .join.merge_join import MergeJoin
+from .rowwise.filter import Filter
+from .rowwise.map_batches import MapBatches
+from .rowwise.project import Project
+from .rowwise.unnest import Unnest
+from .sequence.limit import Limit
+from .sequence.mix import Mix
+from .sequence.pack import Pack
+from .sequence.shuffle import Shuffle
+from .sequence.sort import Sort
+from .sequence.top_n import TopN
+from .sequence.union import Union
 
 __all__ = [
     "Aggregate",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import Lock
 
-from ..threads import Threads
+from .threads import Threads
 
 BACKGROUND_THREADS = 16
 """They wait, they do not compute: more of them than cores are right."""

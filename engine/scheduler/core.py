@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..errors import InternalError
+from ..core.errors import InternalError
 from .dependency import Dependency
 from .effects import Effect
 from .endings import Endings

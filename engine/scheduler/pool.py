@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from threading import Lock, get_ident
 
-from ..errors import ConfigurationError, InternalError
+from ..core.errors import ConfigurationError, InternalError
 from .core import Core
 from .entries import Entry
 from .shares import LEVEL_THRESHOLDS

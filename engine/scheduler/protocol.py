@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from ..errors import Domain, PenstockError
+from ..core.errors import Domain, PenstockError
 from .dependency import Dependency
 from .runnable import Runnable
 from .states import DriverState, Wait

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from threading import Event, Lock, get_ident
 from typing import NamedTuple, TypeVar
 
-from ..errors import InternalError
+from ..core.errors import InternalError
 from .core import Core
 from .entries import Entry
 from .runnable import Failed

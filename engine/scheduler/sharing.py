@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..errors import ConfigurationError
+from ..core.errors import ConfigurationError
 from .protocol import Handle, Query, Scheduler
 
 

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from ..errors import InternalError
+from ..core.errors import InternalError
 from .background import BackgroundPool
 from .core import Core
 from .dependency import Dependency

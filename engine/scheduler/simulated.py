@@ -19,7 +19,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from ..errors import InternalError
+from ..core.errors import InternalError
 from .core import Core
 from .effects import Effect
 from .entries import Entry

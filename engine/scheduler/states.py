@@ -19,8 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from ..errors import InternalError
-from ..identity import TaskId
+from ..core.errors import InternalError
+from ..core.identity import TaskId
 
 
 class DriverState(Enum):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Protocol, Self, runtime_checkable
 
-from ..errors import FlowError, InternalError
+from ..core.errors import FlowError, InternalError
 from .dependency import Dependency
 from .pool import PoolScheduler
 from .protocol import Handle, Query, QueryStatistics, Scheduler

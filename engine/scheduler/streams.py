@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
 
-from ..errors import DataError
+from ..core.errors import DataError
 from .stream_edges import Edge, Writable
 
 

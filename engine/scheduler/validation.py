@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ..errors import InternalError
+from ..core.errors import InternalError
 from .core import Core
 from .entries import Entry, QueryEntry
 from .states import DriverState, WaitReason

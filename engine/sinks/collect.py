@@ -16,11 +16,11 @@ from threading import Lock
 
 import pyarrow as pa
 
-from ..elements import Batch
-from ..errors import ConfigurationError, StorageError
-from ..identity import CheckpointId, CommitPermit, Committable
-from ..operators.protocol import OperatorContext, Output, Stateless
-from ..row_digests import MODULUS, RowDigest, row_digest
+from ..core.elements import Batch
+from ..core.errors import ConfigurationError, StorageError
+from ..core.identity import CheckpointId, CommitPermit, Committable
+from ..core.operator import OperatorContext, Output, Stateless
+from ..integrity.row_digests import MODULUS, RowDigest, row_digest
 from .lane_counts import LaneCounts
 
 _Key = tuple[str, int, int, int]

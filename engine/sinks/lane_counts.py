@@ -10,9 +10,9 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from ..lane_digests import LaneDigests
-from ..operators.protocol import LANE
-from ..row_digests import RowDigest
+from ..core.operator import LANE
+from ..integrity.lane_digests import LaneDigests
+from ..integrity.row_digests import RowDigest
 
 _SCHEMA = pa.schema([(LANE, pa.int32()), ("rows", pa.int64())])
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ..elements import Batch
-from ..errors import ConfigurationError
-from ..identity import CheckpointId, Committable
-from ..operators.protocol import Committer, OperatorContext, Output, Stateless
+from ..core.elements import Batch
+from ..core.errors import ConfigurationError
+from ..core.identity import CheckpointId, Committable
+from ..core.operator import Committer, OperatorContext, Output, Stateless
 
 
 @dataclass(frozen=True, slots=True)

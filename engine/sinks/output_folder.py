@@ -28,10 +28,10 @@ from typing import Any, Literal
 
 from pyarrow import fs
 
-from ..checksums import digest, sealed, unsealed
-from ..errors import ConfigurationError, DamagedFileError, StorageError
-from ..identity import CheckpointId, JobIdentity
-from ..sources.files import is_hidden, is_local, safe_name, storage_error
+from ..core.errors import ConfigurationError, DamagedFileError, StorageError
+from ..core.identity import CheckpointId, JobIdentity
+from ..files.paths import is_hidden, is_local, safe_name, storage_error
+from ..integrity.checksums import digest, sealed, unsealed
 
 FORMAT = 2
 """Version of the form of owners and of what was retired. 1 was a file ``_penstock.json`` with the name of the job."""

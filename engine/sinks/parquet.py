@@ -23,12 +23,12 @@ from typing import Literal
 import pyarrow as pa
 from pyarrow import fs, parquet
 
-from ..errors import ConfigurationError, FlowError, StorageError
-from ..object_store import bucket_of, writing_bytes
-from ..operators.protocol import OperatorContext
-from ..row_digests import MODULUS, RowDigest
-from ..shown import hides_credentials
-from ..sources.files import ROWS_PER_BATCH, absolute, resolve, storage_error
+from ..core.errors import ConfigurationError, FlowError, StorageError
+from ..core.operator import OperatorContext
+from ..core.shown import hides_credentials
+from ..files.object_store import bucket_of, writing_bytes
+from ..files.paths import ROWS_PER_BATCH, absolute, resolve, storage_error
+from ..integrity.row_digests import MODULUS, RowDigest
 from .output_folder import Mode, OutputFolder
 from .parquet_committer import ParquetCommitter
 from .parquet_writer import BUFFER_BYTES, RunningParquetSink, stored_schema

@@ -24,12 +24,12 @@ from typing import Any
 
 from pyarrow import fs
 
-from ..checksums import digest_of
-from ..durable import appear, sync_folder
-from ..errors import ConfigurationError, StorageError
-from ..identity import CommitPermit, Committable, JobIdentity
-from ..object_files import files_of
-from ..sources.files import is_local, safe_name, storage_error
+from ..core.errors import ConfigurationError, StorageError
+from ..core.identity import CommitPermit, Committable, JobIdentity
+from ..files.durable import appear, sync_folder
+from ..files.object_files import files_of
+from ..files.paths import is_local, safe_name, storage_error
+from ..integrity.checksums import digest_of
 from .output_folder import OWNERS, Mode, OutputFolder, append_prefix, part_of
 from .parquet_writer import STAGING, UNCLAIMED, remove
 

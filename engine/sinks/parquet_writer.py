@@ -25,15 +25,15 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs, parquet
 
-from ..checksums import digest, running_digest
-from ..durable import make_folder, sync_file, sync_folder
-from ..elements import Batch
-from ..errors import StorageError
-from ..identity import CheckpointId, Committable
-from ..nullability import loosely, loosened
-from ..operators.protocol import OperatorContext, Output, Stateless
-from ..row_digests import row_digest
-from ..sources.files import is_local, safe_name, storage_error
+from ..arrow.nullability import loosely, loosened
+from ..core.elements import Batch
+from ..core.errors import StorageError
+from ..core.identity import CheckpointId, Committable
+from ..core.operator import OperatorContext, Output, Stateless
+from ..files.durable import make_folder, sync_file, sync_folder
+from ..files.paths import is_local, safe_name, storage_error
+from ..integrity.checksums import digest, running_digest
+from ..integrity.row_digests import row_digest
 from .lane_counts import LaneCounts
 from .output_folder import MODULUS, Totals, part_name
 from .parquet_encoding import dictionary_columns

@@ -21,11 +21,11 @@ from typing import ClassVar, Self
 import pyarrow as pa
 from pyarrow import csv
 
-from ..arguments import checked
-from ..errors import ConfigurationError, DataError
-from ..plain_types import plain_type
-from ..shown import hides_credentials
-from .files import UNREADABLE, DataFile, absolute_paths, check_columns, check_same, from_row, list_files
+from ..arrow.plain_types import plain_type
+from ..core.arguments import checked
+from ..core.errors import ConfigurationError, DataError
+from ..core.shown import hides_credentials
+from ..files.paths import UNREADABLE, DataFile, absolute_paths, check_columns, check_same, from_row, list_files
 
 _BLOCK_BYTES = 4 * 1024 * 1024
 """Parsed at once: some tens of thousands of ordinary rows, so that batches are neither tiny nor too long."""

@@ -17,13 +17,13 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from ..checksums import digest_of
-from ..errors import ConfigurationError, DamagedFileError, DataError, FlowError, StorageError
-from ..plain_types import plain_batches, plain_schema
-from ..shown import hides_credentials
-from .files import absolute, from_row, list_files, resolve, storage_error, with_content
+from ..arrow.plain_types import plain_batches, plain_schema
+from ..core.errors import ConfigurationError, DamagedFileError, DataError, FlowError, StorageError
+from ..core.shown import hides_credentials
+from ..files.listing import NEW_FILES
+from ..files.paths import absolute, from_row, list_files, resolve, storage_error, with_content
+from ..integrity.checksums import digest_of
 from .ipc import IpcSource
-from .listing import NEW_FILES
 from .parquet import ParquetSource
 
 PARQUET, IPC = "parquet", "ipc"

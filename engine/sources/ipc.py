@@ -19,10 +19,10 @@ from typing import ClassVar, Self
 import pyarrow as pa
 from pyarrow import ipc
 
-from ..arguments import checked
-from ..errors import ConfigurationError
-from ..shown import hides_credentials
-from .files import DataFile, absolute_paths, check_columns, check_same, from_row, list_files
+from ..core.arguments import checked
+from ..core.errors import ConfigurationError
+from ..core.shown import hides_credentials
+from ..files.paths import DataFile, absolute_paths, check_columns, check_same, from_row, list_files
 
 _MAGIC = b"ARROW1"
 """The first bytes of the file form."""

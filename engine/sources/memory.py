@@ -11,11 +11,11 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from ..checksums import digest
-from ..errors import FlowError
-from ..hashing import hashes
-from ..plain_types import plain_batches
-from .files import from_row
+from ..arrow.plain_types import plain_batches
+from ..core.errors import FlowError
+from ..files.paths import from_row
+from ..integrity.checksums import digest
+from ..kernels.hashing import hashes
 
 WHOLE_BYTES = 16 * 1024 * 1024
 """Tables with no more bytes than this are digested whole when a job begins: a tenth of a second."""

@@ -25,12 +25,11 @@ from typing import ClassVar, Literal, Self
 import pyarrow as pa
 from pyarrow import compute, dataset, parquet
 
-from ..arguments import checked
-from ..errors import ConfigurationError, DataError, FlowError
-from ..plain_types import plain_batches, plain_schema
-from ..shown import hides_credentials
-from ..sizes import leaf_bytes
-from .files import (
+from ..arrow.plain_types import plain_batches, plain_schema
+from ..core.arguments import checked
+from ..core.errors import ConfigurationError, DataError, FlowError
+from ..core.shown import hides_credentials
+from ..files.paths import (
     ROWS_PER_BATCH,
     DataFile,
     absolute_paths,
@@ -40,6 +39,7 @@ from .files import (
     is_local,
     list_files,
 )
+from ..plan.sizes import leaf_bytes
 
 BUFFER_BYTES = 64 * 1024
 """Read at once of a column of a local file. As fast as reading a column of 6 MB at once, with a third of the memory."""

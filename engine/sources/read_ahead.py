@@ -16,7 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from ..operators.protocol import Background
+from ..core.operator import Background
 
 
 class PendingChunk(Enum):

@@ -25,16 +25,26 @@ from typing import Literal, TypeAlias, cast
 
 import pyarrow as pa
 
-from ..dealing import Deal, few
-from ..dictionaries import PlainNulls
-from ..elements import FINAL_ROUND, Barrier, Batch, CancelBarrier, Element, EndOfData, EndOfPartition, EndOfRound, Tag
-from ..epochs import Epochs
-from ..errors import InternalError, PenstockError, StorageError
-from ..identity import CLOSING_ROUND, BarrierKind, CheckpointId
-from ..lane_digests import LaneDigests
-from ..operators.protocol import Background
-from ..rounds import LaneCursor, before, read_cursors, write_cursors
-from .protocol import Split
+from ..arrow.dictionaries import PlainNulls
+from ..core.elements import (
+    FINAL_ROUND,
+    Barrier,
+    Batch,
+    CancelBarrier,
+    Element,
+    EndOfData,
+    EndOfPartition,
+    EndOfRound,
+    Tag,
+)
+from ..core.epochs import Epochs
+from ..core.errors import InternalError, PenstockError, StorageError
+from ..core.identity import CLOSING_ROUND, BarrierKind, CheckpointId
+from ..core.operator import Background
+from ..core.source import Split
+from ..integrity.lane_digests import LaneDigests
+from ..plan.dealing import Deal, few
+from ..plan.rounds import LaneCursor, before, read_cursors, write_cursors
 from .read_ahead import PENDING, PendingChunk
 from .repeated import queue_of
 

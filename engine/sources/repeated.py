@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from ..epochs import Epochs
-from ..operators.protocol import Background
-from ..rounds import LaneCursor
-from .protocol import Split
+from ..core.epochs import Epochs
+from ..core.operator import Background
+from ..core.source import Split
+from ..plan.rounds import LaneCursor
 from .read_ahead import PendingChunk
 from .split_queue import SplitQueue
 

@@ -15,13 +15,13 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from ..dealing import Deal
-from ..errors import DataError
-from ..operators.protocol import Background
-from ..plain_types import plain_batches
-from ..rounds import LaneCursor, RowStream
-from ..user_code import is_to_be_told, raised, user_frames
-from .protocol import Split
+from ..arrow.plain_types import plain_batches
+from ..core.errors import DataError
+from ..core.operator import Background
+from ..core.source import Split
+from ..core.user_code import is_to_be_told, raised, user_frames
+from ..plan.dealing import Deal
+from ..plan.rounds import LaneCursor, RowStream
 from .read_ahead import PendingChunk, ReadAhead, ReadInPlace
 
 RECENT_SPLITS = 1024

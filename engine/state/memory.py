@@ -29,10 +29,10 @@ from weakref import finalize
 
 import pyarrow as pa
 
-from ..errors import InternalError, StorageError
-from ..write_behind import WriteBehind
+from ..core.errors import InternalError, StorageError
 from .spill import ArrowSpillFile, blaming_disk
 from .spill_folders import SpillFolder
+from .write_behind import WriteBehind
 
 DEFAULT_BUDGET = 512 * 1024 * 1024
 """Bytes that the operators of one task hold before they spill, unless the run says otherwise."""
@@ -50,7 +50,7 @@ class MemoryStatistics:
 
 
 class OperatorMemory:
-    """The account of one operator (``engine.operators.protocol.Memory``)."""
+    """The account of one operator (``engine.core.operator.Memory``)."""
 
     def __init__(self, task: TaskMemory, operator: str, number: int, disk: WriteBehind) -> None:
         self.operator = operator

@@ -23,8 +23,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import InternalError, StorageError
-from ..write_behind import WriteBehind
+from ..core.errors import InternalError, StorageError
+from .write_behind import WriteBehind
 
 REMEDY = "free space there, choose another spill folder, or give the job a larger memory budget"
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from cases.operator_plans import Builder, NotUnderstood, Plan, Row, only
 from cases.operator_tables import batches_of, made_batches
 
+from penstock.engine.core.operator import OperatorConfig
 from penstock.engine.operators import (
     Aggregate,
     Distinct,
@@ -28,8 +29,7 @@ from penstock.engine.operators import (
     StreamAggregate,
     TopN,
 )
-from penstock.engine.operators.aggregate_functions import FUNCTIONS
-from penstock.engine.operators.protocol import OperatorConfig
+from penstock.engine.operators.aggregate.aggregate_functions import FUNCTIONS
 
 CALL = re.compile(r"(?P<function>\w+)\((?P<inside>.*)\)(?:=(?P<which>first|last))?", re.DOTALL)
 PARTS = re.compile(r"(?P<distinct>distinct\s+)?(?P<value>.*?)(?:\s+order\s+by\s+(?P<order>.*))?", re.DOTALL | re.I)

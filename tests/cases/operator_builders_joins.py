@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 from cases.operator_plans import Builder, NotUnderstood, Plan, Row, only
 from cases.operator_tables import batches_of, made_batches
 
-from penstock.engine import index
+from penstock.engine.core.operator import OperatorConfig
+from penstock.engine.flow import index
 from penstock.engine.operators import Between, InList, LookupJoin, MergeJoin, Project, Unnest
-from penstock.engine.operators.protocol import OperatorConfig
 
 JOIN_TYPES = {f"{side}_semi{ending}": f"{side} semi" for side in ("left", "right") for ending in ("", "_filter")}
 

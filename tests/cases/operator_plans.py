@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from penstock.engine.operators.protocol import OperatorConfig
+from penstock.engine.core.operator import OperatorConfig
 
 Row: TypeAlias = dict[str, Any]
 

@@ -18,9 +18,9 @@ from itertools import zip_longest
 import pyarrow as pa
 from cases.operator_plans import Plan
 
-from penstock.engine.elements import FINAL_ROUND, Batch, Tag
-from penstock.engine.operators.pieces import cut
-from penstock.engine.operators.protocol import RunningOperator
+from penstock.engine.core.elements import FINAL_ROUND, Batch, Tag
+from penstock.engine.core.operator import RunningOperator
+from penstock.engine.kernels.pieces import cut
 from support.operator_harness import Collected, context
 
 

@@ -12,8 +12,8 @@ import pytest
 from cases.deviations import LEFT_OUT, expected_plan
 from cases.tables import Row, graph_of, refuse_unknown, rows, states_of, table
 
-from penstock.coordinator.execution_graph import pointwise_upstreams
-from penstock.coordinator.plan_calculator import (
+from penstock.coordinator.model.execution_graph import pointwise_upstreams
+from penstock.coordinator.restore.plan_calculator import (
     CheckpointPlan,
     NotReady,
     Subtasks,

@@ -18,8 +18,8 @@ from cases.operator_plans import NotUnderstood, Row, plan_of
 from cases.operator_runs import windows_of
 from cases.operator_tables import assert_same_rows, check_rows, rows_of
 
-from penstock.engine.errors import PenstockError
-from penstock.engine.operators.pieces import PIECE_ROWS
+from penstock.engine.core.errors import PenstockError
+from penstock.engine.kernels.pieces import PIECE_ROWS
 
 TABLE = Path(os.environ.get("PENSTOCK_CASES") or Path(__file__).parent / "data") / "operators.json"
 

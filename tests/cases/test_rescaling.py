@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from cases.tables import Row, by_subtask, rows
 
-from penstock.coordinator.channel_mapping import ChannelMapper, RescaleError
-from penstock.coordinator.key_groups import default_max_parallelism, owned_groups, owner
+from penstock.coordinator.model.channel_mapping import ChannelMapper, RescaleError
+from penstock.coordinator.model.key_groups import default_max_parallelism, owned_groups, owner
 
 FILE = "checkpoint_plan.json"
 GROUPS = 128

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.coordinator.commands import (
+from penstock.coordinator.model.commands import (
     AbortCheckpoint,
     CommitCheckpoint,
     CommitOrphans,
@@ -16,7 +16,7 @@ from penstock.coordinator.commands import (
     StoreEntry,
     TriggerCheckpoint,
 )
-from penstock.coordinator.events import (
+from penstock.coordinator.model.events import (
     CancelRequested,
     DataEnded,
     EntryFailed,
@@ -29,10 +29,10 @@ from penstock.coordinator.events import (
     TaskFinished,
     TaskLost,
 )
-from penstock.coordinator.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
-from penstock.coordinator.manifest import Claim, Ended, Manifest, TaskState
-from penstock.coordinator.settings import Settings
-from penstock.engine.identity import FINAL_ROUND, Attempt, BarrierKind, CommitPermit, TaskId
+from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
+from penstock.coordinator.model.manifest import Claim, Ended, Manifest, TaskState
+from penstock.coordinator.model.settings import Settings
+from penstock.engine.core.identity import FINAL_ROUND, Attempt, BarrierKind, CommitPermit, TaskId
 from support.coordinator_driver import (
     A1,
     A2,

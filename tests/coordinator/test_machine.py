@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as replace_entry
 
-from penstock.coordinator.claimants import last_claim
-from penstock.coordinator.commands import (
+from penstock.coordinator.log.claimants import last_claim
+from penstock.coordinator.log.recovery import Refused, decide_recovery
+from penstock.coordinator.model.commands import (
     AbortCheckpoint,
     CommitCheckpoint,
     DeployTask,
@@ -21,18 +22,17 @@ from penstock.coordinator.commands import (
     StopTask,
     StoreEntry,
 )
-from penstock.coordinator.events import (
+from penstock.coordinator.model.events import (
     EntryRefused,
     RoundProposed,
     TaskAcked,
     TaskDeclined,
     TaskDeployed,
 )
-from penstock.coordinator.manifest import Claim, Claimant, Ended, Manifest, TaskState, decode
-from penstock.coordinator.records import FormatError, encode_record
-from penstock.coordinator.recovery import Refused, decide_recovery
-from penstock.coordinator.settings import Settings
-from penstock.engine.identity import Attempt, CommitPermit
+from penstock.coordinator.model.manifest import Claim, Claimant, Ended, Manifest, TaskState, decode
+from penstock.coordinator.model.records import FormatError, encode_record
+from penstock.coordinator.model.settings import Settings
+from penstock.engine.core.identity import Attempt, CommitPermit
 from support.coordinator_driver import (
     A1,
     FIRST,

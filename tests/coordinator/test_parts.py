@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.coordinator.commits import CommitLedger
-from penstock.coordinator.completed import CompletedCheckpoints
-from penstock.coordinator.failover import Failover
-from penstock.coordinator.job_states import (
+from penstock.coordinator.checkpoint.pending import AckResult, PendingCheckpoint
+from penstock.coordinator.checkpoint.request_decider import RequestDecider
+from penstock.coordinator.job.failover import Failover
+from penstock.coordinator.log.completed import CompletedCheckpoints
+from penstock.coordinator.model.job_states import (
     LEGAL_JOB_MOVES,
     IllegalTransition,
     JobState,
     check_move,
 )
-from penstock.coordinator.manifest import Manifest, TaskState, decode, encode
-from penstock.coordinator.pending import AckResult, PendingCheckpoint
-from penstock.coordinator.request_decider import RequestDecider
-from penstock.coordinator.requests import PERIODIC, USER
-from penstock.coordinator.settings import Settings
-from penstock.engine.identity import Attempt, CheckpointId, StateHandle, TaskId
+from penstock.coordinator.model.manifest import Manifest, TaskState, decode, encode
+from penstock.coordinator.model.requests import PERIODIC, USER
+from penstock.coordinator.model.settings import Settings
+from penstock.coordinator.state.commits import CommitLedger
+from penstock.engine.core.identity import Attempt, CheckpointId, StateHandle, TaskId
 from support.coordinator_driver import committable
 from support.protocol_pictures import PAGE, TABLES, drawn, picture
 

@@ -15,20 +15,20 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as changed
 
-from penstock.coordinator import manifest_making
-from penstock.coordinator.commands import Command, TriggerCheckpoint
-from penstock.coordinator.committing import Committing
-from penstock.coordinator.completed import CompletedCheckpoints
-from penstock.coordinator.events import Event
-from penstock.coordinator.job import Job
+from penstock.coordinator.checkpoint import manifest_making
+from penstock.coordinator.job.job import Job
+from penstock.coordinator.log.completed import CompletedCheckpoints
+from penstock.coordinator.log.recovery import TakeOver
 from penstock.coordinator.machine import Coordinator
-from penstock.coordinator.manifest import Manifest, TaskState
-from penstock.coordinator.recovery import TakeOver
-from penstock.coordinator.restoring import Snapshot
-from penstock.coordinator.restoring_channels import StoredChannels
-from penstock.coordinator.settings import Settings
-from penstock.coordinator.tasks import TaskRecord, TaskTable
-from penstock.engine.identity import Attempt, Holds, TaskId
+from penstock.coordinator.model.commands import Command, TriggerCheckpoint
+from penstock.coordinator.model.events import Event
+from penstock.coordinator.model.manifest import Manifest, TaskState
+from penstock.coordinator.model.settings import Settings
+from penstock.coordinator.restore.restoring import Snapshot
+from penstock.coordinator.restore.restoring_channels import StoredChannels
+from penstock.coordinator.state.committing import Committing
+from penstock.coordinator.state.tasks import TaskRecord, TaskTable
+from penstock.engine.core.identity import Attempt, Holds, TaskId
 from support.simulated_cluster import MakeCoordinator, SimulatedCluster, make_coordinator
 from support.simulated_faults import NO_FAULTS, SETTINGS, Faults
 from support.simulated_flows import SHAPES, flows_for

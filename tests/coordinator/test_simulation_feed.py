@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.engine.errors import ConfigurationError
-from penstock.engine.feed_messages import Slice
-from penstock.engine.feed_reader import FeedReader
-from penstock.engine.sequencer import Sequencer
+from penstock.engine.core.errors import ConfigurationError
+from penstock.engine.feed.messages import Slice
+from penstock.engine.feed.reader import FeedReader
+from penstock.engine.feed.sequencer import Sequencer
 from support.simulated_cluster import SimulatedCluster
 from support.simulated_faults import FAULTS, NO_FAULTS, SETTINGS, Faults
 from support.simulated_feed import FeedEnd, Trainers

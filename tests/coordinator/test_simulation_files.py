@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.coordinator.events import Event, TaskAcked
+from penstock.coordinator.model.events import Event, TaskAcked
 from support.simulated_cluster import Incarnation, SimulatedCluster
 from support.simulated_faults import FAULTS
 from support.simulated_flows import flows_for

@@ -11,17 +11,17 @@ from dataclasses import replace
 import pytest
 
 from penstock.actors.storage.log import read_entries
-from penstock.coordinator.commands import StoreSavepoint
-from penstock.coordinator.completion import Completion
-from penstock.coordinator.events import SavepointCopied
-from penstock.coordinator.job import _ENDINGS, Job
-from penstock.coordinator.job_states import JobState
-from penstock.coordinator.log_writer import LogWriter
-from penstock.coordinator.manifest import Manifest, encode
-from penstock.coordinator.manifest_making import make_savepoint
-from penstock.coordinator.retention import RetentionPolicy
-from penstock.coordinator.settings import Settings
-from penstock.engine.identity import CheckpointId
+from penstock.coordinator.checkpoint.completion import Completion
+from penstock.coordinator.checkpoint.manifest_making import make_savepoint
+from penstock.coordinator.job.job import _ENDINGS, Job
+from penstock.coordinator.log.log_writer import LogWriter
+from penstock.coordinator.model.commands import StoreSavepoint
+from penstock.coordinator.model.events import SavepointCopied
+from penstock.coordinator.model.job_states import JobState
+from penstock.coordinator.model.manifest import Manifest, encode
+from penstock.coordinator.model.retention import RetentionPolicy
+from penstock.coordinator.model.settings import Settings
+from penstock.engine.core.identity import CheckpointId
 from support import simulated_work
 from support.simulated_cluster import SimulatedCluster
 from support.simulated_faults import FAULTS, SETTINGS, Faults

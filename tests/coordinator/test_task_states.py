@@ -7,16 +7,16 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.coordinator.commands import DeployTask, StopTask
-from penstock.coordinator.events import ProcessReady, TaskDeployed
-from penstock.coordinator.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex, lane_owner, owned_lanes
-from penstock.coordinator.feeding import unfed_consumers
-from penstock.coordinator.job_states import TaskStatus
-from penstock.coordinator.plan_calculator import CheckpointPlan, compute_checkpoint_plan, task_ids
-from penstock.coordinator.settings import Settings
-from penstock.coordinator.task_set import TaskSet
-from penstock.coordinator.tasks import TaskTable
-from penstock.engine.identity import Attempt, TaskId
+from penstock.coordinator.checkpoint.feeding import unfed_consumers
+from penstock.coordinator.model.commands import DeployTask, StopTask
+from penstock.coordinator.model.events import ProcessReady, TaskDeployed
+from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex, lane_owner, owned_lanes
+from penstock.coordinator.model.job_states import TaskStatus
+from penstock.coordinator.model.settings import Settings
+from penstock.coordinator.model.task_set import TaskSet
+from penstock.coordinator.restore.plan_calculator import CheckpointPlan, compute_checkpoint_plan, task_ids
+from penstock.coordinator.state.tasks import TaskTable
+from penstock.engine.core.identity import Attempt, TaskId
 from support.coordinator_driver import A1, SINK, SOURCE, CoordinatorDriver
 
 SOME = st.sets(st.builds(TaskId, st.sampled_from("abc"), st.integers(0, 9)))

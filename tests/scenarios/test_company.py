@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from penstock.engine.errors import PenstockError
+from penstock.engine.core.errors import PenstockError
 from support.feeds import read_world, tables
 from support.ray_jobs import expected, gather_flow, written
 

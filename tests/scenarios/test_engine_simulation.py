@@ -10,20 +10,20 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from penstock.coordinator.events import TaskFailed, TaskLost
-from penstock.coordinator.job_states import TaskStatus
 from penstock.coordinator.machine import Coordinator
-from penstock.engine.driver import Driver
-from penstock.engine.edges import InputChannel
-from penstock.engine.elements import Batch, Element
-from penstock.engine.ended_operator import Division, divide
-from penstock.engine.gate import Delivered
-from penstock.engine.identity import CheckpointId, Committable
-from penstock.engine.operator_chain import OperatorChain
-from penstock.engine.ports import Port
+from penstock.coordinator.model.events import TaskFailed, TaskLost
+from penstock.coordinator.model.job_states import TaskStatus
+from penstock.engine.core.elements import Batch, Element
+from penstock.engine.core.identity import CheckpointId, Committable
+from penstock.engine.exchange.edges import InputChannel
+from penstock.engine.exchange.gate import Delivered
+from penstock.engine.runtime.driver import Driver
+from penstock.engine.runtime.ended_operator import Division, divide
+from penstock.engine.runtime.operator_chain import OperatorChain
+from penstock.engine.runtime.ports import Port
+from penstock.engine.runtime.task import Task
+from penstock.engine.runtime.task_parts import _Builder
 from penstock.engine.sources.reader import SplitReader
-from penstock.engine.task import Task
-from penstock.engine.task_parts import _Builder
 from support.engine_simulation import FAULTS, NO_FAULTS, SETTINGS, EngineSimulation, Faults, Sizes
 from support.engine_simulation_runs import check, expected_rows, shape_of, simulate, varied
 from support.engine_simulation_shapes import SHAPES, WIDEST, plan_of

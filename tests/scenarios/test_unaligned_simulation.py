@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.channel_state import ChannelPart
-from penstock.engine.checkpointing import Checkpointing, _Open
-from penstock.engine.edges import InputChannel
-from penstock.engine.elements import Batch
-from penstock.engine.task_parts import _Builder
+from penstock.engine.core.elements import Batch
+from penstock.engine.exchange.channel_state import ChannelPart
+from penstock.engine.exchange.edges import InputChannel
+from penstock.engine.runtime.checkpointing import Checkpointing, _Open
+from penstock.engine.runtime.task_parts import _Builder
 from support.engine_simulation_arrival import ARRIVAL, SHAPES, check, expected_rows, simulate, varied
 from support.trailer_flows import TRAILERS
 

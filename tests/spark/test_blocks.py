@@ -11,7 +11,7 @@ from zipimport import zipimporter
 import pyarrow as pa
 import pytest
 
-from penstock.actors.blocks import nullable
+from penstock.actors.cluster.blocks import nullable
 from penstock.actors.spark.writing import make_writer
 
 TABLE = pa.table({"n": pa.array([1, 2]), "words": pa.array([["a", "b"], []], pa.list_(pa.string()))})

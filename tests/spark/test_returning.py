@@ -9,7 +9,7 @@ import pytest
 
 from penstock.actors.spark.results import files_to_spark
 from penstock.actors.spark.returning import spark_schema
-from penstock.engine.errors import ConfigurationError
+from penstock.engine.core.errors import ConfigurationError
 
 pytestmark = pytest.mark.spark
 

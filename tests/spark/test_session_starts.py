@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.actors import spark_bridge
-from penstock.engine.errors import SetupError
+from penstock.engine.core.errors import SetupError
 
 
 class Cluster:

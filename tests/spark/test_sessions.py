@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from penstock.actors.spark.sessions import closed_packages, worker_lacks
-from penstock.actors.spark_settings import JAVA_OPTIONS
-from penstock.engine.errors import ConfigurationError
-from penstock.engine.flow import Flow
+from penstock.actors.spark.spark_settings import JAVA_OPTIONS
+from penstock.engine.core.errors import ConfigurationError
+from penstock.engine.flow.flow import Flow
 
 DRIVER, MASTER = "spark.driver.extraJavaOptions", "spark.ray.raydp_app_master.extraJavaOptions"
 

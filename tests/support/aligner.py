@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.engine.alignment import AlignedHandler, BarrierArrival, Outcome
-from penstock.engine.identity import CheckpointId
+from penstock.engine.core.identity import CheckpointId
 
 
 @dataclass(frozen=True, slots=True)

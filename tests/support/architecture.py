@@ -1,13 +1,13 @@
 """Checks of a package's structure, from its sources alone: layers, import-time loads, cycles, lengths, docstrings.
 
-Modules are named relative to the package: ``engine.edges``; the root is the empty name. Every check takes sources
-(name → text) and returns what it found, as sentences, so that a test can show it failing. The rules themselves stand
-in ``tests/test_architecture.py``.
+Modules are named relative to the package: ``engine.exchange.edges``; the root is the empty name. Every check takes
+sources (name → text) and returns what it found, as sentences, so that a test can show it failing. The rules themselves
+stand in ``tests/test_architecture.py``.
 
 What an import means here:
 
 1. ``from x import y`` imports ``x.y`` where that is a module, and otherwise ``x``.
-2. Imports inside functions and under ``TYPE_CHECKING`` count for the layers; the latter count for cycles, too.
+2. Imports inside functions and under ``TYPE_CHECKING`` count for the layers and for cycles.
 3. Importing a module imports the packages above it.
 """
 
@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 
 Sources = Mapping[str, str]
 
@@ -34,6 +35,31 @@ class Rule:
     outside: frozenset[str] = frozenset()
     stdlib: frozenset[str] = frozenset(sys.stdlib_module_names)
     upward: tuple[str, ...] = ()
+
+
+Floors = Sequence[Sequence[str]]
+"""The rooms of a folder by floor, the lowest first."""
+
+
+def floor_rules(
+    folder: str,
+    floors: Floors,
+    also: tuple[str, ...] = (),
+    *,
+    outside: frozenset[str],
+    stdlib: frozenset[str] = frozenset(sys.stdlib_module_names),
+    wider: Mapping[str, frozenset[str]] = MappingProxyType({}),
+) -> list[Rule]:
+    """A rule for each room: it imports itself, the rooms on the floors below, and ``also``. ``wider``: rooms that may
+    import other distributions than ``outside``."""
+    rules: list[Rule] = []
+    below: tuple[str, ...] = also
+    for floor in floors:
+        rooms = [f"{folder}.{room}" for room in floor]
+        for room, name in zip(rooms, floor, strict=True):
+            rules.append(Rule((room,), (room, *below), wider.get(name, outside), stdlib))
+        below = (*below, *rooms)
+    return rules
 
 
 class When(Enum):
@@ -173,7 +199,7 @@ def find_heavy(sources: Sources, light: Sequence[str], heavy: frozenset[str]) ->
 
 def find_cycles(sources: Sources) -> list[str]:
     """Modules that import themselves through others."""
-    graph = import_graph(sources, {When.IMPORT_TIME, When.TYPING})
+    graph = import_graph(sources, set(When))
     cycles = set()
     for module in sources:
         members = {there for there in reachable(module, graph) if module in reachable(there, graph)} & set(sources)

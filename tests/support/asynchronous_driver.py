@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.engine.elements import FINAL_ROUND, Batch, Tag
+from penstock.engine.core.elements import FINAL_ROUND, Batch, Tag
+from penstock.engine.core.operator import AsynchronousOperator, OperatorConfig, run_at_once
 from penstock.engine.operators import LookupJoin
-from penstock.engine.operators.protocol import AsynchronousOperator, OperatorConfig, run_at_once
-from penstock.engine.operators.running_lookup import AsynchronousLookupJoin
+from penstock.engine.operators.join.running_lookup import AsynchronousLookupJoin
 from support.index_kinds import SCHEMA
 from support.operator_harness import Collected, context
 

@@ -1,7 +1,8 @@
 """What every wire under a channel must keep, as one check: ``check_channel(make)``.
 
-``make(credit)`` gives a :class:`Wired` channel: both ends of ``engine.edges`` with the wire under test between them,
-seen from outside. The contract is that of ``engine.edges`` (rules 1 to 4) and ``actors/transport/protocol.py``.
+``make(credit)`` gives a :class:`Wired` channel: both ends of ``engine.exchange.edges`` with the wire under test between
+them, seen from outside. The contract is that of ``engine.exchange.edges`` (rules 1 to 4) and
+``actors/transport/protocol.py``.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.engine.edges import AllProcessed, ChannelId, Frame, Grant, InputChannel, OutputChannel, Upstream
-from penstock.engine.elements import (
+from penstock.engine.core.elements import (
     Barrier,
     Batch,
     CancelBarrier,
@@ -25,7 +25,8 @@ from penstock.engine.elements import (
     Tag,
     Watermark,
 )
-from penstock.engine.identity import Attempt, BarrierKind, CheckpointId, TaskId
+from penstock.engine.core.identity import Attempt, BarrierKind, CheckpointId, TaskId
+from penstock.engine.exchange.edges import AllProcessed, ChannelId, Frame, Grant, InputChannel, OutputChannel, Upstream
 
 CHANNEL = ChannelId("gather-1", TaskId("source", 0), TaskId("sink", 0))
 ATTEMPTS = (Attempt(1, 3), Attempt(1, 4))

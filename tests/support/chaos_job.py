@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from penstock.engine.flow import Flow
+from penstock.engine.flow.flow import Flow
 
 SPLITS, ROWS, GROUPS = 48, 400, 97
 PACE = 4000.0

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.coordinator import events
-from penstock.coordinator.commands import Command, StoreEntry, TriggerCheckpoint
-from penstock.coordinator.events import Event
-from penstock.coordinator.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
 from penstock.coordinator.machine import Coordinator
-from penstock.coordinator.manifest import LogEntry
-from penstock.coordinator.restoring import Snapshot
-from penstock.coordinator.settings import Settings
-from penstock.engine.identity import Attempt, BarrierKind, CheckpointId, Committable, StateHandle, TaskId
+from penstock.coordinator.model import events
+from penstock.coordinator.model.commands import Command, StoreEntry, TriggerCheckpoint
+from penstock.coordinator.model.events import Event
+from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
+from penstock.coordinator.model.manifest import LogEntry
+from penstock.coordinator.model.settings import Settings
+from penstock.coordinator.restore.restoring import Snapshot
+from penstock.engine.core.identity import Attempt, BarrierKind, CheckpointId, Committable, StateHandle, TaskId
 
 SOURCE, SINK = TaskId("source", 0), TaskId("sink", 0)
 

@@ -2,13 +2,13 @@
 
 import pyarrow as pa
 
-from penstock.engine.driver import Driver
-from penstock.engine.edges import ChannelId, InputChannel, OutputChannel
-from penstock.engine.elements import FINAL_ROUND, Barrier, Batch, Tag
-from penstock.engine.gate import Gate
-from penstock.engine.identity import Attempt, BarrierKind, CheckpointId, TaskId
-from penstock.engine.operator_instance import OperatorInstance
-from penstock.engine.operators.protocol import LANE, Emitter, Stateless
+from penstock.engine.core.elements import FINAL_ROUND, Barrier, Batch, Tag
+from penstock.engine.core.identity import Attempt, BarrierKind, CheckpointId, TaskId
+from penstock.engine.core.operator import LANE, Emitter, Stateless
+from penstock.engine.exchange.edges import ChannelId, InputChannel, OutputChannel
+from penstock.engine.exchange.gate import Gate
+from penstock.engine.runtime.driver import Driver
+from penstock.engine.runtime.operator_instance import OperatorInstance
 
 ATTEMPTS = (Attempt(1, 1), Attempt(1, 1))
 

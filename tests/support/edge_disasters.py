@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import penstock as ps
-from penstock.engine.errors import PenstockError
+from penstock.engine.core.errors import PenstockError
 from support.damage import flipped
 from support.forgetful_disk import ForgetfulDisk
 

@@ -17,15 +17,15 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
-from penstock.actors.messages import ProcessAppeared
-from penstock.coordinator import events
-from penstock.coordinator.commands import Command, DeployTask
-from penstock.coordinator.events import Event
+from penstock.actors.protocol.messages import ProcessAppeared
 from penstock.coordinator.machine import Coordinator
-from penstock.coordinator.settings import Settings
-from penstock.engine import rounds
-from penstock.engine.identity import TaskId
-from penstock.engine.plan import JobPlan
+from penstock.coordinator.model import events
+from penstock.coordinator.model.commands import Command, DeployTask
+from penstock.coordinator.model.events import Event
+from penstock.coordinator.model.settings import Settings
+from penstock.engine.core.identity import TaskId
+from penstock.engine.plan import rounds
+from penstock.engine.plan.plan import JobPlan
 from penstock.engine.scheduler import serial
 from support.engine_simulation_flows import Disk
 from support.engine_simulation_processes import CoordinatorProcess, Process

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
-from penstock.actors.audit import make_audit
-from penstock.coordinator import events
-from penstock.coordinator.commands import DeployTask
-from penstock.coordinator.events import Event
-from penstock.engine.flow import Flow, Stream
-from penstock.engine.overtaking import with_alignment
-from penstock.engine.pipelines import plan_job
-from penstock.engine.plan import JobPlan
+from penstock.actors.audit.audit import make_audit
+from penstock.coordinator.model import events
+from penstock.coordinator.model.commands import DeployTask
+from penstock.coordinator.model.events import Event
+from penstock.engine.flow.flow import Flow, Stream
+from penstock.engine.plan.plan import JobPlan
+from penstock.engine.planner.overtaking import with_alignment
+from penstock.engine.planner.pipelines import plan_job
 from support.engine_simulation import FAULTS, NO_FAULTS, SETTINGS, EngineSimulation, Faults, Sizes
 from support.engine_simulation_flows import (
     JOB,

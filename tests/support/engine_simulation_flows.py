@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.engine.elements import Batch
-from penstock.engine.flow import Flow
-from penstock.engine.identity import CheckpointId, CommitPermit, Committable
-from penstock.engine.operators.protocol import OperatorContext, Output, Stateless
+from penstock.engine.core.elements import Batch
+from penstock.engine.core.identity import CheckpointId, CommitPermit, Committable
+from penstock.engine.core.operator import OperatorContext, Output, Stateless
+from penstock.engine.flow.flow import Flow
 from penstock.engine.sinks.lane_counts import LaneCounts
 
 JOB = "simulated"

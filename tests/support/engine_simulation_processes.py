@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from penstock.actors.coordinator_files import CoordinatorFiles
-from penstock.actors.coordinator_host import CoordinatorHost
-from penstock.actors.messages import (
+from penstock.actors.hosting.coordinator_files import CoordinatorFiles
+from penstock.actors.hosting.coordinator_host import CoordinatorHost
+from penstock.actors.hosting.supervisor import Supervisor
+from penstock.actors.hosting.task_files import TaskFiles
+from penstock.actors.hosting.task_host import TaskHost
+from penstock.actors.protocol.messages import (
     Arrived,
     AttemptAccepted,
     CallFailed,
@@ -26,19 +29,16 @@ from penstock.actors.messages import (
     ProcessGone,
     ProcessMessage,
 )
-from penstock.actors.supervisor import Supervisor
-from penstock.actors.task_files import TaskFiles
-from penstock.actors.task_host import TaskHost
-from penstock.actors.translate import execution_graph, neighbours_of
+from penstock.actors.protocol.translate import execution_graph, neighbours_of
 from penstock.actors.transport.protocol import BrokenLink
-from penstock.coordinator.commands import Command, DeployTask
-from penstock.coordinator.events import DeadlinePassed, Event
 from penstock.coordinator.machine import Coordinator
-from penstock.coordinator.settings import Settings
-from penstock.engine.edges import Frame, Upstream
-from penstock.engine.identity import Attempt, TaskId
-from penstock.engine.plan import JobPlan
-from penstock.engine.task import Task
+from penstock.coordinator.model.commands import Command, DeployTask
+from penstock.coordinator.model.events import DeadlinePassed, Event
+from penstock.coordinator.model.settings import Settings
+from penstock.engine.core.identity import Attempt, TaskId
+from penstock.engine.exchange.edges import Frame, Upstream
+from penstock.engine.plan.plan import JobPlan
+from penstock.engine.runtime.task import Task
 from support.engine_simulation_storage import SimulatedSnapshots
 from support.packet_links import PacketLink
 

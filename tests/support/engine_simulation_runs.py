@@ -10,7 +10,7 @@ import random
 from dataclasses import replace
 from functools import cache
 
-from penstock.actors.audit import make_audit
+from penstock.actors.audit.audit import make_audit
 from penstock.coordinator.machine import Coordinator
 from support.engine_simulation import FAULTS, NO_FAULTS, SETTINGS, EngineSimulation, Faults, Sizes
 from support.engine_simulation_flows import Row

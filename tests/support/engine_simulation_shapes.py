@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.engine.flow import Flow
-from penstock.engine.pipelines import plan_job
-from penstock.engine.plan import JobPlan
+from penstock.engine.flow.flow import Flow
+from penstock.engine.plan.plan import JobPlan
+from penstock.engine.planner.pipelines import plan_job
 from support.engine_simulation_flows import JOB, LANES, PLAIN, QUOTA, Disk
 from support.exchange_flows import EXCHANGES
 from support.sequence_flows import SEQUENCES

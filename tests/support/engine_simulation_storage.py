@@ -16,12 +16,12 @@ import pyarrow as pa
 from pyarrow import fs
 from pyarrow.fs import _MockFileSystem
 
-from penstock.actors.snapshots import SnapshotFiles
 from penstock.actors.storage.log import read_log
-from penstock.coordinator.manifest import Claim, Ended, LogEntry, Manifest, decode
-from penstock.coordinator.memory_store import MemoryStore
-from penstock.engine.errors import StorageError
-from penstock.engine.identity import StateHandle
+from penstock.actors.storage.snapshots import SnapshotFiles
+from penstock.coordinator.model.manifest import Claim, Ended, LogEntry, Manifest, decode
+from penstock.coordinator.model.memory_store import MemoryStore
+from penstock.engine.core.errors import StorageError
+from penstock.engine.core.identity import StateHandle
 from support.engine_simulation_flows import JOB
 
 FOLDER = "checkpoints"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.engine.flow import Flow, Stream
+from penstock.engine.flow.flow import Flow, Stream
 from support.engine_simulation_flows import SIZES, Disk, DiskSink, numbers
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.actors.feed.reader import FeedHandle, Reader
-from penstock.engine.flow import Flow, Stream
+from penstock.engine.flow.flow import Flow, Stream
 
 SPLITS, ROWS = 12, 100
 

@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.engine import task_parts
-from penstock.engine.edges import OutputChannel
-from penstock.engine.elements import Batch
-from penstock.engine.operators.protocol import Background, OperatorContext, Output, Stateless
+from penstock.engine.core.elements import Batch
+from penstock.engine.core.operator import Background, OperatorContext, Output, Stateless
+from penstock.engine.exchange.edges import OutputChannel
+from penstock.engine.runtime import task_parts
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from adbc_driver_sqlite import dbapi
 from pyarrow import parquet
 
-from penstock.engine import index
+from penstock.engine.flow import index
 from penstock.engine.indexes.sql_values import as_sqlite_has
 
 ROW_GROUP = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.actors.measures import Kind, Metric
+from penstock.actors.hosting.measures import Kind, Metric
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
 

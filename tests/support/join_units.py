@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from penstock.engine.operators import merge_join, merge_sides
+from penstock.engine.operators.join import merge_join, merge_sides
 
 Keys = list[tuple[int | None, int | None]]
 UnitKeys = Mapping[tuple[int, int], Keys]

@@ -4,7 +4,7 @@ Rules:
 
 1. Input is given per port and unit (round, lane) as tables; the harness cuts them into batches. The order in which the
    ports speak is drawn from a seed, within what ``accepts`` allows; both ports refused is a failure.
-2. Every promise of ``engine.operators.protocol`` that can be seen from outside is checked: no empty batch, tags
+2. Every promise of ``engine.core.operator`` that can be seen from outside is checked: no empty batch, tags
    strictly increasing, the promised schema, nothing emitted by ``close``.
 3. With ``restore`` every round ends with a snapshot, from which the next round's operators are built, at the next of
    the ``parallelisms``. State passes through Arrow IPC, as in a checkpoint.
@@ -21,9 +21,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.engine.elements import FINAL_ROUND, Batch, EndOfRound, Tag
-from penstock.engine.identity import Attempt, TaskId
-from penstock.engine.operators.protocol import (
+from penstock.engine.core.elements import FINAL_ROUND, Batch, EndOfRound, Tag
+from penstock.engine.core.identity import Attempt, TaskId
+from penstock.engine.core.operator import (
     LANE,
     OUTPUT_ROWS,
     OperatorConfig,
@@ -31,7 +31,7 @@ from penstock.engine.operators.protocol import (
     RunningOperator,
     exhaust,
 )
-from penstock.engine.rounds import lanes_of
+from penstock.engine.plan.rounds import lanes_of
 from penstock.engine.state.memory import TaskMemory
 
 Units = Mapping[tuple[int, int], pa.Table]

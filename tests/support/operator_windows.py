@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.engine.elements import FINAL_ROUND, Batch, Tag
-from penstock.engine.operators.protocol import Memory, OperatorConfig, Unlimited, exhaust
+from penstock.engine.core.elements import FINAL_ROUND, Batch, Tag
+from penstock.engine.core.operator import Memory, OperatorConfig, Unlimited, exhaust
 from support.operator_harness import Collected, context, rows_of
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from penstock.engine.edges import ChannelId, Frame, Grant, Upstream
-from penstock.engine.elements import size_of
-from penstock.engine.identity import Attempt, TaskId
+from penstock.engine.core.elements import size_of
+from penstock.engine.core.identity import Attempt, TaskId
+from penstock.engine.exchange.edges import ChannelId, Frame, Grant, Upstream
 
 PACKET_BYTES = 8 * 1024 * 1024
 WINDOW = 2

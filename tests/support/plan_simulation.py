@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from penstock.engine.flow import Stream
-from penstock.engine.invariants import validate_task
-from penstock.engine.plan_task import PlanTask
+from penstock.engine.flow.flow import Stream
+from penstock.engine.local.plan_task import PlanTask
+from penstock.engine.runtime.invariants import validate_task
 from penstock.engine.scheduler.simulated import SimulatedScheduler
 from penstock.engine.sources.memory import MemorySource
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from penstock.engine.errors import DataError
+from penstock.engine.core.errors import DataError
 
 Poison = Literal["kill", "raise"]
 SPLITS, ROWS, BAD = 12, 100, 5

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.actors.savepoints import holds_savepoint, prepared_for_savepoints, read_savepoint
-from penstock.actors.snapshots import SnapshotFiles
+from penstock.actors.claims.savepoints import holds_savepoint, prepared_for_savepoints, read_savepoint
 from penstock.actors.storage.file_store import FileStore
 from penstock.actors.storage.log import read_log
-from penstock.coordinator.manifest import Manifest
+from penstock.actors.storage.snapshots import SnapshotFiles
+from penstock.coordinator.model.manifest import Manifest
 
 
 def check_what_the_log_says(state: Path, job: str, outputs: dict[str, Path], savepoint: Path | None = None) -> bool:

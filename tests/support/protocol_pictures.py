@@ -12,8 +12,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from penstock.coordinator.job_states import LEGAL_JOB_MOVES, LEGAL_TASK_MOVES
-from penstock.coordinator.pending import LEGAL_PHASE_MOVES
+from penstock.coordinator.checkpoint.pending import LEGAL_PHASE_MOVES
+from penstock.coordinator.model.job_states import LEGAL_JOB_MOVES, LEGAL_TASK_MOVES
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "design" / "checkpoints.md"
 TABLES: Mapping[str, Mapping[Any, frozenset[Any]]] = {

@@ -20,8 +20,8 @@ from random import Random
 from typing import Any
 
 import penstock as ps
-from penstock.engine.errors import ConfigurationError
-from penstock.engine.identity import TaskId
+from penstock.engine.core.errors import ConfigurationError
+from penstock.engine.core.identity import TaskId
 from support.feeds import read_world, tables, wait_for
 from support.trainer import Plan
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from penstock.engine.flow import Flow
+from penstock.engine.flow.flow import Flow
 
 SPLITS = 24
 ROWS_PER_SPLIT = 400

@@ -10,8 +10,8 @@ import ray
 
 from penstock.actors.transport.batches import BatchReader, BatchWriter
 from penstock.actors.transport.endpoint import Endpoint
-from penstock.engine.edges import Frame
-from penstock.engine.elements import Batch, Element
+from penstock.engine.core.elements import Batch, Element
+from penstock.engine.exchange.edges import Frame
 from support.channel_contract import ATTEMPTS, CHANNEL
 from support.stream_wire import FENCE, FencedWire, StreamEnd
 

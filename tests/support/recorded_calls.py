@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.actors.messages import Seat
-from penstock.coordinator.commands import DeployTask
-from penstock.engine.identity import TaskId
+from penstock.actors.protocol.messages import Seat
+from penstock.coordinator.model.commands import DeployTask
+from penstock.engine.core.identity import TaskId
 
 
 class RecordedCalls:

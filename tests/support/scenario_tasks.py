@@ -13,10 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.engine.elements import Batch
-from penstock.engine.errors import PenstockError
-from penstock.engine.flow import Flow, Stream
-from penstock.engine.operators.protocol import (
+from penstock.engine.core.elements import Batch
+from penstock.engine.core.errors import PenstockError
+from penstock.engine.core.operator import (
     OperatorConfig,
     OperatorContext,
     Output,
@@ -24,7 +23,8 @@ from penstock.engine.operators.protocol import (
     Stateless,
     Steps,
 )
-from penstock.engine.plan_task import PlanTask
+from penstock.engine.flow.flow import Flow, Stream
+from penstock.engine.local.plan_task import PlanTask
 from penstock.engine.sources.memory import MemorySplit
 
 WAIT = 30.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.engine.flow import Flow
+from penstock.engine.flow.flow import Flow
 from support.engine_simulation_flows import Disk, DiskSink, numbers
 
 

@@ -17,15 +17,15 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from penstock.coordinator import commands, events
-from penstock.coordinator.commands import Command
-from penstock.coordinator.events import Event
-from penstock.coordinator.kinds import ClaimMode, StopMode
 from penstock.coordinator.machine import Coordinator
-from penstock.coordinator.manifest import Claim, Ended, Manifest
-from penstock.coordinator.restoring import Snapshot
-from penstock.coordinator.settings import Settings
-from penstock.engine.identity import Attempt, TaskId
+from penstock.coordinator.model import commands, events
+from penstock.coordinator.model.commands import Command
+from penstock.coordinator.model.events import Event
+from penstock.coordinator.model.kinds import ClaimMode, StopMode
+from penstock.coordinator.model.manifest import Claim, Ended, Manifest
+from penstock.coordinator.model.settings import Settings
+from penstock.coordinator.restore.restoring import Snapshot
+from penstock.engine.core.identity import Attempt, TaskId
 from support.simulated_faults import FAULTS, NO_FAULTS, SETTINGS, Faults
 from support.simulated_feed import Trainers
 from support.simulated_model import Channels, Flow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.coordinator.settings import Settings
+from penstock.coordinator.model.settings import Settings
 
 SETTINGS = Settings(
     interval=0.05,

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.engine.feed_messages import Answer, Refused, World
-from penstock.engine.feed_reader import FeedReader
-from penstock.engine.identity import CheckpointId, TaskId
-from penstock.engine.sequencer import Sequencer
-from penstock.engine.sequencer_state import FeedSettings, SequencerState
+from penstock.engine.core.identity import CheckpointId, TaskId
+from penstock.engine.feed.messages import Answer, Refused, World
+from penstock.engine.feed.reader import FeedReader
+from penstock.engine.feed.sequencer import Sequencer
+from penstock.engine.feed.sequencer_state import FeedSettings, SequencerState
 from support.simulated_model import FeedRows, Flow
 
 if TYPE_CHECKING:

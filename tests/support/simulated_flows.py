@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.coordinator.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
+from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
 from support.simulated_model import LANES, Flow, exchange_name
 
 WIDE, NARROW = Pattern.ALL_TO_ALL, Pattern.POINTWISE

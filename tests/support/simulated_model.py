@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.coordinator.execution_graph import ExecutionGraph, Pattern, owned_lanes, pointwise_upstreams
-from penstock.engine.identity import Attempt, CheckpointId, Holds, TaskId
-from penstock.engine.sequencer_state import SequencerState
+from penstock.coordinator.model.execution_graph import ExecutionGraph, Pattern, owned_lanes, pointwise_upstreams
+from penstock.engine.core.identity import Attempt, CheckpointId, Holds, TaskId
+from penstock.engine.feed.sequencer_state import SequencerState
 
 LANES = 8
 ROWS_PER_ROUND = 2

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import cache
 
-from penstock.coordinator.retention import RetentionPolicy
+from penstock.coordinator.model.retention import RetentionPolicy
 from support.simulated_cluster import SimulatedCluster
 from support.simulated_faults import NO_FAULTS, SETTINGS
 from support.simulated_flows import SHAPES, flows_for

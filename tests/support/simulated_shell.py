@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.coordinator import commands, events
-from penstock.coordinator.commands import Command, DeployTask
-from penstock.coordinator.events import Failure
-from penstock.engine.identity import CheckpointId, Committable, Holds, Opening, StateHandle
+from penstock.coordinator.model import commands, events
+from penstock.coordinator.model.commands import Command, DeployTask
+from penstock.coordinator.model.events import Failure
+from penstock.engine.core.identity import CheckpointId, Committable, Holds, Opening, StateHandle
 from support.simulated_model import Row, TaskState
 
 if TYPE_CHECKING:

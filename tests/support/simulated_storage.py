@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.actors.storage.log import create_entry, delete_entries, key_of, read_entries
-from penstock.coordinator.commands import CopySavepoint, StoreSavepoint
-from penstock.coordinator.kinds import CheckpointKind
-from penstock.coordinator.manifest import (
+from penstock.coordinator.model.commands import CopySavepoint, StoreSavepoint
+from penstock.coordinator.model.kinds import CheckpointKind
+from penstock.coordinator.model.manifest import (
     Claim,
     Dropped,
     Ended,
@@ -28,9 +28,9 @@ from penstock.coordinator.manifest import (
     encode,
     split_dropped,
 )
-from penstock.coordinator.memory_store import MemoryStore
-from penstock.engine.identity import CheckpointId, CommitPermit, StateHandle
-from penstock.engine.sequencer_state import SequencerState
+from penstock.coordinator.model.memory_store import MemoryStore
+from penstock.engine.core.identity import CheckpointId, CommitPermit, StateHandle
+from penstock.engine.feed.sequencer_state import SequencerState
 from support.simulated_model import FeedRows, Row, TaskState
 
 Written = tuple[tuple[int, CheckpointId], str, list[Row]]

@@ -13,10 +13,10 @@ The model of a flow:
 
 from __future__ import annotations
 
-from penstock.coordinator.commands import DeployTask, TriggerCheckpoint
-from penstock.coordinator.execution_graph import JobEdge, Pattern, lane_owner
-from penstock.coordinator.kinds import StopMode
-from penstock.engine.identity import BarrierKind, CheckpointId, TaskId
+from penstock.coordinator.model.commands import DeployTask, TriggerCheckpoint
+from penstock.coordinator.model.execution_graph import JobEdge, Pattern, lane_owner
+from penstock.coordinator.model.kinds import StopMode
+from penstock.engine.core.identity import BarrierKind, CheckpointId, TaskId
 from support.simulated_feed import FeedEnd
 from support.simulated_model import (
     CAPACITY,

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from penstock.coordinator.commands import DeployTask, TriggerCheckpoint
-from penstock.engine.identity import BarrierKind, CheckpointId, Holds
+from penstock.coordinator.model.commands import DeployTask, TriggerCheckpoint
+from penstock.engine.core.identity import BarrierKind, CheckpointId, Holds
 from support.simulated_model import (
     LANES,
     LAST_ROUND,

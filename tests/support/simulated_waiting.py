@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from penstock.engine.identity import TaskId
+from penstock.engine.core.identity import TaskId
 from support.simulated_model import CAPACITY
 
 if TYPE_CHECKING:

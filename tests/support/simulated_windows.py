@@ -14,14 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.actors.task_feed import TaskFeed
-from penstock.coordinator import commands, events
-from penstock.coordinator.execution_graph import ExecutionGraph, Vertex
+from penstock.actors.hosting.task_feed import TaskFeed
 from penstock.coordinator.machine import Coordinator
-from penstock.coordinator.manifest import LogEntry
-from penstock.coordinator.settings import Settings
-from penstock.coordinator.split_events import SplitSetsAdded, SplitSetsRead
-from penstock.coordinator.split_sets import (
+from penstock.coordinator.model import commands, events
+from penstock.coordinator.model.execution_graph import ExecutionGraph, Vertex
+from penstock.coordinator.model.manifest import LogEntry
+from penstock.coordinator.model.settings import Settings
+from penstock.coordinator.model.split_events import SplitSetsAdded, SplitSetsRead
+from penstock.coordinator.model.split_sets import (
     NoMoreSets,
     SetAdded,
     SetPosition,
@@ -31,11 +31,11 @@ from penstock.coordinator.split_sets import (
     following,
     rounds_of,
 )
-from penstock.engine.driver_host import Cut
-from penstock.engine.elements import Barrier, Batch, EndOfData
-from penstock.engine.identity import BarrierKind, CheckpointId, Committable, StateHandle, TaskId
+from penstock.engine.core.elements import Barrier, Batch, EndOfData
+from penstock.engine.core.identity import BarrierKind, CheckpointId, Committable, StateHandle, TaskId
+from penstock.engine.runtime.driver_host import Cut
+from penstock.engine.runtime.task_checkpoints import TaskCheckpoints
 from penstock.engine.sources.reader import SplitReader
-from penstock.engine.task_checkpoints import TaskCheckpoints
 
 LANES = 4
 SCHEMA = pa.schema([("n", pa.int64())])

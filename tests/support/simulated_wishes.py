@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.coordinator import events
-from penstock.coordinator.events import Event
-from penstock.coordinator.kinds import StopMode
-from penstock.coordinator.statistics import JobStatus
+from penstock.coordinator.model import events
+from penstock.coordinator.model.events import Event
+from penstock.coordinator.model.kinds import StopMode
+from penstock.coordinator.model.statistics import JobStatus
 
 if TYPE_CHECKING:
     from support.simulated_cluster import Incarnation, SimulatedCluster

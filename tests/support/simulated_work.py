@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.actors.storage.log import read_entries
-from penstock.coordinator import commands, events
-from penstock.coordinator.commands import Command
-from penstock.coordinator.events import Event, Failure
-from penstock.coordinator.manifest import Claim, Manifest
-from penstock.coordinator.memory_store import MemoryStore
-from penstock.engine.errors import StorageError
+from penstock.coordinator.model import commands, events
+from penstock.coordinator.model.commands import Command
+from penstock.coordinator.model.events import Event, Failure
+from penstock.coordinator.model.manifest import Claim, Manifest
+from penstock.coordinator.model.memory_store import MemoryStore
+from penstock.engine.core.errors import StorageError
 from support.simulated_shell import TaskShell
 from support.simulated_storage import JOB
 

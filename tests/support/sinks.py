@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.engine.identity import CheckpointId, Committable
-from penstock.engine.operators.protocol import RunningSink
+from penstock.engine.core.identity import CheckpointId, Committable
+from penstock.engine.core.operator import RunningSink
 
 
 def prepared_by(sink: RunningSink, checkpoint: CheckpointId) -> list[Committable]:

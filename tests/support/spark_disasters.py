@@ -150,7 +150,7 @@ def stages_of_other_rows_with_a_kill(spark: Any, folder: Path, facts: dict[str, 
     rows that are kept."""
     import penstock as ps
     from penstock.actors.spark_bridge import open_frame
-    from penstock.engine.handoff import Destination
+    from penstock.engine.flow.handoff import Destination
 
     def in_any_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from random import SystemRandom
@@ -177,7 +177,7 @@ def stages_of_other_rows_with_a_kill(spark: Any, folder: Path, facts: dict[str, 
 
 def stage_with_a_kill(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
     from penstock.actors.spark_bridge import open_frame
-    from penstock.engine.handoff import Destination
+    from penstock.engine.flow.handoff import Destination
 
     killed: list[int] = []
     frame = frame_of(spark, folder / "stage")

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 def plain_session(folder: Path) -> Any:
     """Two threads, tasks that may fail twice, and settings unlike those of our own sessions."""
-    from penstock.actors import java
+    from penstock.actors.cluster import java
 
     java.ensure()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -44,7 +44,7 @@ def stage_shapes(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
     from pyspark.sql import functions
 
     from penstock.actors.spark_bridge import open_frame
-    from penstock.engine.handoff import Destination
+    from penstock.engine.flow.handoff import Destination
     from support.spark_stage import TYPES, typed_rows
 
     to = Destination("shapes", str(folder / "checkpoints"))
@@ -70,8 +70,8 @@ def stage_badly(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
     """A partition whose first attempts fail after their file was begun, and a frame that cannot be computed."""
     from penstock.actors.spark.stage import find_stage
     from penstock.actors.spark_bridge import open_frame
-    from penstock.engine.errors import ConfigurationError
-    from penstock.engine.handoff import Destination
+    from penstock.engine.core.errors import ConfigurationError
+    from penstock.engine.flow.handoff import Destination
 
     def failing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext

@@ -90,7 +90,7 @@ def stage_types(spark: Any, folder: Path, facts: dict[str, Any]) -> Any:
     """Lease a frame of every type, and stage it twice; gives the lease."""
     from penstock.actors.spark.lease import lease
     from penstock.actors.spark_bridge import open_frame
-    from penstock.engine.handoff import Destination
+    from penstock.engine.flow.handoff import Destination
 
     frame = spark.createDataFrame(typed_rows(), TYPES).repartition(PARTITIONS, "id").sortWithinPartitions("id")
     source = open_frame(frame)
@@ -124,7 +124,7 @@ def partitions_of(staged: Any) -> list[list[Any]]:
 
 def stage_flights(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
     from penstock.actors.spark_bridge import open_frame
-    from penstock.engine.handoff import Destination
+    from penstock.engine.flow.handoff import Destination
     from penstock.jobs import flights_etl, flights_reference
 
     started = time.monotonic()
@@ -144,7 +144,7 @@ def stage_refusals(spark: Any, facts: dict[str, Any]) -> None:
     """Errors that need a session."""
     from penstock.actors import spark_bridge
     from penstock.actors.spark.lease import lease
-    from penstock.engine.errors import PenstockError
+    from penstock.engine.core.errors import PenstockError
     from penstock.jobs import flights_etl
 
     def refused(action: Any) -> str:
@@ -177,9 +177,10 @@ def measure_handoff(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    from penstock.actors import environment, spark_bridge
-    from penstock.engine.errors import ConfigurationError, SetupError
-    from penstock.engine.handoff import Destination
+    from penstock.actors import spark_bridge
+    from penstock.actors.cluster import environment
+    from penstock.engine.core.errors import ConfigurationError, SetupError
+    from penstock.engine.flow.handoff import Destination
 
     folder = Path(sys.argv[1])
     facts: dict[str, Any] = {}

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from penstock.engine.expressions import field
-from penstock.engine.flow import Flow, Stream
+from penstock.engine.expressions.expressions import field
+from penstock.engine.flow.flow import Flow, Stream
+from penstock.engine.local.plan_task import PlanTask
 from penstock.engine.operators import SortKey
-from penstock.engine.plan_task import PlanTask
 
 LEFT = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 RIGHT = pa.schema([("k", pa.int64()), ("w", pa.int64())])

@@ -1,11 +1,11 @@
-"""What every :class:`penstock.coordinator.store.Store` must do, whatever it stores in."""
+"""What every :class:`penstock.coordinator.model.store.Store` must do, whatever it stores in."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from penstock.coordinator.store import Store
+from penstock.coordinator.model.store import Store
 
 KEY = "job/log/000000000000"
 

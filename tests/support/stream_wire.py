@@ -15,9 +15,9 @@ from penstock.actors.transport.listener import Listener
 from penstock.actors.transport.protocol import BrokenLink
 from penstock.actors.transport.streams import StreamTransport
 from penstock.actors.transport.tls import Certificate
-from penstock.engine.edges import ChannelId, Frame, Grant, InputChannel, OutputChannel, Upstream
-from penstock.engine.elements import Element, EndOfRound
-from penstock.engine.identity import Attempt, TaskId
+from penstock.engine.core.elements import Element, EndOfRound
+from penstock.engine.core.identity import Attempt, TaskId
+from penstock.engine.exchange.edges import ChannelId, Frame, Grant, InputChannel, OutputChannel, Upstream
 from support.channel_contract import ATTEMPTS, CHANNEL
 
 PATIENCE = 20.0

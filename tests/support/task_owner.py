@@ -3,11 +3,11 @@
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.engine.edges import Frame
-from penstock.engine.flow import Flow
-from penstock.engine.identity import Attempt, BarrierKind, CheckpointId, TaskId
-from penstock.engine.pipelines import plan_job
-from penstock.engine.task import Task
+from penstock.engine.core.identity import Attempt, BarrierKind, CheckpointId, TaskId
+from penstock.engine.exchange.edges import Frame
+from penstock.engine.flow.flow import Flow
+from penstock.engine.planner.pipelines import plan_job
+from penstock.engine.runtime.task import Task
 
 ATTEMPT = Attempt(1, 1)
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.engine.elements import FINAL_ROUND, Batch
-from penstock.engine.flow import Flow, Stream
-from penstock.engine.operators.protocol import LANE, Emitter, OperatorContext, Output, Stateless, Steps
+from penstock.engine.core.elements import FINAL_ROUND, Batch
+from penstock.engine.core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps
+from penstock.engine.flow.flow import Flow, Stream
 from support.engine_simulation_flows import SIZES, Disk, DiskSink, numbers
 
 

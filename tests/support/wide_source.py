@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.engine.rounds import CHUNK_ROWS
+from penstock.engine.plan.rounds import CHUNK_ROWS
 
 WIDTH = 64
 SCHEMA = pa.schema({"n": pa.int64(), "filler": pa.binary(WIDTH)})

@@ -8,10 +8,10 @@ import pytest
 
 from penstock.actors.storage.bucket_store import BucketStore
 from penstock.actors.storage.opening import checkpoint_folder, open_store, plain_address, store_in
-from penstock.coordinator.store import Store
-from penstock.engine.errors import ConfigurationError
-from penstock.engine.object_store import Bucket
-from penstock.engine.sources.files import resolve
+from penstock.coordinator.model.store import Store
+from penstock.engine.core.errors import ConfigurationError
+from penstock.engine.files.object_store import Bucket
+from penstock.engine.files.paths import resolve
 from support.bucket_twin import BucketTwin
 from support.store_contract import check_store
 

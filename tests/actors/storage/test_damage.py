@@ -13,30 +13,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.actors.digest_files import DigestFiles
+from penstock.actors.claims.savepoints import FILE, SavepointFiles, prepared_for_savepoints, read_savepoint
 from penstock.actors.feed.models import ModelBook, ModelRecord
 from penstock.actors.feed.notices import FeedNotices, Over
-from penstock.actors.input_records import RecordedInputs, inputs_key, read_inputs, store_inputs
-from penstock.actors.savepoints import FILE, SavepointFiles, prepared_for_savepoints, read_savepoint
-from penstock.actors.snapshots import SnapshotFiles
 from penstock.actors.spark.stage import StagedPartition, find_stage, stage_with
+from penstock.actors.storage.digest_files import DigestFiles
 from penstock.actors.storage.file_store import FileStore
+from penstock.actors.storage.input_records import RecordedInputs, inputs_key, read_inputs, store_inputs
 from penstock.actors.storage.log import create_entry, read_log
+from penstock.actors.storage.snapshots import SnapshotFiles
 from penstock.actors.storage.split_log import SplitLog
 from penstock.actors.transport.endpoint import Endpoint
-from penstock.coordinator.commands import CopySavepoint, StoreSavepoint
-from penstock.coordinator.events import Failure
-from penstock.coordinator.manifest import Claim, Ended, LogEntry, Manifest, Pinned, TaskState, Unpinned
-from penstock.coordinator.manifest_making import make_savepoint
-from penstock.coordinator.records import encode_record
-from penstock.coordinator.split_sets import NoMoreSets, SetAdded, SetPosition, SplitRef, WindowEnded
-from penstock.engine.batch_digests import DigestRun
-from penstock.engine.channel_state import ChannelPart
-from penstock.engine.checksums import digest
-from penstock.engine.errors import DamagedFileError, PenstockError
-from penstock.engine.identity import Attempt, CheckpointId, Committable, Holds, StateHandle, TaskId
+from penstock.coordinator.checkpoint.manifest_making import make_savepoint
+from penstock.coordinator.model.commands import CopySavepoint, StoreSavepoint
+from penstock.coordinator.model.events import Failure
+from penstock.coordinator.model.manifest import Claim, Ended, LogEntry, Manifest, Pinned, TaskState, Unpinned
+from penstock.coordinator.model.records import encode_record
+from penstock.coordinator.model.split_sets import NoMoreSets, SetAdded, SetPosition, SplitRef, WindowEnded
+from penstock.engine.core.errors import DamagedFileError, PenstockError
+from penstock.engine.core.identity import Attempt, CheckpointId, Committable, Holds, StateHandle, TaskId
+from penstock.engine.exchange.channel_state import ChannelPart
+from penstock.engine.feed.batch_digests import DigestRun
+from penstock.engine.files.listing import InputFile
+from penstock.engine.integrity.checksums import digest
 from penstock.engine.sources.fed import IPC, FileSplit
-from penstock.engine.sources.listing import InputFile
 from support.damage import flipped
 from support.forgetful_disk import ForgetfulDisk
 

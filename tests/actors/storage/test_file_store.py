@@ -16,7 +16,7 @@ import pytest
 
 from penstock.actors.storage.file_store import FileStore
 from penstock.actors.storage.opening import open_store
-from penstock.engine.errors import ConfigurationError
+from penstock.engine.core.errors import ConfigurationError
 from support.forgetful_disk import ForgetfulDisk
 from support.small_disk import KINDS, small_disk
 

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from penstock.actors.storage.file_store import FileStore
 from penstock.actors.storage.log import create_entry, delete_entries, key_of, read_entries, read_log
-from penstock.coordinator.manifest import Claim, Dropped, Ended, Manifest, TaskState, encode
-from penstock.engine.errors import StorageError
-from penstock.engine.identity import CheckpointId, Committable, StateHandle, TaskId
+from penstock.coordinator.model.manifest import Claim, Dropped, Ended, Manifest, TaskState, encode
+from penstock.engine.core.errors import StorageError
+from penstock.engine.core.identity import CheckpointId, Committable, StateHandle, TaskId
 
 JOB = "daily delays"
 CLAIM = Claim(number=1, generation=1, job=JOB, fingerprint="f")

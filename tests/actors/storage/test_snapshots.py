@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather
 
-from penstock.actors.snapshots import SnapshotFiles
-from penstock.engine.errors import StorageError
-from penstock.engine.identity import Attempt, CheckpointId, StateHandle, TaskId
+from penstock.actors.storage.snapshots import SnapshotFiles
+from penstock.engine.core.errors import StorageError
+from penstock.engine.core.identity import Attempt, CheckpointId, StateHandle, TaskId
 from support.small_disk import KINDS, small_disk
 
 TASK, OTHER = TaskId("join/1", 0), TaskId("join/1", 1)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.engine import index
+from penstock.engine.flow import index
 from penstock.engine.operators import Between, InList, LookupJoin
 from support.index_kinds import KINDS
 from support.key_types import KEY_TYPES, comparable_values, key_column

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from penstock.engine import index
-from penstock.engine.errors import ConfigurationError, DataError, FlowError, StorageError
+from penstock.engine.core.errors import ConfigurationError, DataError, FlowError, StorageError
+from penstock.engine.flow import index
 from penstock.engine.indexes.bounds import Bounds, candidates
 from penstock.engine.indexes.cache import Cache
 from support.key_types import KEY_TYPES, key_column

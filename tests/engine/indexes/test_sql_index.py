@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 from adbc_driver_sqlite import dbapi
 
-from penstock.engine import index
-from penstock.engine.errors import ConfigurationError, DataError, FlowError, StorageError
+from penstock.engine.core.errors import ConfigurationError, DataError, FlowError, StorageError
+from penstock.engine.flow import index
 from penstock.engine.indexes import in_sql
 from penstock.engine.indexes.databases import Connections
 

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.engine.elements import Batch, Tag
+from penstock.engine.core.elements import Batch, Tag
+from penstock.engine.core.operator import OperatorConfig
 from penstock.engine.operators import Aggregate, MergeJoin, StreamAggregate
-from penstock.engine.operators.protocol import OperatorConfig
 from penstock.engine.state.memory import OperatorMemory, TaskMemory
 from support.operator_harness import Collected, context
 

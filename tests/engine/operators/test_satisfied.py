@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.elements import FINAL_ROUND, Batch, Tag
+from penstock.engine.core.elements import FINAL_ROUND, Batch, Tag
+from penstock.engine.core.operator import SatisfiableOperator
 from penstock.engine.operators import Limit, MergeJoin
-from penstock.engine.operators.join_shape import JOIN_TYPES
-from penstock.engine.operators.limit import Per, RunningLimit
-from penstock.engine.operators.merge_join import RunningMergeJoin
-from penstock.engine.operators.protocol import SatisfiableOperator
+from penstock.engine.operators.join.join_shape import JOIN_TYPES
+from penstock.engine.operators.join.merge_join import RunningMergeJoin
+from penstock.engine.operators.sequence.limit import Per, RunningLimit
 from support.operator_harness import Collected, context, rows_of
 
 SCHEMAS = [pa.schema([("k", pa.int64()), ("v", pa.int64())]), pa.schema([("k", pa.int64()), ("w", pa.int64())])]

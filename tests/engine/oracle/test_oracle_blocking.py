@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock.engine import index
-from penstock.engine.flow import Flow, Stream
+from penstock.engine.flow import index
+from penstock.engine.flow.flow import Flow, Stream
 from support.hesitant import Hesitant, tiny_credit
 from support.oracle_data import SIZES, Shape, asked, nearly, plain_rows
 from support.plan_simulation import Simulation

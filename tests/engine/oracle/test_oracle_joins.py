@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.engine import index
+from penstock.engine.flow import index
 from penstock.engine.operators import HashJoin, LookupJoin, MergeJoin
-from penstock.engine.operators.join_shape import JOIN_TYPES, ONE_SIDED
+from penstock.engine.operators.join.join_shape import JOIN_TYPES, ONE_SIDED
 from support.operator_harness import Units, run
 from support.oracle_data import (
     ORDERED_TYPES,

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.operators import Limit, Sort, SortKey, TopN, Union, Window, WindowFunction, top_n
+from penstock.engine.operators import Limit, Sort, SortKey, TopN, Union, Window, WindowFunction
+from penstock.engine.operators.sequence import top_n
 from support.operator_harness import run
 from support.oracle_data import (
     ORDERED_TYPES,

@@ -24,7 +24,7 @@ from support.oracle_data import (
 SOME = settings(max_examples=40, derandomize=True, deadline=None)
 
 COMPARABLE = ("int64", "int32", "string", "binary", "decimal", "timestamp", "timestamp with zone", "date")
-"""Types that filters compare. Of floats Arrow and DuckDB compare NaN differently (``engine/sql.py``)."""
+"""Types that filters compare. Of floats Arrow and DuckDB compare NaN differently (``engine/expressions/sql.py``)."""
 
 LISTED = tuple(name for name in POOLS if name != "dictionary")
 """Types of list elements; DuckDB cannot read empty lists of a dictionary type."""

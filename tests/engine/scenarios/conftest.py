@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.engine.flow import Stream
-from penstock.engine.plan_task import PlanTask
+from penstock.engine.flow.flow import Stream
+from penstock.engine.local.plan_task import PlanTask
 
 Made = Callable[..., PlanTask]
 
@@ -37,4 +37,4 @@ def make_task() -> Iterator[Made]:
 @pytest.fixture
 def one_row_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sources cut their splits into batches of one row."""
-    monkeypatch.setattr("penstock.engine.rounds.CHUNK_ROWS", 1)
+    monkeypatch.setattr("penstock.engine.plan.rounds.CHUNK_ROWS", 1)

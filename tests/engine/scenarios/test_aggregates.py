@@ -8,8 +8,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.engine.errors import FlowError
-from penstock.engine.flow import Flow
+from penstock.engine.core.errors import FlowError
+from penstock.engine.flow.flow import Flow
 from penstock.engine.operators import Aggregate, HashAggregate, SortKey, StreamAggregate
 from penstock.engine.state.memory import TaskMemory
 from support.scenario_tasks import (

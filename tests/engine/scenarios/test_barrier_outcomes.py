@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from penstock.engine.errors import ConfigurationError, UserCodeError
-from penstock.engine.flow import Flow
+from penstock.engine.core.errors import ConfigurationError, UserCodeError
+from penstock.engine.flow.flow import Flow
 from support.scenario_tasks import (
     MODES,
     WAIT,

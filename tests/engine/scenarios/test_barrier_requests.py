@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.errors import ConfigurationError, PenstockError
-from penstock.engine.flow import Flow, Stream
+from penstock.engine.core.errors import ConfigurationError, PenstockError
+from penstock.engine.flow.flow import Flow, Stream
 from support.scenario_tasks import MODES, WAIT, finish, read, rows_read, scan, split, table, values, window
 
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock.engine.elements import Batch
-from penstock.engine.errors import DataError, InternalError, UserCodeError
-from penstock.engine.flow import Flow
-from penstock.engine.operators.protocol import Output, Stateless
+from penstock.engine.core.elements import Batch
+from penstock.engine.core.errors import DataError, InternalError, UserCodeError
+from penstock.engine.core.operator import Output, Stateless
+from penstock.engine.flow.flow import Flow
 from support.scenario_tasks import (
     MODES,
     Passing,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.edges import OutputChannel
-from penstock.engine.flow import Flow
+from penstock.engine.exchange.edges import OutputChannel
+from penstock.engine.flow.flow import Flow
 from penstock.engine.operators import Sort, SortKey
 from support.scenario_tasks import (
     MODES,

@@ -11,11 +11,11 @@ import weakref
 import pyarrow as pa
 import pytest
 
-from penstock.engine.elements import Batch, Tag
-from penstock.engine.errors import DataError, UserCodeError
-from penstock.engine.flow import Flow
+from penstock.engine.core.elements import Batch, Tag
+from penstock.engine.core.errors import DataError, UserCodeError
+from penstock.engine.flow.flow import Flow
+from penstock.engine.local.plan_task import PlanTask
 from penstock.engine.operators import MergeJoin
-from penstock.engine.plan_task import PlanTask
 from support.operator_harness import Collected, context
 from support.oracle import query
 from support.scenario_tasks import (

@@ -12,11 +12,11 @@ import weakref
 
 import pytest
 
-from penstock.engine.errors import ConfigurationError, FlowError, UserCodeError
-from penstock.engine.flow import Flow
+from penstock.engine.core.errors import ConfigurationError, FlowError, UserCodeError
+from penstock.engine.flow.flow import Flow
+from penstock.engine.local.plan_task import PlanTask
 from penstock.engine.operators import HashAggregate
-from penstock.engine.operators.aggregates import Aggregate
-from penstock.engine.plan_task import PlanTask
+from penstock.engine.operators.aggregate.aggregates import Aggregate
 from penstock.engine.state.memory import TaskMemory
 from support.scenario_tasks import (
     MODES,

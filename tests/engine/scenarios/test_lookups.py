@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from penstock.engine import index
-from penstock.engine.flow import Flow
+from penstock.engine.flow import index
+from penstock.engine.flow.flow import Flow
 from penstock.engine.operators import LookupJoin
 from support.scenario_tasks import (
     MODES,

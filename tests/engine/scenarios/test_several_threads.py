@@ -8,9 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import pytest
 
-from penstock.engine.errors import ConfigurationError, PenstockError, UserCodeError
-from penstock.engine.flow import Flow
-from penstock.engine.plan_task import OUTPUT_BATCHES, PlanTask
+from penstock.engine.core.errors import ConfigurationError, PenstockError, UserCodeError
+from penstock.engine.flow.flow import Flow
+from penstock.engine.local.plan_task import OUTPUT_BATCHES, PlanTask
 from penstock.engine.scheduler.pool import PoolScheduler
 from support.scenario_tasks import (
     MODES,

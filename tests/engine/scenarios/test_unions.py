@@ -8,7 +8,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.engine.flow import Flow
+from penstock.engine.flow.flow import Flow
 from support.scenario_tasks import MODES, read, rows, rows_read, run, scan, split, table, values, window
 
 SIZES = {

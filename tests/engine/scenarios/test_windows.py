@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.flow import Flow
+from penstock.engine.flow.flow import Flow
 from penstock.engine.operators import Filter, Project, Unnest
 from support.scenario_tasks import (
     BARRIERS,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.engine.errors import InternalError
+from penstock.engine.core.errors import InternalError
 from penstock.engine.scheduler.dependency import Dependency
 from penstock.engine.scheduler.effects import Over, Report
 from penstock.engine.scheduler.explanation import why

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from penstock.engine.errors import ConfigurationError, InternalError
+from penstock.engine.core.errors import ConfigurationError, InternalError
 from penstock.engine.scheduler.dependency import Dependency
 from penstock.engine.scheduler.pool import PoolScheduler, default_degree
 from penstock.engine.scheduler.protocol import QueryTimeoutError

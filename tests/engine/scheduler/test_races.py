@@ -6,7 +6,7 @@ time, so a race is an order of calls; ``test_simulated.py`` tries thousands of s
 
 import pytest
 
-from penstock.engine.errors import InternalError
+from penstock.engine.core.errors import InternalError
 from penstock.engine.scheduler.effects import Halted, Over, Report
 from penstock.engine.scheduler.runnable import Blocked, Failed
 from penstock.engine.scheduler.states import DriverState

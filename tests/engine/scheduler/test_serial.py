@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from penstock.engine.errors import InternalError
+from penstock.engine.core.errors import InternalError
 from penstock.engine.scheduler.runnable import Blocked
 from penstock.engine.scheduler.serial import CALLS_PER_TURN, SerialScheduler, Turn
 from penstock.engine.scheduler.states import DriverState

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.engine.flow import Flow
-from penstock.engine.plan_task import PlanTask
+from penstock.engine.flow.flow import Flow
+from penstock.engine.local.plan_task import PlanTask
 from penstock.engine.scheduler.simulated import SimulatedScheduler
 from penstock.engine.sources.memory import MemorySource
 

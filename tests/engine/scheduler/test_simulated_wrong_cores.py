@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.errors import InternalError
+from penstock.engine.core.errors import InternalError
 from penstock.engine.scheduler.core import Core
 from penstock.engine.scheduler.entries import Entry
 from penstock.engine.scheduler.moves import Moves

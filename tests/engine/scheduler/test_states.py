@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine.errors import InternalError
+from penstock.engine.core.errors import InternalError
 from penstock.engine.scheduler.moves import Moves
 from penstock.engine.scheduler.states import LEGAL, DriverState, Wait, WaitReason, check_move, draw_states
 from support.scheduling import CoreDriver

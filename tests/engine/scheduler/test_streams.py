@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from penstock.engine.errors import DataError, FlowError, InternalError
+from penstock.engine.core.errors import DataError, FlowError, InternalError
 from penstock.engine.scheduler.pool import PoolScheduler
 from penstock.engine.scheduler.simulated import SimulatedScheduler
 from penstock.engine.scheduler.stream_edges import EdgeKind

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.engine.elements import Batch, Tag
-from penstock.engine.errors import ConfigurationError
-from penstock.engine.identity import Attempt, CheckpointId, CommitPermit, TaskId
-from penstock.engine.operators.protocol import OperatorContext
+from penstock.engine.core.elements import Batch, Tag
+from penstock.engine.core.errors import ConfigurationError
+from penstock.engine.core.identity import Attempt, CheckpointId, CommitPermit, TaskId
+from penstock.engine.core.operator import OperatorContext
 from penstock.engine.sinks.collect import COLLECTED, CollectedRows, CollectSink, RunningCollectSink
 from support.sinks import prepared_by
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from penstock.engine.errors import ConfigurationError
+from penstock.engine.core.errors import ConfigurationError
 from penstock.engine.sinks.parquet_encoding import LEAST_ROWS, SAMPLE_ROWS, dictionary_columns, estimated_values
 
 RANDOM = np.random.default_rng(5)

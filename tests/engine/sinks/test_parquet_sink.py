@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset, fs, parquet
 
-from penstock.engine import object_store
-from penstock.engine.elements import Batch, Tag
-from penstock.engine.errors import ConfigurationError, FlowError, StorageError
-from penstock.engine.identity import Attempt, CheckpointId, CommitPermit, Committable, TaskId
-from penstock.engine.operators.protocol import OperatorContext
+from penstock.engine.core.elements import Batch, Tag
+from penstock.engine.core.errors import ConfigurationError, FlowError, StorageError
+from penstock.engine.core.identity import Attempt, CheckpointId, CommitPermit, Committable, TaskId
+from penstock.engine.core.operator import OperatorContext
+from penstock.engine.files import object_store
 from penstock.engine.sinks.output_folder import OutputFolder, totals_of
 from penstock.engine.sinks.parquet import ParquetSink
 from penstock.engine.sinks.parquet_committer import ParquetCommitter
@@ -135,9 +135,9 @@ def test_close_removes_what_was_not_prepared(tmp_path: Path) -> None:
 KILLED = """
     import os, signal, sys
     import msgspec, pyarrow as pa
-    from penstock.engine.elements import Batch, Tag
-    from penstock.engine.identity import Attempt, CheckpointId, CommitPermit, TaskId
-    from penstock.engine.operators.protocol import OperatorContext
+    from penstock.engine.core.elements import Batch, Tag
+    from penstock.engine.core.identity import Attempt, CheckpointId, CommitPermit, TaskId
+    from penstock.engine.core.operator import OperatorContext
     from penstock.engine.sinks.parquet import ParquetSink
 
     folder, point = sys.argv[1:]

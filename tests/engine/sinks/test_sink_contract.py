@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset, fs
 
-from penstock.engine.elements import Batch, Tag
-from penstock.engine.errors import StorageError
-from penstock.engine.identity import Attempt, CheckpointId, CommitPermit, Committable, TaskId
-from penstock.engine.operators.protocol import LANE, OperatorContext, RunningSink, SinkConfig
+from penstock.engine.core.elements import Batch, Tag
+from penstock.engine.core.errors import StorageError
+from penstock.engine.core.identity import Attempt, CheckpointId, CommitPermit, Committable, TaskId
+from penstock.engine.core.operator import LANE, OperatorContext, RunningSink, SinkConfig
+from penstock.engine.files.paths import resolve
 from penstock.engine.sinks.collect import COLLECTED, CollectSink
 from penstock.engine.sinks.parquet import ParquetSink
-from penstock.engine.sources.files import resolve
 from support.sinks import prepared_by
 
 JOB = "daily delays"

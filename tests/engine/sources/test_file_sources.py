@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow import csv, ipc, parquet
 
-from penstock.engine.errors import ConfigurationError, DataError, FlowError, StorageError
-from penstock.engine.sizes import TEXT_BYTES
+from penstock.engine.core.errors import ConfigurationError, DataError, FlowError, StorageError
+from penstock.engine.files.paths import DataFile, absolute, safe_name
+from penstock.engine.plan.sizes import TEXT_BYTES
 from penstock.engine.sources import csv as csv_source
 from penstock.engine.sources.csv import CsvSource
-from penstock.engine.sources.files import DataFile, absolute, safe_name
 from penstock.engine.sources.ipc import IpcSource
 from penstock.engine.sources.memory import MemorySource
 from penstock.engine.sources.parquet import ParquetSource

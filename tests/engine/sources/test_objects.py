@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow import csv, ipc, parquet
 
-from penstock.engine.errors import ConfigurationError, DataError, StorageError
+from penstock.engine.core.errors import ConfigurationError, DataError, StorageError
+from penstock.engine.core.source import Split
+from penstock.engine.files.listing import InputFile, reason_against
+from penstock.engine.files.paths import list_files
 from penstock.engine.sources.csv import CsvSource
 from penstock.engine.sources.fed import file_split, listing_of
-from penstock.engine.sources.files import list_files
 from penstock.engine.sources.ipc import IpcSource
-from penstock.engine.sources.listing import InputFile, reason_against
 from penstock.engine.sources.parquet import ParquetSource
-from penstock.engine.sources.protocol import Split
 from support.bucket_twin import BucketTwin
 
 

@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow import csv, ipc, parquet
 
+from penstock.engine.core.source import SourceConfig, Split
+from penstock.engine.files.paths import resolve
 from penstock.engine.sources.csv import CsvSource
-from penstock.engine.sources.files import resolve
 from penstock.engine.sources.ipc import IpcSource
 from penstock.engine.sources.memory import MemorySource
 from penstock.engine.sources.parquet import ParquetSource
-from penstock.engine.sources.protocol import SourceConfig, Split
 
 ROWS = 100_000
 MAXIMUM_ROWS = 64 * 1024

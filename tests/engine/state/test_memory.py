@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.engine.errors import InternalError, StorageError
+from penstock.engine.core.errors import InternalError, StorageError
 from penstock.engine.state.memory import MemoryStatistics, TaskMemory
 from penstock.engine.state.spill import ArrowSpillFile
 from support.small_disk import KINDS, small_disk

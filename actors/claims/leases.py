@@ -1,0 +1,113 @@
+"""What a job still needs of an outer system: leases, and when they are released. No Ray, and no Spark.
+
+A job's plan knows its leases in the script that started it; whoever attaches to the job finds none, since a detached
+job has none and the leases of an attached one are its owner's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Protocol, cast
+
+from ...coordinator.model.manifest import Manifest
+from ...engine.core.arguments import Seconds, checked
+from ...engine.core.errors import ConfigurationError, PenstockError
+from ...engine.plan.dealing import Deal
+from ...engine.plan.plan import JobPlan
+from ...engine.plan.rounds import cursor_of
+from ...engine.planner.graph import Graph
+from ..audit.audit import state_of
+from ..process.waiting import Deadline
+from ..storage.log import read_log
+from ..storage.opening import open_store
+
+
+class Lease(Protocol):
+    """Partitions that are pulled while the job runs."""
+
+    @property
+    def released(self) -> bool:
+        """Whether all have come."""
+
+    def wait_released(self, timeout: Seconds | None = None) -> None:
+        """Wait for that. Raises PenstockError if they cannot come, or TimeoutError."""
+
+    def follow(self, left_behind: Callable[[], Sequence[int]]) -> None:
+        """Ask from time to time which splits nobody will read again, and drop their blocks."""
+
+    def close(self) -> None:
+        """The job is over, or was never started."""
+
+
+def leases_of(configs: Sequence[object]) -> dict[int, Lease]:
+    """The leases among the sources' configs, by position."""
+    found = ((position, getattr(config, "lease", None)) for position, config in enumerate(configs))
+    return {position: cast(Lease, lease) for position, lease in found if lease is not None}
+
+
+@contextmanager
+def closing_leases(flow: Graph) -> Iterator[None]:
+    """Ends the leases of a flow that was handed over, unless a job was started with it."""
+    try:
+        yield
+    except BaseException:
+        for lease in leases_of([node.config for node in flow.nodes]).values():
+            lease.close()
+        raise
+
+
+class Leasing:
+    """What a user asks a job about Spark: part of ``JobFace``."""
+
+    plan: JobPlan
+    folder: str
+
+    @property
+    def spark_released(self) -> bool:
+        """Whether Spark may stop: no partition is left to be pulled. Always so if the frames were staged."""
+        return all(lease.released for lease in self._leases().values())
+
+    @checked(ConfigurationError)
+    def wait_spark_released(self, timeout: Seconds | None = None) -> None:
+        """Wait until Spark may stop. Raises the error of a hand-off that failed, or TimeoutError."""
+        deadline = Deadline(timeout)
+        for lease in self._leases().values():
+            lease.wait_released(deadline.left())
+
+    def _leases(self) -> dict[int, Lease]:
+        return leases_of([source.config for source in self.plan.sources.values()])
+
+    def follow_leases(self) -> None:
+        """Blocks go when no retained checkpoint needs them."""
+        ids = list(self.plan.sources)
+        for position, lease in self._leases().items():
+            lease.follow(_left_behind(self.plan, ids[position], self.folder))
+
+    def _close_leases(self) -> None:
+        for lease in self._leases().values():
+            lease.close()
+
+
+def _left_behind(plan: JobPlan, source: str, folder: str) -> Callable[[], Sequence[int]]:
+    def ask() -> Sequence[int]:
+        with suppress(PenstockError, OSError):  # a checkpoint may be deleted while it is read
+            return left_behind(plan, source, folder)
+        return ()
+
+    return ask
+
+
+def left_behind(plan: JobPlan, source: str, folder: str) -> Sequence[int]:
+    """The positions of the splits that the oldest retained checkpoint has read to their end."""
+    entries = read_log(open_store(folder), plan.name)
+    oldest = next((entry for entry in entries if isinstance(entry, Manifest)), None)
+    if oldest is None or oldest.root:
+        return ()
+    cursors = state_of(oldest, folder, plan.name).get(source)
+    if cursors is None:
+        return ()
+    count = len(plan.sources[source].splits)
+    lanes = (cursor_of(row) for row in cursors.to_pylist())
+    read = (Deal(plan.lanes, each.dealt).positions(each.lane, each.ordinal) for each in lanes)
+    return sorted(position for lane in read for position in lane if position < count)

@@ -1,0 +1,111 @@
+"""Whether a job starts or goes on: what its checkpoint folder says before anything runs. No Ray."""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ...coordinator.model.events import Failure
+from ...coordinator.model.manifest import Ended, LogEntry, Manifest
+from ...coordinator.model.settings import Settings
+from ...engine.core.errors import ConfigurationError
+from ...engine.core.shown import hides_credentials
+from ...engine.files.durable import goes_with_process, was_removed
+from ..protocol.settings import Checkpoints
+from ..protocol.translate import error_of
+from ..storage.log import read_log
+from ..storage.opening import checkpoint_folder, open_store
+from .presence import in_words
+
+Resume: TypeAlias = Literal["auto", "never", "must"]
+"""Whether a job goes on from the last checkpoint in its folder: if there is one, never, or always."""
+
+
+ALIVE = ".alive"
+"""A file in a temporary place that its process keeps locked."""
+
+
+@hides_credentials
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a job keeps its checkpoints. ``release`` is called when the job is over. ``stays``: the folder does.
+    ``alignment_timeout``: after which barriers overtake batches (``JobPlan``)."""
+
+    folder: str
+    settings: Settings
+    release: Callable[[], None]
+    stays: bool = True
+    alignment_timeout: float | None = None
+
+
+def place_in(checkpoints: Checkpoints | str | os.PathLike[str]) -> Place:
+    """The user's folder, which stays."""
+    asked = checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(checkpoints)
+    folder = checkpoint_folder(asked.folder)
+    return Place(folder, asked.for_coordinator(), lambda: None, alignment_timeout=asked.overtaking_after)
+
+
+def is_left_behind(folder: str) -> bool:
+    """Whether this is a temporary place whose process has ended without a chance to remove it."""
+    try:
+        with open(f"{folder}/{ALIVE}") as alive:
+            fcntl.flock(alive, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (FileNotFoundError, BlockingIOError):
+        return False
+    return True
+
+
+def temporary_place() -> Place:
+    """For a job of this process that keeps nothing: a folder that goes with it, whatever else happens."""
+    folder = tempfile.mkdtemp(prefix="penstock-")
+    alive = open(f"{folder}/{ALIVE}", "w")  # noqa: SIM115 held until the job is over, or its process
+    fcntl.flock(alive, fcntl.LOCK_EX)
+    goes_with_process(folder)
+
+    def release() -> None:
+        atexit.unregister(release)
+        shutil.rmtree(folder, ignore_errors=True)
+        was_removed(folder)
+        alive.close()
+
+    atexit.register(release)  # also to a thread that does not end
+    return Place(folder, Settings(interval=None, ended_branches=False), release, stays=False)
+
+
+def check_resume(folder: str, job: str, resume: str) -> bool:
+    """Whether the job goes on from a checkpoint in its log. Raises ConfigurationError if the log is closed, if there is
+    one and ``resume`` is "never", or if it holds no checkpoint and ``resume`` is "must"."""
+    if resume not in ("auto", "never", "must"):
+        raise ConfigurationError(f"resume={resume!r} is unknown", 'give "auto", "never" or "must"')
+    found = read_log(open_store(folder), job)
+    if found and resume == "never":
+        refused = Failure(
+            f"the checkpoint folder {folder} holds checkpoints of job {job!r}",
+            retry=False,
+            remedy='pass resume="auto" to go on from them, or choose another folder',
+            kind="ConfigurationError",
+        )
+        raise error_of(in_words(refused, found, folder))
+    if any(isinstance(entry, Ended) for entry in found):
+        raise ConfigurationError(f"job {job!r} is over: its log in {folder} is closed", _way_on(found))
+    goes_on = any(isinstance(entry, Manifest) for entry in found)
+    if resume == "must" and not goes_on:
+        raise ConfigurationError(
+            f"the checkpoint folder {folder} holds no checkpoint of job {job!r} to go on from",
+            "check the folder's path and that this machine sees it, and the job's name (a flow's, or name=); or pass "
+            'resume="auto" to begin where there is none',
+        )
+    return goes_on
+
+
+def _way_on(entries: Sequence[LogEntry]) -> str:
+    last = next((entry for entry in reversed(entries) if isinstance(entry, Manifest)), None)
+    if last is not None and last.savepoint:
+        return f"it was stopped: to go on, pass from_snapshot={last.savepoint!r} and another checkpoint folder"
+    return "choose another checkpoint folder and other outputs to run it again, or remove these"

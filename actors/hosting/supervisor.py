@@ -1,0 +1,314 @@
+"""Who is alive: the coordinator's view of the processes that host its tasks. Pure: no Ray, no threads, no clock.
+
+A process sits on a *seat*: a driver actor, which Ray gives another process when one dies. What was in it is gone, and
+that is what the supervisor finds out, from whichever sign comes first:
+
+- the new process announces itself, or accepts an order to deploy, under another incarnation;
+- the ``watch`` call, which ends only with the process, fails (Ray takes a second or two to say so); as it also fails
+  when a connection does, the process is asked who it is;
+- a neighbour's stream ends, or an order does not reach the process;
+- it does not answer: at every beat each process is asked for a sign of life, and one that has not answered ``MISSES``
+  beats in a row is hung, or stopped, or behind a network that is gone. It is replaced.
+
+A process on a node that Ray drains is told to leave, as one that gets SIGTERM says of itself (``draining``).
+
+Rules:
+
+1. An attempt is lost when the incarnation that accepted it is gone, and is reported lost once for that.
+2. Nothing is reported about a process that had accepted nothing: the order to deploy waits for the next process.
+3. Beats are counted, not timed: a coordinator that was stopped itself does not take everybody for dead when it wakes.
+4. Each task has a seat of its own. Seats beyond those are *spare*: a task whose process is lost moves to a spare that
+   has a process, and its old seat is a spare once that has one. So nobody waits for a process to start.
+5. No policy: what a loss means is for the coordinator to decide. Of every process that a task gets it is told. Only
+   which split is poison is found out here (``coordinator.job.poison``), since losses are noticed here; the loss is then
+   an error that is not tried again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from ...coordinator.job.poison import PoisonPolicy, PoisonWatch
+from ...coordinator.model.commands import DeployTask, ReplaceProcess
+from ...coordinator.model.events import Event, ProcessReady, TaskFailed, TaskLost
+from ...coordinator.model.notices import NoticeGiven, SplitSkipped
+from ...coordinator.model.splits import SplitName
+from ...engine.core.identity import Attempt, TaskId
+from ..protocol.messages import (
+    UNKNOWN_TIME,
+    AttemptAccepted,
+    Beat,
+    CallFailed,
+    Identity,
+    NodesDraining,
+    Order,
+    ProcessAppeared,
+    ProcessGone,
+    ProcessMessage,
+    Seat,
+    SplitBegun,
+)
+from .draining import Draining
+
+DEFAULT_POISON = PoisonPolicy()
+MISSES = 3
+"""A process that has left so many questions in a row unanswered is taken for hung."""
+
+
+class DriverCalls(Protocol):
+    """Calls to the processes; what comes of them is told to :meth:`Supervisor.handle`. None of them blocks."""
+
+    def ready(self, seat: Seat) -> None:
+        """Tell ``ProcessAppeared`` as soon as the seat has a process, ``ProcessGone`` if it never will."""
+
+    def watch(self, seat: Seat, incarnation: str) -> None:
+        """Tell ``ProcessGone`` when the process, or the connection to it, ends."""
+
+    def ask(self, seat: Seat) -> None:
+        """Tell ``ProcessAppeared`` if the process answers; nothing if it does not."""
+
+    def replace(self, seat: Seat) -> None:
+        """End the process of the seat, whatever it does; another one follows."""
+
+    def move(self, task: TaskId, seat: Seat) -> None:
+        """From now on orders for the task go to this seat."""
+
+    def clear(self, seat: Seat) -> None:
+        """Have the process of a spare seat drop what it holds: it is nobody's any more."""
+
+    def deploy(self, command: DeployTask, cautious: bool) -> None:
+        """Tell ``AttemptAccepted`` when a process has taken the order, ``CallFailed`` if none ever will."""
+
+    def order(self, command: Order) -> None:
+        """Tell ``CallFailed`` if the order does not arrive."""
+
+
+@dataclass(slots=True)
+class _SeatState:
+    """What is known of a seat."""
+
+    #: the task that it hosts; None: it is spare
+    task: TaskId | None
+    #: the newest process
+    identity: Identity | None = None
+    #: that process is being watched; otherwise it is being asked for
+    watched: bool = False
+    #: the newest attempt that this process has taken
+    accepted: Attempt | None = None
+    #: questions in a row that it has not answered
+    unanswered: int = 0
+
+    @property
+    def incarnation(self) -> str | None:
+        return None if self.identity is None else self.identity.incarnation
+
+
+class Supervisor:
+    """See the module's rules. ``period``: seconds between two beats; it is only mentioned here."""
+
+    def __init__(
+        self,
+        tasks: Iterable[TaskId],
+        calls: DriverCalls,
+        spares: Iterable[Seat] = (),
+        period: float = 0.0,
+        poison: PoisonPolicy = DEFAULT_POISON,
+        notice: float = math.inf,
+    ) -> None:
+        self._calls = calls
+        self._draining = Draining(notice)
+        self._poison = PoisonWatch(poison)
+        self._period = period
+        self._seats: dict[Seat, _SeatState] = {task: _SeatState(task) for task in tasks}
+        #: where each task is
+        self._seat_of: dict[TaskId, Seat] = {task: task for task in self._seats}
+        self._seats |= {seat: _SeatState(None) for seat in spares}
+        #: the split whose reading has raised the error that an attempt is about to report
+        self._raised: dict[TaskId, tuple[Attempt | None, SplitName | None]] = {}
+        #: incarnations known to have ended
+        self._gone: set[str] = set()
+        for seat in self._seats:
+            calls.ready(seat)
+
+    @property
+    def placement(self) -> dict[TaskId, Seat]:
+        """The seat of every task."""
+        return dict(self._seat_of)
+
+    def perform(self, command: DeployTask | ReplaceProcess | Order) -> None:
+        """Hand an order to the process of its task."""
+        if isinstance(command, ReplaceProcess):
+            self._calls.replace(self._seat_of[command.task])
+        elif isinstance(command, DeployTask):
+            self._calls.deploy(command, self._poison.is_cautious(command.task))
+        else:
+            self._calls.order(command)
+
+    def handle(self, message: ProcessMessage) -> list[Event]:
+        """Take note of what became of a process; the events that follow from it."""
+        events = self._noted(message)
+        return [*(SplitSkipped(each, UNKNOWN_TIME) for each in self._poison.take_skipped()), *events]
+
+    def _noted(self, message: ProcessMessage) -> list[Event]:
+        match message:
+            case ProcessAppeared(identity):
+                return self._appeared(identity)
+            case AttemptAccepted(attempt, identity):
+                return self._taken(attempt, identity)
+            case ProcessGone(seat, incarnation, reason):
+                return self._ended(seat, incarnation, reason)
+            case CallFailed(task, attempt, reason):
+                return self._missed(TaskLost(task, attempt, reason, UNKNOWN_TIME))
+            case TaskLost():
+                return self._missed(message)
+            case SplitBegun(task, attempt, name, raised):
+                self._begun(task, attempt, name, raised)
+                return []
+            case TaskFailed():
+                return [self._failed(message)]
+            case Beat():
+                return self._beat()
+            case NodesDraining(left):
+                return self._leave(left)
+
+    # ------------------------------------------------------------------ signs
+
+    def _appeared(self, identity: Identity) -> list[Event]:
+        seat, state = identity.task, self._seats[identity.task]
+        if identity.incarnation in self._gone:
+            return []
+        state.unanswered = 0
+        if identity.incarnation == state.incarnation and state.watched:
+            return []
+        known = state.incarnation
+        if known is not None and known != identity.incarnation:
+            events = self._lose(seat, "it died and was restarted", replaced=True)
+        else:
+            events = []
+        state.identity, state.watched = identity, True
+        self._calls.watch(seat, identity.incarnation)
+        if state.task is None:
+            self._calls.clear(seat)
+        elif known != identity.incarnation:
+            events.append(ProcessReady(state.task, identity.incarnation, UNKNOWN_TIME))
+        return events
+
+    def _taken(self, attempt: Attempt, identity: Identity) -> list[Event]:
+        state = self._seats[identity.task]
+        if identity.incarnation in self._gone:
+            return [] if state.task is None else [_lost(state.task, attempt, "it died right after deployment")]
+        events = self._appeared(identity)
+        if state.task is not None and (state.accepted is None or attempt > state.accepted):
+            state.accepted = attempt
+        return events
+
+    def _ended(self, seat: Seat, incarnation: str | None, reason: str) -> list[Event]:
+        state = self._seats[seat]
+        if incarnation is None:
+            return [] if state.identity is None else self._lose(seat, reason)
+        if incarnation == state.incarnation and state.watched:
+            state.watched = False
+            self._calls.ready(seat)
+        return []
+
+    def _missed(self, lost: TaskLost) -> list[Event]:
+        """Somebody has lost touch with the process of a task: move that to a spare, dead or not."""
+        seat = self._seat_of.get(lost.task)
+        if seat is None or self._seats[seat].accepted is None or self._seats[seat].accepted != lost.attempt:
+            return [lost]
+        return [self._blamed(lost), *self._move(lost.task)]
+
+    def _beat(self) -> list[Event]:
+        events: list[Event] = []
+        for seat, state in self._seats.items():
+            if not state.watched or state.incarnation in self._gone:
+                continue  # it is being asked for, or replaced
+            if state.unanswered >= MISSES:
+                events += self._hung(seat, state)
+            else:
+                state.unanswered += 1
+                self._calls.ask(seat)
+        return events
+
+    def _hung(self, seat: Seat, state: _SeatState) -> list[Event]:
+        assert state.identity is not None
+        where = f"process {state.identity.pid} on {state.identity.node}"
+        reason = f"{where} has not answered for {self._period * MISSES:g} s: it hangs, or is stopped or cut off"
+        events = self._lose(seat, reason)
+        self._calls.replace(seat)
+        return events
+
+    def _leave(self, left: Mapping[str, float]) -> list[Event]:
+        """Nodes are being drained: tasks are handed over, spare processes start anew elsewhere."""
+        self._draining.told(left)
+        events: list[Event] = []
+        for seat, state in self._seats.items():
+            identity = state.identity
+            if identity is None or not state.watched or identity.incarnation in self._gone:
+                continue
+            budget = self._draining.must_leave(identity.node_id, identity.incarnation)
+            if budget is None:
+                continue
+            if state.task is None:
+                self._calls.replace(seat)
+            else:
+                events.append(NoticeGiven(state.task, identity.incarnation, budget, UNKNOWN_TIME))
+        return events
+
+    # ------------------------------------------------------------------ what follows
+
+    def _lose(self, seat: Seat, reason: str, *, replaced: bool = False) -> list[Event]:
+        """The process of a seat is gone; ``replaced``: there is another one on it already."""
+        state = self._seats[seat]
+        if state.incarnation is not None:
+            self._gone.add(state.incarnation)
+        task, attempt = state.task, state.accepted
+        state.accepted, state.unanswered = None, 0
+        if task is None or attempt is None:
+            return []
+        moved = [] if replaced else self._move(task)
+        return [self._blamed(_lost(task, attempt, reason)), *moved]
+
+    def _blamed(self, lost: TaskLost) -> TaskLost | TaskFailed:
+        """The loss, or what follows if it is a split's fault."""
+        if lost.attempt is None:
+            return lost
+        failure = self._poison.died(lost.task, lost.attempt, lost.reason)
+        return lost if failure is None else TaskFailed(lost.task, lost.attempt, failure, UNKNOWN_TIME)
+
+    def _begun(self, task: TaskId, attempt: Attempt, name: SplitName, raised: bool) -> None:
+        self._poison.begun(task, attempt, name)
+        if raised:
+            self._raised[task] = (attempt, name)
+
+    def _failed(self, failed: TaskFailed) -> TaskFailed:
+        """An error, or what follows if it is a split's fault."""
+        attempt, name = self._raised.pop(failed.task, (None, None))
+        if attempt != failed.attempt or name is None:
+            return failed
+        return replace(failed, failure=self._poison.raised(failed.task, failed.attempt, name, failed.failure))
+
+    def _move(self, task: TaskId) -> list[Event]:
+        """Put a task on a spare seat, if there is one with a process; its own becomes spare."""
+        old = self._seat_of[task]
+        for seat, state in self._seats.items():
+            if state.task is not None or state.identity is None or self._draining.is_drained(state.identity.node_id):
+                continue
+            if state.watched and state.unanswered <= 1:
+                before = self._seats[old]
+                before.task, before.accepted = None, None
+                state.task, self._seat_of[task] = task, seat
+                self._calls.move(task, seat)
+                if before.watched:
+                    # not a spare before it has said again that it is there
+                    before.watched = False
+                    self._calls.ready(old)
+                return [ProcessReady(task, state.identity.incarnation, UNKNOWN_TIME)]
+        return []
+
+
+def _lost(task: TaskId, attempt: Attempt, reason: str) -> TaskLost:
+    return TaskLost(task, attempt, reason, UNKNOWN_TIME)

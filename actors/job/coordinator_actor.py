@@ -1,0 +1,283 @@
+"""The named actor that hosts a job's coordinator: a door for calls, behind which a :class:`CoordinatorHost` works.
+
+Rules:
+
+1. The truth is in the log. Ray restarts the actor when its process dies and runs the constructor again; the new core
+   reads the log, claims the job under a new generation, and deploys every task anew, in place where a process lives.
+2. All methods may be repeated, so callers let Ray retry them: a restart is a pause to them.
+3. One coordinator per job name: the actor's name is the lock.
+4. An error in the coordinator's core ends the process as a crash does. ``coordinator_deaths`` counts that, so that an
+   error that comes again fails the job instead.
+5. The coordinator of a detached job ends its processes, and at last itself (``departure``).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import ray
+
+from ...coordinator.job.poison import PoisonPolicy
+from ...coordinator.model.events import Event
+from ...coordinator.model.manifest import Claimant
+from ...coordinator.model.settings import Settings
+from ...coordinator.model.statistics import JobStatus, Overview
+from ...coordinator.model.window_reports import WindowReport
+from ...coordinator.restore.restoring import Snapshot
+from ...engine.core.errors import InternalError, PenstockError
+from ...engine.core.identity import TaskId
+from ...engine.core.shown import hides_credentials
+from ..claims.presence import this_claimant
+from ..cluster.calls import unsealed
+from ..feed.notices import FeedNotices, how_it_ended, run_of
+from ..hosting.coordinator_deaths import Deaths
+from ..hosting.coordinator_files import CoordinatorFiles
+from ..hosting.coordinator_host import CoordinatorHost, coordinator_of
+from ..hosting.logs import JobLog, write_json_lines
+from ..hosting.measures import JobFigures, Sample
+from ..hosting.supervisor import DEFAULT_POISON, Supervisor
+from ..protocol.messages import Address, Identity, JobCard, ProcessAppeared, ProcessMessage, Seat, Versioned
+from ..protocol.translate import failure_of, neighbours_of
+from ..storage.opening import open_store
+from ..storage.snapshots import SnapshotFiles
+from ..transport.dialling import Secrets
+from .departure import Departure, LastWords
+from .drain_watch import DrainWatch
+from .driver_calls import RayDriverCalls
+from .metrics import Reporter
+from .plans import SharedPlan
+from .runtime import DEFAULT_TELLING, Telling
+
+_log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 60.0
+"""How long a question may wait for the coordinator's thread."""
+
+
+@hides_credentials
+@dataclass(frozen=True, slots=True)
+class CoordinatorOptions:
+    """What a coordinator actor needs to know. ``folder``: where the job's checkpoints lie."""
+
+    folder: str
+    settings: Settings
+    plan: SharedPlan
+    drivers: Mapping[Seat, Address]
+    """The driver actor of every task, and the spare ones."""
+    validate: bool = False
+    """Check the core's invariants after every event."""
+    period: float | None = None
+    """Seconds between two looks at the processes; None: nobody looks."""
+    snapshot: Snapshot | None = None
+    """What a job without a checkpoint of its own starts from."""
+    detached: bool = False
+    folder_stays: bool = True
+    lease: float = 0.0
+    """Seconds that the coordinator of a detached job stays after its end."""
+    poison: PoisonPolicy = DEFAULT_POISON
+    """When a split is poison, and what is done about it."""
+    telling: Telling = DEFAULT_TELLING
+    """How often figures go to Ray's metrics, and what is logged."""
+    notice: float | None = None
+    """Seconds that a process has which is told to end; None: nobody asks Ray whether a node is drained."""
+    take_over: bool = False
+    """Whether outputs are taken over from jobs whose logs are open."""
+    secrets: Secrets | None = field(default=None, repr=False)
+    """What whoever reads the job's feeds must know."""
+    claimant: Claimant | None = None
+    """The script that owns the job; None: nobody owns it."""
+
+
+class CoordinatorActor:
+    """See the module's rules. Made with :func:`coordinator_actor_class` and sealed :class:`CoordinatorOptions`."""
+
+    def __init__(self, sealed_options: bytes) -> None:
+        options: CoordinatorOptions = unsealed(sealed_options)
+        plan, drivers = options.plan.load(), options.drivers
+        self._options, self._plan = options, plan
+        write_json_lines(options.telling.log_level, job=plan.name)
+        self._claimant = options.claimant or this_claimant()
+        core = coordinator_of(plan, options.settings, options.snapshot, self._claimant)
+        store = open_store(options.folder)
+        self._deaths = Deaths(store, plan.name)
+        if not ray.get_runtime_context().was_current_actor_reconstructed:
+            self._deaths.forget()
+        snapshots = SnapshotFiles(options.folder, plan.name)
+        me = ray.get_runtime_context().current_actor
+
+        def supervise(post: Callable[[ProcessMessage], None]) -> Supervisor:
+            calls = RayDriverCalls(drivers, partial(neighbours_of, plan), me, post)
+            tasks = plan.tasks()
+            spares = [seat for seat in drivers if seat not in set(tasks)]
+            self._supervisor = Supervisor(
+                tasks,
+                calls,
+                spares,
+                options.period or 0.0,
+                options.poison,
+                math.inf if options.notice is None else options.notice,
+            )
+            return self._supervisor
+
+        self._host = CoordinatorHost(
+            core,
+            partial(
+                CoordinatorFiles, plan, store, snapshots, take_over=options.take_over, refused=self._deaths.refusal()
+            ),
+            supervise,
+            options.validate,
+            options.period,
+            witness=JobLog(plan.name),
+            told=self._told if plan.feeds else None,
+            died=self._died,
+        )
+        self._departure = Departure(
+            self._host, plan, options.folder, options.plan, drivers, self.placement, me, options.lease
+        )
+        self._host.start()
+        if options.detached:
+            self._departure.start()
+        self._draining = None if options.notice is None else DrainWatch(self._host.post)
+        self._figures = JobFigures(plan.name)
+        period = options.telling.metrics
+        self._reporter = None if period is None else Reporter(self._look, period)
+
+    def _look(self) -> Iterable[Sample] | None:
+        """What metrics tell of the job now; None if it cannot be told."""
+        try:
+            status, shown = self._host.wait_status(None, 0.0).status, self.checkpoints()
+        except (PenstockError, TimeoutError):
+            return None
+        return self._figures.samples(status, shown, time.monotonic())
+
+    def _died(self, error: InternalError, status: JobStatus) -> None:
+        """The core has failed: end this process, so that Ray starts another one (rule 4). If that cannot be noted, the
+        process stays, and whoever asks gets the error."""
+        _log.error("the coordinator of job %r fails: %s", self._plan.name, error)
+        try:
+            self._deaths.note(failure_of(error), str(status.latest_completed))
+        except OSError as unwritten:
+            _log.warning("it stays, as that cannot be noted: %s", unwritten)
+            return
+        self.die()
+
+    def _told(self, status: JobStatus) -> None:
+        """Tell the ranks of feeds that the job is over."""
+        if status.is_over and self._options.secrets is not None:
+            run = run_of(self._options.secrets.token)
+            FeedNotices(self._options.folder, self._plan.name, run).end(how_it_ended(status, run))
+
+    @ray.method(concurrency_group="events")
+    def deliver(self, event: Event) -> None:
+        """Tell the coordinator a fact."""
+        self._host.post(event)
+
+    @ray.method(concurrency_group="events")
+    def announce(self, identity: Identity) -> None:
+        """A driver's process is up again."""
+        self._host.post(ProcessAppeared(identity))
+
+    @ray.method(concurrency_group="users")
+    def request(self, event: Event) -> None:
+        """A user asks for something (``job_face``)."""
+        self._departure.heard()
+        self._host.post(event)
+
+    @ray.method(concurrency_group="waiters")
+    def wait_status(self, version: tuple[str, int] | None, timeout: float) -> Versioned:
+        """The status, as soon as its version is another than the one given, or after ``timeout`` seconds."""
+        self._departure.heard()
+        return self._host.wait_status(version, timeout)
+
+    @ray.method(concurrency_group="users")
+    def placement(self) -> dict[TaskId, Seat]:
+        """On which seat each task is; with spares that changes."""
+        return self._supervisor.placement
+
+    @ray.method(concurrency_group="users")
+    def checkpoints(self) -> Overview:
+        """The statistics of the checkpoints."""
+        left = self._departure.wait(0.0)
+        if left is not None:
+            return left.checkpoints
+        found: Overview = self._host.ask(lambda core: core.checkpoint_statistics(), ANSWER_SECONDS)
+        return found
+
+    @ray.method(concurrency_group="users")
+    def windows(self) -> tuple[WindowReport, ...]:
+        """The statistics of the newest windows between task barriers."""
+        found: tuple[WindowReport, ...] = self._host.ask(lambda core: core.windows(), ANSWER_SECONDS)
+        return found
+
+    @ray.method(concurrency_group="users")
+    def card(self) -> JobCard:
+        """What somebody needs to attach to the job."""
+        self._departure.heard()
+        options = self._options
+        return JobCard(
+            self._plan,
+            options.folder,
+            options.settings,
+            options.drivers,
+            options.detached,
+            options.folder_stays,
+            options.secrets,
+        )
+
+    @ray.method(concurrency_group="users")
+    def claimant(self) -> Claimant:
+        """Whose run it is."""
+        return self._claimant
+
+    @ray.method(concurrency_group="users")
+    def is_detached(self) -> bool:
+        """Whether the job outlives the script that started it."""
+        return self._options.detached
+
+    @ray.method(concurrency_group="waiters")
+    def farewell(self, timeout: float) -> LastWords | None:
+        """What is left to tell once the processes of a detached job have ended; None: not within ``timeout``."""
+        self._departure.heard()
+        return self._departure.wait(timeout)
+
+    @ray.method(concurrency_group="waiters")
+    def dismiss(self) -> None:
+        """End the processes of a detached job, whatever it does."""
+        self._departure.dismiss()
+
+    @ray.method(concurrency_group="users")
+    def process(self) -> int:
+        """The process id."""
+        return os.getpid()
+
+    @ray.method(concurrency_group="users")
+    def die(self) -> None:
+        """Kill this process at once, as a crash would."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @ray.method(concurrency_group="users")
+    def shutdown(self) -> None:
+        """End the thread and let what is being stored end."""
+        if self._reporter is not None:
+            self._reporter.close()
+        if self._draining is not None:
+            self._draining.close()
+        self._host.close()
+
+
+def coordinator_actor_class() -> Any:
+    """The actor class, with what Ray must know about it."""
+    return ray.remote(
+        num_cpus=0,
+        max_restarts=-1,
+        max_task_retries=-1,
+        concurrency_groups={"events": 1, "users": 1, "waiters": 8},
+    )(CoordinatorActor)

@@ -1,0 +1,151 @@
+"""How actors end: at somebody's word, or, those of a detached job, by themselves.
+
+Rules:
+
+1. A detached job has no owner that would end its processes. Its coordinator does, once the job is over: it keeps what
+   the tasks have counted, ends their actors, and cleans the outputs.
+2. The coordinator then stays for one lease after the last question, so that whoever comes learns how the job ended. Its
+   process does not come back: the plan is gone.
+3. An actor that leaves for good kills itself through Ray; one that only ended its process would be restarted.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from ...coordinator.model.statistics import JobStatus, Overview
+from ...engine.core.errors import PenstockError
+from ...engine.core.identity import TaskId
+from ...engine.plan.plan import JobPlan
+from ...engine.runtime.statistics import TaskStatistics
+from ..claims.cleaning import at_the_end, clean_outputs
+from ..hosting.coordinator_host import CoordinatorHost
+from ..process.waiting import POLL_SECONDS
+from ..protocol.messages import Address, Seat
+from .plans import SharedPlan
+
+SHUTDOWN_SECONDS = 10.0
+"""How long processes may take to stop by themselves before they are ended."""
+
+_log = logging.getLogger(__name__)
+
+
+def end_actors(actors: Iterable[Address]) -> None:
+    """Let actors stop what they do, then end their processes for good."""
+    found = list(actors)
+    goodbyes = [actor.shutdown.options(max_task_retries=0).remote() for actor in found]
+    ray.wait(goodbyes, num_returns=len(goodbyes), timeout=SHUTDOWN_SECONDS)
+    for actor in found:
+        ray.kill(actor)
+
+
+def statistics_of(actors: Mapping[TaskId, Address]) -> dict[TaskId, TaskStatistics]:
+    """The counts of every task that is there to tell."""
+    return {task: found for task, found in answers_of(actors, "statistics").items() if found is not None}
+
+
+def answers_of(actors: Mapping[TaskId, Address], question: str) -> dict[TaskId, Any]:
+    """The answers of all processes that are up; all are asked before any answer is waited for."""
+    refs = {task: getattr(actor, question).remote() for task, actor in actors.items()}
+    answers: dict[TaskId, Any] = {}
+    for task, ref in refs.items():
+        try:
+            answers[task] = ray.get(ref)
+        except RayError:
+            continue  # its process is being restarted, or has ended
+    return answers
+
+
+def leave_for_good(actor: Address) -> None:
+    """End an actor, maybe the one that this process is, so that Ray does not start it again."""
+    ray.kill(actor, no_restart=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """What a job's processes knew before they ended."""
+
+    statistics: dict[TaskId, TaskStatistics] = field(default_factory=dict)
+    checkpoints: Overview = field(default_factory=Overview)
+
+
+class Departure:
+    """See the module's rules. ``me``: the coordinator's own actor; ``lease``: in seconds; ``placement``: the seat that
+    each task is on at the moment."""
+
+    def __init__(
+        self,
+        host: CoordinatorHost,
+        plan: JobPlan,
+        folder: str,
+        shared: SharedPlan,
+        actors: Mapping[Seat, Address],
+        placement: Callable[[], Mapping[TaskId, Seat]],
+        me: Address,
+        lease: float,
+    ) -> None:
+        self._host, self._plan, self._folder, self._shared = host, plan, folder, shared
+        self._actors, self._placement, self._me, self._lease = dict(actors), placement, me, lease
+        #: when somebody last asked for something
+        self._heard_at = time.monotonic()
+        self._words = LastWords()
+        self._ending = threading.Lock()
+        #: all other processes have ended
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        """Wait for the end of the job, on a thread."""
+        threading.Thread(target=self._run, name="penstock-departure", daemon=True).start()
+
+    def heard(self) -> None:
+        """Somebody has asked for something."""
+        self._heard_at = time.monotonic()
+
+    def wait(self, timeout: float) -> LastWords | None:
+        """What is left to tell once the other processes have ended; None: they have not."""
+        return self._words if self._ended.wait(timeout) else None
+
+    def dismiss(self) -> None:
+        """End the other processes now, whatever they do."""
+        with self._ending:
+            if self._ended.is_set():
+                return
+            placed = {task: self._actors[seat] for task, seat in self._placement().items()}
+            with suppress(PenstockError, TimeoutError):
+                checkpoints = self._host.ask(lambda core: core.checkpoint_statistics(), SHUTDOWN_SECONDS)
+                self._words = LastWords(statistics_of(placed), checkpoints)
+            self._host.close()
+            end_actors(self._actors.values())
+            at_the_end(lambda: clean_outputs(self._plan, self._folder, self._status().generation))
+            self._shared.forget()
+            self._ended.set()
+
+    def _run(self) -> None:
+        self._wait_for_end()
+        self.dismiss()
+        left = self._lease
+        while left > 0:
+            threading.Event().wait(left)
+            left = self._heard_at + self._lease - time.monotonic()
+        leave_for_good(self._me)
+
+    def _wait_for_end(self) -> None:
+        try:
+            version = None
+            while not self._status().is_over and not self._ended.is_set():
+                version = self._host.wait_status(version, POLL_SECONDS).version
+        except PenstockError as error:
+            _log.error("%s", error)  # whoever asks gets it as well
+
+    def _status(self) -> JobStatus:
+        status: JobStatus = self._host.wait_status(None, 0.0).status
+        return status

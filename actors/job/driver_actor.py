@@ -1,0 +1,354 @@
+"""The actor that hosts a task: a door for calls, behind which a :class:`TaskHost` does the work.
+
+Rules:
+
+1. No call does anything but post to the host, except the questions, which wait for its answer. Data do not come in
+   through calls at all, but on streams from the other processes (``transport``), so control never waits behind them.
+2. Ray restarts the actor when its process dies. The new process holds nothing and waits to be deployed to; it announces
+   itself to the coordinator, which is the quickest sign that the old one is gone.
+3. Every call may be repeated or come late: orders and frames are fenced by attempt, behind the door.
+4. When the coordinator is gone for good, the task is stopped: nobody would ever commit what it does. A process that
+   nobody has asked for a sign of life during its lease ends itself; Ray starts another one if the actor is wanted.
+5. The actor has a seat, and hosts the task that it is told to build: its own or, on a spare seat, any. A spare one has
+   imported everything, knows the plan and listens, so that all that is left is to build the task.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from ...coordinator.model.events import Event, TaskFailed
+from ...coordinator.model.notices import NoticeGiven
+from ...coordinator.model.splits import SplitName
+from ...engine.core.identity import Attempt, TaskId
+from ...engine.exchange.edges import Frame, Upstream
+from ...engine.runtime.statistics import TaskStatistics
+from ...engine.runtime.task import Task
+from ...engine.scheduler.pool import PoolScheduler
+from ..cluster.calls import gone_for_good, unsealed, when_done
+from ..cluster.environment import NAMESPACE
+from ..feed.notices import FeedNotices, run_of
+from ..feed.server import FeedServer, feeds_of
+from ..hosting.logs import TaskLog, write_json_lines
+from ..hosting.measures import Sample, TaskFigures
+from ..hosting.split_guard import SplitGuard
+from ..hosting.task_files import TaskFiles
+from ..hosting.task_host import TaskHost
+from ..hosting.waiting_chain import Standing
+from ..process.notice import tell_notice
+from ..protocol.messages import (
+    UNKNOWN_TIME,
+    Abandoned,
+    Address,
+    Arrived,
+    Deployment,
+    Identity,
+    Order,
+    Ordered,
+    SplitBegun,
+)
+from ..storage.snapshots import SnapshotFiles
+from ..transport.endpoint import Endpoint
+from ..transport.listener import Listener
+from ..transport.protocol import BrokenLink
+from ..transport.streams import StreamTransport
+from .acquaintance import Acquaintance, Neighbour
+from .departure import SHUTDOWN_SECONDS, leave_for_good
+from .driver_options import DriverOptions
+from .metrics import Reporter
+
+ANSWER_SECONDS = 5.0
+"""How long a question waits for a task that is busy in one step (in a user's function, say)."""
+
+_log = logging.getLogger(__name__)
+
+
+COORDINATOR = "coordinator:"
+
+
+def coordinator_name(job: str) -> str:
+    """The name of a job's coordinator actor."""
+    return f"{COORDINATOR}{job}"
+
+
+class DriverActor:
+    """See the module's rules. Made with :func:`driver_actor_class` and sealed :class:`DriverOptions`."""
+
+    def __init__(self, sealed_options: bytes) -> None:
+        options: DriverOptions = unsealed(sealed_options)
+        self._options = options
+        self._guard = SplitGuard()
+        self._plan = self._guard.guarded(options.plan.load())
+        telling = options.runtime.telling
+        write_json_lines(telling.log_level, job=self._plan.name, task=str(options.seat))
+        self._log = TaskLog(self._plan.name)
+        incarnation = f"{time.time_ns()}-{os.getpid()}"
+        where = ray.util.get_node_ip_address(), ray.get_runtime_context().get_node_id()
+        self._identity = Identity(options.seat, incarnation, os.getpid(), *where)
+        self._coordinator: Address = None
+        self._over = threading.Event()
+        #: when the coordinator last asked
+        self._asked_at = time.monotonic()
+        self._files = TaskFiles(self._plan, SnapshotFiles(options.folder, self._plan.name), self._report)
+        self._scheduler = PoolScheduler(self._plan.threads) if self._plan.threads else None
+        self._listener = self._listen()
+        self._neighbours = Acquaintance()
+        #: of the newest host
+        self._streams: StreamTransport | None = None
+        #: serves the feeds of the newest host
+        self._feeds: FeedServer | None = None
+        #: the task that is hosted, or was last
+        self._hosted: tuple[TaskId, TaskHost] | None = None
+        lease = options.runtime.lease_seconds
+        if lease is not None:
+            threading.Thread(target=self._keep_lease, args=(lease,), name="penstock-lease", daemon=True).start()
+        self._figures = TaskFigures(self._plan)
+        self._reporter = None if telling.metrics is None else Reporter(self._look, telling.metrics)
+        if options.runtime.notice_seconds is not None and not tell_notice(self._told_to_end):
+            _log.warning("%s cannot be told of its end beforehand: it was not made on the main thread", options.seat)
+        if ray.get_runtime_context().was_current_actor_reconstructed:
+            self._announce(self._plan.name)
+
+    # ------------------------------------------------------------------ the task
+
+    def _listen(self) -> Listener:
+        options, me = self._options, self._identity
+        return Listener(options.token, me.incarnation, me.node, certificate=options.certificate)
+
+    @property
+    def _host(self) -> TaskHost | None:
+        return None if self._hosted is None else self._hosted[1]
+
+    def _host_of(self, task: TaskId) -> TaskHost:
+        """The host of this task; that of another one makes room."""
+        if self._hosted is None or self._hosted[0] != task:
+            self._drop_host()
+            self._hosted = (task, self._make_host(task))
+        return self._hosted[1]
+
+    def _make_host(self, task: TaskId) -> TaskHost:
+        listener, options = self._listener, self._options
+
+        def arrived(frames: tuple[Frame, ...], upstream: tuple[Upstream, ...]) -> None:
+            host.post(Arrived(frames, upstream))
+
+        def streams(broken: Callable[[BrokenLink], None]) -> StreamTransport:
+            self._streams = StreamTransport(
+                task,
+                listener,
+                options.token,
+                self._neighbours.resolve,
+                arrived,
+                broken,
+                options.runtime.codecs(edge.id for edge in self._plan.exchanges),
+                reconnect=options.runtime.reconnect_seconds,
+                certificate=options.certificate,
+            )
+            return self._streams
+
+        self._feeds = self._serve_feeds(task)
+        host = TaskHost(
+            self._plan, task, self._files, self._report, streams, self._scheduler, self._identity.incarnation
+        )
+        host.start()
+        return host
+
+    def _serve_feeds(self, task: TaskId) -> FeedServer | None:
+        """Serve the feeds that end in the task to their ranks."""
+        options, me = self._options, self._identity
+        if not feeds_of(self._plan, task):
+            return None
+        notices = FeedNotices(options.folder, self._plan.name, run_of(options.token))
+        identity = (options.token, me.incarnation, me.node)
+        return FeedServer(self._plan, task, notices, *identity, self._report, options.certificate)
+
+    def _drop_host(self) -> None:
+        host, self._hosted = self._host, None
+        if self._feeds is not None:
+            self._feeds.close()
+        if host is not None:
+            self._listener = self._listen()  # the old one goes with its host
+            threading.Thread(target=host.close, name="penstock-close", daemon=True).start()
+
+    # ------------------------------------------------------------------ who is there
+
+    @ray.method(concurrency_group="control")
+    def ready(self) -> Identity:
+        """Who this process is; whoever asks sees that it lives, and lets it live on."""
+        self._asked_at = time.monotonic()
+        return self._identity
+
+    @ray.method(concurrency_group="control")
+    def endpoint(self) -> Endpoint:
+        """Where this process takes the streams of others."""
+        return self._listener.endpoint
+
+    @ray.method(concurrency_group="watch")
+    def watch(self) -> None:
+        """Returns when the actor is told to end; fails when its process dies."""
+        self._over.wait()
+
+    @ray.method(concurrency_group="control")
+    def die(self) -> None:
+        """Kill this process at once, as a crash would."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @ray.method(concurrency_group="control")
+    def cut(self) -> None:
+        """Lose all streams at once, as if the network had failed."""
+        if self._streams is not None:
+            self._streams.cut()
+
+    @ray.method(concurrency_group="control")
+    def shutdown(self) -> None:
+        """Stop the task and release what it holds. The actor takes no more orders."""
+        if self._reporter is not None:
+            self._reporter.close()
+        if self._feeds is not None:
+            self._feeds.close()
+        if self._host is None:
+            self._listener.close()
+        else:
+            self._host.close()
+        if self._scheduler is not None:
+            self._scheduler.shutdown()
+        self._files.close()
+        self._over.set()
+
+    # ------------------------------------------------------------------ orders
+
+    @ray.method(concurrency_group="control")
+    def deploy(self, deployment: Deployment) -> Identity:
+        """Build an attempt in place of an older one."""
+        self._coordinator = deployment.coordinator
+        task, known = deployment.command.task, self._host
+        say = partial(self._say_split, task, deployment.command.attempt) if deployment.cautious else None
+        self._guard.begin(say, frozenset(each.name for each in deployment.command.skipped))
+        host = self._host_of(task)
+        peers = {peer: Neighbour(peer, actor) for peer, actor in deployment.peers.items()}
+        host.post(replace(deployment, peers=peers))
+        if host is not known:
+            for peer, actor in deployment.peers.items():
+                if peer < task:  # it dials, and may wait for Ray to tell it that there is a new process
+                    actor.tell.remote(task, self._listener.endpoint)
+        return self._identity
+
+    @ray.method(concurrency_group="control")
+    def tell(self, task: TaskId, endpoint: Endpoint) -> None:
+        """The process of a neighbouring task says where it listens."""
+        self._neighbours.tell(task, endpoint)
+
+    @ray.method(concurrency_group="control")
+    def clear(self) -> None:
+        """This is a spare seat: drop the task, if any."""
+        self._drop_host()
+
+    @ray.method(concurrency_group="control")
+    def order(self, command: Order) -> None:
+        """Carry out an order for the attempt that it names."""
+        if self._hosted is not None and self._hosted[0] == command.task:
+            self._hosted[1].post(Ordered(command))
+
+    # ------------------------------------------------------------------ questions
+
+    @ray.method(concurrency_group="questions")
+    def standing(self) -> Standing:
+        """What the task waits for."""
+        try:
+            return Standing(self._ask(lambda task: task.statistics()))
+        except TimeoutError:
+            return Standing(None, ANSWER_SECONDS)
+
+    @ray.method(concurrency_group="questions")
+    def statistics(self) -> TaskStatistics | None:
+        """The task's counts; None if no task is deployed, or if it is too busy to say."""
+        try:
+            found: TaskStatistics | None = self._ask(lambda task: task.statistics())
+        except TimeoutError:
+            return None
+        return found
+
+    def _look(self) -> Iterable[Sample] | None:
+        """What metrics tell of the task now; nothing if there is none, None if it is too busy to say."""
+        try:
+            found: TaskStatistics | None = self._ask(lambda task: task.statistics())
+        except TimeoutError:
+            return None
+        return () if found is None else self._figures.samples(found)
+
+    def _ask(self, question: Callable[[Task], Any]) -> Any:
+        host = self._host
+        return None if host is None else host.ask(question, ANSWER_SECONDS)
+
+    # ------------------------------------------------------------------ to the coordinator
+
+    def _report(self, event: Event) -> None:
+        """Send an event; Ray repeats the call until a restarting coordinator has it."""
+        self._log.told(event)
+        if self._coordinator is None:
+            return
+        if isinstance(event, TaskFailed) and self._guard.raised is not None:
+            begun = SplitBegun(event.task, event.attempt, self._guard.raised, raised=True)
+            when_done(self._coordinator.deliver.remote(begun), self._reported)
+        when_done(self._coordinator.deliver.remote(event), self._reported)
+
+    def _say_split(self, task: TaskId, attempt: Attempt, name: SplitName) -> None:
+        """Tell the coordinator what is about to be read, and wait until it knows: reading it may be our end."""
+        with suppress(GetTimeoutError, RayError):  # it is being restarted; then nobody counts anyhow
+            ray.get(self._coordinator.deliver.remote(SplitBegun(task, attempt, name)), timeout=ANSWER_SECONDS)
+
+    def _reported(self, _: Any, error: BaseException | None) -> None:
+        host = self._host
+        if error is not None and host is not None and gone_for_good(error):
+            host.post(Abandoned("the coordinator is gone"))
+
+    def _announce(self, job: str) -> None:
+        try:
+            coordinator = ray.get_actor(coordinator_name(job), namespace=NAMESPACE)
+        except ValueError:
+            return  # none has been made yet, or the job is over
+        coordinator.announce.remote(self._identity)
+
+    def _told_to_end(self) -> None:
+        """SIGTERM: say so, and stay until the task has gone elsewhere or the time is over."""
+        budget = self._options.runtime.notice_seconds or 0.0
+        if self._hosted is not None and self._coordinator is not None:
+            notice = NoticeGiven(self._hosted[0], self._identity.incarnation, budget, UNKNOWN_TIME)
+            self._coordinator.deliver.remote(notice)
+            self._over.wait(budget)
+        os._exit(1)
+
+    def _keep_lease(self, lease: float) -> None:
+        """End this process when nobody has asked for it during the lease; the actor, too, if nobody owns it."""
+        me = ray.get_runtime_context().current_actor
+        left = lease
+        while not self._over.wait(left):
+            left = self._asked_at + lease - time.monotonic()
+            if left <= 0:
+                _log.warning("nobody has asked for %s for %g s: it leaves", self._identity.task, lease)
+                if self._options.detached:
+                    leave_for_good(me)
+                    self._over.wait(SHUTDOWN_SECONDS)
+                os._exit(1)
+
+
+def driver_actor_class() -> Any:
+    """The actor class, with what Ray must know about it."""
+    return ray.remote(
+        num_cpus=0,
+        max_restarts=-1,
+        max_task_retries=0,
+        concurrency_groups={"control": 1, "watch": 1, "questions": 2},
+    )(DriverActor)

@@ -1,0 +1,115 @@
+"""The coordinator's calls to the driver actors, over Ray. What comes of them is posted, never waited for.
+
+``actors`` are the seats (see ``supervisor``). Which of them a task is on changes here, with ``move``, and nowhere else.
+
+Rules:
+
+1. Orders are sent once: one that does not arrive is reported, and fenced by its attempt should it arrive late.
+2. ``ready`` and ``deploy`` wait while Ray restarts the process, and are repeated by Ray if it dies meanwhile.
+3. ``watch`` is sent once, and fails with the process or the connection; it is silent when the actor is told to end.
+4. ``ask`` is sent once and never repeated. ``replace`` kills: Ray does that with a process that is stopped, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+
+from ...coordinator.model.commands import DeployTask
+from ...engine.core.identity import Attempt, TaskId
+from ..cluster.calls import gone_for_good, short_reason, when_done
+from ..protocol.messages import (
+    Address,
+    AttemptAccepted,
+    CallFailed,
+    Deployment,
+    Order,
+    ProcessAppeared,
+    ProcessGone,
+    ProcessMessage,
+    Seat,
+)
+
+
+class RayDriverCalls:
+    """See the module's rules. ``neighbours``: with whom a task exchanges batches. ``coordinator``: our own address."""
+
+    def __init__(
+        self,
+        actors: Mapping[Seat, Address],
+        neighbours: Callable[[TaskId], list[TaskId]],
+        coordinator: Address,
+        post: Callable[[ProcessMessage], None],
+    ) -> None:
+        self._actors = dict(actors)
+        #: the actor of each task (a spare one is in no entry that is asked for)
+        self._drivers = dict(actors)
+        self._neighbours = neighbours
+        self._coordinator = coordinator
+        self._post = post
+
+    def ready(self, seat: Seat) -> None:
+        """Post ``ProcessAppeared`` as soon as the seat has a process."""
+
+        def ended(identity: Any, error: BaseException | None) -> None:
+            lost = None if error is None else ProcessGone(seat, None, short_reason(error))
+            self._post(lost or ProcessAppeared(identity))
+
+        when_done(self._actors[seat].ready.options(max_task_retries=-1).remote(), ended)
+
+    def watch(self, seat: Seat, incarnation: str) -> None:
+        """Post ``ProcessGone`` when the process, or the connection to it, ends."""
+
+        def ended(_: Any, error: BaseException | None) -> None:
+            if error is not None:
+                self._post(ProcessGone(seat, incarnation, short_reason(error)))
+
+        when_done(self._actors[seat].watch.remote(), ended)
+
+    def ask(self, seat: Seat) -> None:
+        """Post ``ProcessAppeared`` if the process answers."""
+
+        def ended(identity: Any, error: BaseException | None) -> None:
+            if error is None:
+                self._post(ProcessAppeared(identity))
+
+        when_done(self._actors[seat].ready.remote(), ended)
+
+    def replace(self, seat: Seat) -> None:
+        """Kill the process of the seat; Ray starts another one."""
+        ray.kill(self._actors[seat], no_restart=False)
+
+    def move(self, task: TaskId, seat: Seat) -> None:
+        """Send what is for the task to this seat."""
+        self._drivers[task] = self._actors[seat]
+
+    def clear(self, seat: Seat) -> None:
+        """Have the process of the seat drop what it holds."""
+        self._actors[seat].clear.remote()
+
+    def deploy(self, command: DeployTask, cautious: bool) -> None:
+        """Post ``AttemptAccepted`` when a process has taken the order, ``CallFailed`` if none ever will."""
+        peers = {task: self._drivers[task] for task in (command.task, *self._neighbours(command.task))}
+        deployment = Deployment(command, peers, self._coordinator, cautious)
+
+        def ended(identity: Any, error: BaseException | None) -> None:
+            failed = None if error is None else _call_failed(command.task, command.attempt, error)
+            self._post(failed or AttemptAccepted(command.attempt, identity))
+
+        when_done(self._drivers[command.task].deploy.options(max_task_retries=-1).remote(deployment), ended)
+
+    def order(self, command: Order) -> None:
+        """Post ``CallFailed`` if the order does not arrive."""
+
+        def ended(_: Any, error: BaseException | None) -> None:
+            if error is not None:
+                self._post(_call_failed(command.task, command.attempt, error))
+
+        when_done(self._drivers[command.task].order.remote(command), ended)
+
+
+def _call_failed(task: TaskId, attempt: Attempt, error: BaseException) -> CallFailed:
+    hint = "cannot be started again" if gone_for_good(error) else "did not answer"
+    return CallFailed(task, attempt, f"it {hint}: {short_reason(error)}")

@@ -1,0 +1,152 @@
+"""Starts the actors of a planned job on the cluster that this process is connected to.
+
+Rules:
+
+1. The script that starts a job owns its actors, so that they end with it, unless the job is detached: then nobody owns
+   them, and they leave by themselves (``departure``). The coordinator's name is the job's lock.
+2. Without ``checkpoints`` the job keeps its state in a temporary folder of this machine, which goes when the job is
+   over, or with the script.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+
+from ...coordinator.log.claimants import find_run
+from ...coordinator.restore.restoring import Snapshot
+from ...engine.core.errors import ConfigurationError
+from ...engine.plan.plan import JobPlan
+from ..claims.presence import this_claimant
+from ..claims.resuming import Place, temporary_place
+from ..cluster.calls import sealed
+from ..cluster.environment import NAMESPACE
+from ..feed.notices import FeedNotices, Over, run_of
+from ..protocol.messages import Seat, spare_seat
+from ..protocol.translate import failure_of
+from ..transport.dialling import Secrets
+from ..transport.tls import make_certificate
+from .admission import admit, options_of
+from .coordinator_actor import CoordinatorOptions, coordinator_actor_class
+from .creation import watch_creation
+from .driver_actor import coordinator_name, driver_actor_class
+from .driver_options import DriverOptions
+from .job import Job, Tie
+from .plans import share_plan
+from .runtime import DEFAULT_RUNTIME, Runtime
+
+_ANSWER_SECONDS = 10.0
+
+
+def start_job(
+    plan: JobPlan,
+    place: Place | None,
+    runtime: Runtime = DEFAULT_RUNTIME,
+    snapshot: Snapshot | None = None,
+    *,
+    detached: bool = False,
+    take_over: bool = False,
+) -> Job:
+    """Start the job, whose checkpoints go to ``place``. Raises ConfigurationError if its name is taken."""
+    _refuse_taken_name(plan.name)
+    admit(plan, runtime)
+    place = place or _temporary_place()
+    try:
+        return _start(plan, place, runtime, snapshot, detached, take_over)
+    except BaseException:
+        place.release()
+        raise
+
+
+def _temporary_place() -> Place:
+    if len([node for node in ray.nodes() if node["Alive"]]) > 1:
+        raise ConfigurationError(
+            "this cluster has several machines, and no checkpoint folder was given that all of them see",
+            'pass checkpoints=ps.Checkpoints("/shared/folder")',
+        )
+    return temporary_place()
+
+
+def _refuse_taken_name(job: str) -> None:
+    try:
+        coordinator = ray.get_actor(coordinator_name(job), namespace=NAMESPACE)
+    except ValueError:
+        return
+    if not _has_ended(coordinator):
+        raise _taken(job)
+    ray.kill(coordinator)
+    with suppress(RayActorError):  # the name is free when the actor is known to be dead
+        ray.get(coordinator.process.remote(), timeout=_ANSWER_SECONDS)
+
+
+def _has_ended(coordinator: Any) -> bool:
+    """Whether it is that of a detached job that is over, and only stays to say so."""
+    try:
+        return ray.get(coordinator.farewell.remote(0.0), timeout=_ANSWER_SECONDS) is not None
+    except (RayError, GetTimeoutError):
+        return False
+
+
+def _taken(job: str) -> ConfigurationError:
+    whose = ""
+    with suppress(ValueError, RayError, GetTimeoutError):  # it may have ended meanwhile
+        coordinator = ray.get_actor(coordinator_name(job), namespace=NAMESPACE)
+        whose = f": {find_run(ray.get(coordinator.claimant.remote(), timeout=_ANSWER_SECONDS))}"
+    return ConfigurationError(
+        f"a job named {job!r} is running on this cluster{whose}",
+        "wait for it, cancel it, or run this one under another name: run(flow, name=…)",
+    )
+
+
+def _start(
+    plan: JobPlan, place: Place, runtime: Runtime, snapshot: Snapshot | None, detached: bool, take_over: bool
+) -> Job:
+    shared = share_plan(plan, detached=detached)
+    life = {"lifetime": "detached"} if detached else {}
+    strategy = "SPREAD" if runtime.spread else "DEFAULT"
+    driver = driver_actor_class()
+    token = secrets.token_bytes(32)
+    certificate = make_certificate(plan.name) if runtime.tls else None
+    seats = [*plan.tasks(), *(spare_seat(number) for number in range(runtime.spares))]
+    drivers: dict[Seat, Any] = {
+        seat: driver.options(scheduling_strategy=strategy, **life, **options_of(plan, seat)).remote(
+            sealed(DriverOptions(seat, place.folder, shared, token, runtime, certificate, detached))
+        )
+        for seat in seats
+    }
+    validate = os.environ.get("PENSTOCK_VALIDATE") == "1"
+    options = CoordinatorOptions(
+        place.folder,
+        place.settings,
+        shared,
+        drivers,
+        validate,
+        runtime.period,
+        snapshot,
+        detached,
+        place.stays,
+        runtime.lease_seconds or 0.0,
+        runtime.poison,
+        runtime.telling,
+        runtime.notice_seconds,
+        take_over,
+        Secrets(token, certificate),
+        None if detached else this_claimant(),
+    )
+    coordinator = coordinator_actor_class().options(name=coordinator_name(plan.name), namespace=NAMESPACE, **life)
+    try:
+        actor = coordinator.remote(sealed(options))
+    except ValueError as error:
+        for each in drivers.values():
+            ray.kill(each)
+        shared.forget()
+        raise _taken(plan.name) from error
+    if plan.feeds:
+        notices = FeedNotices(place.folder, plan.name, run_of(token))
+        watch_creation(plan.name, actor, lambda error: notices.end(Over(notices.run, False, failure_of(error))))
+    return Job(plan, place, actor, drivers, Tie.DETACHED if detached else Tie.OWNER, options.secrets)

@@ -1,0 +1,254 @@
+"""What the processes of a job say to each other, and what their threads post to each other. Plain data, no Ray.
+
+Rules:
+
+1. A handle of an actor is an ``Address`` here: nothing in this module calls it.
+2. The coordinator's orders and the facts it is told are those of ``coordinator.model.commands`` and
+   ``coordinator.model.events``; this module adds what only processes know: who they are, how to reach each other, that
+   one of them is gone.
+3. A process is named by its *incarnation*, drawn when it starts: the same actor restarted is another incarnation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ...coordinator.model.commands import (
+    AbortCheckpoint,
+    CommitCheckpoint,
+    DeployTask,
+    ExpectBarrier,
+    FeedTask,
+    ProposeRound,
+    StartTask,
+    StopTask,
+    TriggerCheckpoint,
+)
+from ...coordinator.model.events import Event, TaskFailed, TaskLost
+from ...coordinator.model.settings import Settings
+from ...coordinator.model.splits import SplitName
+from ...engine.core.errors import PenstockError
+from ...engine.core.identity import Attempt, CheckpointId, TaskId
+from ...engine.core.shown import hides_credentials
+from ...engine.exchange.channel_state import Restored
+from ...engine.exchange.edges import Frame, Upstream
+from ...engine.plan.plan import JobPlan
+
+Address: TypeAlias = Any
+"""How to reach a process: an actor's handle."""
+
+Order: TypeAlias = (
+    StartTask
+    | StopTask
+    | ProposeRound
+    | TriggerCheckpoint
+    | ExpectBarrier
+    | FeedTask
+    | AbortCheckpoint
+    | CommitCheckpoint
+)
+"""What the coordinator orders an attempt that is deployed."""
+
+Seat: TypeAlias = TaskId
+"""A driver actor: the task that it was made for, or ``spare_seat``. Processes come and go on it."""
+
+UNKNOWN_TIME = 0.0
+"""Stands in events on their way: the coordinator's shell puts its own clock's time into each one that it gets."""
+
+
+def spare_seat(number: int) -> Seat:
+    """The name of a seat that no task has from the start. No stage can have this name."""
+    return TaskId("(spare)", number)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One process of a driver actor. ``task``: its seat, and so the task that it was made for, if for any."""
+
+    task: Seat
+    incarnation: str
+    pid: int
+    node: str
+    """The node's address."""
+    node_id: str = ""
+    """Ray's name for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """An order to deploy, with what its receiver needs to reach others."""
+
+    command: DeployTask
+    peers: Mapping[TaskId, Address]
+    coordinator: Address
+    cautious: bool = False
+    """Whether the attempt says which split it is about to read, each time."""
+
+
+# ---- posted to the thread that owns a task
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Messages of other tasks, in the order in which they came."""
+
+    frames: tuple[Frame, ...]
+    upstream: tuple[Upstream, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """An order of the coordinator for an attempt that runs here."""
+
+    command: Order
+
+
+@dataclass(frozen=True, slots=True)
+class StateRead:
+    """What an attempt is restored from has been read, or could not be."""
+
+    attempt: Attempt
+    state: Restored | PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class CommitDone:
+    """The committables of ``checkpoint`` are visible, or could not be made so."""
+
+    attempt: Attempt
+    checkpoint: CheckpointId
+    error: PenstockError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question about what a thread owns (a task, the coordinator), answered on that thread. ``answer`` gets None when
+    there is no task."""
+
+    question: Callable[[Any], Any]
+    answer: Future[Any]
+
+    def put_to(self, owner: Any) -> None:
+        """Answer the question (called on the owner's thread)."""
+        try:
+            self.answer.set_result(None if owner is None else self.question(owner))
+        except Exception as error:
+            self.answer.set_exception(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """Something that the task waits for has happened on another thread: let it go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """Nobody will give orders any more: stop the task."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Stop what is done and end the thread."""
+
+
+HostMessage: TypeAlias = Deployment | Arrived | Ordered | StateRead | CommitDone | Asked | Woken | Abandoned | Closed
+
+
+# ---- posted to the thread that owns the coordinator
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessAppeared:
+    """A driver's process is there: for the first time, again, or still."""
+
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGone:
+    """The watch over a process has ended, and probably the process. ``incarnation`` None: there will be no other."""
+
+    seat: Seat
+    incarnation: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptAccepted:
+    """A process has taken an order to deploy."""
+
+    attempt: Attempt
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class CallFailed:
+    """An order did not reach the process of ``attempt``."""
+
+    task: TaskId
+    attempt: Attempt
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SplitBegun:
+    """A cautious attempt is about to read a split; with ``raised``, reading it has raised the error that follows."""
+
+    task: TaskId
+    attempt: Attempt
+    name: SplitName
+    raised: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Time to see who is still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodesDraining:
+    """Ray takes nodes away. ``left``: seconds by node, of all that are on their way out now."""
+
+    left: Mapping[str, float]
+
+
+ProcessMessage: TypeAlias = (
+    ProcessAppeared
+    | ProcessGone
+    | AttemptAccepted
+    | CallFailed
+    | TaskLost
+    | TaskFailed
+    | SplitBegun
+    | Beat
+    | NodesDraining
+)
+CoordinatorMessage: TypeAlias = Event | ProcessMessage | Asked | Closed
+
+
+@hides_credentials
+@dataclass(frozen=True, slots=True)
+class JobCard:
+    """What somebody needs to attach to a job. ``folder_stays``: whether the checkpoint folder outlives it."""
+
+    plan: JobPlan
+    folder: str
+    settings: Settings
+    drivers: Mapping[Seat, Address]
+    detached: bool
+    folder_stays: bool
+    secrets: Any = field(default=None, repr=False)
+    """What whoever reads the job's feeds must know (``dialling.Secrets``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """A job's status with the version that a long poll names next. Versions of other incarnations never match."""
+
+    version: tuple[str, int]
+    status: Any

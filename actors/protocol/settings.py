@@ -1,0 +1,113 @@
+"""``Checkpoints``: what a user says about checkpoints and restarts. No Ray: the embedded runner uses it too.
+
+Durations are seconds as a number, or text: ``"500ms"``, ``"5s"``, ``"1m"``, ``"2h"``. Everything is checked when the
+object is made, so that a mistake shows on the user's own line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ...coordinator.model.retention import RetentionPolicy
+from ...coordinator.model.settings import Settings
+from ...engine.core.arguments import checked
+from ...engine.core.errors import ConfigurationError
+from ...engine.core.shown import hides_credentials
+from ..storage.opening import checkpoint_folder
+
+Duration: TypeAlias = str | float
+
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)\s*")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+Alignment: TypeAlias = Literal["aligned", "unaligned"]
+Retention: TypeAlias = Literal["always", "on_cancellation", "on_failure", "never"]
+_RETENTION = {policy.name.lower(): policy for policy in RetentionPolicy}
+
+
+def seconds(duration: Duration, what: str) -> float:
+    """A duration in seconds. ``what`` names it in the error."""
+    if isinstance(duration, int | float) and not isinstance(duration, bool):
+        return float(duration)
+    found = _DURATION.fullmatch(duration) if isinstance(duration, str) else None
+    if found is None:
+        raise ConfigurationError(
+            f"{what}={duration!r} is no duration", 'give seconds, or text such as "500ms", "5s", "1m" or "2h"'
+        )
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+@hides_credentials
+@checked(ConfigurationError)
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where checkpoints go and how often they are taken."""
+
+    folder: str | os.PathLike[str]
+    """A folder that every machine of the cluster sees; it holds the checkpoints of many jobs, by name. A relative path
+    starts at the working folder of this moment, as those of a flow do."""
+    every: Duration | None = "1s"
+    """From one checkpoint's start to the next one's. None: only when asked for, and at the end."""
+    min_pause: Duration = 0.0
+    """Least time between the end of one checkpoint and the start of the next."""
+    timeout: Duration = "10m"
+    """A checkpoint that is not complete after this long is given up and counts as failed."""
+    max_concurrent: int = 1
+    """Checkpoints that may be in flight at once, savepoints aside. With a minimum pause it is always one."""
+    alignment: Alignment = "aligned"
+    """"unaligned": barriers overtake batches, which then belong to the checkpoint, so that it does not wait for who is
+    slow. Only for flows with ``order="arrival"``; savepoints are aligned all the same."""
+    alignment_timeout: Duration | None = None
+    """With "aligned": after so long barriers overtake batches nevertheless. None: never."""
+    retained: int = 2
+    """Completed checkpoints kept while the job runs. Pinned ones are kept as well."""
+    retention: Retention = "always"
+    """After which ends of the job the kept ones stay: after all, only if it failed or was cancelled, only if it failed,
+    or never. Without them there is nothing to audit by, and nothing to go on from. Savepoints always stay."""
+    tolerable_failures: int = 0
+    """This many checkpoints in a row may fail; one more fails the job."""
+    max_restarts: int = 10
+    """Restarts allowed in a row; one failure more fails the job."""
+    restart_delay: Duration = 0.2
+    """Before the first restart; each further one in a row waits twice as long."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", checkpoint_folder(self.folder))
+        self.for_coordinator()
+
+    @property
+    def overtaking_after(self) -> float | None:
+        """Seconds of alignment after which barriers overtake batches; None: never. Raises ConfigurationError."""
+        if self.alignment not in ("aligned", "unaligned"):
+            raise ConfigurationError(f"alignment={self.alignment!r} is unknown", 'give "aligned" or "unaligned"')
+        if self.alignment == "unaligned":
+            return 0.0
+        timeout = None if self.alignment_timeout is None else seconds(self.alignment_timeout, "alignment_timeout")
+        if timeout is not None and timeout <= 0:
+            message = f"alignment_timeout={self.alignment_timeout!r} is no time to wait"
+            raise ConfigurationError(message, 'give more than 0 seconds, or alignment="unaligned"')
+        return timeout
+
+    def for_coordinator(self) -> Settings:
+        """The same as the coordinator's settings. Raises ConfigurationError."""
+        if self.retention not in _RETENTION:
+            known = ", ".join(f'"{name}"' for name in _RETENTION)
+            raise ConfigurationError(f"retention={self.retention!r} is unknown", f"give one of {known}")
+        try:
+            return Settings(
+                interval=None if self.every is None else seconds(self.every, "every"),
+                min_pause=seconds(self.min_pause, "min_pause"),
+                timeout=seconds(self.timeout, "timeout"),
+                max_concurrent=self.max_concurrent,
+                unaligned=self.overtaking_after is not None,
+                retained=self.retained,
+                retention=_RETENTION[self.retention],
+                tolerable_failures=self.tolerable_failures,
+                max_restarts=self.max_restarts,
+                restart_delay=seconds(self.restart_delay, "restart_delay"),
+            )
+        except ValueError as error:
+            raise ConfigurationError(str(error), "correct the settings given to Checkpoints(…)") from error

@@ -1,0 +1,102 @@
+"""Between the engine's words and the coordinator's: errors and failures, plans and graphs. Pure: no Ray.
+
+Both shells use it, the actors and the embedded runner.
+"""
+
+from __future__ import annotations
+
+import traceback
+
+from ...coordinator.model.channel_mapping import ChannelMapper
+from ...coordinator.model.events import Failure
+from ...coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
+from ...engine.core import errors
+from ...engine.core.errors import Domain, InternalError, PenstockError
+from ...engine.core.identity import TaskId
+from ...engine.plan.partitioning import Broadcast
+from ...engine.plan.plan import Exchange, JobPlan, StagePlan
+
+_PATTERNS = {"all_to_all": Pattern.ALL_TO_ALL, "pointwise": Pattern.POINTWISE}
+
+
+def execution_graph(plan: JobPlan) -> ExecutionGraph:
+    """The plan as the coordinator sees it: stages and the exchanges between them."""
+    return ExecutionGraph(
+        vertices=tuple(
+            Vertex(
+                stage.name,
+                stage.parallelism,
+                _stateful(stage),
+                stage.lanes,
+                stage.paced,
+                _is_fed(plan, stage),
+                in_step=plan.deterministic and not plan.fed and len(_sources(stage)) == 1,
+            )
+            for stage in plan.stages.values()
+        ),
+        edges=tuple(
+            JobEdge(each.source, each.target, _PATTERNS[each.pattern], each.id, _mapper(each))
+            for each in plan.exchanges
+        ),
+        deterministic=True,  # sources agree on a round in every flow, also where barriers may then overtake batches
+        lanes=plan.lanes,
+    )
+
+
+def _mapper(exchange: Exchange) -> ChannelMapper:
+    """Who reads batches that were in flight to other subtasks, at another parallelism."""
+    if isinstance(exchange.config, Broadcast):
+        return ChannelMapper.UNSUPPORTED
+    return ChannelMapper.RANGE if exchange.is_partitioned else ChannelMapper.FIRST
+
+
+def _is_fed(plan: JobPlan, stage: StagePlan) -> bool:
+    """Whether the stage has sources that the caller feeds."""
+    ports = (port for pipeline in stage.pipelines for port in pipeline.ports)
+    return any(port.kind == "source" and port.id in plan.fed for port in ports)
+
+
+def _stateful(stage: StagePlan) -> tuple[str, ...]:
+    """The ids under which the tasks of a stage store state: its sources' and its operators'."""
+    return (*_sources(stage), *(operator.id for pipeline in stage.pipelines for operator in pipeline.operators))
+
+
+def _sources(stage: StagePlan) -> list[str]:
+    return [port.id for pipeline in stage.pipelines for port in pipeline.ports if port.kind == "source"]
+
+
+def neighbours_of(plan: JobPlan, task: TaskId) -> list[TaskId]:
+    """The tasks with which ``task`` may exchange messages: those of the stages next to its own."""
+    stages = {each.source for each in plan.exchanges if each.target == task.vertex}
+    stages |= {each.target for each in plan.exchanges if each.source == task.vertex}
+    return [other for other in plan.tasks() if other.vertex in stages]
+
+
+def failure_of(error: BaseException) -> Failure:
+    """The error as plain data. A user's mistake would be made again, so it is not retried."""
+    if not isinstance(error, PenstockError):
+        error = unexpected(error)
+    return Failure(
+        message=error.message,
+        retry=error.domain is not Domain.USER,
+        operator=error.operator,
+        remedy=error.remedy,
+        detail=error.detail,
+        kind=type(error).__name__,
+    )
+
+
+def error_of(failure: Failure) -> PenstockError:
+    """The failure as the error that it was made of; an unknown kind becomes the nearest one that exists."""
+    kind = getattr(errors, failure.kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, PenstockError)):
+        kind = PenstockError
+    return kind(failure.message, failure.remedy, failure.operator, failure.detail)
+
+
+def unexpected(error: BaseException) -> InternalError:
+    """An error that nobody foresaw, with its traceback."""
+    text = "".join(traceback.format_exception(error))
+    return InternalError(
+        f"unexpected {type(error).__name__}: {error}", remedy="this is a bug of Penstock: report it", detail=text
+    )

@@ -1,0 +1,382 @@
+"""Checkpoints on their way: from the wish for one to the last answer, or until it is given up.
+
+Rules:
+
+1. A checkpoint starts only while every task runs or has finished. Several may be in flight, as the decider says; in a
+   deterministic flow the next one starts when every task that was triggered for the one before has cut. What sources
+   propose then lies behind that cut, so barriers stand in every channel in the order of their ids.
+2. What is acknowledged by a stale attempt, or for a checkpoint that is over, is discarded, except files that a kept or
+   doubtful manifest refers to. A current attempt's committables of such a checkpoint are carried to its next one.
+3. Once its manifest is ordered into the log, only the log's answer ends a checkpoint (``completion.py``).
+4. Tasks take "given up" for everything up to that id. So giving one up gives up the older ones whose barriers travel,
+   too. Of a savepoint that could not be copied tasks need not hear: they have done their part.
+5. Failures count in a row; one more than the settings tolerate fails the job (:meth:`Checkpoints.take_failure`). When
+   the savepoint that the job stops with is given up after its trigger, its sources have stopped: the job must restart
+   (:meth:`Checkpoints.take_interruption`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+from ...engine.core.identity import CheckpointId, Committable, StateHandle
+from ..log.completed import CompletedCheckpoints
+from ..model.commands import AbortCheckpoint, DiscardState
+from ..model.events import Failure, RoundProposed, TaskAcked, TaskDeclined
+from ..model.job_states import TaskStatus
+from ..model.kinds import CheckpointKind
+from ..model.manifest import TaskState
+from ..model.reasons import FailureReason
+from ..model.requests import Cause, Request
+from ..restore.plan_calculator import CheckpointPlan, compute_checkpoint_plan
+from ..state.context import Context
+from ..state.ledger import imbalance
+from ..state.tasks import TaskRecord
+from .barrier_orders import BarrierOrders
+from .checkpoint_history import CheckpointHistory
+from .failure_manager import FailureManager, Origin, Verdict
+from .feeding import unfed_consumers
+from .open_ends import OpenEnds
+from .pending import AckResult, PendingCheckpoint, Phase
+from .request_decider import RequestDecider
+from .savepoint_book import SavepointBook
+
+_REMEMBERED = 64
+"""Given-up checkpoints whose late acknowledgements still count as news."""
+
+SOURCE_ENDS = Failure("the end of a source is still on its way to the sinks", retry=True)
+"""Why no place could be found for the barriers. The next checkpoint may find one."""
+
+OVERTAKEN_END = Failure("a task has finished whose last rows the checkpoint's barrier may have overtaken", retry=True)
+"""Why its own acknowledgement is needed, and not waited for: the next checkpoint comes behind those rows."""
+
+
+class Checkpoints:
+    """The pending checkpoints, and the wish for the next."""
+
+    def __init__(self, context: Context, completed: CompletedCheckpoints) -> None:
+        settings = context.settings
+        self._context = context
+        self.completed = completed
+        self.decider = RequestDecider(settings)
+        #: In flight, oldest first.
+        self.pendings: dict[CheckpointId, PendingCheckpoint] = {}
+        self.next_number = 1
+        self.failures = FailureManager(settings.tolerable_failures)
+        self.history = CheckpointHistory(context.graph.parallelism, settings.history)
+        self.savepoints = SavepointBook()
+        #: Checkpoints that failed, others than those given up in the ordinary course of things.
+        self.failed_count = 0
+        #: The failure that went beyond the tolerable, and the one that a stop left the sources ended by, until taken.
+        self._fatal: Failure | None = None
+        self._interrupted: Failure | None = None
+        #: Given-up checkpoints of this generation, oldest first.
+        self._aborted: deque[CheckpointId] = deque(maxlen=_REMEMBERED)
+        self.open_ends = OpenEnds(context.tasks, self.decider, each=settings.ended_branches)
+        self._orders = BarrierOrders(context)
+
+    @property
+    def pending(self) -> PendingCheckpoint | None:
+        """The newest in flight."""
+        return next(reversed(self.pendings.values()), None)
+
+    @property
+    def settles_what_stands(self) -> bool:
+        """Whether an answer is awaited that may make another checkpoint the newest: of the log, or on the way to it."""
+        return any(
+            one.phase is Phase.STORING or (one.phase is Phase.COPYING and one.kind.commits)
+            for one in self.pendings.values()
+        )
+
+    @property
+    def last_aborted(self) -> CheckpointId | None:
+        """What silent tasks may still hold for; None while a newer checkpoint is on its way."""
+        travelling = any(one.is_open for one in self.pendings.values())
+        return self._aborted[-1] if self._aborted and not travelling else None
+
+    def was_aborted(self, checkpoint: CheckpointId) -> bool:
+        """Whether it was given up, as far as that is remembered."""
+        return checkpoint in self._aborted
+
+    def next_deadline(self) -> float | None:
+        """When a checkpoint is due, or a pending one times out."""
+        times = [self._expires_at(one) for one in self.pendings.values()]
+        times.append(self.decider.next_at() if self._may_start else None)
+        return min((at for at in times if at is not None), default=None)
+
+    def take_failure(self) -> Failure | None:
+        """The failure that must end the job, if there is one; it is told once."""
+        failure, self._fatal = self._fatal, None
+        return failure
+
+    def take_interruption(self) -> Failure | None:
+        """Why every region must restart, if so; it is told once."""
+        failure, self._interrupted = self._interrupted, None
+        return failure
+
+    def request_savepoint(self, request: Request) -> None:
+        """A user asks."""
+        self.savepoints.asked(request, (one.request for one in self.pendings.values()), self.decider)
+
+    # --- start ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _may_start(self) -> bool:
+        """Rule 1, and that of ``split_feed``."""
+        between_windows = self._context.split_feed.is_between_windows
+        if not (between_windows and self._context.graph.deterministic):
+            return between_windows
+        return all(one.has_left_sources for one in self.pendings.values() if one.is_open)
+
+    def start_due(self) -> None:
+        """Start a checkpoint if one is due and possible."""
+        context = self._context
+        request = self.decider.choose(context.now)
+        if request is None or not self._may_start:
+            return
+        plan = compute_checkpoint_plan(context.graph, context.tasks.plan_states())
+        if isinstance(plan, CheckpointPlan) and plan.waits:
+            self._start(plan, request)
+
+    def draw_id(self) -> CheckpointId:
+        """The next id; task barriers have theirs from the same sequence."""
+        self.next_number += 1
+        return CheckpointId(self._context.generation, self.next_number - 1)
+
+    def _start(self, plan: CheckpointPlan, request: Request) -> None:
+        context, id = self._context, self.draw_id()
+        triggers, proposing = context.tasks.ids(plan.to_trigger), context.graph.deterministic
+        wait_for, finished = plan.waiting_set(), plan.finished_set()
+        pending = PendingCheckpoint(id, triggers, wait_for, proposing, context.now, request, finished)
+        if context.split_feed.begun:
+            pending.splits, pending.fed = context.split_feed.cut, context.split_feed.released
+        self.pendings[id] = pending
+        self.history.started(pending)
+        self.decider.started(request, context.now)
+        self._orders.begin(pending)
+
+    def proposed(self, event: RoundProposed, record: TaskRecord) -> None:
+        """A source holds. When all do, the barrier goes to the largest round of each region."""
+        pending = self.pendings.get(event.checkpoint)
+        if pending is not None:
+            pending.propose(record.id, record.region, event.round)
+            self._trigger_if_proposed(pending)
+
+    def _trigger_if_proposed(self, pending: PendingCheckpoint) -> None:
+        if pending.phase is not Phase.PROPOSING or pending.unproposed:
+            return
+        if pending.is_undecided:
+            self.failed(pending, SOURCE_ENDS, FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING, Origin.TASK)
+            return
+        self._orders.trigger(pending)
+
+    def resend(self, before: float) -> None:
+        """Ask or order again where no answer came."""
+        self._orders.resend(self.pendings.values(), before)
+
+    # --- answers -------------------------------------------------------------------------------------------------
+
+    def acked(self, event: TaskAcked, record: TaskRecord | None) -> bool:
+        """Whether something becomes possible by it. ``record`` is None for a stale attempt."""
+        pending = self._find(event.checkpoint)
+        if record is None or pending is None:
+            self._acked_late(event, record)
+            return False
+        committables = event.committables
+        if record.unsaved:
+            committables = (*record.unsaved, *(c for c in event.committables if c not in record.unsaved))
+        had_left = pending.has_left_sources
+        result = pending.acknowledge(
+            TaskState(
+                task=record.id,
+                state=event.state,
+                committables=committables,
+                data_ended=event.data_ended,
+                ended=event.ended,
+            )
+        )
+        if result is AckResult.ACCEPTED:
+            self._orders.left(pending, record)
+            wish = self._accepted(pending, event, record)
+            return wish or not pending.waiting or pending.has_left_sources != had_left
+        if result is AckResult.LATE:
+            self._discard_late(event)
+        return False
+
+    def _find(self, id: CheckpointId) -> PendingCheckpoint | None:
+        """As ``pendings.get``, faster for the one or few that there are."""
+        for pending in self.pendings.values():
+            known = pending.id
+            if known is id or (known.number == id.number and known.generation == id.generation):
+                return pending
+        return None
+
+    def _accepted(self, pending: PendingCheckpoint, event: TaskAcked, record: TaskRecord) -> bool:
+        """Whether another checkpoint is wanted because of it."""
+        self.history.acknowledged(event, self._context.now)
+        if pending.kind.commits:
+            record.unsaved = ()
+        if event.finished_on_restore:
+            pending.finished_on_restore.add(record.id)
+        if event.ledger:
+            pending.unbalanced = pending.unbalanced or imbalance(pending.id, record.id, event.ledger, event.state)
+        return event.data_ended and self.data_ended(record)
+
+    def declined(self, event: TaskDeclined) -> None:
+        """A task could not take its snapshot: the checkpoint fails."""
+        pending = self.pendings.get(event.checkpoint)
+        if pending is not None and pending.is_open and event.task in pending.waiting:
+            self.failed(pending, event.failure, event.reason, Origin.TASK)
+
+    def _acked_late(self, event: TaskAcked, record: TaskRecord | None) -> None:
+        if record is not None and event.checkpoint in self._aborted:
+            self._carry(record, event.committables)
+        self._discard_late(event)
+
+    def _carry(self, record: TaskRecord, committables: tuple[Committable, ...]) -> None:
+        """For the task's next acknowledgement, unless they stand in the newest checkpoint."""
+        stored = self.completed.state_of(record.id)
+        known = (*record.unsaved, *(stored.committables if stored is not None else ()))
+        record.unsaved += tuple(c for c in committables if c not in known)
+
+    def data_ended(self, record: TaskRecord) -> bool:
+        """The task's data have ended; whether that ends the first branch that wants its checkpoint at once."""
+        tasks = self._context.tasks
+        if record.state is TaskStatus.RUNNING:
+            tasks.move(record, TaskStatus.DATA_ENDED)
+        return self.open_ends.data_ended(record)
+
+    def finished(self, record: TaskRecord) -> bool:
+        """The task is over. Pending checkpoints that waited for it are repaired; whether something is possible by that.
+
+        Not one that is older than the checkpoint that let the task end: what it was at that cut, nobody knows but by
+        its acknowledgement, which may still come. Nor one whose barriers may have overtaken what the task had made
+        last: of those rows too only its acknowledgement knows, and another checkpoint soon needs none of it.
+        """
+        covered, news = record.covered_by, False
+        for pending in list(self.pendings.values()):
+            had_left = pending.has_left_sources
+            if covered is None or covered > pending.id:
+                continue
+            if self._may_hold_output(pending, record):
+                self.failed(pending, OVERTAKEN_END, FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING, Origin.TASK)
+                news = True
+                continue
+            if not pending.drop_finished(record.id):
+                continue
+            self.history.finished(pending, record.id.vertex)
+            unfed = unfed_consumers(self._context.graph, self._context.tasks, record.id)
+            self._orders.tell(pending, pending.add_triggers(unfed, self._context.now))
+            self._trigger_if_proposed(pending)
+            self._orders.left(pending, record)
+            news = news or not pending.is_open or not pending.waiting or pending.has_left_sources != had_left
+        return news
+
+    def _may_hold_output(self, pending: PendingCheckpoint, record: TaskRecord) -> bool:
+        """Whether the checkpoint still waits for the task, and may need rows that its barrier has overtaken there."""
+        context = self._context
+        overtakes = context.settings.unaligned and pending.kind is CheckpointKind.CHECKPOINT
+        feeds = overtakes and bool(context.graph.outputs[record.id.vertex])
+        return feeds and pending.is_open and record.id in pending.waiting
+
+    # --- end -----------------------------------------------------------------------------------------------------
+
+    def _expires_at(self, pending: PendingCheckpoint) -> float | None:
+        """When the checkpoint is given up."""
+        if pending.phase is Phase.STORING or pending.location:
+            return None
+        return pending.started_at + self._context.settings.timeout
+
+    def time_out(self) -> None:
+        """Give up the pending checkpoints whose time is over."""
+        now, timeout = self._context.now, self._context.settings.timeout
+        for pending in list(self.pendings.values()):
+            expires = self._expires_at(pending)
+            if expires is None or now < expires or pending.id not in self.pendings:
+                continue
+            silent = sorted(pending.unproposed)[:5] or pending.waiting.first(5)
+            missing = ", ".join(map(str, silent)) or "the storage"
+            message = f"checkpoint {pending.id} was not complete after {timeout:g} s; it waited for {missing}"
+            remedy = "raise the checkpoint timeout, or find out in the status what the task waits for"
+            failure = Failure(message, retry=True, remedy=remedy, kind="StorageError")
+            # behind the end of all data there may be work for long, and nobody is unwell
+            behind = FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING
+            reason = behind if pending.waits_for_the_end else FailureReason.CHECKPOINT_EXPIRED
+            self.failed(pending, failure, reason)
+
+    def failed(
+        self, pending: PendingCheckpoint, failure: Failure, reason: FailureReason, origin: Origin = Origin.COORDINATOR
+    ) -> None:
+        """The pending checkpoint failed; maybe that is one failure too many."""
+        self.failed_count += 1
+        verdict = self.failures.failed(reason, pending.id, pending.kind, origin)
+        self.abort(pending, failure)
+        if verdict is Verdict.FAIL_JOB and pending.request.cause is not Cause.STOP:
+            self._fatal = replace(failure, message=f"checkpoint {pending.id} failed: {failure.message}")
+
+    def unbalanced(self, pending: PendingCheckpoint, failure: Failure) -> None:
+        """The books of a checkpoint do not balance: it is given up, and the job must end."""
+        self.failed(pending, failure, FailureReason.LEDGER_DOES_NOT_BALANCE, Origin.TASK)
+        self._fatal = failure
+
+    def abort_open(self, failure: Failure) -> None:
+        """Give up everything that tasks still take part in."""
+        for pending in list(self.pendings.values()):
+            if pending.is_open:
+                self._give_up(pending, failure)
+
+    def abort(self, pending: PendingCheckpoint, failure: Failure) -> None:
+        """Give a pending checkpoint up, and the older ones on their way (rule 4)."""
+        for older in list(self.pendings.values()) if pending.phase is not Phase.COPYING else ():
+            if older.id < pending.id and older.is_open:
+                self._give_up(older, Failure(f"checkpoint {pending.id} was given up", retry=True))
+        self._give_up(pending, failure)
+
+    def subsume(self, newer: CheckpointId) -> None:
+        """A newer checkpoint is complete: older ones are not needed. Savepoints are what somebody asked for."""
+        for pending in list(self.pendings.values()):
+            if pending.id < newer and pending.is_open and pending.kind is CheckpointKind.CHECKPOINT:
+                self._give_up(pending, Failure(FailureReason.CHECKPOINT_SUBSUMED.value, retry=True))
+
+    def _give_up(self, pending: PendingCheckpoint, failure: Failure) -> None:
+        """Tell everybody, keep committables, drop files."""
+        context, request = self._context, pending.request
+        travelling, triggered = pending.phase is not Phase.COPYING, pending.phase is not Phase.PROPOSING
+        self.close(pending, Phase.ABORTED)
+        self._aborted.append(pending.id)
+        self.decider.aborted(request, context.now)
+        self.history.failed(pending, context.now, failure.message)
+        latest = self.completed.latest_id
+        for task in pending.participants:
+            record = context.tasks[task]
+            # whoever failed to copy a savepoint may say so when other attempts run: theirs list again what they hold
+            if task in pending.acked and record.is_started and pending.kind is CheckpointKind.CHECKPOINT:
+                self._carry(record, pending.acked[task].committables)
+            if travelling and record.is_started and record.attempt is not None:
+                context.order(AbortCheckpoint(task, record.attempt, pending.id, latest))
+        if request.kind.is_savepoint:
+            self.savepoints.failed(request, pending.id, failure)
+        if request.cause is Cause.STOP and triggered:
+            self._interrupted = replace(failure, message=f"the job could not stop: {failure.message}", retry=True)
+        self.discard(pending.handles())
+
+    def close(self, pending: PendingCheckpoint, phase: Phase) -> None:
+        """It is over."""
+        pending.move(phase)
+        del self.pendings[pending.id]
+
+    def discard(self, handles: tuple[StateHandle, ...]) -> None:
+        """Order those files deleted that nobody refers to."""
+        self._discard(handles, [state for one in self.pendings.values() for state in one.acked.values()])
+
+    def _discard_late(self, event: TaskAcked) -> None:
+        """As above; only the task itself can have named its files."""
+        self._discard(event.state, [one.acked[event.task] for one in self.pendings.values() if event.task in one.acked])
+
+    def _discard(self, handles: tuple[StateHandle, ...], held: list[TaskState]) -> None:
+        locations = {handle.location for state in held for handle in state.state}
+        locations.update(*(one.named for one in self.pendings.values()))
+        gone = tuple(h for h in self.completed.unreferenced(handles) if h.location not in locations)
+        if gone and self._context.generation:
+            self._context.order(DiscardState(gone))

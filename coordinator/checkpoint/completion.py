@@ -1,0 +1,191 @@
+"""Completes checkpoints: orders their manifests into the log and savepoints into their folders, and what follows.
+
+Rules:
+
+1. Of the checkpoints that everybody has answered, the oldest is stored first. The log takes one entry at a time.
+2. A savepoint's files are copied to its folder, then its manifest is created there: that makes it one, and it is never
+   taken back. Of the savepoint that the job stops with the manifest goes into the log in between, where it is the
+   job's last checkpoint: so what stands in the folder is what the log says, whoever dies and whoever asks again.
+   Whoever finds it in the log commits what it holds, creates it in its folder and closes the log; nothing is deployed
+   any more.
+3. A manifest in the log makes older checkpoints superfluous, those in flight too.
+4. Nothing is stored or copied whose books do not balance (``ledger.py``): the job fails.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from ..log.completed import Gone
+from ..model.commands import CopySavepoint, DiscardCopies, DiscardEntries, DiscardSnapshot, StoreSavepoint
+from ..model.events import Failure, SavepointCopied, SavepointFailed, SavepointStored
+from ..model.job_states import TaskStatus
+from ..model.kinds import CheckpointKind
+from ..model.manifest import Manifest
+from ..model.reasons import FailureReason
+from ..model.requests import Cause, Request
+from ..state.committing import Committing
+from ..state.context import Context
+from .checkpoints import Checkpoints
+from .failure_manager import Origin
+from .manifest_making import make_manifest, make_savepoint
+from .pending import PendingCheckpoint, Phase
+
+
+class Completion:
+    """The second half of a checkpoint's life."""
+
+    def __init__(self, context: Context, checkpoints: Checkpoints, committing: Committing) -> None:
+        self._context = context
+        self._checkpoints = checkpoints
+        self._committing = committing
+        self.completed = checkpoints.completed
+        #: The checkpoint that the job stops with, once it stands.
+        self.stopped_with: Manifest | None = None
+        #: Whether that savepoint stands in its folder, and whether it has been ordered there.
+        self._published = False
+        self._publishing = False
+
+    def store_due(self) -> None:
+        """Order what everybody has answered; give up what nobody is left to answer."""
+        for pending in list(self._checkpoints.pendings.values()):
+            copied = pending.phase is Phase.COPYING and bool(pending.location)
+            if not ((copied and pending.kind.commits) or pending.is_acknowledged):
+                continue
+            if pending.unbalanced is not None:
+                self._checkpoints.unbalanced(pending, pending.unbalanced)
+            elif not pending.acked:
+                self._checkpoints.abort(pending, Failure("every task has finished", retry=True))
+            elif pending.kind.is_savepoint and not copied:
+                self._copy(pending)
+            elif self._context.log.is_idle:
+                self._store(pending)
+
+    def _store(self, pending: PendingCheckpoint) -> None:
+        manifest, number = pending.manifest, self._context.log.next_number
+        if manifest is not None:  # its files have been copied
+            manifest = replace(manifest, number=number, savepoint=pending.location)
+        else:
+            manifest = self._manifest(pending)
+        pending.move(Phase.STORING)
+        self._context.order(self._context.log.store(manifest))
+
+    def _copy(self, pending: PendingCheckpoint) -> None:
+        manifest, request = self._manifest(pending), pending.request
+        pending.move(Phase.COPYING)
+        pending.manifest = manifest
+        again = "" if request.cause is Cause.STOP else request.name
+        self._context.order(CopySavepoint(pending.id, request.target, *make_savepoint(manifest), again))
+
+    def _manifest(self, pending: PendingCheckpoint) -> Manifest:
+        made = make_manifest(self._context, pending, self.completed, self._committing.ledger.uncommitted())
+        pending.named = {handle.location: handle for state in made.tasks for handle in state.state}
+        return made
+
+    # --- savepoints ----------------------------------------------------------------------------------------------
+
+    def copied(self, event: SavepointCopied) -> None:
+        """The savepoint's files lie in its folder."""
+        pending = self._checkpoints.pendings.get(event.checkpoint)
+        if pending is None or pending.phase is not Phase.COPYING:
+            if self._checkpoints.was_aborted(event.checkpoint):
+                self._context.order(DiscardCopies(event.checkpoint, event.location))
+            return
+        pending.location = event.location
+        if pending.manifest is not None and pending.request.cause is not Cause.STOP:
+            self._context.order(StoreSavepoint(pending.id, event.location, *make_savepoint(pending.manifest)))
+
+    def savepoint_stored(self, event: SavepointStored) -> None:
+        """The savepoint stands in its folder."""
+        stop, pending = self.stopped_with, self._checkpoints.pendings.get(event.checkpoint)
+        if stop is not None and stop.checkpoint == event.checkpoint:
+            self._published = True
+            self._checkpoints.savepoints.taken(Request(Cause.STOP, stop.request), stop.checkpoint, event.location)
+        elif pending is not None and pending.phase is Phase.COPYING:
+            pending.location = event.location
+            self._complete(pending)
+            self._checkpoints.savepoints.taken(pending.request, event.holds or pending.id, event.location)
+            self._checkpoints.failures.completed(pending.id)
+            self._checkpoints.discard(pending.handles())
+
+    def savepoint_failed(self, event: SavepointFailed) -> bool:
+        """The savepoint could not be written; False: it is the one that the job stops with, and must be."""
+        stop, pending = self.stopped_with, self._checkpoints.pendings.get(event.checkpoint)
+        if stop is not None and stop.checkpoint == event.checkpoint:
+            self._publishing = False
+            return False
+        if pending is not None and pending.phase is Phase.COPYING:
+            reason = FailureReason.FINALIZE_CHECKPOINT_FAILURE
+            self._checkpoints.failed(pending, event.failure, reason, Origin.COORDINATOR)
+        return True
+
+    def publish(self) -> bool:
+        """Whether the savepoint that the job stops with stands in its folder; if not, it is ordered there."""
+        stop = self.stopped_with
+        if stop is None or self._published:
+            return True
+        if not self._publishing:
+            self._publishing = True
+            self._context.order(StoreSavepoint(stop.checkpoint, stop.savepoint, *make_savepoint(stop)))
+        return False
+
+    def _complete(self, pending: PendingCheckpoint) -> None:
+        checkpoints, now = self._checkpoints, self._context.now
+        checkpoints.close(pending, Phase.COMPLETED)
+        checkpoints.decider.completed(now)
+        checkpoints.history.completed(pending, now)
+
+    # --- the log's answers ---------------------------------------------------------------------------------------
+
+    def stored(self, manifest: Manifest) -> None:
+        """The manifest stands in the log: the checkpoint is complete, the sinks may commit."""
+        pending = self._checkpoints.pendings.get(manifest.checkpoint)
+        if pending is None:
+            raise AssertionError(f"the manifest of {manifest.checkpoint} was stored, which is not pending")
+        self._complete(pending)
+        self.adopt(manifest)
+
+    def adopt(self, manifest: Manifest) -> None:
+        """The manifest is the newest in the log, whether it is a pending checkpoint's or one given up as failed.
+
+        Every running task descends from it: no region is deployed while a manifest is doubtful.
+        """
+        tasks, stops = self._context.tasks, manifest.kind == CheckpointKind.STOP_WITH_SAVEPOINT.value
+        self._checkpoints.failures.completed(manifest.checkpoint)
+        self.let_go(self.completed.add(manifest))
+        for state in manifest.tasks:
+            record = tasks[state.task]
+            if state.data_ended and record.state is not TaskStatus.STOPPED:
+                tasks.cover(record, manifest.checkpoint)
+            if stops:
+                self._committing.ledger.add(manifest.checkpoint, state.task, state.committables)
+            elif not state.finished:
+                self._committing.completed(manifest.checkpoint, state.task, state.committables)
+        self._checkpoints.subsume(manifest.checkpoint)
+        self._checkpoints.open_ends.look_again()
+        if stops:
+            self.stopped_with = manifest
+
+    def let_go(self, gone: Gone) -> None:
+        """Order deleted what nobody needs any more."""
+        if gone.numbers:
+            self._context.order(DiscardEntries(gone.numbers))
+        self._checkpoints.history.discarded(gone.checkpoints)
+        for snapshot in gone.snapshots:
+            handles = tuple(handle for state in snapshot.tasks for handle in state.state)
+            self._context.order(DiscardSnapshot(snapshot.root, handles))
+        self._checkpoints.discard(gone.handles)
+
+    def settled(self) -> None:
+        """Another entry took the number that a doubtful manifest might have had."""
+        self._checkpoints.discard(self.completed.settle())
+
+    def store_failed(self, failure: Failure) -> None:
+        """The manifest failed to be written and is not in the log; it may still come, so its files stay."""
+        manifest = self._context.log.in_flight
+        if not isinstance(manifest, Manifest) or manifest.checkpoint not in self._checkpoints.pendings:
+            raise AssertionError("a manifest failed that was not ordered")
+        self.completed.doubt(manifest)
+        self._context.log.failed()
+        pending = self._checkpoints.pendings[manifest.checkpoint]
+        self._checkpoints.failed(pending, failure, FailureReason.FINALIZE_CHECKPOINT_FAILURE)

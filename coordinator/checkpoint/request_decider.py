@@ -1,0 +1,149 @@
+"""Which checkpoint starts next, and when.
+
+Rules:
+
+1. Savepoints come first, in the order in which they were asked for; then a user's checkpoint, then that of an ended
+   branch, then the periodic one. The last three are conditions, not a queue: what comes due while a checkpoint is in
+   flight is one request afterwards, however many asked, and any checkpoint answers every user.
+2. As many as ``concurrent`` may be in flight. A savepoint may exceed that, unless barriers are unaligned: it must not
+   wait for a checkpoint that never completes. That of an ended branch waits until none is in flight: the one that is
+   may cover the branch already, and a thousand tasks that end one by one make few checkpoints.
+3. Periodic ones and those of ended branches keep the minimum pause after the end of the last one; a user's request does
+   not. After a failed one everything waits ``retry_pause``, so that a broken disk is not asked in a hot loop.
+4. Nothing starts unless the job runs, nor once the savepoint that it stops with is on its way. The periodic clock
+   starts anew when the job runs; savepoints leave it alone. When the job *resumes* (tasks were lost, or another
+   coordinator came before) the first periodic one follows after ``after_restart``, if that is less than the interval:
+   rows that were made again, and those that waited meanwhile, become visible soon.
+5. A user's checkpoint that fails is wanted again; a savepoint that fails is not, whoever asked is told.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ..model.reasons import FailureReason
+from ..model.requests import FINAL, PERIODIC, USER, Cause, Request
+from ..model.settings import Settings
+
+MOST_QUEUED = 1000
+"""Savepoints that may wait: more is a mistake in somebody's loop."""
+
+_NOW = float("-inf")
+
+
+class RequestDecider:
+    """Remembers who asked and when the last checkpoint started and ended; answers when which may start."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        #: When the next periodic one is due, if any; meaningless unless the job runs.
+        self._periodic_at: float | None = None
+        #: Whether the job runs.
+        self._running = False
+        #: Checkpoints in flight, savepoints included.
+        self._in_flight = 0
+        #: Whether the savepoint that the job stops with is among them.
+        self._stopping = False
+        #: Savepoints asked for and not started, oldest first.
+        self._savepoints: deque[Request] = deque()
+        #: Whether a user asked for a checkpoint since the last start of one.
+        self._requested = False
+        #: Whether a branch has ended that no checkpoint covers.
+        self._final = False
+        #: Not before this time: minimum pause, and pause after a failure.
+        self._pause_until = _NOW
+        self._retry_at = _NOW
+
+    def job_runs(self, now: float, resumed: bool = False) -> None:
+        """Every task runs or has finished; ``resumed``: not for the first time."""
+        if not self._running:
+            self._running = True
+            self._schedule(now, self._settings.after_restart if resumed else None)
+
+    def job_stops(self) -> None:
+        """Some task does not run: no checkpoint until ``job_runs``. Requests are kept."""
+        self._running = False
+
+    def request(self) -> None:
+        """A user asks for a checkpoint now."""
+        self._requested = True
+
+    def request_savepoint(self, request: Request) -> FailureReason | None:
+        """A user asks for a savepoint; why it is refused, or None."""
+        if len(self._savepoints) >= MOST_QUEUED:
+            return FailureReason.TOO_MANY_CHECKPOINT_REQUESTS
+        self._savepoints.append(request)
+        return None
+
+    @property
+    def queued(self) -> tuple[Request, ...]:
+        """Savepoints that have not started."""
+        return tuple(self._savepoints)
+
+    def give_up_savepoints(self) -> tuple[Request, ...]:
+        """The job is over: nobody will take these."""
+        given_up = tuple(self._savepoints)
+        self._savepoints.clear()
+        return given_up
+
+    def want_final(self, wanted: bool) -> bool:
+        """Whether some ended branch still needs a checkpoint that covers it; the answer: whether that is new."""
+        before, self._final = self._final, wanted
+        return before is not wanted
+
+    def started(self, request: Request, now: float) -> None:
+        """The checkpoint that :meth:`choose` named starts."""
+        self._in_flight += 1
+        if request.kind.is_savepoint:
+            self._savepoints.remove(request)
+            self._stopping |= request.cause is Cause.STOP
+        else:
+            self._requested = False
+            self._schedule(now)
+
+    def completed(self, now: float) -> None:
+        """A checkpoint in flight is complete. If the job stops with it, nothing starts any more."""
+        self._in_flight -= 1
+        self._pause_until = now + self._settings.min_pause
+
+    def aborted(self, request: Request, now: float) -> None:
+        """A checkpoint in flight was given up."""
+        self._in_flight -= 1
+        self._requested |= request.cause is Cause.USER
+        if request.cause is Cause.STOP:
+            self._stopping = False
+        self._pause_until = now + self._settings.min_pause
+        self._retry_at = now + self._settings.retry_pause
+
+    def next_at(self) -> float | None:
+        """When a checkpoint is due (a past time: now); None if none is wanted or none may start."""
+        return min((at for at, _ in self._wanted()), default=None)
+
+    def choose(self, now: float) -> Request | None:
+        """The checkpoint that should start now, the most urgent of those that may."""
+        return next((request for at, request in self._wanted() if at <= now), None)
+
+    def _wanted(self) -> list[tuple[float, Request]]:
+        """What is wanted, with the earliest time; the most urgent first."""
+        if not self._running or self._stopping:
+            return []
+        wanted: list[tuple[float, Request]] = []
+        full = self._in_flight >= self._settings.concurrent
+        if self._savepoints and not (full and self._settings.unaligned):
+            wanted.append((self._retry_at, self._savepoints[0]))
+        if full:
+            return wanted
+        paused = max(self._pause_until, self._retry_at)
+        if self._requested:
+            wanted.append((self._retry_at, USER))
+        if self._final and not self._in_flight:
+            wanted.append((paused, FINAL))
+        if self._periodic_at is not None:
+            wanted.append((max(self._periodic_at, paused), PERIODIC))
+        return wanted
+
+    def _schedule(self, now: float, at_most: float | None = None) -> None:
+        interval = self._settings.interval
+        if interval is not None and at_most is not None:
+            interval = min(interval, at_most)
+        self._periodic_at = None if interval is None else now + interval

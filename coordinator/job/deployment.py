@@ -1,0 +1,155 @@
+"""Builds regions, starts them, and stops them.
+
+Rules:
+
+1. A region is deployed from the newest completed checkpoint, all of its tasks, also those that had finished: their
+   operators are not run again, they pass the end on at once. Never while the log's answer about a checkpoint is open.
+2. A region starts when all its tasks are deployed; each commits first what its predecessor may have left.
+3. A shell that names its processes has each order carried out by one: what an attempt was built by first is started.
+4. An order without an answer is given again; whoever is silent is told again to start, and what to forget.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...engine.core.identity import Attempt, CheckpointId, Opening
+from ..log.completed import CompletedCheckpoints
+from ..model.commands import AbortCheckpoint, DeployTask, StartTask, StopTask
+from ..model.events import Failure
+from ..model.job_states import LIVE, TaskStatus
+from ..model.manifest import Manifest
+from ..restore.restoring import StoredState, finished_vertices
+from ..state.committing import Committing
+from ..state.context import Context
+from ..state.ledger import opening_failure
+from ..state.tasks import Region, TaskRecord
+
+_NOWHERE = frozenset({TaskStatus.CREATED, TaskStatus.DEPLOYING, TaskStatus.STOPPED})
+
+
+class Deployment:
+    """Regions between their attempts."""
+
+    def __init__(self, context: Context, completed: CompletedCheckpoints, committing: Committing) -> None:
+        self._context = context
+        self._completed = completed
+        self._committing = committing
+        #: The newest manifest, its files by task, and the vertices that are deployed as finished; derived from it.
+        self._stored: tuple[Manifest | None, StoredState, frozenset[str]] | None = None
+        #: Why the job must end: a region was restored with other rows in flight than were stored; until taken.
+        self._unbalanced: Failure | None = None
+
+    def schedule_all(self) -> None:
+        """The job is ours: deploy everything now."""
+        for region in self._context.tasks.regions:
+            self._context.tasks.schedule(region, self._context.now)
+
+    def next_restart(self) -> float | None:
+        """When the next region is due."""
+        tasks = self._context.tasks
+        times = (tasks.regions[index].restart_at for index in tasks.restarting)
+        return min((at for at in times if at is not None), default=None)
+
+    def deploy_due(self) -> None:
+        """Deploy every region whose time has come."""
+        tasks, latest = self._context.tasks, self._completed.latest
+        if self._stored is None or self._stored[0] is not latest:
+            self._stored = (
+                latest,
+                StoredState(latest, self._context.graph),
+                finished_vertices(latest, self._context.graph),
+            )
+        for index in sorted(tasks.restarting):
+            region = tasks.regions[index]
+            if region.restart_at is not None and region.restart_at <= self._context.now:
+                self._deploy(region, self._stored[1], self._stored[2])
+
+    def _deploy(self, region: Region, stored: StoredState, finished: frozenset[str]) -> None:
+        context, latest = self._context, self._completed.latest
+        context.tasks.schedule(region, None)
+        region.deployments += 1
+        attempt = Attempt(context.generation, region.deployments)
+        attempts = tuple((task, attempt) for task in region.tasks)
+        for task in region.tasks:
+            record = context.tasks[task]
+            record.attempt, record.touched, record.covered_by = attempt, context.now, None
+            record.unsaved, record.built_by = (), ""
+            context.tasks.move(record, TaskStatus.DEPLOYING)
+            record.deploy = DeployTask(
+                task,
+                attempt,
+                stored.of(task),
+                attempts,
+                latest.checkpoint if latest is not None else None,
+                record.process,
+                latest.root if latest is not None else "",
+                task.vertex in finished,
+                context.skipped,
+                context.identity.claim,
+                stored.ended(task),
+            )
+            context.order(record.deploy)
+        region.files, region.opening = stored.in_flight(region.tasks), []
+
+    def process_ready(self, record: TaskRecord, incarnation: str) -> bool:
+        """A process is there for the task; whether the one that holds the attempt is therefore gone."""
+        record.process, deploy = incarnation, record.deploy
+        if record.state is TaskStatus.DEPLOYING and deploy is not None and deploy.incarnation not in ("", incarnation):
+            record.deploy = replace(deploy, incarnation=incarnation)
+            self._context.order(record.deploy)
+        return record.state not in _NOWHERE and record.built_by not in ("", incarnation)
+
+    def deployed(self, record: TaskRecord, incarnation: str, opening: tuple[Opening, ...] = ()) -> bool:
+        """A task is built, and the last one of its region starts them all. False: two processes hold the attempt."""
+        if record.state is not TaskStatus.DEPLOYING:
+            return record.built_by in ("", incarnation)
+        tasks = self._context.tasks
+        record.built_by, record.deploy = incarnation, None
+        tasks.move(record, TaskStatus.DEPLOYED)
+        self._committing.deployed(record.id)
+        region = tasks.region_of(record)
+        region.opening += opening
+        if region.counts[TaskStatus.DEPLOYED.code] == len(region.tasks):
+            self._unbalanced = self._unbalanced or opening_failure(region.files, region.opening)
+            if self._unbalanced is not None:
+                return True
+            for task in region.tasks:
+                tasks.move(tasks[task], TaskStatus.RUNNING)
+                self._start(tasks[task])
+        return True
+
+    def take_failure(self) -> Failure | None:
+        """The failure that must end the job, if there is one; it is told once."""
+        failure, self._unbalanced = self._unbalanced, None
+        return failure
+
+    def _start(self, record: TaskRecord) -> None:
+        if record.attempt is not None:
+            record.touched = self._context.now
+            self._context.order(StartTask(record.id, record.attempt, record.built_by))
+
+    def stop(self, region: Region) -> None:
+        """Stop every attempt of the region; finished ones are over, but will be needed again."""
+        for task in region.tasks:
+            record = self._context.tasks[task]
+            if record.state in (TaskStatus.CREATED, TaskStatus.STOPPED) or record.attempt is None:
+                continue
+            if record.state in LIVE:
+                self._context.order(StopTask(task, record.attempt))
+            self._context.tasks.move(record, TaskStatus.STOPPED)
+            self._committing.stopped(task)
+
+    def resend(self, before: float, last_aborted: CheckpointId | None) -> None:
+        """Repeat what silent tasks may have missed. ``last_aborted``: to be repeated too, unless one is in flight."""
+        for record in self._context.tasks:
+            if record.touched > before or record.attempt is None:
+                continue
+            if record.state is TaskStatus.DEPLOYING and record.deploy is not None:
+                record.touched = self._context.now
+                self._context.order(record.deploy)
+            elif record.is_started:
+                self._start(record)
+                if last_aborted is not None:
+                    latest = self._completed.latest_id
+                    self._context.order(AbortCheckpoint(record.id, record.attempt, last_aborted, latest))

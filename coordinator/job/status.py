@@ -1,0 +1,122 @@
+"""Puts a coordinator's state into words: the snapshot for people, and the one sentence that says what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...engine.core.identity import TaskId
+from ..checkpoint.pending import PendingCheckpoint, Phase
+from ..model.job_states import JobState, TaskStatus
+from ..model.statistics import JobStatus, PendingStatus
+from .job import Job
+
+
+def describe(job: Job) -> JobStatus:
+    """The job at this moment."""
+    context, checkpoints, completed = job.context, job.checkpoints, job.completion.completed
+    in_flight = tuple(_pending(pending) for pending in checkpoints.pendings.values())
+    counts = checkpoints.history.counts
+    return JobStatus(
+        job=context.job,
+        state=job.state.value,
+        generation=context.generation,
+        restarts=job.failover.total,
+        checkpoints_completed=counts.completed,
+        checkpoints_failed=checkpoints.failed_count,
+        latest_completed=completed.latest_id,
+        pending=in_flight[-1] if in_flight else None,
+        tasks=context.tasks.shown(),
+        failure=job.failure,
+        restored_from=job.restored_from,
+        why=why(job),
+        in_flight=in_flight,
+        savepoints=checkpoints.savepoints.results,
+        pins=completed.pins,
+        refused_pins=tuple(job.pins.refused),
+        skipped=tuple(map(str, context.skipped)),
+        uuid=context.identity.uuid,
+        splits=job.windows.status(job.state),
+    )
+
+
+def _pending(pending: PendingCheckpoint) -> PendingStatus:
+    done = len(pending.acked) + len(pending.finished)
+    total, kind = done + len(pending.waiting), pending.kind.value
+    return PendingStatus(pending.id, pending.phase.value, pending.started_at, done, total, kind)
+
+
+def why(job: Job) -> str:
+    """One sentence: what the job waits for, and for whom."""
+    log, pendings = job.context.log, job.checkpoints.pendings.values()
+    match job.state:
+        case JobState.CREATED:
+            return "not started"
+        case JobState.CLAIMING:
+            return f"taking the job over: {log.waits_for()}"
+        case JobState.FINISHED | JobState.STOPPED | JobState.FAILED | JobState.CANCELLED | JobState.SUPERSEDED:
+            return job.failure.message if job.failure is not None else f"the job is over: {job.state.value}"
+        case JobState.FINISHING | JobState.STOPPING | JobState.FAILING | JobState.CANCELLING:
+            return f"ending: {_commits(job) or log.waits_for()}"
+        case JobState.DEPLOYING | JobState.RESTARTING | JobState.RUNNING:
+            pass
+    stored = next((one.id for one in pendings if one.phase is Phase.STORING), None)
+    if stored is not None:
+        return f"checkpoint {stored} is being stored: {log.waits_for()}"
+    if job.state is not JobState.RUNNING:
+        return _deploying(job)
+    oldest = next(iter(pendings), None)
+    return _running(job) if oldest is None else _in_flight(oldest)
+
+
+def _in_flight(pending: PendingCheckpoint) -> str:
+    name = f"{'savepoint' if pending.kind.is_savepoint else 'checkpoint'} {pending.id}"
+    if pending.phase is Phase.PROPOSING:
+        return f"{name} waits for the rounds of {_names(sorted(pending.unproposed)[:4], len(pending.unproposed))}"
+    if pending.waiting:
+        return f"{name} waits for the snapshots of {_names(pending.waiting.first(4), len(pending.waiting))}"
+    return f"{name} is being copied to its folder"
+
+
+def _deploying(job: Job) -> str:
+    waiting = _in_state(job, TaskStatus.DEPLOYING)
+    if waiting:
+        return f"{waiting} being deployed"
+    at = job.deployment.next_restart()
+    return "deploying" if at is None else f"a region restarts in {max(0.0, at - job.context.now):.1f} s"
+
+
+def _running(job: Job) -> str:
+    commits = _commits(job)
+    if commits:
+        return commits
+    splits = job.context.split_feed
+    if splits.begun and not splits.ended and splits.covered == splits.known:
+        return f"all windows are complete: {splits.known.windows}; waiting for split sets (add_splits)"
+    running = _in_state(job, TaskStatus.RUNNING)
+    if running:
+        return f"{running} running"
+    tasks = job.context.tasks
+    open_ends = sum(sum(region.uncovered.values()) for region in tasks.regions)
+    if open_ends:
+        found = [record.id for record in tasks if record.state is TaskStatus.DATA_ENDED and not record.covered]
+        return f"{_names(found[:4], len(found))} waiting for a final checkpoint"
+    return f"{_in_state(job, TaskStatus.DATA_ENDED)} waiting for consumers to have processed everything"
+
+
+def _in_state(job: Job, state: TaskStatus) -> str:
+    """The tasks in a state, in words; empty if there are none."""
+    tasks = job.context.tasks
+    return _names(tasks.first_in(state, 4), tasks.count(state)) if tasks.count(state) else ""
+
+
+def _commits(job: Job) -> str:
+    ledger = job.committing.ledger
+    if ledger.is_empty:
+        return ""
+    tasks = ledger.tasks()
+    return f"{_names(tasks[:4], len(tasks))} still to confirm a commit"
+
+
+def _names(first: Sequence[TaskId], count: int) -> str:
+    names = [str(task) for task in first]
+    return ", ".join(names) if count <= 4 else f"{', '.join(names[:3])} and {count - 3} more"

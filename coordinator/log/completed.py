@@ -1,0 +1,214 @@
+"""The completed checkpoints that are kept, and what nobody needs any more.
+
+Rules:
+
+1. Ids strictly increase. The newest is what a restart goes back to; it is never given up.
+2. How many stay, and which of them may go, says :func:`retention.plan_subsumption`. Pinned ones stay whatever their
+   number.
+3. A state file may go when no kept manifest refers to it, no pending one will, and no *doubtful* one may: one whose
+   write failed in a way that leaves open whether it will still appear in the log.
+4. Entries of the log that may go are manifests and what was said of pins, never claims: what stops a stale coordinator
+   is that the number it would write next is taken by its successor's claim. The last entry never goes, so that a
+   successor's claim takes our next number, not one before it. What a successor might go on from goes only once an
+   entry of our own says that it will (``Job``).
+5. A snapshot that the job started from lies outside its folder: its files are not the job's, and go as a whole, if the
+   job has claimed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ...engine.core.identity import CheckpointId, StateHandle, TaskId
+from ..model.kinds import CheckpointKind
+from ..model.manifest import Manifest, Pinned, TaskState, Unpinned
+from ..model.retention import Ending, RetentionPolicy, StoredCheckpoint, plan_subsumption
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """What nobody needs any more."""
+
+    numbers: tuple[int, ...] = ()
+    """Entries of the log."""
+    handles: tuple[StateHandle, ...] = ()
+    snapshots: tuple[Manifest, ...] = ()
+    """Claimed snapshots outside the job's folder."""
+    checkpoints: tuple[CheckpointId, ...] = ()
+
+
+class CompletedCheckpoints:
+    """Kept and doubtful manifests, oldest first."""
+
+    def __init__(self, retained: int, policy: RetentionPolicy = RetentionPolicy.ALWAYS) -> None:
+        self._retained = retained
+        self._policy = policy
+        #: The kept manifests; ids strictly increase.
+        self._kept: list[Manifest] = []
+        #: Manifests that may or may not appear in the log at the number we write next.
+        self._doubtful: list[Manifest] = []
+        #: Who depends on which kept checkpoint, and where that stands in the log.
+        self._pins: dict[str, CheckpointId] = {}
+        self._pin_entries: dict[str, int] = {}
+        #: Kept for somebody, although the log does not say so yet.
+        self._held: list[CheckpointId] = []
+        #: Entries about pins that say nothing any more. They go when a manifest stands behind them.
+        self._obsolete: list[int] = []
+        #: Locations that the kept and doubtful manifests refer to; derived from the two.
+        self._locations: frozenset[str] = frozenset()
+        #: Of the newest manifest, by task; derived.
+        self._states: dict[TaskId, TaskState] = {}
+
+    @property
+    def latest(self) -> Manifest | None:
+        return self._kept[-1] if self._kept else None
+
+    @property
+    def latest_id(self) -> CheckpointId | None:
+        return self._kept[-1].checkpoint if self._kept else None
+
+    @property
+    def kept(self) -> tuple[Manifest, ...]:
+        return tuple(self._kept)
+
+    @property
+    def doubtful(self) -> tuple[Manifest, ...]:
+        return tuple(self._doubtful)
+
+    @property
+    def pins(self) -> dict[str, CheckpointId]:
+        """Name to the checkpoint that it depends on, as the log says."""
+        return dict(self._pins)
+
+    def state_of(self, task: TaskId) -> TaskState | None:
+        """What the newest checkpoint holds of the task."""
+        return self._states.get(task)
+
+    def restore(self, manifests: Iterable[Manifest], pins: Iterable[Pinned | Unpinned] = ()) -> Gone:
+        """What the log holds, oldest first; what of it nobody needs."""
+        self._kept = list(manifests)
+        for entry in pins:
+            if isinstance(entry, Pinned) and self.hold(entry.checkpoint):
+                self._note_pin(entry)
+            else:
+                self._note_unpin(entry)
+        return self._shrink(())
+
+    def add(self, manifest: Manifest) -> Gone:
+        """A checkpoint completed: what can go.
+
+        Its number is taken now: a doubtful manifest is this one or can never appear.
+        """
+        if self._kept and manifest.checkpoint <= self._kept[-1].checkpoint:
+            raise AssertionError(f"checkpoint {manifest.checkpoint} completed after {self._kept[-1].checkpoint}")
+        doubtful, self._doubtful = self._doubtful, []
+        self._kept.append(manifest)
+        obsolete, self._obsolete = tuple(self._obsolete), []
+        gone = self._shrink(doubtful)
+        return replace(gone, numbers=(*gone.numbers, *obsolete))
+
+    def hold(self, checkpoint: CheckpointId) -> bool:
+        """Somebody wants to depend on the checkpoint; whether it is kept. If so, until the log says who."""
+        if all(manifest.checkpoint != checkpoint for manifest in self._kept):
+            return False
+        self._held.append(checkpoint)
+        return True
+
+    def pinned(self, entry: Pinned) -> Gone:
+        """The log says so; what the name depended on before can go. A name depends on one checkpoint at a time."""
+        self._note_pin(entry)
+        return self._shrink(())
+
+    def unpinned(self, entry: Unpinned) -> Gone:
+        """The log says that the name depends on nothing any more; what can go."""
+        self._note_unpin(entry)
+        return self._shrink(())
+
+    def _note_pin(self, entry: Pinned) -> None:
+        self._held.remove(entry.checkpoint)
+        self._obsolete += [self._pin_entries[entry.name]] if entry.name in self._pin_entries else []
+        self._pins[entry.name], self._pin_entries[entry.name] = entry.checkpoint, entry.number
+
+    def _note_unpin(self, entry: Pinned | Unpinned) -> None:
+        self._pins.pop(entry.name, None)
+        before = self._pin_entries.pop(entry.name, None)
+        self._obsolete += [entry.number] if before is None else [before, entry.number]
+
+    def settle(self) -> tuple[StateHandle, ...]:
+        """The number is taken by another entry, so no doubtful manifest can appear any more: files that can go."""
+        before, self._doubtful = self._doubtful, []
+        self._derive()
+        return self.unreferenced(_handles(before))
+
+    def doubt(self, manifest: Manifest) -> None:
+        """The manifest's write failed, and it was not in the log afterwards; it may still come."""
+        self._doubtful.append(manifest)
+        self._derive()
+
+    def unreferenced(self, handles: Iterable[StateHandle]) -> tuple[StateHandle, ...]:
+        """Those of the files that no kept and no doubtful manifest refers to, each once."""
+        distinct = {handle.location: handle for handle in handles if handle.location not in self._locations}
+        return tuple(distinct.values())
+
+    def not_kept(self, ending: Ending) -> tuple[int, ...]:
+        """The entries of those manifests that, after such an end, neither the policy nor anybody who depends on them
+        keeps. While the log stays open, the newest is not dropped before an older one: it would be gone on from."""
+        pinned = {*self._pins.values(), *self._held}
+        if pinned and ending is not Ending.FINISHED and self.latest_id is not None:
+            pinned.add(self.latest_id)
+        going = [one for one in self._kept if not self._stored(one).keeps_files(ending)]
+        return tuple(one.number for one in going if one.checkpoint not in pinned)
+
+    def drop(self, numbers: Collection[int]) -> Gone:
+        """The log says that nobody goes on from these."""
+        gone = [one for one in self._kept if one.number in numbers]
+        self._kept = [one for one in self._kept if one.number not in numbers]
+        self._derive()
+        return self._gone(gone, ())
+
+    def finish_dropping(self, manifests: Sequence[Manifest]) -> Gone:
+        """Somebody before us has dropped these, and not lived to delete them."""
+        return self._gone(list(manifests), ())
+
+    def _shrink(self, doubtful: Iterable[Manifest]) -> Gone:
+        """Let go of what is too many; ``doubtful``: manifests that are doubtful no more."""
+        pinned = {*self._pins.values(), *self._held}
+        surplus = plan_subsumption([self._stored(manifest) for manifest in self._kept], self._retained)
+        leaving = {one.id for one in surplus} - pinned
+        gone = [manifest for manifest in self._kept if manifest.checkpoint in leaving]
+        self._kept = [manifest for manifest in self._kept if manifest.checkpoint not in leaving]
+        self._derive()
+        return self._gone(gone, doubtful)
+
+    def _gone(self, manifests: list[Manifest], doubtful: Iterable[Manifest]) -> Gone:
+        return Gone(
+            tuple(manifest.number for manifest in manifests),
+            self.unreferenced(_handles((*manifests, *doubtful))),
+            tuple(manifest for manifest in manifests if manifest.root and manifest.claimed),
+            tuple(manifest.checkpoint for manifest in manifests),
+        )
+
+    def _stored(self, manifest: Manifest) -> StoredCheckpoint:
+        foreign = bool(manifest.root) and not manifest.claimed
+        policy = RetentionPolicy.ALWAYS if foreign else self._policy
+        return StoredCheckpoint(manifest.checkpoint, CheckpointKind(manifest.kind), policy)
+
+    def _derive(self) -> None:
+        manifests = (*self._kept, *self._doubtful)
+        self._locations = frozenset(handle.location for handle in _handles(manifests))
+        self._states = {state.task: state for state in self._kept[-1].tasks} if self._kept else {}
+
+    def validate(self) -> None:
+        """Rules 1 and 2."""
+        ids = [manifest.checkpoint for manifest in self._kept]
+        if ids != sorted(set(ids)):
+            raise AssertionError(f"completed checkpoints are out of order: {ids}")
+        if not {*self._pins.values(), *self._held} <= set(ids):
+            raise AssertionError(f"a pinned checkpoint is not kept: {self._pins}, {ids}")
+
+
+def _handles(manifests: Iterable[Manifest]) -> tuple[StateHandle, ...]:
+    """The files of the job's own folder."""
+    own = (manifest for manifest in manifests if not manifest.root)
+    return tuple(handle for manifest in own for state in manifest.tasks for handle in state.state)

@@ -1,0 +1,384 @@
+"""Facts that the coordinator is told, in the past tense.
+
+Rules:
+
+1. An event is true when it is sent and may be late, doubled or lost on the way; the machine copes with all three.
+2. Whatever a task says carries (task, attempt). Facts of a stale attempt change nothing.
+3. ``now`` is the shell's monotonic clock in seconds; the core has no clock of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ...engine.core.identity import (
+    Account,
+    Attempt,
+    CheckpointId,
+    Committable,
+    EndedLanes,
+    Opening,
+    StateHandle,
+    TaskId,
+)
+from .kinds import StopMode
+from .manifest import LogEntry
+from .notices import NoticeGiven, SplitSkipped
+from .reasons import FailureReason
+from .split_events import SplitEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong, as plain data. ``retry``: whether starting again may help (a user's error never does)."""
+
+    message: str
+    retry: bool
+    operator: str = ""
+    remedy: str = ""
+    detail: str = ""
+    kind: str = "PenstockError"
+    """Name of the error class, so that the shell can raise the same one at the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRead:
+    """Answer to ``ReadLog``: every entry of the log, in order. ``running``: the owner of the newest claim if its run is
+    known to be going on; else empty."""
+
+    entries: tuple[LogEntry, ...]
+    now: float
+    running: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFailed:
+    """The log could not be read, or holds what is no entry."""
+
+    failure: Failure
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class EntryStored:
+    """Entry ``number`` was created by us."""
+
+    number: int
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRefused:
+    """Entry ``number`` exists already with other content: somebody else wrote it. We are stale, or lost the race."""
+
+    number: int
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFailed:
+    """The store failed (a full disk, no permission). It is unknown whether entry ``number`` was written."""
+
+    number: int
+    failure: Failure
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReady:
+    """A process that can host the task is there. ``incarnation`` names it; a process restarted has another name.
+
+    Shells whose processes cannot be confused need not tell it.
+    """
+
+    task: TaskId
+    incarnation: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDeployed:
+    """The attempt is built, restored and connected; it waits for ``StartTask``.
+
+    ``incarnation``: the process that built it. An order that is carried out twice may build one attempt in two
+    processes; the first that reports is started, any other means that one of them is lost.
+    """
+
+    task: TaskId
+    attempt: Attempt
+    now: float
+    incarnation: str = ""
+    opening: tuple[Opening, ...] = ()
+    """The rows in flight that it was restored with."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundProposed:
+    """The task's sources stand in ``round`` and will not pass its end before a trigger or an abort.
+
+    -1 if no round has begun. ``FINAL_ROUND`` if the task has no sources, or they have ended and what was emitted
+    because of that has been processed: any round of the others suits it. ``CLOSING_ROUND`` if it has not been.
+    """
+
+    task: TaskId
+    attempt: Attempt
+    checkpoint: CheckpointId
+    round: int
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTiming:
+    """How a task's snapshot went, in seconds and bytes, for the statistics."""
+
+    start_delay: float = 0.0
+    """From the checkpoint's trigger to the first barrier at the task."""
+    alignment: float = 0.0
+    """From the first barrier to the last."""
+    synchronous: float = 0.0
+    """While the task did nothing else."""
+    asynchronous: float = 0.0
+    new_bytes: int | None = None
+    """Bytes written for this checkpoint; None: all of its state."""
+    processed_bytes: int = 0
+    """Read during the alignment."""
+    persisted_bytes: int = 0
+    """In-flight data that the checkpoint holds."""
+    unaligned: bool = False
+
+
+NO_TIMING = SnapshotTiming()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAcked:
+    """The task's snapshot for the checkpoint is on storage.
+
+    ``committables``: all that the task's sinks have prepared and no ``CommitCheckpoint`` has told them to commit. What
+    was prepared for a checkpoint that was aborted, or that the task has not heard of again, is listed again: a row
+    is never prepared twice, so otherwise nobody would commit it. Files have names of their own per attempt.
+    ``data_ended``: the snapshot was taken after all operators of the task had finished (its final one).
+    ``finished_on_restore``: it was deployed as finished, and reports no state: what it had is carried on.
+    ``ended``: for which lanes its operators had finished at the cut.
+    ``ledger``: what it was given and what became of that, at each exchange, source and sink.
+    """
+
+    task: TaskId
+    attempt: Attempt
+    checkpoint: CheckpointId
+    state: tuple[StateHandle, ...]
+    committables: tuple[Committable, ...]
+    data_ended: bool
+    now: float
+    timing: SnapshotTiming = NO_TIMING
+    finished_on_restore: bool = False
+    ended: tuple[EndedLanes, ...] = ()
+    ledger: tuple[Account, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDeclined:
+    """The task could not take the snapshot (its storage failed, say), but it goes on running. ``closing``: because it
+    is about to end, which says nothing against the job."""
+
+    task: TaskId
+    attempt: Attempt
+    checkpoint: CheckpointId
+    failure: Failure
+    now: float
+    closing: bool = False
+
+    @property
+    def reason(self) -> FailureReason:
+        """What the checkpoint fails for."""
+        return FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING if self.closing else FailureReason.CHECKPOINT_DECLINED
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCommitted:
+    """The committables of the permit are visible."""
+
+    task: TaskId
+    attempt: Attempt
+    checkpoint: CheckpointId
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class DataEnded:
+    """The task has seen the end of its data, finished its operators and waits for a final checkpoint."""
+
+    task: TaskId
+    attempt: Attempt
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFinished:
+    """The task is over: final checkpoint committed, every consumer has processed everything, channels closed."""
+
+    task: TaskId
+    attempt: Attempt
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailed:
+    """The task reports an error; it has stopped."""
+
+    task: TaskId
+    attempt: Attempt
+    failure: Failure
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLost:
+    """The process of the task is gone. ``attempt`` None: whatever attempt ran there."""
+
+    task: TaskId
+    attempt: Attempt | None
+    reason: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """A user cancels the job. What was committed stays."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRequested:
+    """A user asks for a checkpoint now."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointRequested:
+    """A user asks for a savepoint. ``request``: the asker's own name for it; asked twice, it is one request.
+
+    ``target``: the folder, as the shell understands it; empty: where the job's savepoints usually go. The result stands
+    in the job's status.
+    """
+
+    request: str
+    target: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """A user stops the job with a savepoint; otherwise as :class:`SavepointRequested`."""
+
+    request: str
+    target: str
+    mode: StopMode
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointCopied:
+    """The savepoint's files lie at ``location``; the folder holds no savepoint yet."""
+
+    checkpoint: CheckpointId
+    location: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointStored:
+    """The savepoint stands, complete, at ``location``, and needs nothing outside it.
+
+    ``holds``: not None if it is that of another checkpoint, taken for the same request by a coordinator before.
+    """
+
+    checkpoint: CheckpointId
+    location: str
+    now: float
+    holds: CheckpointId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointFailed:
+    """The savepoint could not be copied, or its manifest not be created."""
+
+    checkpoint: CheckpointId
+    failure: Failure
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class PinRequested:
+    """Somebody depends on a completed checkpoint (a model's cut): keep it until ``name`` is unpinned."""
+
+    checkpoint: CheckpointId
+    name: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnpinRequested:
+    """``name`` does not need its checkpoint any more."""
+
+    name: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutputsTaken:
+    """Every output is ours, and holds what the log says."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutputsRefused:
+    """An output belongs to somebody else, or does not hold what the log says."""
+
+    failure: Failure
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    """The time that ``next_deadline`` named has come."""
+
+    now: float
+
+
+Event: TypeAlias = (
+    OutputsTaken
+    | OutputsRefused
+    | LogRead
+    | LogFailed
+    | EntryStored
+    | EntryRefused
+    | EntryFailed
+    | ProcessReady
+    | TaskDeployed
+    | RoundProposed
+    | TaskAcked
+    | TaskDeclined
+    | TaskCommitted
+    | DataEnded
+    | TaskFinished
+    | TaskFailed
+    | TaskLost
+    | SplitEvent
+    | CancelRequested
+    | CheckpointRequested
+    | SavepointRequested
+    | StopRequested
+    | SavepointCopied
+    | SavepointStored
+    | SavepointFailed
+    | PinRequested
+    | UnpinRequested
+    | NoticeGiven
+    | SplitSkipped
+    | DeadlinePassed
+)

@@ -1,0 +1,196 @@
+"""What the log holds: claims, completed checkpoints, pins and the end, as versioned JSON.
+
+Rules:
+
+1. The log is one dense sequence of entries, each created if absent. ``Claim`` takes the job over for a generation;
+   ``Manifest`` completes a checkpoint: its creation *is* the commit point; ``Pinned`` and ``Unpinned`` keep one from
+   being deleted; ``Dropped`` says that manifests are about to be deleted by an ending that leaves the log open;
+   ``Ended`` closes the log.
+2. An entry is never changed. It is sealed by its length and digest, and of one format: what is damaged, of an
+   unknown format, or holds a field that is not known is refused (``records``).
+3. A manifest lists everything a restore needs: state files by task, finished tasks, how far each operator has
+   finished, and the committables that no later entry says are visible.
+4. A savepoint is one manifest, in a file of its own beside its state files; their locations are relative to its
+   folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from ...engine.core.identity import CheckpointId, Committable, EndedLanes, StateHandle, TaskId
+from .records import decode_record, encode_record
+from .split_sets import SetPosition
+from .splits import Skipped
+
+FORMAT = 5
+"""Version of the form, stored in every entry. 2: manifests with a root, a kind and operators; pins. 3: files of
+batches in flight among those of a task. 4: the job's identity; for which lanes operators have finished; ``Dropped``;
+operators without UNION state; digests of entries and files. 5: who has claimed."""
+OLDEST = 4
+"""The oldest form that is read: the newer ones have fields more."""
+
+
+class Claimant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a run can be found: the process that a user ends, if it is to end. ``began``: when, in words."""
+
+    host: str
+    process: int
+    began: str
+    machine: str = ""
+    """Unlike on any other machine, and after each start of it; empty: not known."""
+
+
+class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True, forbid_unknown_fields=True):
+    """A coordinator of ``generation`` took the job over."""
+
+    format: int = FORMAT
+    number: int
+    generation: int
+    job: str
+    fingerprint: str
+    """The flow's fingerprint: a log belongs to one flow."""
+    description: str = ""
+    """The flow in words, for the error that a mismatch gives."""
+    inputs: str = ""
+    """The digest of what is recorded of the job's inputs, which names the file that holds it; empty: nothing is."""
+    owner: str = ""
+    """Unlike in any other coordinator, so that two of one generation do not take each other's claim for their own, and
+    that outputs know which of two copies of a log wrote to them last."""
+    uuid: str = ""
+    """The job's identity, drawn for the first claim; every later claim repeats it."""
+    ancestors: tuple[str, ...] = ()
+    """The jobs whose snapshots this one goes on from, the oldest first."""
+    by: Claimant | None = None
+    """Whose run it is; None: an older version did not say."""
+
+
+class TaskState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a checkpoint holds of one task. A finished task's last state is carried on, so that its lanes stay known.
+
+    ``state``: all its files, those of batches in flight among them. ``ended``: for which lanes which operators had
+    finished; a restore does not run them again.
+    """
+
+    task: TaskId
+    state: tuple[StateHandle, ...] = ()
+    committables: tuple[Committable, ...] = ()
+    finished: bool = False
+    data_ended: bool = False
+    ended: tuple[EndedLanes, ...] = ()
+
+
+class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a checkpoint says of one operator as a whole."""
+
+    operator: str
+    vertex: str
+    parallelism: int
+    finished: str
+    """How much of it had finished: a value of ``restore_check.FinishedState``."""
+
+
+class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True, forbid_unknown_fields=True):
+    """A completed checkpoint."""
+
+    format: int = FORMAT
+    number: int
+    checkpoint: CheckpointId
+    fingerprint: str
+    parallelism: dict[str, int]
+    """Vertex to number of subtasks, at the time of the checkpoint."""
+    tasks: tuple[TaskState, ...]
+    uncommitted: tuple[tuple[TaskId, Committable], ...] = ()
+    """Committables of earlier checkpoints that were not yet known to be visible."""
+    kind: str = "checkpoint"
+    """A value of ``kinds.CheckpointKind``."""
+    operators: tuple[OperatorEntry, ...] = ()
+    """Every operator of the flow; empty if the flow did not name them."""
+    lanes: int = 0
+    """Order lanes of the flow; 0: unknown."""
+    root: str = ""
+    """Not empty: the job started from a snapshot there, and the handles are relative to it, not to the job's folder."""
+    claimed: bool = False
+    """Whether the snapshot at ``root`` is the job's to delete."""
+    savepoint: str = ""
+    """Where the savepoint lies that the job stops with."""
+    request: str = ""
+    """The asker's name for that savepoint."""
+    skipped: tuple[Skipped, ...] = ()
+    """Splits that are not read any more, as they would end whoever reads them."""
+    uuid: str = ""
+    """The job that wrote it, and those whose snapshots that one went on from."""
+    ancestors: tuple[str, ...] = ()
+    inputs: str = ""
+    """As in the claim: what the cursors of the sources refer to."""
+    splits: SetPosition | None = None
+    """What it covers of the log of split sets; None: the job's sources are not fed."""
+
+
+def committables_of(manifest: Manifest) -> list[Committable]:
+    """Everything that a commit of this checkpoint makes visible."""
+    own = [committable for task in manifest.tasks for committable in task.committables]
+    return own + [committable for _, committable in manifest.uncommitted]
+
+
+class Pinned(msgspec.Struct, frozen=True, tag="pinned", kw_only=True, forbid_unknown_fields=True):
+    """``name`` depends on a checkpoint."""
+
+    format: int = FORMAT
+    number: int
+    generation: int
+    checkpoint: CheckpointId
+    name: str
+
+
+class Unpinned(msgspec.Struct, frozen=True, tag="unpinned", kw_only=True, forbid_unknown_fields=True):
+    """``name`` does not any more."""
+
+    format: int = FORMAT
+    number: int
+    generation: int
+    name: str
+
+
+class Dropped(msgspec.Struct, frozen=True, tag="dropped", kw_only=True, forbid_unknown_fields=True):
+    """The manifests of these entries are nobody's any more: the job failed or was cancelled, and its policy keeps them
+    for no such end. Whoever takes the job over must not go on from them, as they are being deleted."""
+
+    format: int = FORMAT
+    number: int
+    generation: int
+    numbers: tuple[int, ...]
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True, forbid_unknown_fields=True):
+    """The job is over; nothing follows. ``status``: finished or stopped."""
+
+    format: int = FORMAT
+    number: int
+    generation: int
+    status: str
+    reason: str = ""
+
+
+LogEntry: TypeAlias = Claim | Manifest | Pinned | Unpinned | Dropped | Ended
+
+
+def encode(entry: LogEntry) -> bytes:
+    """The entry as sealed JSON."""
+    return encode_record(entry)
+
+
+def decode(data: bytes) -> LogEntry:
+    """The entry read back. Raises msgspec.ValidationError for what is no whole entry of this form."""
+    entry: LogEntry = decode_record(data, LogEntry, FORMAT, OLDEST)
+    return entry
+
+
+def split_dropped(entries: Sequence[LogEntry]) -> tuple[list[LogEntry], tuple[Manifest, ...]]:
+    """The entries that count, and the manifests among the rest: dropped, and not deleted yet."""
+    numbers = {number for entry in entries if isinstance(entry, Dropped) for number in entry.numbers}
+    gone = tuple(entry for entry in entries if isinstance(entry, Manifest) and entry.number in numbers)
+    return [entry for entry in entries if entry.number not in numbers], gone

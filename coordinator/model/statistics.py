@@ -1,0 +1,206 @@
+"""What a coordinator shows of itself: immutable snapshots, for progress lines, the UI and error messages.
+
+Times are the coordinator's own, in seconds; a coordinator that takes over begins its statistics anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...engine.core.identity import CheckpointId, TaskId
+from .events import NO_TIMING, Failure, SnapshotTiming
+from .job_states import FINAL_JOB_STATES, JobState
+from .requests import SavepointResult
+from .settings import Settings
+from .window_reports import SplitStatus
+
+
+@dataclass(frozen=True)
+class PendingStatus:
+    """A checkpoint in flight. Finished tasks count as acknowledged."""
+
+    checkpoint: CheckpointId
+    phase: str
+    started_at: float
+    acknowledged: int
+    total: int
+    kind: str = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Smallest, mean and largest of a figure."""
+
+    least: float = 0.0
+    mean: float = 0.0
+    most: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCheckpoint:
+    """One task's part in a checkpoint. ``duration``: from the trigger to its acknowledgement. ``bytes``: its state."""
+
+    task: TaskId
+    acknowledged_at: float
+    duration: float
+    bytes: int
+    timing: SnapshotTiming = NO_TIMING
+
+
+@dataclass(frozen=True, slots=True)
+class VertexCheckpoint:
+    """All tasks of one vertex in a checkpoint. ``slowest``: those with the longest duration, the slowest first.
+
+    The figures are those of :class:`SnapshotTiming`; ``sizes``: of each task's state. ``unaligned``: how many tasks cut
+    before the data that their barriers had yet to pass.
+    """
+
+    vertex: str
+    acknowledged: int
+    total: int
+    bytes: int
+    new_bytes: int
+    duration: Spread
+    alignment: Spread
+    start_delay: Spread
+    slowest: tuple[TaskCheckpoint, ...]
+    synchronous: Spread = Spread()
+    asynchronous: Spread = Spread()
+    sizes: Spread = Spread()
+    processed: Spread = Spread()
+    persisted: Spread = Spread()
+    unaligned: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStatistics:
+    """One checkpoint. ``status``: in progress, completed or failed. Finished tasks count as acknowledged.
+
+    ``duration`` is from the trigger to the latest acknowledgement; ``bytes`` all of its state, carried state excluded,
+    ``new_bytes`` what was written for it.
+    """
+
+    checkpoint: CheckpointId
+    kind: str
+    cause: str
+    status: str
+    triggered_at: float
+    latest_ack_at: float | None
+    duration: float | None
+    ended_at: float | None
+    acknowledged: int
+    total: int
+    bytes: int
+    new_bytes: int
+    processed_bytes: int
+    persisted_bytes: int
+    vertices: tuple[VertexCheckpoint, ...]
+    location: str = ""
+    failure: str = ""
+    discarded: bool = False
+    """Whether it was deleted since."""
+
+    @property
+    def unaligned(self) -> int:
+        """How many tasks cut before the data that their barriers had yet to pass."""
+        return sum(vertex.unaligned for vertex in self.vertices)
+
+    @property
+    def slowest(self) -> TaskCheckpoint | None:
+        """The task that took longest."""
+        found = [vertex.slowest[0] for vertex in self.vertices if vertex.slowest]
+        return max(found, key=lambda one: one.duration, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Checkpoints and savepoints of this coordinator."""
+
+    triggered: int = 0
+    in_progress: int = 0
+    completed: int = 0
+    failed: int = 0
+    restored: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A figure over the newest completed checkpoints."""
+
+    least: float
+    mean: float
+    most: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    p999: float
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What the tasks were last started from."""
+
+    checkpoint: CheckpointId
+    at: float
+    is_savepoint: bool
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """All checkpoints, as far as they are remembered. ``history``: the newest first, those in progress included."""
+
+    counts: Counts = Counts()
+    completed: CheckpointStatistics | None = None
+    failed: CheckpointStatistics | None = None
+    savepoint: CheckpointStatistics | None = None
+    restored: Restored | None = None
+    history: tuple[CheckpointStatistics, ...] = ()
+    summary: Mapping[str, Summary] = field(default_factory=dict)
+    """By figure: duration, bytes, new_bytes, processed_bytes, persisted_bytes."""
+    settings: Settings | None = None
+    """What the checkpoints are taken by."""
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job at one moment. ``why`` is one sentence: what it waits for, and for whom."""
+
+    job: str
+    state: str
+    generation: int
+    restarts: int
+    checkpoints_completed: int
+    checkpoints_failed: int
+    latest_completed: CheckpointId | None
+    pending: PendingStatus | None
+    """The newest checkpoint in flight."""
+    tasks: Mapping[TaskId, str]
+    failure: Failure | None
+    restored_from: CheckpointId | None
+    why: str
+    in_flight: tuple[PendingStatus, ...] = ()
+    """All checkpoints in flight, oldest first."""
+    savepoints: tuple[SavepointResult, ...] = ()
+    """How the newest savepoints that were asked for turned out, oldest first."""
+    pins: Mapping[str, CheckpointId] = field(default_factory=dict)
+    """Who depends on which checkpoint."""
+    refused_pins: tuple[str, ...] = ()
+    """The newest names whose checkpoint was not kept any more when they asked."""
+    skipped: tuple[str, ...] = ()
+    """Splits of the input that are poison and are not read any more, each with the reason, in a sentence."""
+    uuid: str = ""
+    """The job's identity, which stands in its log and in whatever it writes."""
+    splits: SplitStatus | None = None
+    """How far a job whose sources are fed has come; None: they are not, or it has not begun."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended, in whatever way."""
+        return JobState(self.state) in FINAL_JOB_STATES
+
+    def savepoint(self, request: str) -> SavepointResult | None:
+        """The result of a savepoint; None while there is none."""
+        return next((one for one in reversed(self.savepoints) if one.request == request), None)

@@ -1,0 +1,170 @@
+"""Rows that an operator holds back, with the round and the lane that each of them came in.
+
+Rules:
+
+1. Rows are held in the order in which they came, that of their tags. What is restored from several subtasks is put into
+   that order again, by round and lane; rows of one round and lane always come from one subtask, in order.
+2. A state table may be larger than the memory: it is read piece by piece, and made of pieces that stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..core.elements import Batch
+from ..core.operator import LANE
+from ..core.schemas import no_rows
+from ..kernels.pieces import PIECE_ROWS, Positions
+from .state_rows import rows_of_state
+from .stored_rows import StoredRows
+
+Lanes = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Rows, and where they came from."""
+
+    records: pa.RecordBatch
+    rounds: Positions
+    lanes: Lanes
+
+    def take(self, rows: Positions) -> Held:
+        """Some of the rows."""
+        return Held(self.records.take(pa.array(rows)), self.rounds[rows], self.lanes[rows])
+
+    def units(self) -> list[tuple[int, int, int, int]]:
+        """Runs of one round and lane: the two, the first row, the number of rows."""
+        change = (np.diff(self.rounds) != 0) | (np.diff(self.lanes) != 0)
+        starts = np.append(0, np.flatnonzero(change) + 1)
+        ends = np.append(starts[1:], len(self.lanes))
+        return [
+            (int(self.rounds[start]), int(self.lanes[start]), int(start), int(end - start))
+            for start, end in zip(starts, ends, strict=True)
+            if end > start
+        ]
+
+
+class HeldRows:
+    """A growing collection of rows of one schema."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._parts: list[Held] = []
+        #: the number of rows, and of their bytes
+        self.rows = 0
+        self.bytes = 0
+
+    def add(self, batch: Batch) -> None:
+        """Hold the rows of a batch."""
+        rows = batch.records.num_rows
+        # arrays of one number that take no memory: nothing is written to what is held
+        rounds: Positions = np.ndarray(rows, np.int64, np.array([batch.tag.round], dtype=np.int64), strides=(0,))
+        lanes: Lanes = np.ndarray(rows, np.int32, np.array([batch.tag.lane], dtype=np.int32), strides=(0,))
+        self.put(Held(batch.records, rounds, lanes))
+
+    def put(self, held: Held) -> None:
+        """Hold these rows as well."""
+        if held.records.num_rows:
+            self._parts.append(held)
+            self.rows += held.records.num_rows
+            self.bytes += held.records.nbytes
+
+    def take_all(self) -> Held:
+        """All rows, which are held no longer."""
+        whole = self.peek()
+        self._parts, self.rows, self.bytes = [], 0, 0
+        return whole
+
+    def take_records(self) -> pa.RecordBatch:
+        """All rows, which are held no longer, for one who does not ask where they came from."""
+        whole = self._records()
+        self._parts, self.rows, self.bytes = [], 0, 0
+        return whole
+
+    def peek(self) -> Held:
+        """All rows as one batch."""
+        if not self._parts:
+            return Held(self._records(), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
+        if len(self._parts) > 1:
+            rounds = np.concatenate([part.rounds for part in self._parts])
+            lanes = np.concatenate([part.lanes for part in self._parts])
+            self._parts = [Held(self._records(), rounds, lanes)]
+        return self._parts[0]
+
+    def _records(self) -> pa.RecordBatch:
+        if len(self._parts) == 1:
+            return self._parts[0].records
+        if not self._parts:
+            return no_rows(self.schema)
+        columns = [
+            pa.concat_arrays([part.records.column(place) for part in self._parts]) for place in range(len(self.schema))
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def snapshot(self) -> pa.Table | None:
+        """The rows as a state table."""
+        return state_table([self.peek()]) if self.rows else None
+
+    def restore(self, table: pa.Table) -> None:
+        """Hold the rows of state tables, in the order of their tags."""
+        for held in restored_rows(table, self.schema):
+            self.put(held)
+
+
+def state_table(parts: Iterable[Held]) -> pa.Table:
+    """The rows of one part or more as a state table; they are not copied."""
+    # one dictionary per column: a file of Arrow's IPC format takes no more
+    return pa.Table.from_batches([_state(held) for held in parts]).unify_dictionaries()
+
+
+def restored_rows(
+    table: pa.Table, schema: pa.Schema, column: str = "row", order: Positions | None = None
+) -> Iterator[Held]:
+    """The rows of state tables, piece by piece; in the order of their tags (rule 1), unless another one is given."""
+    order = tag_order(table) if order is None else order
+    stored = StoredRows(table.schema, table.to_batches())
+    if len(order) == table.num_rows and bool((np.diff(order) == 1).all()):
+        yield from (_held(records, schema, column) for records in stored.batches)
+        return
+    for start in range(0, len(order), PIECE_ROWS):
+        yield _held(stored.take(order[start : start + PIECE_ROWS]), schema, column)
+
+
+def tag_order(table: pa.Table) -> Positions:
+    """The rows of state tables in the order of their tags."""
+    return np.lexsort([table.column(LANE).to_numpy(), table.column("round").to_numpy()])
+
+
+def stored_schema(schema: pa.Schema) -> pa.Schema:
+    """Of rows in a file: their columns, then where they came from. Columns go by position: names may occur twice."""
+    return pa.schema([*schema, pa.field("round", pa.int64()), pa.field(LANE, pa.int32())])
+
+
+def stored(held: Held) -> pa.RecordBatch:
+    """Rows as they lie in a file."""
+    columns = [*held.records.columns, pa.array(held.rounds), pa.array(held.lanes)]
+    return pa.RecordBatch.from_arrays(columns, schema=stored_schema(held.records.schema))
+
+
+def from_stored(records: pa.RecordBatch, schema: pa.Schema) -> Held:
+    """Rows from a file."""
+    *columns, rounds, lanes = records.columns
+    return Held(pa.RecordBatch.from_arrays(columns, schema=schema), rounds.to_numpy(), lanes.to_numpy())
+
+
+def _state(held: Held) -> pa.RecordBatch:
+    fields = [field.with_nullable(True) for field in held.records.schema]
+    rows = pa.StructArray.from_arrays(held.records.columns, fields=fields)
+    return pa.record_batch({LANE: pa.array(held.lanes), "round": pa.array(held.rounds), "row": rows})
+
+
+def _held(state: pa.RecordBatch, schema: pa.Schema, column: str) -> Held:
+    records = rows_of_state(state.column(column), schema)
+    rounds, lanes = state.column("round").to_numpy(), state.column(LANE).to_numpy()
+    return Held(records, rounds.astype(np.int64), lanes.astype(np.int32))

@@ -1,0 +1,149 @@
+"""Rows that lie in many batches, memory-mapped files mostly, and are addressed by their position in all of them.
+
+Rule: taking a few rows touches only the batches that they stand in. (``take`` of Arrow's chunked arrays first makes one
+array of all chunks, which is what must not happen to what was too large for the memory.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ..core.schemas import no_rows
+from ..kernels.pieces import Positions, picked
+
+
+def concatenated(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """The batches, of at least one column, as one."""
+    if len(batches) == 1:
+        return batches[0]
+    if not batches:
+        return no_rows(schema)
+    columns = [pa.concat_arrays([records.column(place) for records in batches]) for place in range(len(schema))]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def rebatched(batches: Iterable[pa.RecordBatch], schema: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of exactly ``rows`` rows, but for the last one."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for records in batches:
+        waiting.append(records)
+        count += records.num_rows
+        if count >= rows:
+            whole = concatenated(schema, waiting)
+            cut = count - count % rows
+            for start in range(0, cut, rows):
+                yield whole.slice(start, rows)
+            waiting, count = [whole.slice(cut)] if cut < count else [], count - cut
+    if waiting:
+        yield concatenated(schema, waiting)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Where wanted rows stand: the batches that they are in with their places there; how to put them in order again."""
+
+    parts: list[tuple[int, pa.Array]]
+    back: pa.Array | None
+
+
+class StoredRows:
+    """See the module's rule. It offers what joins use of a record batch."""
+
+    def __init__(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        self.schema = schema
+        self.batches = [records for records in batches if records.num_rows]
+        #: the position of each batch's first row; behind the last one the number of all rows
+        self.starts = np.append(0, np.cumsum([records.num_rows for records in self.batches], dtype=np.int64))
+        #: the rows that were picked last, and where they stand: columns are picked one after the other
+        self._picked: tuple[pa.Array | None, _Plan] = (None, _Plan([], None))
+
+    @property
+    def num_rows(self) -> int:
+        """How many there are."""
+        return int(self.starts[-1])
+
+    def column(self, position: int) -> StoredColumn:
+        """One column."""
+        return StoredColumn(self, position)
+
+    def slice(self, start: int, rows: int) -> pa.RecordBatch:
+        """Consecutive rows."""
+        return self.take(np.arange(start, start + rows))
+
+    def take(self, rows: Positions) -> pa.RecordBatch:
+        """Some of the rows."""
+        wanted = pa.array(rows)
+        columns = [self.column(position).picked(wanted) for position in range(len(self.schema))]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def plan(self, rows: pa.Array) -> _Plan:
+        """How to pick these rows."""
+        if self._picked[0] is not rows:
+            self._picked = (rows, self._planned(rows))
+        return self._picked[1]
+
+    def _planned(self, rows: pa.Array) -> _Plan:
+        missing = rows.is_null().to_numpy(zero_copy_only=False) if rows.null_count else None
+        wanted = rows.fill_null(0).to_numpy() if rows.null_count else rows.to_numpy()
+        back: pa.Array | None = None
+        if missing is not None or not bool((wanted[1:] >= wanted[:-1]).all()):
+            order = np.argsort(wanted)
+            places = np.empty(len(order), dtype=np.int64)
+            places[order] = np.arange(len(order))
+            wanted, back = wanted[order], pa.array(places, mask=missing)
+        first = int(np.searchsorted(self.starts, wanted[0], side="right")) - 1
+        last = int(np.searchsorted(self.starts, wanted[-1], side="right"))
+        borders = np.searchsorted(wanted, self.starts[first : last + 1])
+        parts = []
+        for place in np.flatnonzero(np.diff(borders)).tolist():
+            local = wanted[int(borders[place]) : int(borders[place + 1])] - self.starts[first + place]
+            parts.append((first + place, pa.array(local)))
+        return _Plan(parts, back)
+
+
+class StoredColumn:
+    """A column of :class:`StoredRows`; what joins use of an array."""
+
+    def __init__(self, rows: StoredRows, position: int) -> None:
+        self._rows = rows
+        self._position = position
+        self._decoded = False
+
+    @property
+    def type(self) -> pa.DataType:
+        """The type of the values taken."""
+        type = self._rows.schema.field(self._position).type
+        return type.value_type if self._decoded else type
+
+    def __len__(self) -> int:
+        return self._rows.num_rows
+
+    def dictionary_decode(self) -> StoredColumn:
+        """The column with values in place of dictionary codes."""
+        column = StoredColumn(self._rows, self._position)
+        column._decoded = True
+        return column
+
+    def slice(self, start: int, rows: int) -> pa.Array:
+        """Consecutive values."""
+        return self.picked(pa.array(np.arange(start, start + rows)))
+
+    def picked(self, rows: pa.Array) -> pa.Array:
+        """The values at these positions; null where the position is."""
+        if not len(rows) or not len(self):
+            return pa.nulls(len(rows), self.type)
+        plan = self._rows.plan(rows)
+        parts = [picked(self._rows.batches[number].column(self._position), local) for number, local in plan.parts]
+        found = pa.concat_arrays([part.dictionary_decode() for part in parts] if self._decoded else parts)
+        return found if plan.back is None else picked(found, plan.back)
+
+
+def numbers_of(column: StoredColumn, rows: Positions) -> Positions:
+    """Integers at these positions."""
+    found: Positions = column.picked(pa.array(rows)).to_numpy()
+    return found

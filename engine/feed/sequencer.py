@@ -1,0 +1,383 @@
+"""The end of a feed: gives every row its global position, and hands global batches out to the ranks of a world. Pure.
+
+It is the state of one operator behind a gather, so its rows come in the flow's order. Rules:
+
+1. Positions are counts, and which rows a batch has follows from them (``batch_grid``), whoever reads it. A slice of a
+   batch follows from the rank and the number of ranks alone (``World.share``). The last batch of an epoch may be short.
+   Where there are several epochs a batch is handed out when it is known whether it is the last one of its epoch.
+2. A rank says which batches it has *taken*, and which are *saved*: it needs those never again, not even after a crash,
+   because a saved model has seen them. Kept are all rows from the first batch that is not saved everywhere; only when
+   there is no room for the batch that all ranks wait for, those that all have taken go too. A world that replaces
+   another begins at any batch that is kept, or else from the checkpoint that its model was saved with. Where it says
+   that it begins means nothing before each of its ranks has said so: one that is wrong takes nothing from others.
+3. A snapshot holds the kept rows and all counters, never a log of what was read. Ranks take no part in checkpoints: a
+   rank that does something else for an hour holds no barrier up. Whoever restores gets the rows behind the cut again
+   under the same positions, and ranks know their own place, so they see nothing of it. At the end of its data the
+   operator has finished; its task has when every rank has acknowledged everything: ranks are its consumers.
+4. What may come otherwise after a restart is handed out once it stands in a committed checkpoint, not before. That is
+   every row of a flow whose order is not ``repeatable``; and in any flow the rows that operators emit when they finish,
+   and the end itself: data that end because the job is stopped go on if the stop fails.
+5. ``ready`` is credit, not a right: with more than ``most_rows`` kept the owner takes no rows, *except* to reach a
+   barrier that has been announced. Else a rank that stands still would hold the checkpoint up. What has come so, or in
+   one large piece, is not handed out for that: ranks are never farther ``apart`` than the feed was told.
+6. Worlds are fenced by their generation. A restored sequencer may not know the newest: ranks then join again.
+7. When every rank has acknowledged everything, and a committed checkpoint says so, the feed is *settled*: no restart
+   comes back to rows that ranks would have to read again, so they may leave.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic
+
+import numpy as np
+import numpy.typing as npt
+
+from ..core.identity import CheckpointId
+from .batch_grid import BatchGrid
+from .messages import Answer, FeedEnded, NotYet, R, Refusal, Refused, Slice, World
+from .order_hash import OrderHash
+from .sequencer_state import EpochEnd, FeedSettings, Place, SequencerState
+
+Hashing = Callable[[R], npt.NDArray[np.uint64]]
+"""A hash for each row."""
+Sizing = Callable[[R], int]
+"""Bytes of a piece."""
+
+
+@dataclass(slots=True)
+class Sequencer(Generic[R]):
+    """See the module's rules. Built anew, or by :meth:`restored`."""
+
+    settings: FeedSettings
+    hashing: Hashing[R] | None = None
+    #: None: it does not matter
+    sizing: Sizing[R] | None = None
+    #: The position that the next row gets.
+    position: int = 0
+    #: The first batch that may still be asked for. Never goes back.
+    oldest: int = 0
+    #: Whether no more rows come.
+    ended: bool = False
+    #: Of the epochs that have ended.
+    ends: list[EpochEnd] = field(default_factory=list)
+    #: Of all rows so far.
+    order: OrderHash = field(default_factory=OrderHash)
+    #: None until somebody joins; a restored sequencer begins so.
+    world: World | None = None
+    #: By rank: the first batch that it has not taken, and the first that is not saved.
+    _taken: list[int] = field(default_factory=list)
+    _saved: list[int] = field(default_factory=list)
+    #: Kept pieces, and the position of each one's first row; together all rows from ``oldest`` on, or some before.
+    _pieces: deque[R] = field(default_factory=deque)
+    _starts: deque[int] = field(default_factory=deque)
+    #: How many bytes had come before each kept piece, and in all.
+    _bytes_before: deque[int] = field(default_factory=deque)
+    _bytes: int = 0
+    #: Rows before this position stand in a committed checkpoint, and maybe the end with them.
+    _committed: int = 0
+    _end_committed: bool = False
+    #: Rows from this position on were emitted by operators that finished.
+    _final_from: int | None = None
+    #: Each cut that is not known to be committed, oldest first.
+    _cuts: dict[CheckpointId, Place] = field(default_factory=dict)
+    #: See rule 7.
+    is_settled: bool = False
+    #: The batches of the rows so far, and of those that come.
+    grid: BatchGrid = field(init=False)
+
+    def __post_init__(self) -> None:
+        ends = [end.position for end in self.ends]
+        self.grid = BatchGrid.of(self.settings.batch_size, self.settings.drop_last, ends)
+
+    @classmethod
+    def restored(
+        cls,
+        state: SequencerState[R],
+        settings: FeedSettings,
+        hashing: Hashing[R] | None = None,
+        sizing: Sizing[R] | None = None,
+    ) -> Sequencer[R]:
+        """As of a checkpoint, which stands in the log."""
+        oldest = state.first_batch(settings.batch_size, settings.drop_last)
+        made: Sequencer[R] = cls(settings, hashing, sizing, state.first, oldest, ends=list(state.ends))
+        for rows in state.rows:
+            made._keep(rows)
+        made.ended, made.order, made._committed = state.ended, state.order, state.position
+        made._end_committed = state.ended
+        made.is_settled = made.is_finished
+        return made
+
+    # --- rows come -----------------------------------------------------------------------------------------------
+
+    @property
+    def kept_rows(self) -> int:
+        return self.position - max(self._first_needed, self._starts[0]) if self._starts else 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is room (rule 5)."""
+        if self.settings.ahead is None:
+            return self.kept_rows < self.settings.most_rows
+        return self.ahead < self.settings.ahead and not self._is_heavy(self.settings.ahead_bytes)
+
+    @property
+    def ahead(self) -> int:
+        """Rows that some rank has not taken."""
+        return max(0, self.position - self.grid.first_row(self.awaited))
+
+    @property
+    def is_half_full(self) -> bool:
+        """Whether more than half of the room is used."""
+        settings = self.settings
+        return settings.ahead is not None and (
+            2 * self.ahead > settings.ahead or self._is_heavy((settings.ahead_bytes or 0) // 2)
+        )
+
+    def _is_heavy(self, limit: int | None) -> bool:
+        """Whether what some rank has not taken has so many bytes, more than the batch that is wanted next."""
+        if not limit or not self._starts or self.starves:
+            return False
+        at = max(0, bisect_right(self._starts, self.grid.first_row(self.awaited)) - 1)
+        return self._bytes - self._bytes_before[at] >= limit
+
+    @property
+    def awaited(self) -> int:
+        """The batch that the slowest rank takes next."""
+        return max(self.oldest, min(self._taken, default=0))
+
+    @property
+    def starves(self) -> bool:
+        """Whether the batch that the slowest rank takes next lacks rows."""
+        return not self.ended and self.position < self._needed_for(self.awaited)
+
+    def _needed_for(self, batch: int) -> int:
+        """So many rows must have come before the batch can be handed out."""
+        margin = 0 if self.grid.is_known(batch) else self.settings.margin
+        return self.grid.end_row(batch) + margin
+
+    def accept(self, rows: R, final: bool = False) -> None:
+        """The next rows of the feed. ``final``: operators emitted them when they finished; none but such follow."""
+        if self.ended:
+            raise AssertionError("rows came after the end of the feed")
+        if final and self._final_from is None:
+            self._final_from = self.position
+        if self.hashing is not None:
+            self.order = self.order.extended(self.hashing(rows))
+        self._keep(rows)
+        self._forget()
+
+    def end_epoch(self) -> None:
+        """What comes next is of the next epoch."""
+        self.grid.close(self.position)
+        self.ends.append(EpochEnd(self.position, self.order.content))
+
+    def end(self) -> None:
+        """No more rows come."""
+        if not self.ends or self.position > self.grid.begin:
+            self.end_epoch()
+        self.ended = True
+        self._end_committed = self._end_committed or self.settings.certain
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether nothing goes on before one is committed (rule 4)."""
+        if self.ended:
+            return not self._end_committed
+        return not self.ready and self._deliverable < self.position
+
+    @property
+    def batches(self) -> int | None:
+        """How many global batches there are in all; None while that may change."""
+        return self.grid.first if self._end_committed else None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every rank has acknowledged everything, and nothing that there never was. A sequencer that has no
+        rows is, without any rank."""
+        return self.batches is not None and self.oldest == self.batches
+
+    # --- ranks read ----------------------------------------------------------------------------------------------
+
+    def join(self, world: World, at: int) -> World | Refused:
+        """A rank of a world says that it reads, and needs nothing before batch ``at``; the answer is its world.
+
+        All ranks say so, in any order and as often as they like: in a world that has read for a while ``at`` may lie
+        behind the start, and a restored sequencer know less than the world. What a rank needs is never less than what
+        all have acknowledged.
+        """
+        known = self.world
+        if known is not None and world.generation < known.generation:
+            return Refused(Refusal.STALE, known.generation)
+        if known is not None and world.generation == known.generation:
+            same = world == known
+            return known if same else Refused(Refusal.CONTRADICTION, known.generation)
+        if at < self.oldest:
+            return Refused(Refusal.GONE, world.generation)
+        self.world = world
+        self._taken, self._saved = ([self.oldest] * world.ranks for _ in range(2))
+        return world
+
+    def read(self, generation: int, rank: int, batch: int, max_ahead: int | None = None) -> Answer[R]:
+        """The rank's slice of the batch; asked again, the same. ``max_ahead``: so many batches before the slowest rank
+        this one wants to be at most."""
+        if (refused := self._refuse(generation)) is not None or self.world is None:
+            return refused or Refused(Refusal.UNKNOWN_WORLD, generation)
+        if batch < self.oldest:
+            return Refused(Refusal.GONE, generation, batch)
+        batches = self.batches
+        if batches is not None and batch >= batches:
+            return FeedEnded(generation, batch, batches)
+        begin, end = self.grid.first_row(batch), self.grid.end_row(batch)
+        needed = self._needed_for(batch)
+        if end > self._deliverable or needed > self.position:
+            return NotYet(generation, batch, self._why_not(needed))
+        if self._is_too_far(batch, max_ahead):
+            return NotYet(generation, batch, self.slow_ranks)
+        share = self.world.share(rank, end - begin)
+        rows, epoch = tuple(self._cut(begin + share.start, len(share))), self.grid.epoch_of(batch)
+        is_last = self.settings.epochs > 1 and self.grid.is_last(batch)
+        return Slice(generation, rank, batch, begin + share.start, rows, end - begin, epoch, is_last)
+
+    def _is_too_far(self, batch: int, max_ahead: int | None) -> bool:
+        ahead, apart = batch - self.awaited, self.settings.apart
+        return (apart is not None and ahead >= apart) or (max_ahead is not None and ahead > max_ahead)
+
+    def acknowledge(self, generation: int, rank: int, taken: int, saved: int) -> bool:
+        """The rank has every batch before ``taken``, and none before ``saved`` is ever needed again; whether that was
+        heard."""
+        if self._refuse(generation) is not None:
+            return False
+        self._saved[rank] = max(self._saved[rank], saved)
+        self._taken[rank] = max(self._taken[rank], taken, saved)
+        self._forget()
+        return True
+
+    def _refuse(self, generation: int) -> Refused | None:
+        if self.world is None or generation > self.world.generation:
+            return Refused(Refusal.UNKNOWN_WORLD, generation)
+        return Refused(Refusal.STALE, self.world.generation) if generation < self.world.generation else None
+
+    @property
+    def _deliverable(self) -> int:
+        """Rows before this position may be handed out (rule 4)."""
+        if not self.settings.repeatable:
+            return self._committed
+        return self.position if self._final_from is None else max(self._final_from, self._committed)
+
+    def _why_not(self, end: int) -> str:
+        if end <= self.position or self.ended:
+            return f"a checkpoint: {self.position - self._committed:,} rows are in none that is committed"
+        return f"rows of the flow: {end - self.position:,} are missing"
+
+    def waits_for(self) -> str:
+        """What holds up whoever sends rows; empty if nothing does."""
+        if self.ready:
+            return ""
+        if self.world is None:
+            return "ranks to join"
+        if self._deliverable < (needed := self._needed_for(self.oldest)):
+            return self._why_not(needed)
+        return self.slow_ranks
+
+    @property
+    def slow_ranks(self) -> str:
+        """The ranks that have taken least."""
+        if self.world is None:
+            return "ranks to join"
+        last = min(self._taken)
+        slow = [rank for rank, batch in enumerate(self._taken) if batch == last]
+        return f"rank {', '.join(map(str, slow[:5]))} of {self.world.ranks}, which is at batch {last}"
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+
+    def snapshot(self, checkpoint: CheckpointId) -> SequencerState[R]:
+        """The state at the checkpoint's cut."""
+        self.note_cut(checkpoint, self.place)
+        return self.state()
+
+    @property
+    def place(self) -> Place:
+        """Where the feed stands: what is to be noted of a cut."""
+        return self.position, self.ended, self.is_finished
+
+    def note_cut(self, checkpoint: CheckpointId, place: Place) -> None:
+        """The state as of ``place`` belongs to this checkpoint."""
+        self._cuts[checkpoint] = place
+
+    def state(self) -> SequencerState[R]:
+        """What a checkpoint that is cut here holds."""
+        first = min(max(self._first_needed, self._starts[0]) if self._starts else self.position, self.position)
+        rows = tuple(self._cut(first, self.position - first))
+        return SequencerState(first, self.position, self.ended, self.order, rows, tuple(self.ends))
+
+    def committed(self, checkpoint: CheckpointId) -> None:
+        """The checkpoint stands in the log, and with it all older cuts."""
+        for known in [one for one in self._cuts if one <= checkpoint]:
+            position, ended, finished = self._cuts.pop(known)
+            self._committed = max(self._committed, position)
+            self._end_committed = self._end_committed or ended
+            self.is_settled = self.is_settled or finished
+
+    # --- the rows that are kept ----------------------------------------------------------------------------------
+
+    @property
+    def _first_needed(self) -> int:
+        return self.grid.first_row(self.oldest)
+
+    def _keep(self, rows: R) -> None:
+        if rows.num_rows:
+            self._pieces.append(rows)
+            self._starts.append(self.position)
+            self._bytes_before.append(self._bytes)
+            self._bytes += 0 if self.sizing is None else self.sizing(rows)
+            self.position += rows.num_rows
+
+    def _forget(self) -> None:
+        """Drop what nobody needs, and what there is no room for (rule 2)."""
+        if self._saved:
+            self.oldest = max(self.oldest, min(self._saved))
+            self.oldest = max(self.oldest, self._pushed_out(min(self._taken)))
+        while self._pieces and self._starts[0] + self._pieces[0].num_rows <= self._first_needed:
+            self._pieces.popleft()
+            self._starts.popleft()
+            self._bytes_before.popleft()
+
+    def _pushed_out(self, taken: int) -> int:
+        """The first batch that there is room for, if all have taken those before ``taken``. Rows that came only because
+        of a barrier push out none of those that are kept behind ``taken``."""
+        settings, grid = self.settings, self.grid
+        if settings.ahead is None:
+            return taken if not self.ready and grid.end_row(taken) > self.position else 0
+        kept = max(0, grid.first_row(taken) - (settings.most_rows - settings.ahead))
+        return min(grid.batch_from(max(0, self.position - settings.most_rows)), grid.batch_from(kept + 1) - 1)
+
+    def _cut(self, first: int, length: int) -> Iterator[R]:
+        """The kept rows from position ``first`` on."""
+        at = bisect_right(self._starts, first) - 1
+        while length > 0:
+            offset = first - self._starts[at]
+            taken = min(length, self._pieces[at].num_rows - offset)
+            yield self._pieces[at].slice(offset, taken)
+            first, length, at = first + taken, length - taken, at + 1
+
+    def validate(self) -> None:
+        """Raises AssertionError if an invariant does not hold."""
+        at = self._starts[0] if self._starts else self.position
+        if self._pieces and self._starts[0] + self._pieces[0].num_rows <= self._first_needed:
+            raise AssertionError(f"rows before batch {self.oldest} are kept, though nobody needs them")
+        if at > self._first_needed and at != self.position:
+            raise AssertionError(f"rows from batch {self.oldest} on are needed, but the first kept one is {at}")
+        for start, piece in zip(self._starts, self._pieces, strict=True):
+            if start != at:
+                raise AssertionError(f"the kept rows have a gap: {start} follows {at}")
+            at += piece.num_rows
+        if at != self.position:
+            raise AssertionError(f"the kept rows end at {at}, not at {self.position}")
+        if self._committed > self.position or any(cut > self.position for cut, _, _ in self._cuts.values()):
+            raise AssertionError("a cut lies behind the newest row")
+        if self._taken and not min(self._saved) <= self.oldest <= min(self._taken):
+            raise AssertionError(f"taken {self._taken}, saved {self._saved}, but {self.oldest} is the oldest kept")

@@ -1,0 +1,244 @@
+"""The sink that ends a flow in a feed: gives rows their global positions and keeps them for the ranks that read.
+
+The rules are the sequencer's (``sequencer``), the ranks come to the desk (``feed_desk``). It commits nothing: what a
+rank has read is the rank's business, and what a restart repeats has the same positions, so that readers know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+import pyarrow as pa
+
+from ..core.elements import Batch
+from ..core.epochs import ends_epoch
+from ..core.errors import FlowError
+from ..core.identity import CheckpointId, CommitPermit, Committable
+from ..core.operator import Committer, OperatorContext, Output, Stateless
+from ..kernels.hashing import Hashes, hashes
+from .batch_digests import BatchDigests
+from .batch_grid import BatchGrid
+from .desk import DESKS, FeedDesk
+from .ranks import RankBook
+from .sequencer import Sequencer
+from .sequencer_state import FeedSettings, Place, SequencerState
+from .state import read_state, write_state
+
+MOST_ROWS = 2**31 - 1
+"""Of a global batch: as many as one list of Arrow can number."""
+MOST_EPOCHS = 1_000_000
+"""The audit counts every split of each."""
+LEAST_ROOM = 128 * 1024
+BATCHES_OF_ROOM = 16
+BYTES_OF_ROOM = 256 << 20
+"""Where the user does not say how much room there is, no more than so many bytes: rows may be large."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSink:
+    """``room``: rows that may wait for the slowest rank, ``room_bytes``: and their bytes, if they matter; ``keep``:
+    rows that all ranks have taken and not saved."""
+
+    name: str
+    batch_size: int
+    drop_last: bool
+    room: int
+    keep: int
+    epochs: int = 1
+    room_bytes: int | None = None
+    paced: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, name: str, batch_size: int, drop_last: bool, room: int | None, keep: int, epochs: int = 1) -> FeedSink:
+        """With the default for the room. Raises FlowError."""
+        if not 1 <= batch_size <= MOST_ROWS:
+            raise FlowError(f"global batches of {batch_size} rows", f"give 1 to {MOST_ROWS}", name)
+        room_bytes = BYTES_OF_ROOM if room is None else None
+        room = max(BATCHES_OF_ROOM * batch_size, LEAST_ROOM) if room is None else room
+        if room < batch_size:
+            raise FlowError(f"a feed with room for {room} rows", f"a batch needs room={batch_size} at least", name)
+        if keep < 0:
+            raise FlowError(f"keep={keep}", "give a number of rows from 0 on", name)
+        if not 1 <= epochs <= MOST_EPOCHS:
+            raise FlowError(f"epochs={epochs}", f"give how often the sources are to be read, 1 to {MOST_EPOCHS}", name)
+        return cls(name, batch_size, drop_last, room, keep, epochs, room_bytes)
+
+    @property
+    def kind(self) -> str:
+        return "feed"
+
+    @property
+    def guarantee(self) -> str:
+        return "exactly once"
+
+    @property
+    def place(self) -> str:
+        return ""
+
+    def describe(self) -> str:
+        last = "a last batch that is not full is dropped" if self.drop_last else "the last batch may be short"
+        often = "" if self.epochs == 1 else f", in {self.epochs} epochs"
+        return (
+            f"global batches of {self.batch_size:,} rows{often} to any number of ranks, {last}; the ranks set the pace"
+        )
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        if not len(inputs[0]):
+            raise FlowError("a feed of rows without columns", "keep at least one column")
+        return inputs[0]
+
+    def build(
+        self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
+    ) -> RunningFeedSink:
+        return RunningFeedSink(self, context, inputs[0], restored)
+
+    @property
+    def settings(self) -> FeedSettings:
+        """The sequencer's."""
+        most = self.room + self.kept
+        settings = FeedSettings(self.batch_size, True, self.drop_last, most, self.room, True, self.epochs)
+        room = self.room + settings.margin
+        apart = self.room // self.batch_size
+        return replace(settings, ahead=room, most_rows=room + self.kept, apart=apart, ahead_bytes=self.room_bytes)
+
+    @property
+    def kept(self) -> int:
+        """Rows that stay when all ranks have taken them: besides ``keep`` a batch, because a framework that fetches one
+        ahead has not shown the last one to its model."""
+        return self.keep + self.batch_size
+
+    def committer(self, job: str) -> Committer:
+        return NothingToCommit()
+
+    def visible_rows(self, job: str) -> int | None:
+        """Ranks do not say what they have made of the rows."""
+        return None
+
+    def check(self, job: str, resuming: bool = False) -> None:
+        """Nothing can be wrong."""
+
+
+class NothingToCommit:
+    """Rows that ranks read are not made visible: the ranks have them."""
+
+    def commit(self, permit: CommitPermit) -> None:
+        """Nothing is ever prepared."""
+
+    def clean(self, keep: Sequence[Committable], claims: Sequence[str] = ()) -> None:
+        """Nothing is left behind."""
+
+
+class RunningFeedSink(Stateless):
+    """The operator of one attempt; also a ``pacing.PacedOperator``."""
+
+    def __init__(
+        self, config: FeedSink, context: OperatorContext, schema: pa.Schema, restored: pa.Table | None
+    ) -> None:
+        self._schema, self._lane = schema, context.lanes.start
+        self._batch_size, self._drop_last, self._write = config.batch_size, config.drop_last, context.write
+        self._epochs = context.epochs
+        self._digests = BatchDigests(config.batch_size)
+        self._sequencer: Sequencer[pa.RecordBatch]
+        ranks = RankBook()
+        if restored is None:
+            self._sequencer = Sequencer(config.settings, self._hashes, _bytes)
+        else:
+            state = read_state(restored, schema)
+            ranks = RankBook.restored(state.places, state.untaken)
+            self._digests = self._digests_behind(state)
+            self._sequencer = Sequencer.restored(state, config.settings, self._hashes, _bytes)
+        self._desk: FeedDesk = DESKS.of(context.job, context.operator)
+        #: where the last snapshot was taken
+        self._place: Place | None = None
+        self._first = 0
+        self._desk.open(self._sequencer, context.wake, context.attempt, ranks)
+
+    def _hashes(self, rows: pa.RecordBatch) -> Hashes:
+        found = hashes(rows.columns)
+        self._digests.add(found)
+        return found
+
+    def _digests_behind(self, state: SequencerState[pa.RecordBatch]) -> BatchDigests:
+        """Digests from the batch on that was open, if its rows are kept."""
+        grid = BatchGrid.of(self._batch_size, self._drop_last, [end.position for end in state.ends])
+        come = state.position - grid.begin
+        begun = come % self._batch_size
+        if state.ended or begun > state.position - state.first:
+            return BatchDigests(self._batch_size, come, grid.first)
+        self._digests, at = BatchDigests(self._batch_size, come - begun, grid.first), state.first
+        for rows in state.rows:
+            self._hashes(rows.slice(min(rows.num_rows, max(0, state.position - begun - at))))
+            at += rows.num_rows
+        return self._digests
+
+    def process(self, port: int, batch: Batch, out: Output) -> None:
+        self._desk.accept(batch.records)
+
+    def end_round(self, port: int, round: int, out: Output) -> None:
+        if ends_epoch(self._epochs, round):
+            self._digests.end(self._drop_last)
+            self._desk.end_epoch()
+
+    def finish(self, out: Output) -> None:
+        if not self._sequencer.ended:
+            self._digests.end(self._drop_last)
+            self._desk.end()
+
+    def accepts(self, port: int) -> bool:
+        return self._desk.takes_rows
+
+    def snapshot(self) -> pa.Table | None:
+        found = self._desk.state()
+        if found is None:
+            return None
+        state, self._place = found
+        self._first = state.first
+        return write_state(state, self._lane, self._schema)
+
+    def flush(self, checkpoint: CheckpointId) -> None:
+        if self._place is not None:
+            self._desk.cut(checkpoint, self._place, self._first)
+        if len((run := self._digests.take()).digests):
+            self._write(partial(self._desk.record, run, self._batch_size), run.digests.nbytes)
+
+    def prepare(self, checkpoint: CheckpointId) -> list[Committable]:
+        return []
+
+    def close(self) -> None:
+        self._desk.close(self._sequencer)
+
+    # ------------------------------------------------------------------ pacing
+
+    def expect(self, checkpoint: CheckpointId) -> None:
+        """Barriers are on their way."""
+        self._desk.expect(checkpoint)
+
+    def give_up(self, checkpoint: CheckpointId) -> None:
+        """They were given up."""
+        self._desk.give_up(checkpoint)
+
+    def committed(self, checkpoint: CheckpointId) -> None:
+        """The checkpoint stands in the log."""
+        self._desk.committed(checkpoint)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further round should begin."""
+        return self._desk.is_full
+
+    @property
+    def is_released(self) -> bool:
+        """Whether the ranks may go."""
+        return self._desk.is_settled
+
+    @property
+    def waits_for_whom(self) -> str:
+        """The ranks that do not read."""
+        return self._desk.waits_for
+
+
+def _bytes(rows: pa.RecordBatch) -> int:
+    return int(rows.nbytes)

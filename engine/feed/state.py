@@ -1,0 +1,89 @@
+"""The state of a feed's sequencer as a table.
+
+The first row holds the counters, where epochs have ended, and what is known of the ranks; each further one a kept row,
+in ``row``, a struct of the feed's columns. ``rows`` is the number of rows so far, in the first row alone, so that its
+sum is what the audit compares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+
+import pyarrow as pa
+
+from ..buffers.state_rows import children
+from ..core.errors import StorageError
+from ..core.operator import LANE
+from .order_hash import OrderHash
+from .ranks import RankPlace, Untaken
+from .sequencer_state import EpochEnd, SequencerState
+
+_COUNTERS = pa.schema(
+    [
+        (LANE, pa.int32()),
+        ("rows", pa.int64()),
+        ("first", pa.int64()),
+        ("ended", pa.bool_()),
+        ("order", pa.uint64()),
+        ("content", pa.uint64()),
+        ("ends", pa.list_(pa.struct([("position", pa.int64()), ("content", pa.uint64())]))),
+        ("places", pa.list_(pa.struct([(each.name, pa.int64()) for each in fields(RankPlace)]))),
+        ("untaken", pa.list_(pa.struct([(each.name, pa.int64()) for each in fields(Untaken)]))),
+    ]
+)
+
+
+def write_state(state: SequencerState[pa.RecordBatch], lane: int, schema: pa.Schema) -> pa.Table:
+    """The table of a state; ``schema``: of the feed's rows."""
+    kind = pa.struct(list(schema))
+    header = pa.record_batch(
+        [
+            pa.array([lane], pa.int32()),
+            pa.array([state.position], pa.int64()),
+            pa.array([state.first], pa.int64()),
+            pa.array([state.ended], pa.bool_()),
+            pa.array([state.order.value], pa.uint64()),
+            pa.array([state.order.content], pa.uint64()),
+            *(
+                pa.array([[asdict(each) for each in found]], _COUNTERS.field(name).type)
+                for name, found in (("ends", state.ends), ("places", state.places), ("untaken", state.untaken))
+            ),
+            pa.nulls(1, kind),
+        ],
+        schema=_COUNTERS.append(pa.field("row", kind)),
+    )
+    batches = [header]
+    for rows in state.rows:
+        count = rows.num_rows
+        structs = pa.StructArray.from_arrays(rows.columns, fields=list(schema))
+        columns = [pa.repeat(pa.scalar(lane, pa.int32()), count), pa.repeat(pa.scalar(0, pa.int64()), count)]
+        columns += [pa.nulls(count, field.type) for field in list(_COUNTERS)[2:]]
+        batches.append(pa.record_batch([*columns, structs], schema=header.schema))
+    return pa.Table.from_batches(batches).unify_dictionaries()
+
+
+def read_state(table: pa.Table, schema: pa.Schema) -> SequencerState[pa.RecordBatch]:
+    """The state of a table. Its chunks stay as they are: one array cannot hold more than 2 GiB of text."""
+    if table.schema.field("row").type != pa.struct(list(schema)):
+        raise StorageError(
+            f"the checkpoint holds rows of another schema: {table.schema.field('row').type}",
+            "run the flow that the checkpoint was taken of",
+        )
+    counters = table.slice(0, 1).drop_columns(["row"]).to_pylist()[0]
+    rows: list[pa.RecordBatch] = []
+    for piece in table.slice(1).to_batches():
+        if piece.num_rows:
+            rows.append(pa.record_batch(children(piece.column("row")), schema=schema))
+    ends = counters.get("ends") or []
+    if counters["ended"] and not ends:  # of an earlier release
+        ends = [{"position": counters["rows"], "content": counters["content"]}]
+    return SequencerState(
+        counters["first"],
+        counters["rows"],
+        counters["ended"],
+        OrderHash(counters["order"], counters["rows"], counters["content"]),
+        tuple(rows),
+        tuple(EpochEnd(**end) for end in ends),
+        tuple(RankPlace(**place) for place in counters.get("places") or ()),
+        tuple(Untaken(**each) for each in counters.get("untaken") or ()),
+    )

@@ -1,0 +1,356 @@
+"""A whole plan in this process: splits in, batches out, task barriers in between. Velox's task contract.
+
+``add_split``, ``request_barrier``, ``no_more_splits`` and ``next`` mean what they mean in Velox. What differs, on
+purpose:
+
+1. ``next`` gives neither a batch nor a future exactly when a barrier is reached or the task has finished; ``state``
+   tells which. Velox cannot tell the two apart.
+2. Splits may be added after a barrier was requested: they belong to the next window. So windows can be queued ahead.
+3. Every operator drains; none refuses a barrier. An operator that has ended early does not hold one up.
+4. A barrier's future resolves to statistics of its window (``windows.WindowStatistics``) when the plan has drained,
+   whether or not its batches have been read by then. If the task fails or is cancelled the future carries the error.
+5. Sources may get different numbers of splits in a window: a barrier makes up for the missing ones with empty splits,
+   so that the windows of all sources begin in the same round.
+6. Each stage has ``parallelism`` subtasks; the rows come in the same order whatever it is. With ``degree`` 0 they run
+   on the thread that calls ``next``, with a degree of n on n threads; ahead of the reader by a few batches. Nothing
+   runs before somebody pulls, unless ``eager``. All methods may be called from several threads; each batch goes to
+   one.
+7. When the task has finished, failed (and ``next`` has said so) or been cancelled, no thread of it is left.
+8. ``timeout`` seconds after its start the task fails with a ``QueryTimeoutError``, wherever it stands. Without threads
+   of its own it notices that when somebody pulls. ``group`` and ``weight`` are its share of a scheduler that it has in
+   common with others.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+
+import pyarrow as pa
+
+from ..core.arguments import Parallelism, Seconds, Threads, checked
+from ..core.errors import ConfigurationError, InternalError, PenstockError
+from ..core.futures import refuse, resolve, wait_for
+from ..core.identity import Attempt, CheckpointId, TaskId
+from ..core.source import Split
+from ..exchange.edges import Frame, Upstream
+from ..flow.flow import Stream
+from ..plan.plan import JobPlan
+from ..runtime.statistics import TaskStatistics
+from ..runtime.task import Task
+from ..runtime.windows import OperatorWindow, Windows, WindowStatistics
+from ..scheduler.pool import PoolScheduler
+from ..scheduler.protocol import Scheduler
+from ..scheduler.serial import SerialScheduler
+from ..scheduler.sharing import Share, SharedScheduler
+from ..scheduler.states import WaitReason
+from ..sinks.output import OutputSink
+from .plan_inputs import PlanInputs, plan_stream
+from .plan_listener import PlanListener
+from .plan_output import OUTPUT_BATCHES, SERIAL_BATCHES, PlanOutput
+
+OVER = ("finished", "failed", "cancelled")
+
+_ATTEMPT = Attempt(0, 0)
+
+
+class PlanTask:
+    """Runs the flow that ends in ``stream``. Its sources get their splits from ``add_split`` alone. See the module."""
+
+    @checked()
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        degree: Threads = 0,
+        parallelism: Parallelism = 1,
+        eager: bool = False,
+        scheduler: Scheduler | None = None,
+        timeout: Seconds | None = None,
+        group: str = "default",
+        weight: float = 1.0,
+    ) -> None:
+        share = Share(group, weight, timeout)
+        self.schema = stream.schema
+        self._lock = threading.RLock()
+        #: held by the thread that runs the plan, if it has none of its own, and whether it is within a turn
+        self._turns = threading.RLock()
+        self._turning = False
+        self._output = PlanOutput(OUTPUT_BATCHES if degree or scheduler is not None else SERIAL_BATCHES)
+        plan = plan_stream(stream, OutputSink(self._output.put, self._output.has_room), parallelism)
+        self._exit = plan.sinks["output"][0]
+        #: threads that belong to this task; None: the caller's, or somebody else's
+        self._threads = PoolScheduler(degree) if scheduler is None and degree else None
+        self._serial = SerialScheduler(notify=self._output.wake) if scheduler is None and not degree else None
+        self._tasks: dict[TaskId, Task] = {}
+        try:
+            self._build(plan, scheduler or self._threads or self._serial, share)
+        except BaseException:
+            self._shut_down()
+            raise
+        tasks = self._tasks.values()
+        readers = {reader.operator for task in tasks for reader in task.readers}
+        self._inputs = PlanInputs({name: [task for task in tasks if task.reads(name)] for name in sorted(readers)})
+        self._windows = Windows(sum(len(task.drivers) for task in tasks))
+        #: grows whenever a caller has changed what can run
+        self._changes = 0
+        self._started = False
+        #: when something happens by itself, by the serial scheduler's clock; None: never
+        self._wake_at: float | None = None
+        #: running, barrier, finished, failed or cancelled
+        self.state = "running"
+        self.error: PenstockError | None = None
+        if eager:
+            self._start()
+
+    def _build(self, plan: JobPlan, scheduler: Scheduler | None, share: Share) -> None:
+        assert scheduler is not None
+        attempts = dict.fromkeys(plan.tasks(), _ATTEMPT)
+        shared, listener = SharedScheduler(scheduler, share, len(attempts)), PlanListener(self)
+        for task in attempts:
+            self._tasks[task] = Task(
+                plan, task, _ATTEMPT, attempts, {}, self, listener, more_splits=True, scheduler=shared
+            )
+
+    def _start(self) -> None:
+        if self._started:
+            return
+        with self._lock:
+            started, self._started = self._started, True
+        if not started:
+            for task in reversed(self._tasks.values()):  # downstream first: who has not started drops what comes
+                task.start()
+
+    # ------------------------------------------------------------------ input
+
+    @checked()
+    def add_split(self, source: str, split: Split | pa.Table) -> None:
+        """Queue one more split for a source; a table is a split, too."""
+        with self._lock:
+            self._inputs.check(source)
+            if not self._inputs.is_complete(source):
+                self._check_alive()
+            self._inputs.add(source, split)
+            self._changes += 1
+
+    @checked()
+    def no_more_splits(self, source: str) -> None:
+        """The splits of the source are complete."""
+        with self._lock:
+            self._inputs.end(source)
+            self._changes += 1
+
+    def request_barrier(self) -> Future[WindowStatistics]:
+        """Ask for a barrier behind the splits queued so far; the future resolves when the plan has drained."""
+        with self._lock:
+            over = self.state in OVER
+            if self._inputs.complete and not over:
+                ended = ", ".join(self._inputs.complete)
+                raise ConfigurationError(f"no barrier can follow the last split of {ended}", "request it before")
+            barrier, future = self._windows.request(time.perf_counter())
+            if not over:
+                self._inputs.even_out()
+                for task in self._tasks.values():
+                    task.drain(barrier)
+                self._changes += 1
+        if over:
+            self._give_up()
+        return future
+
+    @property
+    def under_barrier(self) -> bool:
+        """Whether a barrier was requested that the plan has not drained for."""
+        return self._windows.outstanding
+
+    # ------------------------------------------------------------------ output
+
+    def next(self) -> tuple[pa.RecordBatch | None, Future[None] | None]:
+        """The next batch; (None, a future) if nothing can be given before that is done; (None, None) when a barrier
+        is reached or the task has finished (see ``state``).
+
+        Raises the task's error once it failed, and ConfigurationError if nothing can happen before splits are added.
+        """
+        self._start()
+        while True:
+            with self._lock:
+                if self._output and self.state != "cancelled":
+                    return self._take(), None
+                over = self.state in OVER
+                if not over:
+                    self.state = "finished" if self._at_end() else "running"
+                running = self.state == "running"
+                pulled = self._output.waits() if running and self._serial is None else None
+            if not running:
+                self._close()
+                if over:
+                    self._check_alive()
+                return None, None
+            if self._serial is not None:
+                if self._turn(self._serial):
+                    continue
+                # what is under way elsewhere may have come back before anybody waited for it: hence another look
+                pulled = self._output.waits()
+                if self._turn(self._serial):
+                    continue
+            return None, pulled
+
+    def _check_alive(self) -> None:
+        if self.error is not None:
+            raise self.error
+        if self.state in OVER:
+            raise ConfigurationError(f"the task is {self.state}", "make a new one")
+
+    @checked()
+    def read(self, timeout: Seconds | None = None) -> pa.RecordBatch | None:
+        """The next batch, waiting for it; None when a barrier is reached or the task has finished.
+
+        Raises TimeoutError after ``timeout`` seconds without one.
+        """
+        while True:
+            batch, future = self.next()
+            if future is None:
+                return batch
+            wait_for(future, timeout, self._wake_at)
+
+    @checked()
+    def run(self, split_set: Mapping[str, Split | pa.Table]) -> Iterator[pa.RecordBatch]:
+        """Feed one split to each source and give all that depends on them: the task is warm and empty afterwards."""
+        try:
+            for source, split in split_set.items():
+                self.add_split(source, split)
+        except PenstockError:
+            if self.state in OVER:
+                self._close()
+            raise
+        self.request_barrier()
+        while (batch := self.read()) is not None:
+            yield batch
+
+    def _turn(self, scheduler: SerialScheduler) -> bool:
+        """Run the plan on this thread. False: it waits for something that is under way elsewhere."""
+        with self._turns:
+            with self._lock:
+                changes, requested = self._changes, self.under_barrier
+            while self._one_turn(scheduler):
+                if self._output or self.state in OVER or self._at_end():
+                    return True
+            waits = [wait.reason for task in self._tasks.values() for wait in task.waits()]
+            why = self.why()
+        if self._output or self.state in OVER or self._at_end() or self._changes > changes:
+            return True
+        if WaitReason.DEPENDENCY in waits:
+            return False
+        missing = ", ".join(self._inputs.missing)
+        if missing and not requested:
+            raise ConfigurationError(
+                f"nothing can happen before sources {missing} get splits",
+                "add a split, request a barrier, or say no_more_splits",
+            )
+        raise InternalError(f"nothing can run while work remains: {'; '.join(why)}")
+
+    def _one_turn(self, scheduler: SerialScheduler) -> bool:
+        """A turn of one driver: between two of them another thread's cancel is seen."""
+        self._turning = True
+        try:
+            turn = scheduler.turn(quanta=1)
+            self._wake_at = turn.wake_at
+            return turn.progressed
+        finally:
+            self._turning = False
+
+    def _take(self) -> pa.RecordBatch | None:
+        found, made_room = self._output.take()
+        if made_room:
+            self._changes += 1
+            for driver in self._tasks[TaskId(self._exit, 0)].drivers:
+                if driver.handle is not None:
+                    driver.handle.wake()
+        if isinstance(found, WindowStatistics):
+            self.state = self.state if self.state in OVER else "barrier"
+            return None
+        return found
+
+    def _at_end(self) -> bool:
+        return not self._windows.outstanding and all(task.data_ended for task in self._tasks.values())
+
+    # ------------------------------------------------------------------ the rest
+
+    @property
+    def tasks(self) -> list[Task]:
+        """The tasks of the plan, upstream first."""
+        return list(self._tasks.values())
+
+    def statistics(self) -> list[TaskStatistics]:
+        """The counts of the plan's tasks."""
+        return [task.statistics() for task in self._tasks.values()]
+
+    def why(self) -> list[str]:
+        """What each driver waits for."""
+        return [sentence for task in self._tasks.values() for sentence in task.why()]
+
+    def cancel(self) -> None:
+        """Stop and release everything; futures of barriers get the error. Returns when all is closed."""
+        with self._lock:
+            if self.state not in OVER:
+                self.state = "cancelled"
+        self._close()
+
+    def _close(self) -> None:
+        self._shut_down()
+        self._give_up()
+        if self.state == "cancelled":
+            self._output.clear()
+
+    def _shut_down(self) -> None:
+        with self._turns:
+            closed = [task.cancel() for task in self._tasks.values()]
+            if self._serial is not None and not self._turning:
+                self._serial.shutdown()
+        if self._threads is not None:
+            self._threads.shutdown()
+        elif self._serial is None and self.state == "cancelled":
+            for future in closed:
+                future.result()
+
+    def _give_up(self) -> None:
+        """Nothing more comes: tell everybody who waits."""
+        error = self.error or ConfigurationError(f"the task is {self.state}", "make a new one")
+        with self._lock:
+            unreached = self._windows.give_up()
+        for future in unreached:
+            refuse(future, error)
+        self._output.wake()
+
+    # ------------------------------------------------------------------ what the tasks say
+
+    def send(self, frame: Frame) -> None:
+        """A frame for another task of the plan (called by the tasks)."""
+        self._tasks[frame.channel.consumer].receive(frame)
+
+    def reply(self, message: Upstream) -> None:
+        """A message for the producer of a channel (called by the tasks)."""
+        self._tasks[message.channel.producer].deliver(message)
+
+    def drained(self, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
+        """A driver has drained. The one that feeds the output is the last, and puts nothing of the next window there
+        before it has come back from here."""
+        with self._lock:
+            reached = self._windows.drained(barrier, window, time.perf_counter())
+        if reached is not None:
+            resolve(*reached)
+            self._output.put(reached[1])
+
+    def data_ended(self) -> None:
+        """A task is at the end of its data."""
+        self._output.wake()
+
+    def failed(self, error: PenstockError) -> None:
+        """A task has failed: so has the plan."""
+        with self._lock:
+            if self.error is None:
+                self.error, self.state = error, "failed"
+        for task in self._tasks.values():
+            task.cancel()
+        self._give_up()

@@ -1,0 +1,191 @@
+"""The groups of a hash aggregation: keys and states side by side, and the merging of rows into them.
+
+Rules:
+
+1. A row may be merged as it is, or as a group of one, lifted to a state: the outcome is the same
+   (``aggregate_protocol``, ``accumulators``).
+2. Groups of a table stand in the order of their first rows. ``positions`` number the rows that a subtask has taken, so
+   that groups that were parted can be put into that order again.
+3. What comes later is merged behind what came earlier, always: so results do not depend on when rows were merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from ...buffers.held_rows import Lanes
+from ...kernels.accumulators import GroupRows, Sized
+from ...kernels.aggregate_protocol import State
+from ...kernels.growing import Growing
+from ...kernels.key_table import KEY_BYTES, KeyTable
+from ...kernels.keys import decoded
+from ...kernels.pieces import Positions
+from .aggregates import AggregateColumns
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups, or rows: keys, states, and the lane and the position of the first row of each."""
+
+    keys: list[pa.Array]
+    states: list[State]
+    lanes: Lanes
+    positions: Positions
+
+    def __len__(self) -> int:
+        return len(self.lanes)
+
+    @property
+    def bytes(self) -> int:
+        """Their size."""
+        return int(sum(column.nbytes for column in self.columns)) + self.lanes.nbytes + self.positions.nbytes
+
+    @property
+    def columns(self) -> list[pa.Array]:
+        """Keys, then the parts of all states."""
+        return [*self.keys, *(part for state in self.states for part in state)]
+
+    def take(self, rows: Positions) -> Groups:
+        """Some of them."""
+        picked = pa.array(rows)
+        states = [tuple(part.take(picked) for part in state) for state in self.states]
+        return Groups([key.take(picked) for key in self.keys], states, self.lanes[rows], self.positions[rows])
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows as they came: with the columns of the key, and the lane of each, or of all."""
+
+    keys: list[pa.Array]
+    records: pa.RecordBatch
+    lane: Lanes | int
+
+    @property
+    def lanes(self) -> Lanes:
+        """The lane of each."""
+        return np.full(len(self), self.lane, dtype=np.int32) if isinstance(self.lane, int) else self.lane
+
+    def __len__(self) -> int:
+        return int(self.records.num_rows)
+
+
+def followed(parts: Sequence[Groups]) -> Groups:
+    """The first ones, then the others."""
+    if len(parts) == 1:
+        return parts[0]
+    keys = [pa.concat_arrays(column) for column in zip(*(part.keys for part in parts), strict=True)]
+    states = [
+        tuple(pa.concat_arrays(column) for column in zip(*state, strict=True))
+        for state in zip(*(part.states for part in parts), strict=True)
+    ]
+    lanes = np.concatenate([part.lanes for part in parts])
+    return Groups(keys, states, lanes, np.concatenate([part.positions for part in parts]))
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """How rows become groups. ``per_lane``: rows of different lanes are of different groups (``groups_by_lane``)."""
+
+    aggregates: AggregateColumns
+    keys: tuple[pa.DataType, ...]
+    per_lane: bool
+
+    @cached_property
+    def in_place(self) -> bool:
+        """Whether adding rows costs no more the more groups there are."""
+        return all(each.in_place for each in self.aggregates.accumulators())
+
+    @property
+    def row_bytes(self) -> int:
+        """What a row takes as a group, besides what it takes as a row."""
+        types = [field.type for field in self.aggregates.state_fields()]
+        return sum(type.bit_width // 8 if pa.types.is_primitive(type) else 8 for type in types) + 12 + KEY_BYTES
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of groups as a record batch: keys, states, lane, position. Columns go by position."""
+        keys = [pa.field("key", type) for type in self.keys]
+        places = [pa.field("lane", pa.int32()), pa.field("position", pa.int64())]
+        return pa.schema([*keys, *self.aggregates.state_fields(), *places])
+
+    def stored(self, groups: Groups) -> pa.RecordBatch:
+        """Groups as a record batch."""
+        columns = [*groups.columns, pa.array(groups.lanes), pa.array(groups.positions)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def read(self, stored: pa.RecordBatch) -> Groups:
+        """Groups from a record batch."""
+        *columns, lanes, positions = stored.columns
+        width = len(self.keys)
+        states = self.aggregates.split(columns[width:])
+        return Groups(columns[:width], states, lanes.to_numpy(), positions.to_numpy())
+
+
+class GroupTable:
+    """Groups that rows are merged into, in place."""
+
+    def __init__(self, grouping: Grouping) -> None:
+        self._grouping = grouping
+        self._table = KeyTable()
+        self._accumulators = grouping.aggregates.accumulators()
+        #: the keys of the groups, in parts, and their size
+        self._keys: list[list[pa.Array]] = [[] for _ in grouping.keys]
+        self._key_bytes = 0
+        self._lanes, self._positions = Growing(np.int32), Growing(np.int64)
+
+    def __len__(self) -> int:
+        return self._table.count
+
+    @property
+    def bytes(self) -> int:
+        """The size of keys, states, and what finds them."""
+        parts: list[Sized] = [*self._accumulators, self._table, self._lanes, self._positions]
+        return sum(part.bytes for part in parts) + self._key_bytes
+
+    def add(self, given: Rows, position: int) -> None:
+        """Merge rows, of which the first one stands at ``position``."""
+        ids, new = self._numbered(given.keys, len(given))
+        if len(new):
+            self._lanes.put(given.lanes[new])
+            self._positions.put(new + position)
+        self._grouping.aggregates.add(self._accumulators, given.records, GroupRows(ids, len(self)))
+
+    def merge(self, groups: Groups) -> None:
+        """Merge groups, or rows that have been lifted."""
+        ids, new = self._numbered(groups.keys, len(groups))
+        self._lanes.put(groups.lanes[new])
+        self._positions.put(groups.positions[new])
+        rows = GroupRows(ids, len(self))
+        for accumulator, state in zip(self._accumulators, groups.states, strict=True):
+            accumulator.merge(state, rows)
+
+    def groups(self) -> Groups:
+        """The groups; they do not change with the table."""
+        self._keys = [[_one(parts, type)] for parts, type in zip(self._keys, self._grouping.keys, strict=True)]
+        states = [accumulator.state() for accumulator in self._accumulators]
+        keys = [parts[0] for parts in self._keys]
+        return Groups(keys, states, self._lanes.given(), self._positions.given())
+
+    def parts(self) -> Iterator[Groups]:
+        """The groups, here in one part."""
+        yield self.groups()
+
+    def _numbered(self, keys: Sequence[pa.Array], rows: int) -> tuple[Positions, Positions]:
+        """The group of each row, and the first rows of new groups."""
+        ids, new = self._table.number(keys, rows)
+        if len(new):
+            picked = pa.array(new)
+            for parts, key in zip(self._keys, keys, strict=True):
+                part = decoded(key.take(picked))
+                parts.append(part)
+                self._key_bytes += int(part.nbytes)
+        return ids, new
+
+
+def _one(parts: Sequence[pa.Array], type: pa.DataType) -> pa.Array:
+    return pa.concat_arrays(parts) if parts else pa.nulls(0, type)

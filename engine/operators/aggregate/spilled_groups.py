@@ -1,0 +1,242 @@
+"""Groups within a memory budget: what is too much lies in files, parted by the hash of the keys.
+
+Rules:
+
+1. When too much is held, partitions leave the memory: their groups go to a file each, and so do, from then on, the rows
+   with such keys, unmerged. Rows of the other partitions are merged as before.
+2. At the end the partitions are taken one by one, each read from the first row to the last into groups of its own: so a
+   group is merged in the order of its rows, whether it has left or not. A partition that is too large in its turn is
+   parted by the next bits of the hash; when these are used up, it is held whatever it takes.
+3. Some aggregates are merged at the cost of the groups (``Grouping.in_place``). They are merged when the rows that
+   wait are as large as the groups, or, if the memory does not allow so many, at least half as large; with less,
+   partitions leave. Other rows are merged whenever there are some, and before partitions leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from ...core.operator import Memory, SpillFile
+from ...kernels.hashing import hashes
+from ...kernels.pieces import PIECE_ROWS, Flags, Positions, cut
+from .grouped_states import Grouping, Groups, GroupTable, Rows, followed
+from .groups_by_lane import LaneTables, table_of
+
+BITS = 4
+PARTITIONS = 2**BITS
+LEVELS = 12
+"""Times that groups may be parted: 16¹² is more than there can be."""
+
+MERGE_BYTES = 1024 * 1024
+"""Rows that are merged are at least this large, if the memory allows it."""
+
+BUFFER_BYTES = 4 * 1024 * 1024
+"""Rows that go to files are collected up to this size: so that what is written to each file at once is not tiny."""
+
+
+class BoundedGroups:
+    """See the module's rules. ``level`` says which bits of the hash part these groups."""
+
+    def __init__(self, grouping: Grouping, memory: Memory, level: int = 0) -> None:
+        self._grouping = grouping
+        self._memory = memory
+        self._level = level
+        self._forget()
+
+    def _forget(self) -> None:
+        #: groups in memory, and rows not merged into them yet; none of a partition that has left
+        self._made: GroupTable | LaneTables | None = None
+        self.bytes = 0
+        self._waiting: list[Groups] = []
+        self._waiting_bytes = 0
+        #: the partitions that have left
+        self._left: Flags = np.zeros(PARTITIONS, dtype=bool)
+        #: whether any partition has left
+        self.spilled = False
+        self._files: list[list[SpillFile]] = [[] for _ in range(PARTITIONS)]
+        #: partitions whose last file has been read, and takes no more
+        self._sealed: Flags = np.zeros(PARTITIONS, dtype=bool)
+        #: rows on their way to a file, with their partitions
+        self._buffer: list[tuple[Groups, Positions]] = []
+        self._buffer_bytes = 0
+
+    @property
+    def groups(self) -> Groups | None:
+        """The groups in memory."""
+        parts = self.parts
+        return followed(parts) if parts else None
+
+    @property
+    def parts(self) -> list[Groups]:
+        """The groups in memory, those of lanes that are kept apart each for itself."""
+        return list(self._made.parts()) if self._made is not None and len(self._made) else []
+
+    @property
+    def _table(self) -> GroupTable | LaneTables:
+        if self._made is None:
+            self._made = table_of(self._grouping)
+        return self._made
+
+    # ------------------------------------------------------------------ taking rows
+
+    def absorb(self, rows: Iterable[Rows], position: int) -> None:
+        """Merge rows at once, of which the first one stands at ``position``. Nothing may have left."""
+        for each in rows:
+            self._table.add(each, position)
+            position += len(each)
+        self.bytes = self._table.bytes
+
+    def few(self, waiting: int) -> bool:
+        """Whether rows of so many bytes are too few to be merged (rule 3)."""
+        return not self._grouping.in_place and 2 * waiting < self.bytes
+
+    def enough(self, waiting: int) -> bool:
+        """Whether rows of so many bytes should be merged (rule 3)."""
+        return waiting >= (MERGE_BYTES if self._grouping.in_place else max(MERGE_BYTES, self.bytes))
+
+    def add(self, rows: Groups) -> None:
+        """Take rows, and spill if that is too much."""
+        if self.spilled:
+            rows = self._parted(rows)
+        if len(rows):
+            self._waiting.append(rows)
+            self._waiting_bytes += rows.bytes
+        if self.enough(self._waiting_bytes):
+            self.merge()
+        if self._memory.hold(self.bytes + self._waiting_bytes + self._buffer_bytes):
+            self._shrink()
+
+    def merge(self) -> None:
+        """Merge the rows that wait."""
+        if self._waiting:
+            rows, self._waiting, self._waiting_bytes = self._waiting, [], 0
+            self._table.merge(followed(rows))
+            self.bytes = self._table.bytes
+
+    def clear(self) -> None:
+        """Forget everything and remove the files."""
+        for files in self._files:
+            for file in files:
+                file.delete()
+        self._forget()
+
+    # ------------------------------------------------------------------ leaving
+
+    @property
+    def can_leave(self) -> bool:
+        """Whether letting partitions go would leave less."""
+        return bool(self._grouping.keys) and len(self._made or ()) > 1 and self._level < LEVELS
+
+    def _shrink(self) -> None:
+        self._write_buffer()
+        if not self._memory.hold(self.bytes + self._waiting_bytes):
+            return
+        few = self.few(self._waiting_bytes)
+        if few and not self.can_leave:
+            return
+        self.merge()
+        if self._memory.hold(self.bytes) or few:
+            self.leave()
+
+    def leave(self) -> None:
+        """Let partitions go until half of the groups have, or all of them if that is not enough. No row may wait."""
+        groups = self.groups
+        if groups is None or not self.can_leave:
+            return
+        self._made, self.bytes = None, 0
+        counts = np.bincount(self._partitions(groups), minlength=PARTITIONS)
+        largest = np.argsort(-counts, kind="stable")
+        half = int(np.searchsorted(np.cumsum(counts[largest]), (len(groups) + 1) // 2)) + 1
+        groups = self._let_go(groups, largest[:half])
+        if self._memory.hold(groups.bytes):
+            groups = self._let_go(groups, largest[half:])
+        self._table.merge(groups)
+        self.bytes = self._table.bytes
+        self._memory.hold(self.bytes)
+
+    def _let_go(self, groups: Groups, partitions: Positions) -> Groups:
+        """Write the groups of these partitions; the others come back."""
+        self._left[partitions] = True
+        self.spilled = True
+        places = self._partitions(groups)
+        leaves = self._left[places]
+        if leaves.any():
+            self._write(groups.take(np.flatnonzero(leaves)), places[leaves])
+        return groups.take(np.flatnonzero(~leaves))
+
+    def _parted(self, rows: Groups) -> Groups:
+        """Put rows of partitions that have left on their way; the others come back."""
+        places = self._partitions(rows)
+        leaves = self._left[places]
+        going = rows if leaves.all() else rows.take(np.flatnonzero(leaves))
+        if len(going):
+            self._buffer.append((going, places[leaves]))
+            self._buffer_bytes += going.bytes
+        if self._buffer_bytes >= BUFFER_BYTES:
+            self._write_buffer()
+        return rows.take(np.flatnonzero(~leaves))
+
+    def _partitions(self, groups: Groups) -> Positions:
+        """By the lower bits: of the upper ones, which part the rows of an exchange, a task's keys have the same."""
+        shift = np.uint64(BITS * self._level)
+        found: Positions = ((hashes(groups.keys) >> shift) % np.uint64(PARTITIONS)).astype(np.int64)
+        return found
+
+    def _write_buffer(self) -> None:
+        if self._buffer:
+            buffer, self._buffer, self._buffer_bytes = self._buffer, [], 0
+            self._write(followed([rows for rows, _ in buffer]), np.concatenate([places for _, places in buffer]))
+
+    def _write(self, groups: Groups, places: Positions) -> None:
+        for partition in np.unique(places).tolist():
+            rows = np.flatnonzero(places == partition)
+            for piece in cut(self._grouping.stored(groups.take(rows)), PIECE_ROWS):
+                self._file(partition).write(piece)
+
+    def _file(self, partition: int) -> SpillFile:
+        if not self._files[partition] or self._sealed[partition]:
+            self._files[partition].append(self._memory.spill(self._grouping.schema))
+            self._sealed[partition] = False
+        return self._files[partition][-1]
+
+    # ------------------------------------------------------------------ reading
+
+    def stored(self) -> Iterator[Groups]:
+        """All groups, and rows of those that have left, as they lie: for a snapshot."""
+        self.merge()
+        self._write_buffer()
+        self._sealed[:] = True
+        groups = self.groups
+        if groups is not None:
+            yield groups
+        for partition in range(PARTITIONS):
+            yield from self._of(partition)
+
+    def results(self) -> Iterator[Groups]:
+        """All groups, partition by partition, each in the order of its first rows; then nothing is held."""
+        self.merge()
+        self._write_buffer()
+        self._sealed[:] = True
+        groups = self.groups
+        self._made, self.bytes = None, 0
+        if groups is not None:
+            yield groups
+        del groups
+        for partition in np.flatnonzero(self._left).tolist():
+            inner = BoundedGroups(self._grouping, self._memory, self._level + 1)
+            try:
+                for rows in self._of(partition):
+                    inner.add(rows)
+                for file in self._files[partition]:
+                    file.delete()
+                yield from inner.results()
+            finally:
+                inner.clear()
+        self.clear()
+
+    def _of(self, partition: int) -> Iterator[Groups]:
+        for file in self._files[partition]:
+            for records in file.read():
+                yield self._grouping.read(records)

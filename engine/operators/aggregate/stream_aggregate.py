@@ -1,0 +1,268 @@
+"""Streaming aggregation: one row per group of input that is clustered by its keys (equal keys stand together).
+
+Rules:
+
+1. A group belongs to one lane and may span batches and rounds of it. Only the group in progress is held, as one row of
+   partial values per lane. Keys that come back later form a new group: nothing is looked up.
+2. A group ends when another key follows in its lane, and is emitted at the end of that round; the groups still open
+   when the input ends are emitted by ``finish``, in round ``FINAL_ROUND``, like those that ended in that round.
+3. Groups come out in the order of their input. Null keys are equal to each other, and so are NaNs; a group shows the
+   key of its first row. Dictionary columns come out as their values.
+4. A barrier (``drain``) ends all groups: one whose rows lie on both sides of it comes out once for each.
+5. The state has one row per lane, for the open group (column ``open``), and one for each group that has ended in a
+   round not yet over (column ``done``): none of the latter at the end of a round.
+6. What is held is told to the operator's account after each batch and each round; it is not spilled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...buffers.state_rows import children
+from ...core.elements import FINAL_ROUND, Batch
+from ...core.errors import FlowError
+from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless
+from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
+from ...expressions.evaluator import single_array
+from ...kernels.aggregate_protocol import Segments, State
+from ...kernels.keys import check_key_types, decoded, differences
+from ...kernels.pieces import Positions, cut
+from .aggregates import (
+    Aggregate,
+    AggregateColumns,
+    Arguments,
+    Step,
+    arguments_of,
+    check_aggregates,
+    final_of,
+    needed_columns,
+)
+
+_FIRST: Positions = np.zeros(1, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class StreamAggregate:
+    """Groups clustered rows ``by`` their keys. Output: the keys, then the aggregates (see ``aggregates`` for steps)."""
+
+    by: tuple[str, ...]
+    aggregates: tuple[Aggregate, ...]
+    step: Step = "single"
+    #: of a final step: the types of the arguments that the partial step had
+    arguments: Arguments | None = None
+    kind: str = "stream aggregate"
+
+    def final(self, schema: pa.Schema) -> StreamAggregate:
+        """The final step over what this partial step gives for rows of ``schema``."""
+        arguments = arguments_of(self.aggregates, schema)
+        return replace(self, step="final", arguments=arguments, aggregates=final_of(self.aggregates))
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """The keys' fields, then one per aggregate."""
+        check_inputs(self.kind, inputs, 1)
+        if not self.by:
+            raise FlowError("stream aggregate: no key is given", "name at least one column to group by")
+        check_distinct(self.kind, "key", self.by)
+        check_columns(self.kind, inputs[0], self.by)
+        check_movable(self.kind, inputs[0], self.by)
+        check_aggregates(self.kind, self.aggregates, inputs[0], self.step)
+        keys = [inputs[0].field(name) for name in self.by]
+        check_key_types(self.kind, keys)
+        fields = [pa.field(key.name, value_type(key.type), key.nullable) for key in keys]
+        fields += self.columns(inputs[0]).output_fields()
+        return unique_schema(self.kind, fields, "give the aggregate another name")
+
+    def build(
+        self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
+    ) -> RunningStreamAggregate:
+        """A running aggregation with the groups of ``restored``."""
+        running = RunningStreamAggregate(self, inputs[0], context)
+        if restored is not None:
+            running.restore(restored)
+        return running
+
+    def describe(self) -> str:
+        """Keys and aggregates."""
+        step = "" if self.step == "single" else f"{self.step} "
+        return (
+            f"{step}by {', '.join(self.by)}: {', '.join(map(Aggregate.describe, self.aggregates)) or 'distinct keys'}"
+        )
+
+    @property
+    def needed(self) -> list[str]:
+        """The input columns that it reads."""
+        return needed_columns(self.by, self.aggregates, self.step)
+
+    def columns(self, schema: pa.Schema) -> AggregateColumns:
+        """The aggregates over rows of ``schema``."""
+        arguments = arguments_of(self.aggregates, schema) if self.arguments is None else self.arguments
+        return AggregateColumns(self.kind, self.aggregates, arguments, self.step)
+
+
+class RunningStreamAggregate(Stateless):
+    """See the module's rules."""
+
+    def __init__(self, config: StreamAggregate, source: pa.Schema, context: OperatorContext) -> None:
+        self._by = config.by
+        self._output_rows = context.output_rows
+        self._memory = context.memory
+        self._aggregates = config.columns(source)
+        self._schema = config.output_schema([source])
+        keys = [self._schema.field(name) for name in config.by]
+        self._open_schema = pa.schema([*keys, *self._aggregates.state_fields()])
+        #: the last round that has ended
+        self._round = 0
+        #: lane -> its group in progress, one row of keys and states; only lanes that have had a row
+        self._open: dict[int, pa.RecordBatch] = {}
+        #: lane -> groups that have ended, as they are held, in order; they wait for the end of the round
+        self._done: dict[int, list[pa.RecordBatch]] = {}
+        #: bytes of the group in progress of each lane, and of all groups that have ended
+        self._open_bytes: dict[int, int] = {}
+        self._done_bytes = 0
+        self._emitter = Emitter()
+
+    def process(self, port: int, batch: Batch, out: Output) -> None:
+        """Continue the lane's open group, finish those that end, keep the last one open."""
+        lane, records = batch.tag.lane, batch.records
+        keys = [decoded(records.column(name)) for name in self._by]
+        states = self._aggregates.lift(records)
+        starts = _starts(keys)
+        if len(starts) < records.num_rows:
+            keys = [column.take(pa.array(starts)) for column in keys]
+        segments = Segments(starts, records.num_rows)
+        held = self._open.pop(lane, None)
+        if held is not None:
+            held_keys, held_states = self._split(held)
+            if self._same(held_keys, keys):
+                keys = [_replace_first(column, first) for column, first in zip(keys, held_keys, strict=True)]
+                states = [_prepend(state, first) for state, first in zip(states, held_states, strict=True)]
+                segments = Segments(np.append(0, starts[1:] + 1), records.num_rows + 1)
+            else:
+                self._complete(lane, held)
+        merged = self._aggregates.merge(states, segments)
+        columns = [*keys, *(column for state in merged for column in state)]
+        groups = pa.RecordBatch.from_arrays(columns, schema=self._open_schema)
+        last = groups.num_rows - 1
+        if last:
+            self._complete(lane, groups.slice(0, last))
+        self._keep_open(lane, groups.slice(last) if last else groups)
+        self._account()
+
+    def end_round(self, port: int, round: int, out: Output) -> None:
+        """Emit the groups that ended in this round."""
+        if round < FINAL_ROUND:
+            self._round = round
+            self._emit_done(round, out)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._open, self._done, self._open_bytes, self._done_bytes = {}, {}, {}, 0
+        self._memory.hold(0)
+
+    def finish(self, out: Output) -> None:
+        """Emit all groups."""
+        self._complete_all()
+        self._emit_done(FINAL_ROUND, out)
+
+    def drain(self, out: Output) -> None:
+        """Emit all groups; what follows begins new ones."""
+        self._complete_all()
+        self._emit_done(self._round, out)
+
+    def snapshot(self) -> pa.Table | None:
+        """One row per open group, one per group that has not been emitted yet."""
+        rows = [(lane, group, None) for lane, group in sorted(self._open.items())]
+        done = [(lane, None, group) for lane, groups in sorted(self._done.items()) for group in groups]
+        tables = [self._state_rows(*row) for row in (*rows, *done)]
+        return pa.concat_tables(tables) if tables else None
+
+    def restore(self, table: pa.Table) -> None:
+        """Take over the groups of earlier snapshots."""
+        for lane in pc.unique(table.column(LANE)).to_pylist():
+            rows = table.filter(pc.equal(table.column(LANE), lane))
+            opened, done = (self._groups_of(rows.column(name)) for name in ("open", "done"))
+            if opened is not None:
+                self._keep_open(lane, opened)
+            if done is not None:
+                self._complete(lane, done)
+        self._account()
+
+    # ------------------------------------------------------------------ parts
+
+    def _keep_open(self, lane: int, group: pa.RecordBatch) -> None:
+        self._open[lane] = group
+        self._open_bytes[lane] = group.nbytes
+
+    def _complete_all(self) -> None:
+        for lane in sorted(self._open):
+            self._complete(lane, self._open[lane])
+        self._open, self._open_bytes = {}, {}
+
+    def _complete(self, lane: int, groups: pa.RecordBatch) -> None:
+        self._done.setdefault(lane, []).append(groups)
+        self._done_bytes += groups.nbytes
+
+    def _account(self) -> None:
+        self._memory.hold(self._done_bytes + sum(self._open_bytes.values()))
+
+    def _emit_done(self, round: int, out: Output) -> None:
+        if not self._done:
+            return
+        for lane in sorted(self._done):
+            batches = self._done.pop(lane)
+            keys, states = self._split(batches[0] if len(batches) == 1 else pa.concat_batches(batches))
+            columns = [*keys, *self._aggregates.columns(states)]
+            for piece in cut(pa.RecordBatch.from_arrays(columns, schema=self._schema), self._output_rows):
+                self._emitter.emit(piece, round, lane, out)
+        self._done_bytes = 0
+        self._account()
+
+    def _split(self, groups: pa.RecordBatch) -> tuple[list[pa.Array], list[State]]:
+        """The key columns and the state of each aggregate."""
+        columns, keys = groups.columns, len(self._by)
+        return columns[:keys], self._aggregates.split(columns[keys:])
+
+    def _same(self, held: Sequence[pa.Array], keys: Sequence[pa.Array]) -> bool:
+        both = [pa.concat_arrays([one, column.slice(0, 1)]) for one, column in zip(held, keys, strict=True)]
+        return not differences(both)[0]
+
+    def _state_rows(self, lane: int, opened: pa.RecordBatch | None, done: pa.RecordBatch | None) -> pa.Table:
+        rows = sum(groups.num_rows for groups in (opened, done) if groups is not None)
+        columns = {
+            LANE: pa.array(np.full(rows, lane, dtype=np.int32)),
+            "open": _as_structs(opened, self._open_schema, rows),
+            "done": _as_structs(done, self._open_schema, rows),
+        }
+        return pa.table(columns)
+
+    def _groups_of(self, structs: pa.ChunkedArray) -> pa.RecordBatch | None:
+        if structs.null_count == len(structs):  # of which Arrow cannot drop all, for every type
+            return None
+        return pa.RecordBatch.from_arrays(children(single_array(structs).drop_null()), schema=self._open_schema)
+
+
+def _starts(keys: Sequence[pa.Array]) -> Positions:
+    """The first row of each group."""
+    differ = differences(keys)
+    starts: Positions = np.concatenate((_FIRST, differ.nonzero()[0] + 1))
+    return starts
+
+
+def _replace_first(column: pa.Array, first: pa.Array) -> pa.Array:
+    return pa.concat_arrays([first, column.slice(1)])
+
+
+def _prepend(state: State, first: State) -> State:
+    return tuple(pa.concat_arrays([one, rest]) for one, rest in zip(first, state, strict=True))
+
+
+def _as_structs(groups: pa.RecordBatch | None, schema: pa.Schema, rows: int) -> pa.Array:
+    fields = [field.with_nullable(True) for field in schema]
+    if groups is None:
+        return pa.nulls(rows, pa.struct(fields))
+    return pa.StructArray.from_arrays(groups.columns, fields=fields)

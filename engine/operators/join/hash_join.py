@@ -1,0 +1,292 @@
+"""Hash join: the right side is built into a lookup, the left side probes it. No input need be sorted.
+
+Rules:
+
+1. A subtask joins what it receives: for one answer in all, both inputs must be gathered into one subtask. Rows of any
+   round and lane meet; they never meet across a task barrier.
+2. Left rows are held until the right side has ended, or a barrier has come. From then on they pass through, batch by
+   batch, under their own tags. Those held from earlier rounds come first, in their order, in the round that follows the
+   right side's last one (at a barrier: in the last round that has ended), under the first lane of the subtask.
+3. Order is that of the left side, the matches of a row in the order of the right side. Right rows that stay without
+   match (right, full), and those of a right semi join, come behind all others: at a barrier or at the end.
+4. Null keys match nothing. NaN equals NaN. Empty sides are sides.
+5. State is the rows of both sides, and which right rows have matched.
+6. When too much is held, the rows of the larger side go to a file, then those of the other. A right side in a file is
+   probed there (``spilled_lookup``): left rows need not wait, and rows and their order are the same. One byte per right
+   row stays in memory: whether it has matched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...buffers.held_rows import Held, HeldRows, restored_rows, state_table, tag_order
+from ...buffers.spilled_rows import SpilledRows
+from ...buffers.stored_rows import StoredRows
+from ...core.elements import FINAL_ROUND, Batch
+from ...core.operator import Emitter, OperatorContext, Output, Stateless, Steps, exhaust
+from ...core.schemas import no_rows
+from ...kernels.keys import valid_rows
+from ...kernels.pieces import Flags, Positions
+from .equi_join import NAMES, EquiJoin
+from .join_output import JoinOutput
+from .join_shape import LEFT, RIGHT
+from .matching import Matches, Step
+from .sorted_lookup import SortedLookup
+from .spilled_lookup import SpilledLookup
+
+NO_ROWS: Positions = np.zeros(0, dtype=np.int64)
+
+INDEX_BYTES = 32
+"""What a lookup in memory takes for each right row, besides the row: it is counted from the start."""
+
+
+@dataclass(frozen=True, eq=False)
+class HashJoin(EquiJoin):
+    """Joins inputs in any order; see ``EquiJoin`` for what can be asked."""
+
+    kind: str = "hash join"
+
+    def build(
+        self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
+    ) -> RunningHashJoin:
+        """A running join with the rows of ``restored``."""
+        running = RunningHashJoin(self, inputs, context)
+        if restored is not None:
+            running.restore(restored)
+        return running
+
+
+@dataclass(slots=True)
+class Built:
+    """The right side, complete, and which of its rows have matched."""
+
+    records: pa.RecordBatch | StoredRows
+    lookup: SortedLookup | SpilledLookup
+    matched: Flags
+
+    def pieces(self, schema: pa.Schema) -> Iterator[tuple[pa.RecordBatch, Flags]]:
+        """The rows, as they lie, and their flags."""
+        if not isinstance(self.records, StoredRows):
+            yield self.records, self.matched
+            return
+        for start, records in zip(self.records.starts.tolist(), self.records.batches, strict=False):
+            rows = pa.RecordBatch.from_arrays(records.columns[: len(schema)], schema=schema)
+            yield rows, self.matched[start : start + records.num_rows]
+
+    def delete(self) -> None:
+        """Remove the files of the lookup."""
+        if isinstance(self.lookup, SpilledLookup):
+            self.lookup.delete()
+
+
+class RunningHashJoin(Stateless):
+    """See the module's rules."""
+
+    def __init__(self, config: HashJoin, inputs: Sequence[pa.Schema], context: OperatorContext) -> None:
+        self._keys = config.keys
+        self._inputs = inputs
+        shape = config.shape(inputs)
+        self._output = JoinOutput(config.how, shape, config.condition(shape), context.output_rows)
+        self._memory = context.memory
+        #: the rows of both sides: those in files came first
+        self._spilled = (SpilledRows(inputs[LEFT], context.memory), SpilledRows(inputs[RIGHT], context.memory))
+        self._held = (HeldRows(inputs[LEFT]), HeldRows(inputs[RIGHT]))
+        #: for restored right rows and those that came later: which had matched; None: none of them
+        self._matched: Flags | None = None
+        self._built: Built | None = None
+        self._right_ended = False
+        #: the first round that has not ended on any port, and on the right one
+        self._next, self._next_right = 0, 0
+        self._first_lane = context.lanes.start
+        self._emitter = Emitter()
+
+    def process(self, port: int, batch: Batch, out: Output) -> None:
+        """Hold the rows, or join those of the left side if the right side is complete."""
+        if port == RIGHT or not self._right_ended:
+            self._held[port].add(batch)
+            self._spill_if_too_much()
+        else:
+            self._join(batch.records, batch.tag.round, batch.tag.lane, out)
+
+    def end_round(self, port: int, round: int, out: Output) -> None:
+        """Note how far the port is."""
+        if round < FINAL_ROUND:
+            self._next = max(self._next, round + 1)
+            if port == RIGHT:
+                self._next_right = max(self._next_right, round + 1)
+
+    def end_port(self, port: int, out: Output) -> Steps:
+        """With the right side ended, join the left rows that have waited for it."""
+        if port != RIGHT:
+            return None
+        self._right_ended = True
+        return self._lazily(self._join_held(self._next_right, out))
+
+    def finish(self, out: Output) -> Steps:
+        """Emit the right rows that come last."""
+        return self._lazily(self._emit_rest(FINAL_ROUND, out))
+
+    def drain(self, out: Output) -> Steps:
+        """Join what has come, and begin anew."""
+        return self._lazily(self._drained(max(self._next - 1, 0), out))
+
+    def snapshot(self) -> pa.Table | None:
+        """The rows of both sides, with ``port``, ``matched``, and ``next``: the right side's first open round."""
+        tables = []
+        for port in (LEFT, RIGHT):
+            parts = [*self._spilled[port].read(), *([self._held[port].peek()] if self._held[port].rows else [])]
+            if parts:
+                table = state_table(parts)
+                flags = self._flags() if port == RIGHT else np.zeros(table.num_rows, dtype=bool)
+                tables.append(self._marked(table, port, flags))
+        return pa.concat_tables(tables) if tables else None
+
+    def restore(self, table: pa.Table) -> None:
+        """Take over the rows of earlier snapshots."""
+        self._next_right = self._next = int(pc.max(table.column("next")).as_py())
+        ports, matched = (table.column(name).to_numpy() for name in ("port", "matched"))
+        by_tag = tag_order(table)
+        for port in (LEFT, RIGHT):
+            order = by_tag[ports[by_tag] == port]
+            if port == RIGHT and len(order):
+                self._matched = matched[order]
+            for held in restored_rows(table, self._inputs[port], NAMES[port], order):
+                self._held[port].put(held)
+                self._spill_if_too_much()
+
+    def close(self) -> None:
+        """Remove the files."""
+        self._forget_right()
+        self._held[LEFT].take_all()
+        self._spilled[LEFT].clear()
+        self._memory.hold(0)
+
+    # ------------------------------------------------------------------ holding
+
+    @property
+    def _bytes(self) -> int:
+        matched = 0 if self._matched is None else self._matched.nbytes
+        right = self._held[RIGHT].bytes + self._held[RIGHT].rows * INDEX_BYTES
+        return self._held[LEFT].bytes + right + matched
+
+    def _spill_if_too_much(self) -> None:
+        if self._memory.hold(self._bytes):
+            larger = LEFT if self._held[LEFT].bytes > self._held[RIGHT].bytes else RIGHT
+            self._spill(larger)
+            if self._memory.hold(self._bytes):
+                self._spill(LEFT + RIGHT - larger)
+
+    def _spill(self, port: int) -> None:
+        if self._held[port].rows:
+            self._spilled[port].write(self._held[port].take_all())
+            self._memory.hold(self._bytes)
+
+    def _complete(self) -> Built:
+        """The right side as a lookup. Its rows stay held, as state."""
+        if self._built is None:
+            self._built = self._in_memory() or self._on_disk()
+        return self._built
+
+    def _in_memory(self) -> Built | None:
+        if self._spilled[RIGHT].rows:
+            return None
+        records = self._held[RIGHT].peek().records
+        lookup = SortedLookup([records.column(name) for name in self._keys[RIGHT]])
+        surplus = max(0, lookup.nbytes - records.num_rows * INDEX_BYTES)  # of keys that are long
+        if surplus and self._memory.hold(self._bytes + surplus):
+            return None
+        return Built(records, lookup, self._flags())
+
+    def _on_disk(self) -> Built:
+        self._spill(RIGHT)
+        rows = self._spilled[RIGHT].by_position()
+        places = [self._inputs[RIGHT].get_field_index(name) for name in self._keys[RIGHT]]
+        lookup = SpilledLookup(rows, places, self._memory, self._bytes)
+        return Built(rows, lookup, self._flags())
+
+    def _flags(self) -> Flags:
+        rows = self._spilled[RIGHT].rows + self._held[RIGHT].rows
+        if self._matched is None or len(self._matched) < rows:
+            known = self._matched if self._matched is not None else np.zeros(0, dtype=bool)
+            self._matched = np.append(known, np.zeros(rows - len(known), dtype=bool))
+        return self._matched
+
+    def _forget_right(self) -> None:
+        if self._built is not None:
+            self._built.delete()
+        self._held[RIGHT].take_all()
+        self._spilled[RIGHT].clear()
+        self._built = self._matched = None
+        self._memory.hold(self._bytes)
+
+    # ------------------------------------------------------------------ joining
+
+    def _lazily(self, steps: Iterator[None]) -> Steps:
+        """In steps if there may be more than fits into memory, and otherwise at once."""
+        if any(side.rows for side in self._spilled):
+            return steps
+        exhaust(steps)
+        return None
+
+    def _drained(self, round: int, out: Output) -> Iterator[None]:
+        yield from self._join_held(round, out)
+        yield from self._emit_rest(round, out)
+
+    def _join_held(self, round: int, out: Output) -> Iterator[None]:
+        """The left rows that waited: those of rounds before ``round`` in it, under the first lane."""
+        for held in self._waiting():
+            late = int(np.searchsorted(held.rounds, round))  # rounds only grow
+            if late:
+                self._join(held.records.slice(0, late), round, self._first_lane, out)
+            rest = Held(held.records.slice(late), held.rounds[late:], held.lanes[late:])
+            for own_round, lane, start, rows in rest.units():
+                self._join(rest.records.slice(start, rows), own_round, lane, out)
+            yield
+        self._spilled[LEFT].clear()
+
+    def _waiting(self) -> Iterator[Held]:
+        yield from self._spilled[LEFT].read()
+        yield self._held[LEFT].take_all()
+
+    def _join(self, left: pa.RecordBatch, round: int, lane: int, out: Output) -> None:
+        built = self._complete()
+        step = Step(left, built.records, self._matches(left, built), NO_ROWS, built.matched)
+        self._emit(step, round, lane, out)
+
+    def _matches(self, left: pa.RecordBatch, built: Built) -> Matches:
+        keys = [left.column(name) for name in self._keys[LEFT]]
+        valid = valid_rows(keys)
+        if valid is None:
+            return built.lookup.matches(keys)
+        found = built.lookup.matches([column.take(pa.array(valid)) for column in keys])
+        return found.spread(valid, left.num_rows)
+
+    def _emit_rest(self, round: int, out: Output) -> Iterator[None]:
+        """The right rows that have their place behind all others; then nothing is held."""
+        nothing = no_rows(self._inputs[LEFT])
+        for records, matched in self._complete().pieces(self._inputs[RIGHT]):
+            places = np.zeros(records.num_rows, dtype=np.int64)
+            self._emit(Step(nothing, records, Matches.none(0), places, matched), round, self._first_lane, out)
+            yield
+        self._forget_right()
+
+    def _emit(self, step: Step, round: int, lane: int, out: Output) -> None:
+        for records in self._output.rows(step):
+            self._emitter.emit(records, round, lane, out)
+
+    def _marked(self, table: pa.Table, port: int, matched: Flags) -> pa.Table:
+        rows = table.num_rows
+        columns = {name: table.column(name) for name in table.column_names if name != "row"}
+        columns["port"] = pa.array(np.full(rows, port, dtype=np.int8))
+        columns["matched"] = pa.array(matched)
+        columns["next"] = pa.array(np.full(rows, self._next_right, dtype=np.int64))
+        for number, schema in enumerate(self._inputs):
+            type = pa.struct([field.with_nullable(True) for field in schema])
+            columns[NAMES[number]] = table.column("row") if number == port else pa.nulls(rows, type)
+        return pa.table(columns)

@@ -1,0 +1,160 @@
+"""Where a join's columns come from: its output schema, the row that its filter sees, and output rows from row numbers.
+
+Rules:
+
+1. Output is the left columns, then the right ones, which get a suffix where a left column has the name. Where the keys
+   have the same names on both sides they stand once, under the left side (SQL's USING): a row without a left side shows
+   the right side's key. Otherwise both sides' keys stand there, null on a missing side (SQL's ON).
+2. Semi and anti joins give the columns of one side only, under their own names.
+3. A filter sees the joined row with all columns of both sides, named as an inner join would name them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ...core.errors import FlowError
+from ...core.schemas import unique_schema, value_type
+from ...kernels.keys import decoded
+from ...kernels.pieces import Flags, Positions, indices, picked
+
+LEFT, RIGHT = 0, 1
+
+JOIN_TYPES = ("inner", "left", "right", "full", "left semi", "right semi", "anti")
+
+LEFT_STAYS = frozenset({"left", "full"})
+"""Join types that give a left row without match once, with nulls."""
+
+RIGHT_STAYS = frozenset({"right", "full"})
+"""The same for right rows."""
+
+ONE_SIDED = {"left semi": LEFT, "right semi": RIGHT, "anti": LEFT}
+"""Join types that give rows of one side only, at most once each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An output column: the ``position``-th of a ``side``; ``other``: the right column that stands in for a key where
+    the left side is missing."""
+
+    side: int
+    position: int
+    other: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Output rows: the row of each side, or none where ``missing`` (None: nowhere). ``ascending``: it is known that
+    every left row stands behind the one before it in the input, so none occurs twice."""
+
+    left: Positions
+    right: Positions
+    left_missing: Flags | None = None
+    right_missing: Flags | None = None
+    ascending: bool = False
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return len(self.left)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinShape:
+    """See the module's rules; ``pairs`` is the schema that a filter sees."""
+
+    schema: pa.Schema
+    sources: tuple[Source, ...]
+    pairs: pa.Schema
+    pair_sources: tuple[Source, ...]
+
+    @classmethod
+    def of(
+        cls, kind: str, inputs: Sequence[pa.Schema], once: Sequence[tuple[str, str]], how: str, suffix: str
+    ) -> JoinShape:
+        """``once``: pairs of keys (left, right) that stand once in the output."""
+        sources, fields = _columns(inputs, once, suffix, how)
+        pair_sources, pair_fields = _columns(inputs, once, suffix, "inner")
+        remedy = "rename a column, or choose another suffix"
+        if how in ONE_SIDED:
+            side = ONE_SIDED[how]
+            sources = [Source(side, position) for position in range(len(inputs[side]))]
+            fields = list(inputs[side])
+        return cls(
+            unique_schema(kind, fields, remedy),
+            tuple(sources),
+            unique_schema(kind, pair_fields, remedy),
+            tuple(pair_sources),
+        )
+
+    def batch(self, left: pa.RecordBatch, right: pa.RecordBatch, taken: Taken) -> pa.RecordBatch:
+        """The output rows."""
+        picks = (
+            _Pick.of(taken.left, taken.left_missing, ascending=taken.ascending),
+            _Pick.of(taken.right, taken.right_missing),
+        )
+        arrays = []
+        for source in self.sources:
+            column = (left, right)[source.side].column(source.position)
+            if source.other is None:
+                arrays.append(picks[source.side].of_column(column))
+            else:
+                arrays.append(_either(decoded(column), decoded(right.column(source.other)), taken))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def check_join_type(kind: str, how: str, known: Sequence[str] = JOIN_TYPES) -> None:
+    """``how`` is a join type that the operator knows."""
+    if how not in known:
+        raise FlowError(f"{kind}: {how!r} is no join type it knows", f"use one of: {', '.join(known)}")
+
+
+def _columns(
+    inputs: Sequence[pa.Schema], once: Sequence[tuple[str, str]], suffix: str, how: str
+) -> tuple[list[Source], list[pa.Field]]:
+    left, right = inputs
+    stand_in = {mine: right.get_field_index(theirs) for mine, theirs in once} if how in RIGHT_STAYS else {}
+    sources, fields = [], []
+    for position, field in enumerate(left):
+        type = value_type(field.type) if field.name in stand_in else field.type
+        sources.append(Source(LEFT, position, stand_in.get(field.name)))
+        fields.append(pa.field(field.name, type, field.nullable or how in RIGHT_STAYS, field.metadata))
+    dropped = {theirs for _, theirs in once}
+    for position, field in enumerate(right):
+        if field.name not in dropped:
+            name = field.name + suffix if field.name in left.names else field.name
+            sources.append(Source(RIGHT, position))
+            fields.append(pa.field(name, field.type, field.nullable or how in LEFT_STAYS, field.metadata))
+    return sources, fields
+
+
+@dataclass(frozen=True, slots=True)
+class _Pick:
+    """Rows to take of one side, found once for all its columns."""
+
+    rows: Positions
+    taken: pa.Array | None
+
+    @classmethod
+    def of(cls, rows: Positions, missing: Flags | None, *, ascending: bool = False) -> _Pick:
+        gapless = missing is None and len(rows) > 0 and rows[-1] - rows[0] + 1 == len(rows)
+        if gapless and (ascending or bool((np.diff(rows) == 1).all())):
+            return cls(rows, None)
+        return cls(rows, indices(rows, missing))
+
+    def of_column(self, column: pa.Array) -> pa.Array:
+        if self.taken is None:
+            return column.slice(int(self.rows[0]), len(self.rows))
+        return picked(column, self.taken)
+
+
+def _either(left: pa.Array, right: pa.Array, taken: Taken) -> pa.Array:
+    """The left value, or the right one where the left side is missing."""
+    if taken.left_missing is None:
+        return picked(left, pa.array(taken.left))
+    rows = np.where(taken.left_missing, len(left) + taken.right, taken.left)
+    return picked(pa.concat_arrays([left, right]), pa.array(rows))

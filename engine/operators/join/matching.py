@@ -1,0 +1,216 @@
+"""What the joins share: who matches whom, a condition on pairs, and which left rows are left without a match.
+
+Rules:
+
+1. Pairs are walked over in the order of the left side, the matches of a row in the order of the right side, in pieces
+   of bounded size. Nothing is ever decided by a piece: a row whose pairs span pieces is judged behind its last one.
+2. A condition is true, or the pair does not match; null counts as false.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...core.errors import FlowError
+from ...expressions.evaluator import Evaluator, types_of
+from ...expressions.expressions import as_expression
+from ...kernels.pieces import PIECE_ROWS, Flags, Piece, Positions, picked, pieces
+from .join_shape import LEFT, JoinShape, Source, Taken
+
+
+class Numbers(Protocol):
+    """Row numbers, picked by their positions: an array, or a file."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, wanted: Positions) -> Positions: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """For each left row its matches: ``counts[n]`` rows, listed in ``rows`` from position ``first[n]`` on.
+
+    ``rows`` are row numbers of the right side, or None where position and row number are the same. ``first`` means
+    nothing where the count is 0.
+    """
+
+    first: Positions
+    counts: Positions
+    rows: Numbers | None
+
+    @classmethod
+    def none(cls, rows: int) -> Matches:
+        """No match for any of ``rows`` left rows."""
+        nothing = np.zeros(rows, dtype=np.int64)
+        return cls(nothing, nothing, None)
+
+    def spread(self, looked_up: Positions, rows: int) -> Matches:
+        """These matches of the rows ``looked_up`` as matches of all ``rows`` rows."""
+        first, counts = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
+        first[looked_up], counts[looked_up] = self.first, self.counts
+        return Matches(first, counts, self.rows)
+
+
+def all_pairs(matches: Matches, *, keep_left: bool, limit: int) -> Iterator[Taken]:
+    """All pairs in pieces, where no condition decides. ``keep_left``: with the left rows that match nothing."""
+    counts = matches.counts
+    if int(counts.max(initial=0)) <= 1:
+        yield from _single_pairs(matches, keep_left=keep_left, limit=limit)
+        return
+    for piece in pieces(np.maximum(counts, 1) if keep_left else counts, limit):
+        missing = counts[piece.rows] == 0 if keep_left else None
+        where = matches.first[piece.rows] + piece.positions
+        yield _taken(matches, piece.rows, where, missing)
+
+
+def _single_pairs(matches: Matches, *, keep_left: bool, limit: int) -> Iterator[Taken]:
+    """The same where no row has more than one match."""
+    missing = matches.counts == 0
+    some_missing = bool(missing.any())
+    rows, first = np.arange(len(missing)), matches.first
+    if some_missing and not keep_left:
+        rows = np.flatnonzero(matches.counts)
+        first, some_missing = first[rows], False
+    for low in range(0, len(rows), limit):
+        part = slice(low, low + limit)
+        yield _taken(matches, rows[part], first[part], missing[part] if some_missing else None, ascending=True)
+
+
+def _taken(
+    matches: Matches, rows: Positions, where: Positions, missing: Flags | None, *, ascending: bool = False
+) -> Taken:
+    if missing is not None:
+        where = np.where(missing, 0, where)
+    if matches.rows is not None and len(matches.rows):
+        where = matches.rows[where]
+    return Taken(rows, where, None, missing if missing is not None and missing.any() else None, ascending)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a join does at once: left rows, right rows, and who matches whom.
+
+    ``right`` may be rows on disk (``stored_rows``), unless some of them leave.
+    The first ``len(places)`` right rows leave with this step: each has its place before the left row ``places[n]`` if
+    it has matched nothing. ``matched``: which right rows have matched something, in this step or before; whoever makes
+    the output of a step notes it there.
+    """
+
+    left: pa.RecordBatch
+    right: pa.RecordBatch
+    matches: Matches
+    places: Positions
+    matched: Flags
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Some consecutive places for output: one for each pair, and one for each left row without any pair.
+
+    ``rows`` and ``where`` are row numbers of the left and right side. ``hits``: the pair matches. ``misses``: the last
+    place of a left row that has turned out to match nothing; ``found``: of one that matches something. Left rows below
+    ``decided`` have had all their places.
+    """
+
+    rows: Positions
+    where: Positions
+    hits: Flags
+    misses: Flags
+    found: Flags
+    decided: int
+
+
+class PairFilter:
+    """A condition on pairs of rows, computed over the columns that it mentions."""
+
+    def __init__(self, kind: str, condition: pc.Expression | str, shape: JoinShape) -> None:
+        expression = as_expression(kind, condition, shape.pairs)
+        (found,) = types_of(kind, shape.pairs, [("filter", expression)])
+        if not (pa.types.is_boolean(found) or pa.types.is_null(found)):
+            raise FlowError(f"{kind}: the filter {condition} is {found}, not a condition", "compare it with something")
+        self._evaluator = Evaluator([("filter", expression)], [condition])
+        mentioned = _mentioned(expression, shape.pairs)
+        self._schema = pa.schema([shape.pairs.field(position) for position in mentioned])
+        self._sources: list[Source] = [shape.pair_sources[position] for position in mentioned]
+
+    def passes(self, left: pa.RecordBatch, right: pa.RecordBatch, rows: Positions, where: Positions) -> Flags:
+        """For each pair (``rows[n]``, ``where[n]``): does it match?"""
+        if not len(rows):
+            return np.zeros(0, dtype=bool)
+        mine, theirs = pa.array(rows), pa.array(where)
+        arrays = [
+            picked(left.column(source.position), mine)
+            if source.side == LEFT
+            else picked(right.column(source.position), theirs)
+            for source in self._sources
+        ]
+        (mask,) = self._evaluator.evaluate(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        if pa.types.is_null(mask.type):
+            return np.zeros(len(rows), dtype=bool)
+        flags: Flags = mask.fill_null(False).to_numpy(zero_copy_only=False)
+        return flags
+
+
+def slots(
+    left: pa.RecordBatch,
+    right: pa.RecordBatch,
+    matches: Matches,
+    condition: PairFilter | None,
+    limit: int = PIECE_ROWS,
+) -> Iterator[Slots]:
+    """The places for the output of a join, in pieces of at most ``limit``."""
+    places = np.maximum(matches.counts, 1)
+    carried = False  # whether the row that the last piece cut had a match in it
+    for piece in pieces(places, limit):
+        hits = matches.counts[piece.rows] > 0
+        where = np.where(hits, matches.first[piece.rows] + piece.positions, 0)
+        if matches.rows is not None and len(matches.rows):
+            where = matches.rows[where]
+        if condition is None:
+            last = piece.positions + 1 == places[piece.rows]
+            yield Slots(piece.rows, where, hits, ~hits, hits & last, int(piece.rows[-1]) + bool(last[-1]))
+            continue
+        candidates = np.flatnonzero(hits)
+        hits[candidates] = condition.passes(left, right, piece.rows[candidates], where[candidates])
+        made, carried = _judged(piece, where, hits, places, carried=carried)
+        yield made
+
+
+def _judged(piece: Piece, where: Positions, hits: Flags, places: Positions, *, carried: bool) -> tuple[Slots, bool]:
+    """Which left rows have matched nothing; and whether the row that goes on behind the piece has matched so far."""
+    rows = piece.rows
+    starts = np.flatnonzero(np.diff(rows, prepend=-1))
+    matched = np.logical_or.reduceat(hits, starts)
+    if piece.positions[0] > 0:
+        matched[0] |= carried
+    is_whole = bool(piece.positions[-1] + 1 == places[rows[-1]])
+    ends = np.append(starts[1:], len(rows)) - 1
+    if not is_whole:
+        ends = ends[:-1]
+    misses, found = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
+    misses[ends], found[ends] = ~matched[: len(ends)], matched[: len(ends)]
+    decided = int(rows[-1]) + is_whole
+    return Slots(rows, where, hits, misses, found, decided), bool(matched[-1])
+
+
+def _mentioned(expression: pc.Expression, schema: pa.Schema) -> list[int]:
+    """The positions of the columns without which the expression cannot be computed; at least one column."""
+    everything = list(range(len(schema)))
+    if "FieldPath" in str(expression):  # by position: they would shift
+        return everything
+    needed = [position for position in everything if not _works_without(expression, schema, position)]
+    return needed or everything[:1]
+
+
+def _works_without(expression: pc.Expression, schema: pa.Schema, position: int) -> bool:
+    try:
+        types_of("join", schema.remove(position), [("filter", expression)])
+    except FlowError:
+        return False
+    return True

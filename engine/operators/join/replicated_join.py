@@ -1,0 +1,171 @@
+"""A hash join whose right side every subtask has a copy of: broadcast.
+
+Rules:
+
+1. The left side may be divided in any way, so its part travels through the join as a column (``MarkPart`` adds it,
+   ``Regroup`` behind the join takes it away): left rows that wait for the right side come out under one lane.
+2. The right side is the same in every subtask. Each stores all of it, under the lane ``EVERYWHERE``, which belongs to
+   all subtasks of whatever parallelism, and with its number (``copy``). So whichever files a subtask is restored from,
+   there is a whole copy among them; it takes the one with the smallest number.
+3. Only join types that give no right rows of their own: the others would give them once per subtask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...core.elements import Batch, Tag
+from ...core.operator import LANE, OperatorContext, Output, RunningOperator, Stateless, Steps
+from ...core.schemas import check_inputs
+from ...plan.partitioning import PART, wire_schema
+from .hash_join import HashJoin
+from .join_shape import RIGHT
+
+EVERYWHERE = -1
+"""The lane of state that belongs to all subtasks."""
+
+
+@dataclass(frozen=True)
+class MarkPart:
+    """Adds the part of each row, its lane, as the last column."""
+
+    kind: str = "mark part"
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """The input's, and the part."""
+        check_inputs(self.kind, inputs, 1)
+        return wire_schema(inputs[0])
+
+    def build(
+        self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
+    ) -> RunningMarkPart:
+        """A running operator."""
+        return RunningMarkPart(self.output_schema(inputs))
+
+    def describe(self) -> str:
+        """What it adds."""
+        return "in a column"
+
+
+class RunningMarkPart(Stateless):
+    """Marks batch by batch."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+
+    def process(self, port: int, batch: Batch, out: Output) -> None:
+        """Emit the rows with their part."""
+        parts = pa.array(np.full(batch.records.num_rows, batch.tag.lane, dtype=np.uint16))
+        marked = pa.RecordBatch.from_arrays([*batch.records.columns, parts], schema=self._schema)
+        out.emit(Batch(marked, batch.tag))
+
+
+@dataclass(frozen=True)
+class ReplicatedJoin:
+    """``join`` with a right side that every subtask has a copy of, and a left side that is marked with its part."""
+
+    join: HashJoin
+    kind: str = "hash join"
+
+    @property
+    def how(self) -> str:
+        """The join type."""
+        return self.join.how
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """The join's, with the part as the last column."""
+        schema = self.join.output_schema(inputs)
+        place = schema.get_field_index(PART)
+        return schema.remove(place).append(schema.field(place))
+
+    def build(
+        self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
+    ) -> RunningReplicatedJoin:
+        """A running join with the rows of ``restored``."""
+        mine = None if restored is None else _with_one_copy(restored, context.lanes.start)
+        return RunningReplicatedJoin(self, self.join.build(context, inputs, mine), inputs, context)
+
+    def describe(self) -> str:
+        """The join, and that its right side is there everywhere."""
+        return f"{self.join.describe()}, right side in every subtask"
+
+
+class RunningReplicatedJoin:
+    """Passes everything on to the join, and keeps its state to what no other subtask stores."""
+
+    def __init__(
+        self, config: ReplicatedJoin, join: RunningOperator, inputs: Sequence[pa.Schema], context: OperatorContext
+    ) -> None:
+        self._join = join
+        self._schema = config.output_schema(inputs)
+        self._lane = context.lanes.start
+        self._subtask = context.task.subtask
+
+    def process(self, port: int, batch: Batch, out: Output) -> None:
+        """Let the join take it; right rows under a lane of this subtask."""
+        if port == RIGHT:
+            batch = Batch(batch.records, Tag(batch.tag.round, self._lane, batch.tag.sequence))
+        self._join.process(port, batch, self._behind(out))
+
+    def end_round(self, port: int, round: int, out: Output) -> Steps:
+        """The join's."""
+        return self._join.end_round(port, round, self._behind(out))
+
+    def end_port(self, port: int, out: Output) -> Steps:
+        """The join's."""
+        return self._join.end_port(port, self._behind(out))
+
+    def finish(self, out: Output) -> Steps:
+        """The join's."""
+        return self._join.finish(self._behind(out))
+
+    def drain(self, out: Output) -> Steps:
+        """The join's."""
+        return self._join.drain(self._behind(out))
+
+    def accepts(self, port: int) -> bool:
+        """The join's."""
+        return self._join.accepts(port)
+
+    def snapshot(self) -> pa.Table | None:
+        """The join's; the right rows belong to everybody."""
+        table = self._join.snapshot()
+        if table is None:
+            return None
+        is_right = pc.equal(table.column("port"), RIGHT)
+        lanes = pc.if_else(is_right, pa.scalar(EVERYWHERE, pa.int32()), table.column(LANE))
+        copies = pa.array(np.full(table.num_rows, self._subtask, dtype=np.int32))
+        return table.set_column(table.schema.get_field_index(LANE), LANE, lanes).append_column("copy", copies)
+
+    def close(self) -> None:
+        """Close the join."""
+        self._join.close()
+
+    def _behind(self, out: Output) -> Output:
+        return _PartLast(out, self._schema)
+
+
+class _PartLast:
+    """Moves the part behind the other columns."""
+
+    def __init__(self, out: Output, schema: pa.Schema) -> None:
+        self._out, self._schema = out, schema
+
+    def emit(self, batch: Batch) -> None:
+        self._out.emit(Batch(batch.records.select(self._schema.names), batch.tag))
+
+
+def _with_one_copy(table: pa.Table, lane: int) -> pa.Table:
+    """The left rows and one copy of the right ones, these under ``lane``."""
+    lanes, copies = table.column(LANE).to_numpy(), table.column("copy").to_numpy()
+    is_right = lanes == EVERYWHERE
+    first = copies[is_right].min(initial=np.iinfo(np.int32).max)
+    kept = np.flatnonzero(~is_right | (copies == first))
+    mine = table.take(pa.array(kept)).drop_columns("copy")
+    own = np.where(is_right, lane, lanes)[kept].astype(np.int32)
+    return mine.set_column(mine.schema.get_field_index(LANE), LANE, pa.array(own))

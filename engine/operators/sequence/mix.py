@@ -1,0 +1,265 @@
+"""Mix: several streams of one schema as one, interleaved by weights.
+
+Rules:
+
+1. The stream of each position of the output is drawn by its weight: a function of (seed, epoch, position) alone
+   (``counter_random``). Each stream's own rows stay in order. So it does not matter which stream was faster.
+2. A stream is *out* at the first position that is drawn for it when it has no row left and has ended. With ``at_end``
+   "stop" the mixture ends there, and rows left of other streams are dropped, wherever they are; with "go on" the others
+   go on by their weights, this position included.
+3. All streams go through the rounds in step. What has come of one and is not drawn yet is held, and written to disk
+   when it is too much. A port is not read while it holds enough and another is waited for that can still say more in
+   this round. What streams give when they end (``FINAL_ROUND``), or late at a barrier, is held until the end, or drain.
+4. A row leaves in the first round in which it is known to be its turn: rows that came up to then suffice, and a stream
+   whose last round is an earlier one is known to have ended. It does not depend on timing either, so neither do
+   exchanges behind it.
+5. A barrier is an end for what has come so far: streams that have no row left are out, then all begin anew. A mixture
+   that has stopped because a stream has ended stays so. So is the last round of an epoch; the next one draws anew, by
+   the next ``epoch``. Rows that come behind the end of a mixture are dropped here then: the sources go on.
+6. State: the position, who is out, how far the streams have come, and the rows held.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...buffers.mixed_rows import MixedRows
+from ...core.elements import FINAL_ROUND, Batch
+from ...core.epochs import ends_epoch, epoch_of
+from ...core.errors import FlowError
+from ...core.operator import LANE, Emitter, OperatorContext, Output, Steps, exhaust
+from ...kernels.counter_random import MIX, check_seed, words
+from ...kernels.pieces import Positions
+from .union import same_columns
+
+AtEnd: TypeAlias = Literal["stop", "go on"]
+
+BLOCK = 16 * 1024
+"""Positions that are drawn together."""
+
+ENOUGH = 128 * 1024
+"""Rows: a port that holds so many is not read while another one is waited for."""
+
+
+@dataclass(frozen=True)
+class Mix:
+    """All rows of as many streams as there are ``weights``, which are positive."""
+
+    weights: tuple[float, ...]
+    seed: int = 0
+    epoch: int = 0
+    at_end: AtEnd = "stop"
+    kind: str = "mix"
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """The columns of the first stream, which are those of all."""
+        if len(self.weights) < 2:
+            raise FlowError("mix: it needs two streams or more", "give another stream")
+        for weight in self.weights:
+            if not (math.isfinite(weight) and weight > 0):
+                raise FlowError(f"mix: a weight of {weight}", "give positive numbers, and leave out what has no weight")
+        if self.at_end not in ("stop", "go on"):
+            raise FlowError(f"mix: at_end is {self.at_end!r}", "choose 'stop' or 'go on'")
+        check_seed(self.kind, self.seed, self.epoch)
+        return same_columns(self.kind, inputs, len(self.weights))
+
+    def build(self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None) -> RunningMix:
+        """A running operator that goes on where ``restored`` ends."""
+        running = RunningMix(self, context, self.output_schema(inputs))
+        if restored is not None:
+            running.restore(restored)
+        return running
+
+    def describe(self) -> str:
+        """Weights, seed, epoch and what happens at an end."""
+        weights = " : ".join(f"{weight:g}" for weight in self.weights)
+        return f"{weights}, seed {self.seed}, epoch {self.epoch}; {self.at_end} when one has ended"
+
+
+class RunningMix:
+    """See the module's rules."""
+
+    #: a barrier may make rows matter again
+    for_good = False
+
+    def __init__(self, config: Mix, context: OperatorContext, schema: pa.Schema) -> None:
+        self._config = config
+        self._lane, self._output_rows = context.lanes.start, context.output_rows
+        self._weights, self._epochs = np.array(config.weights), context.epochs
+        self._stops = config.at_end == "stop"
+        ports = len(config.weights)
+        self._rows = MixedRows(schema, ports, context.memory)
+        #: the position of the next row
+        self._position = 0
+        #: whose rows are used up
+        self._out = np.zeros(ports, dtype=np.bool_)
+        #: which of the orders of the seed
+        self._epoch = config.epoch
+        #: the mixture has ended: for this window, or for good because a stream has
+        self._stopped = self._over = False
+        #: the last round that has ended on each port, those of the end left aside; and whether its data have
+        self._rounds = [-1] * ports
+        self._ended = [False] * ports
+        #: the port that the next position waits for
+        self._awaited = 0
+        self._draws: tuple[int, Positions] = (-1, np.zeros(0, dtype=np.int64))
+        self._emitter = Emitter()
+
+    # ------------------------------------------------------------------ the driver's calls
+
+    def process(self, port: int, batch: Batch, out: Output) -> None:
+        """Hold the rows, and emit those whose turn it is."""
+        self._ended[port] = False  # of a restored operator: there are new data
+        if self._stopped:
+            return
+        self._rows.add(port, batch.tag.round, batch.records)
+        if self._rounds[port] < batch.tag.round < FINAL_ROUND:
+            exhaust(self._emit(self._open_round, out))
+
+    def end_round(self, port: int, round: int, out: Output) -> Steps:
+        """Emit what becomes known when nobody has more to say in the round that is open."""
+        if round == FINAL_ROUND or self._ended[port]:
+            return None
+        return self._end_round(port, round, out)
+
+    def end_port(self, port: int, out: Output) -> None:
+        """The port is out as soon as its rows are used up."""
+        self._ended[port] = True
+
+    def drain(self, out: Output) -> Steps:
+        """Emit what can be, as if all had ended, and begin anew."""
+        last = max(self._rounds)
+        return self._finish(last if last >= 0 else FINAL_ROUND, out)
+
+    def finish(self, out: Output) -> Steps:
+        """Emit what can be; all have ended."""
+        return self._finish(FINAL_ROUND, out)
+
+    def accepts(self, port: int) -> bool:
+        """Whether rows of the port are needed now (rule 3)."""
+        if self._stopped or port == self._awaited or self._rows.counts[port] < ENOUGH:
+            return True
+        awaited = self._awaited
+        return self._ended[awaited] or self._rounds[awaited] >= self._open_round
+
+    def satisfied(self, port: int) -> bool:
+        """Whether the mixture has ended, and no other epoch follows."""
+        return self._stopped and self._epochs is None
+
+    def close(self) -> None:
+        """Hold nothing any more."""
+        self._rows.clear()
+
+    # ------------------------------------------------------------------ state
+
+    def snapshot(self) -> pa.Table | None:
+        """One row a port that tells how far it has come, then the rows held."""
+        ports = len(self._ended)
+        is_new = max(self._rounds) < 0 or all(self._ended)
+        if is_new and not (self._position or self._over or self._rows.total):
+            return None
+        heads = pa.table(
+            {
+                LANE: pa.array(np.full(ports, self._lane, dtype=np.int32)),
+                "port": pa.array(np.arange(ports, dtype=np.int32)),
+                "round": pa.array(np.array(self._rounds, dtype=np.int64)),
+                "place": pa.array(np.full(ports, -1)),
+                "position": pa.array(np.full(ports, self._position)),
+                "ended": pa.array(self._ended),
+                "out": pa.array(self._out),
+                "over": pa.array(np.full(ports, self._over)),
+                "row": pa.nulls(ports, self._rows.row_type),
+            }
+        )
+        held = self._rows.state(self._lane)
+        return pa.concat_tables([heads, *held], promote_options="default").unify_dictionaries()
+
+    def restore(self, table: pa.Table) -> None:
+        """Go on where an earlier operator was."""
+        heads = table.filter(pc.less(table.column("place"), 0)).sort_by("port")
+        self._rounds = [int(round) for round in heads.column("round").to_pylist()]
+        self._position = int(heads.column("position")[0].as_py())
+        self._out = np.array(heads.column("out").to_pylist(), dtype=np.bool_)
+        self._ended = heads.column("ended").to_pylist()
+        self._over = bool(heads.column("over")[0].as_py())
+        self._stopped = self._over or bool(self._out.any() if self._stops else self._out.all())
+        self._rows.restore(table.filter(pc.greater_equal(table.column("place"), 0)))
+
+    # ------------------------------------------------------------------ parts
+
+    @property
+    def _open_round(self) -> int:
+        """The round in which rows leave now."""
+        going_on = [round for round, ended in zip(self._rounds, self._ended, strict=True) if not ended]
+        return 1 + (min(going_on) if going_on else max(self._rounds))
+
+    def _end_round(self, port: int, round: int, out: Output) -> Iterator[None]:
+        others = [each for number, each in enumerate(self._rounds) if number != port and not self._ended[number]]
+        if min(others, default=round) >= round:  # the last one to end it
+            yield from self._finish(round, out) if ends_epoch(self._epochs, round) else self._emit(round, out)
+        self._rounds[port] = max(self._rounds[port], round)
+
+    def _finish(self, round: int, out: Output) -> Iterator[None]:
+        yield from self._emit(round, out, is_end=True)
+        used_up = self._stops and self._stopped and self._ended[self._awaited]
+        self._over = self._over or (used_up and not all(self._ended))
+        self._rows.clear()
+        self._position, self._stopped = 0, self._over
+        self._out = np.zeros(len(self._ended), dtype=np.bool_)
+
+    def _emit(self, round: int, out: Output, is_end: bool = False) -> Iterator[None]:
+        """Emit all rows whose turn is known, with rows of rounds up to this one."""
+        epoch = self._config.epoch + epoch_of(self._epochs, round)
+        if epoch != self._epoch:
+            self._epoch, self._draws = epoch, (-1, self._draws[1])
+        available = self._rows.up_to(FINAL_ROUND if is_end else round)
+        while not self._stopped:
+            draws = self._drawn()[: self._output_rows]
+            count = self._possible(draws, available)
+            if count:
+                records, taken = self._rows.take(draws[:count])
+                available -= taken
+                self._position += count
+                self._emitter.emit(records, round, self._lane, out)
+                yield
+            if count < len(draws):
+                self._awaited = int(draws[count])
+                if not (is_end or self._is_out(self._awaited, round)):
+                    return
+                self._drop_out(self._awaited)
+
+    def _possible(self, draws: Positions, available: Positions) -> int:
+        """How many of the positions drawn can be filled."""
+        found = len(draws)
+        for port in np.flatnonzero(np.bincount(draws, minlength=len(available)) > available).tolist():
+            found = min(found, int(np.flatnonzero(draws == port)[available[port]]))
+        return found
+
+    def _is_out(self, port: int, round: int) -> bool:
+        """Whether a port without available rows has none any more: it has ended, in an earlier round."""
+        return self._ended[port] and self._rounds[port] < round and not self._rows.counts[port]
+
+    def _drop_out(self, port: int) -> None:
+        self._out[port] = True
+        self._draws = (-1, self._draws[1])
+        self._stopped = self._stops or bool(self._out.all())
+
+    def _drawn(self) -> Positions:
+        """The ports of the next positions, up to the end of their block."""
+        block, start = divmod(self._position, BLOCK)
+        if self._draws[0] != block:
+            drawn = words(self._config.seed, self._epoch, MIX, block, BLOCK) >> np.uint64(11)
+            live = np.where(self._out, 0.0, self._weights)
+            # the shares end below 1, and so does every draw: rounding may not let a port out win
+            shares = np.cumsum(live)
+            ports = np.searchsorted(shares, drawn * (shares[-1] / 2**53), side="right")
+            last = int(np.flatnonzero(~self._out)[-1])
+            self._draws = (block, np.minimum(ports, last))
+        return self._draws[1][start:]

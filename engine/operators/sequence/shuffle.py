@@ -1,0 +1,178 @@
+"""Shuffle: rows in a random order within windows of the stream, the same order in every run.
+
+Rules:
+
+1. The stream is cut into blocks of ``window`` rows, by position. The rows of a block leave in an order that is a
+   function of (seed, epoch, number of the block) alone: not of batches, timing or parallelism. The last block may be
+   short.
+2. It stands behind a gather (``Stream.shuffle`` sees to that), so that a position is one of the whole stream.
+3. A block leaves as soon as its last row has come, with the round and lane of that row; an open block at a barrier, at
+   the end of an epoch (in its last round), or at the end. Behind that blocks are counted anew, as they are in an
+   operator that is new; in a further epoch the order is that of the next ``epoch``.
+4. State: the rows of the open block and the position; no generator, because numbers are drawn by position
+   (``counter_random``). So nothing is lost or repeated when a job goes on, and nothing has to be filled again.
+
+Blocks, and no buffer that rows leave one by one as others come in: no row moves by more than a window, in either
+direction; which rows may stand at a position can be told without having read the others; on average half a window is
+held, and none where a checkpoint meets the end of a block; and a block is one take of a kernel. What blocks lack, a
+way across their ends, two shuffles with different windows, one behind the other, give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...buffers.state_rows import rows_of_state
+from ...buffers.stored_rows import concatenated
+from ...core.elements import FINAL_ROUND, Batch
+from ...core.epochs import ends_epoch, epoch_of
+from ...core.errors import FlowError
+from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps
+from ...core.schemas import check_inputs
+from ...kernels.counter_random import check_seed, permutation
+from ...kernels.pieces import cut, picked
+
+MAX_WINDOW = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """Shuffles blocks of ``window`` rows. ``epoch``: which of the orders of ``seed``."""
+
+    window: int
+    seed: int = 0
+    epoch: int = 0
+    kind: str = "shuffle"
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """The input's."""
+        check_inputs(self.kind, inputs, 1)
+        if not 1 <= self.window <= MAX_WINDOW:
+            raise FlowError(f"shuffle: a window of {self.window} rows", f"give a number from 1 to {MAX_WINDOW}")
+        check_seed(self.kind, self.seed, self.epoch)
+        return inputs[0]
+
+    def build(self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None) -> RunningShuffle:
+        """A running shuffle that holds the rows of ``restored``."""
+        running = RunningShuffle(self, context, inputs[0])
+        if restored is not None:
+            running.restore(restored)
+        return running
+
+    def describe(self) -> str:
+        """Window, seed and epoch."""
+        return f"windows of {self.window} rows, seed {self.seed}, epoch {self.epoch}"
+
+
+class RunningShuffle(Stateless):
+    """See the module's rules."""
+
+    def __init__(self, config: Shuffle, context: OperatorContext, schema: pa.Schema) -> None:
+        self._config, self._schema = config, schema
+        self._lane, self._memory, self._output_rows = context.lanes.start, context.memory, context.output_rows
+        self._epochs, self._last_lane = context.epochs, context.lanes.stop - 1
+        #: the rows of the open block, in order
+        self._held: list[pa.RecordBatch] = []
+        self._bytes = 0
+        #: rows that have come since the beginning, or the last barrier
+        self._position = 0
+        #: the last round that has ended
+        self._round = 0
+        self._emitter = Emitter()
+
+    def process(self, port: int, batch: Batch, out: Output) -> None:
+        """Hold the rows, and emit the blocks that they complete."""
+        records, window = batch.records, self._config.window
+        while records.num_rows:
+            part = records.slice(0, window - self._position % window)
+            records = records.slice(part.num_rows)
+            self._hold(part)
+            if self._position % window == 0:
+                for _ in self._emit(self._position // window - 1, batch.tag.round, batch.tag.lane, out):
+                    pass
+
+    def end_round(self, port: int, round: int, out: Output) -> Steps:
+        """The open block leaves if an epoch ends."""
+        self._round = self._round if round == FINAL_ROUND else round
+        return self._end(round, out, self._last_lane) if ends_epoch(self._epochs, round) else None
+
+    def drain(self, out: Output) -> Steps:
+        """Emit the open block, and begin anew."""
+        return self._end(self._round, out, self._lane)
+
+    def finish(self, out: Output) -> Steps:
+        """Emit the open block."""
+        return self._end(FINAL_ROUND, out, self._lane)
+
+    def close(self) -> None:
+        """Hold nothing any more."""
+        self._held = []
+        self._memory.hold(0)
+
+    def snapshot(self) -> pa.Table | None:
+        """A row without values that tells the position, then the rows held."""
+        if not self._position:
+            return None
+        whole = self._whole()
+        count = whole.num_rows
+        fields = [field.with_nullable(True) for field in self._schema]
+        rows = pa.StructArray.from_arrays(whole.columns, fields=fields)
+        none = pa.nulls(1, rows.type)
+        positions = np.arange(self._position - count, self._position + 1)
+        return pa.table(
+            {
+                LANE: pa.array(np.full(count + 1, self._lane, dtype=np.int32)),
+                "position": pa.array(positions),
+                "row": pa.chunked_array([rows, none], rows.type),
+            }
+        )
+
+    def restore(self, table: pa.Table) -> None:
+        """Go on at the position of an earlier snapshot, with the rows that it held."""
+        order = np.argsort(table.column("position").to_numpy(), kind="stable")
+        self._position = int(pc.max(table.column("position")).as_py())
+        mine = table.take(pa.array(order[:-1])).combine_chunks()
+        if mine.num_rows:
+            rows = mine.column("row").combine_chunks()
+            rows = rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows
+            self._held = [rows_of_state(rows, self._schema)]
+            self._bytes = self._held[0].nbytes
+            self._memory.hold(self._bytes)
+
+    # ------------------------------------------------------------------ parts
+
+    def _hold(self, records: pa.RecordBatch) -> None:
+        self._held.append(records)
+        self._position += records.num_rows
+        self._bytes += records.nbytes
+        self._memory.hold(self._bytes)
+
+    def _whole(self) -> pa.RecordBatch:
+        whole = concatenated(self._schema, self._held)
+        self._held = [whole]
+        return whole
+
+    def _end(self, round: int, out: Output, lane: int) -> Iterator[None]:
+        if self._held:
+            yield from self._emit(self._position // self._config.window, round, lane, out)
+        self._position = 0
+
+    def _emit(self, block: int, round: int, lane: int, out: Output) -> Iterator[None]:
+        """Emit the rows held, which are those of ``block``."""
+        whole, self._held, self._bytes = self._whole(), [], 0
+        epoch = self._config.epoch + epoch_of(self._epochs, round)
+        order = pa.array(permutation(self._config.seed, epoch, block, whole.num_rows))
+        for rows in cut(pa.record_batch({"": order}), self._output_rows):
+            self._emitter.emit(_taken(whole, rows.column(0)), round, lane, out)
+            yield
+        self._memory.hold(0)
+
+
+def _taken(records: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
+    columns = [picked(column, rows) for column in records.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=records.schema)

@@ -1,0 +1,261 @@
+"""The plan of a job: stages of pipelines, the exchanges between them, sources with their splits, and sinks.
+
+Everything here is immutable data that travels to the tasks; ``pipelines.plan_job`` makes it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, cast
+
+import pyarrow as pa
+
+from ..core.epochs import Epochs
+from ..core.errors import ConfigurationError, PenstockError
+from ..core.identity import TaskId
+from ..core.operator import Committer, OperatorConfig, SinkConfig
+from ..core.source import SourceConfig, Split
+from ..files.nesting import check_nesting, check_savepoint
+from ..state.memory import DEFAULT_BUDGET
+from .partitioning import Broadcast, Exchanging, Gather
+from .resources import NOTHING, Resources
+from .rounds import lanes_of
+
+Audited = Literal["counts", "content"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlan:
+    """A source and its splits. ``quota``: most rows that a lane reads in one round; None: always whole splits.
+    ``repeats``: it is read in every epoch; else once."""
+
+    id: str
+    config: SourceConfig
+    schema: pa.Schema
+    splits: tuple[Split, ...]
+    quota: int | None
+    rate: float
+    repeats: bool = False
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of all splits, if all know."""
+        known = [split.rows for split in self.splits]
+        return None if None in known else sum(rows or 0 for rows in known)
+
+
+@dataclass(frozen=True, slots=True)
+class PortPlan:
+    """Where a pipeline's input comes from: ``kind`` is "source", "local" or "exchange"; ``id`` of source or edge.
+
+    ``spooled``: another port gets rows of the same forked stream, so what this one does not want yet must be put aside.
+    """
+
+    kind: str
+    id: str
+    schema: pa.Schema
+    spooled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPlan:
+    """One operator of a pipeline's chain and the schemas of its ports. ``hold``: at a task barrier it goes on with what
+    it holds, instead of emitting and forgetting it."""
+
+    id: str
+    config: OperatorConfig
+    inputs: tuple[pa.Schema, ...]
+    is_sink: bool
+    hold: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPlan:
+    """An edge that a pipeline feeds."""
+
+    kind: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePlan:
+    """A chain of operators between ports and outputs; the first operator has one port for each of ``ports``."""
+
+    name: str
+    ports: tuple[PortPlan, ...]
+    operators: tuple[OperatorPlan, ...]
+    outputs: tuple[OutputPlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """Pipelines that need no exchange between them, run by ``parallelism`` subtasks. Upstream pipelines come first.
+
+    ``lanes``: how many lanes the subtasks share: the flow's, or behind a partitioned exchange its parts. ``resources``:
+    what each subtask asks of the cluster.
+    """
+
+    name: str
+    parallelism: int
+    pipelines: tuple[PipelinePlan, ...]
+    lanes: int
+    resources: Resources = NOTHING
+
+    def lanes_of(self, subtask: int) -> range:
+        """The lanes that a subtask owns."""
+        return lanes_of(subtask, self.parallelism, self.lanes)
+
+    @property
+    def paced(self) -> bool:
+        """Whether somebody outside sets the pace of one of its operators (``pacing``)."""
+        return any(getattr(operator.config, "paced", False) for each in self.pipelines for operator in each.operators)
+
+    def owner_of(self, lane: int) -> int:
+        """The subtask that owns a lane."""
+        return ((lane + 1) * self.parallelism - 1) // self.lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """An edge between two stages. ``pattern``: "all_to_all" or "pointwise". ``schema``: of the rows that go in; in a
+    partitioned exchange they travel with their part (``partitioning.wire_schema``)."""
+
+    id: str
+    source: str
+    target: str
+    pattern: str
+    config: Exchanging
+    schema: pa.Schema
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether rows are divided by part, and so must be put together by round (``RoundGate``, ``Regroup``)."""
+        return not isinstance(self.config, Gather | Broadcast)
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """What a job is made of. ``fingerprint`` stands for the flow and its data; ``description`` says both in words."""
+
+    name: str
+    fingerprint: str
+    description: str
+    lanes: int
+    stages: dict[str, StagePlan]
+    exchanges: tuple[Exchange, ...]
+    sources: dict[str, SourcePlan]
+    #: barriers stand at the same round in all channels, and merges go by tag; else whatever comes first is read first
+    deterministic: bool = True
+    #: bytes that the operators of one task hold before they spill; None: no bound
+    memory_budget: int | None = DEFAULT_BUDGET
+    #: threads that run the drivers of one process; 0: those that take its messages
+    threads: int = 0
+    #: seconds after which barriers of checkpoints may overtake batches (``overtaking``); 0: at once; None: never
+    alignment_timeout: float | None = None
+    #: how often the sources are read that repeat; None: once
+    epochs: Epochs | None = None
+    #: the job's identity, known once its checkpoint folder has been looked at (``identify``)
+    uuid: str = ""
+    #: that of the coordinator whose order an attempt follows, in the process of the task
+    claim: str = ""
+    #: digests of what is recorded of the inputs: first as the job reads them, then earlier ones that this one only adds
+    #: files to; empty: nothing is recorded
+    inputs: tuple[str, ...] = ()
+    #: files that came after the inputs were recorded, and are not read
+    ignored: tuple[str, ...] = ()
+    #: what the audit compares at the end: numbers of rows, or also what they are
+    audit: Audited = "counts"
+
+    @property
+    def parallelism(self) -> dict[str, int]:
+        """Stage to number of subtasks."""
+        return {name: stage.parallelism for name, stage in self.stages.items()}
+
+    @cached_property
+    def fed(self) -> tuple[str, ...]:
+        """The sources that the caller feeds (``Flow.from_split_sets``)."""
+        return tuple(id for id, source in self.sources.items() if getattr(source.config, "fed", False))
+
+    @cached_property
+    def sinks(self) -> dict[str, tuple[str, SinkConfig]]:
+        """Sink id to (stage, config)."""
+        return {
+            operator.id: (stage.name, cast(SinkConfig, operator.config))
+            for stage in self.stages.values()
+            for pipeline in stage.pipelines
+            for operator in pipeline.operators
+            if operator.is_sink
+        }
+
+    @cached_property
+    def feeds(self) -> tuple[str, ...]:
+        """The ids of the feeds, which end in a sequencer."""
+        return tuple(id for id, (_, config) in self.sinks.items() if getattr(config, "paced", False))
+
+    def tasks(self) -> list[TaskId]:
+        """All tasks, stage by stage."""
+        return [TaskId(name, subtask) for name, stage in self.stages.items() for subtask in range(stage.parallelism)]
+
+    @property
+    def key(self) -> str:
+        """What the job's rows are found by, in places that several jobs share: never a name that a user chose, but
+        in a task that stands alone."""
+        return self.uuid or self.name
+
+    def committer(self, operator: str) -> Committer:
+        """The committer of a sink."""
+        return self.sinks[operator][1].committer(self.key)
+
+    def check(self, resuming: bool = False, checkpoints: str = "") -> None:
+        """Ask every sink whether it can be written; ``checkpoints``: the folder for them. Raises ConfigurationError
+        that names the sink."""
+        check_fed(self)
+        check_nesting(*self._data(), checkpoints)
+        places: dict[str, str] = {}
+        for id, (_, config) in self.sinks.items():
+            try:
+                config.check(self.key, resuming)
+            except PenstockError as error:
+                raise error.at(id) from error
+            place = config.place
+            if place and place in places:
+                message = f"writes to {place}, and so does {places[place]}"
+                raise ConfigurationError(message, "give each sink a folder of its own", id)
+            places[place] = id
+
+    def check_savepoint(self, place: str, folder: str) -> None:
+        """Whether a savepoint may lie in ``place``; ``folder``: the job's own. Raises ConfigurationError."""
+        sinks, sources = self._data()
+        check_savepoint(place, (*sinks, *sources), folder)
+
+    def _data(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        """What is written and what is read: ids and places."""
+        written = _places((id, sink) for id, (_, sink) in self.sinks.items())
+        return written, _places((id, source.config) for id, source in self.sources.items())
+
+
+def _places(configs: Iterable[tuple[str, object]]) -> list[tuple[str, str]]:
+    """The ids and absolute paths of those that say one, or several: what they read or write."""
+    found = []
+    for id, config in configs:
+        given = getattr(config, "path", ())
+        found += [(id, str(path)) for path in ((given,) if isinstance(given, str | os.PathLike) else given)]
+    return found
+
+
+def check_fed(plan: JobPlan) -> None:
+    """Whether the plan's task barriers can be placed. Raises ConfigurationError."""
+    others = sorted(set(plan.sources) - set(plan.fed))
+    if plan.fed and others:
+        raise ConfigurationError(
+            f"the caller feeds {', '.join(plan.fed)}, but not {', '.join(others)}: a task barrier needs all sources",
+            "feed all sources (flow.from_split_sets) or none; small tables fit a lookup_join with ps.index",
+        )
+    if plan.fed and plan.alignment_timeout is not None:
+        raise ConfigurationError(
+            "checkpoints that overtake batches could overtake task barriers",
+            "leave out alignment= in Checkpoints(…): the flow is fed by split sets",
+        )

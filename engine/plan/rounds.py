@@ -1,0 +1,130 @@
+"""Order lanes and rounds: who reads what, in which order, whatever the parallelism.
+
+Rules:
+
+1. A flow has a fixed number of order lanes. Each reads the splits of a source that it was dealt (``dealing``), one
+   after the other. Subtasks own contiguous ranges of lanes: a change of parallelism moves lanes, never rows.
+2. In each round a lane reads the next piece of its current split: the rest of it, or at most ``quota`` rows. A split's
+   end always ends the lane's round; an empty split makes an empty round.
+3. A lane that has no split left has ended; a source has ended when all of its lanes have. Lanes that have not ended all
+   stand in the same round, in every subtask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from ..arrow.combining import fewest
+from ..core.elements import Batch
+from ..core.operator import LANE
+
+CHUNK_ROWS = 64 * 1024
+"""Rows of a canonical chunk: large enough for vectorised kernels, small enough to stay in a core's cache."""
+
+CURSOR_SCHEMA = pa.schema(
+    [
+        (LANE, pa.int32()),
+        ("round", pa.int64()),
+        ("ordinal", pa.int64()),
+        ("row", pa.int64()),
+        ("rows", pa.int64()),
+        ("needless", pa.bool_()),
+        ("dealt", pa.int32()),
+    ]
+)
+"""A source's state: for each lane the next round, the split (``ordinal``-th of the lane), the next row in it, and the
+number of rows read since the beginning; ``needless``: nobody needs the rest, so the lane has ended where it stands;
+``dealt``: how the splits were dealt (``Deal.first``)."""
+
+
+def lanes_of(subtask: int, parallelism: int, lanes: int) -> range:
+    """The lanes that a subtask owns: contiguous, and as equal in number as possible."""
+    return range(subtask * lanes // parallelism, (subtask + 1) * lanes // parallelism)
+
+
+@dataclass(slots=True)
+class LaneCursor:
+    """Where one lane stands."""
+
+    lane: int
+    #: splits of the lane that have been read to their end
+    ordinal: int = 0
+    #: rows of the current split that have been read
+    row: int = 0
+    #: rows read in all
+    rows: int = 0
+    #: nobody needs what is left: the lane has ended
+    needless: bool = False
+    #: how the source's splits were dealt to its lanes (``Deal.first``)
+    dealt: int = 0
+
+
+def write_cursors(round: int, cursors: list[LaneCursor]) -> pa.Table:
+    """The cursors of one subtask as a state table. ``round``: the next round."""
+    return pa.Table.from_pylist([{**asdict(c), LANE: c.lane, "round": round} for c in cursors], schema=CURSOR_SCHEMA)
+
+
+def read_cursors(table: pa.Table | None, lanes: range, dealt: int = 0) -> tuple[int, list[LaneCursor]]:
+    """The next round and the cursors of ``lanes``; lanes without state stand at their beginning. ``dealt``: of a source
+    that begins; states that do not tell are older than ``dealing``'s second rule."""
+    found = {} if table is None else {int(row[LANE]): row for row in table.to_pylist()}
+    dealt = next(((row.get("dealt") or 0) for row in found.values()), dealt)
+    cursors = [cursor_of(found[lane]) if lane in found else LaneCursor(lane, dealt=dealt) for lane in lanes]
+    return max((found[lane]["round"] for lane in lanes if lane in found), default=0), cursors
+
+
+def cursor_of(row: dict[str, Any]) -> LaneCursor:
+    """A row of a source's state."""
+    told = row["ordinal"], row["row"], row["rows"], bool(row.get("needless")), row.get("dealt") or 0
+    return LaneCursor(row[LANE], *told)
+
+
+def before(cursors: list[LaneCursor], unread: object) -> list[LaneCursor]:
+    """The cursors as they were before a batch was read that nobody has taken yet (anything else: as they are)."""
+    if not isinstance(unread, Batch):
+        return cursors
+    lane, rows = unread.tag.lane, unread.records.num_rows
+    return [replace(c, row=c.row - rows, rows=c.rows - rows) if c.lane == lane else c for c in cursors]
+
+
+class RowStream:
+    """The rows of one split from some row on, given out in pieces of a wanted number of rows.
+
+    It stays open from round to round, so that a source that cannot skip reads each split once.
+    """
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._left: pa.RecordBatch | None = None
+
+    def chunks(self, limit: int | None) -> Iterator[pa.RecordBatch]:
+        """The next ``limit`` rows (None: all) in canonical chunks: ``CHUNK_ROWS`` rows each, the last may be smaller.
+
+        The cuts depend on row positions alone, not on how the source cut its batches.
+        """
+        wanted = limit
+        while wanted is None or wanted > 0:
+            chunks = self._take(CHUNK_ROWS if wanted is None else min(CHUNK_ROWS, wanted))
+            if not chunks:
+                return
+            wanted = None if wanted is None else wanted - sum(chunk.num_rows for chunk in chunks)
+            yield from chunks
+
+    def _take(self, rows: int) -> list[pa.RecordBatch]:
+        """The next ``rows`` rows, or as many as are left, in one chunk unless that is too large; nothing at the end."""
+        parts: list[pa.RecordBatch] = []
+        missing = rows
+        while missing:
+            batch = self._left if self._left is not None else next(self._batches, None)
+            if batch is None:
+                break
+            part = batch.slice(0, missing)
+            self._left = batch.slice(part.num_rows) if part.num_rows < batch.num_rows else None
+            if part.num_rows:
+                parts.append(part)
+                missing -= part.num_rows
+        return fewest(parts)

@@ -1,0 +1,99 @@
+"""What ``explain`` prints: stages, pipelines, exchanges, lanes and parts, each sink's guarantee, the memory bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from ..core.source import SourceConfig
+from ..plan.plan import JobPlan, PipelinePlan, StagePlan
+from .memory_bound import memory_bound
+
+
+class RunsOn(Protocol):
+    """What is said about the processes of a run (``penstock.Runtime``), as far as it shows in the plan."""
+
+    def codecs(self, edges: Iterable[str]) -> Mapping[str, str | None]:
+        """How the batches of each edge are compressed between machines, of those that are. Raises ConfigurationError
+        if others are named."""
+
+
+def explain(plan: JobPlan, runtime: RunsOn | None = None) -> str:
+    """The plan in words."""
+    codecs = {} if runtime is None else runtime.codecs([edge.id for edge in plan.exchanges])
+    order = "deterministic" if plan.deterministic else "arrival"
+    meaning = "the same rows in the same order" if plan.deterministic else "the same rows, in another order each time"
+    where = "at any parallelism" if plan.deterministic else ""
+    lines = [
+        f"job {plan.name}",
+        f"  order: {order}, {plan.lanes} lanes; {meaning} {where}".rstrip(),
+        "",
+        "sources",
+        *(_source(plan, id) for id in plan.sources),
+        "",
+    ]
+    for stage in plan.stages.values():
+        lines += [*_stage(plan, stage), ""]
+    lines += ["edges", *(_exchanges(plan, codecs) or ["  none between stages"]), "", "sinks"]
+    lines += [
+        f"  {id}: {config.kind}, {config.guarantee}, {config.describe()}" for id, (_, config) in plan.sinks.items()
+    ]
+    lines += ["", "memory, at most", *memory_bound(plan).lines()]
+    return "\n".join(lines)
+
+
+def _source(plan: JobPlan, id: str) -> str:
+    source = plan.sources[id]
+    rows = "rows unknown" if source.rows is None else f"{source.rows:,} rows"
+    rounds = (
+        "a round reads one whole split a lane"
+        if source.quota is None
+        else f"a round reads {source.quota:,} rows a lane"
+    )
+    if plan.epochs is not None:
+        often = f"{plan.epochs.count} times, each in {plan.epochs.rounds} rounds" if source.repeats else "once"
+        rounds += f"; it is read {often}"
+    pace = f", {source.rate:,.0f} rows/s" if source.rate else ""
+    names, there = source.schema.names, len(source.config.schema)
+    read = f", {', '.join(names)} of {there} columns" if len(names) < there else ""
+    blind = "" if notices_changes(source.config) else "; nobody notices if its data change: it has no fingerprint()"
+    return f"  {id}: {source.config.kind}, {len(source.splits)} splits, {rows}{read}{pace}; {rounds}{blind}"
+
+
+def notices_changes(config: SourceConfig) -> bool:
+    """Whether a job that goes on finds out that the source's data are others now: by its files, its rows in memory or
+    what it says of them, or because they are handed over to it."""
+    return any(hasattr(config, each) for each in ("listed", "content", "fingerprint", "fed", "handed_over"))
+
+
+def _stage(plan: JobPlan, stage: StagePlan) -> list[str]:
+    behind = any(edge.target == stage.name and edge.is_partitioned for edge in plan.exchanges)
+    share = f"{stage.lanes / stage.parallelism:.3g} {'parts' if behind else 'lanes'} each"
+    pace = ", paced by its readers" if stage.paced else ""
+    asks = f"; each asks for {stage.resources}" if stage.resources else ""
+    count = f"{stage.parallelism} subtask{'s' if stage.parallelism > 1 else ''}"
+    lines = [f"stage {stage.name}: {count}, {share}{pace}{asks}"]
+    for pipeline in stage.pipelines:
+        lines += _pipeline(pipeline)
+    return lines
+
+
+def _pipeline(pipeline: PipelinePlan) -> list[str]:
+    ports = " + ".join(f"{port.kind} {port.id}" for port in pipeline.ports)
+    outputs = ", ".join(f"{output.kind} {output.id}" for output in pipeline.outputs)
+    lines = [f"  pipeline {pipeline.name}: {ports}"]
+    lines += [
+        f"    → {operator.id}: {operator.config.kind} {operator.config.describe()}"
+        f"{'; holds at task barriers' if operator.hold else ''}"
+        for operator in pipeline.operators
+    ]
+    return [*lines, f"    ⇒ {outputs}"] if outputs else lines
+
+
+def _exchanges(plan: JobPlan, codecs: Mapping[str, str | None]) -> list[str]:
+    return [
+        f"  {edge.id}: {edge.source} → {edge.target}, {edge.pattern.replace('_', ' ')}; "
+        f"{edge.config.kind} {edge.config.describe()}"
+        f"{f'; {codecs[edge.id]} between machines' if codecs.get(edge.id) else ''}"
+        for edge in plan.exchanges
+    ]

@@ -1,0 +1,169 @@
+"""The graph that a flow is: nodes with configs and schemas. What the planner reads; users build it through ``flow``.
+
+Rules:
+
+1. A node never changes. Its id is ``<kind>-<n>`` with the number of its kind, or the name that the user gave.
+2. The graph knows configs, schemas and edges; pipelines, stages and parallelism are the planner's (``pipelines``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from copy import copy
+from dataclasses import dataclass
+from typing import Literal, Self, TypeAlias, cast
+
+import pyarrow as pa
+
+from ..core.arguments import checked
+from ..core.errors import FlowError
+from ..core.operator import OperatorConfig
+from ..core.source import SourceConfig
+from ..plan.partitioning import DEFAULT_PARTS, MAX_PARTS, Exchanging
+from ..plan.resources import NOTHING, Resources
+from .placement import EXCHANGES, Placement, place, place_exchange
+
+DEFAULT_LANES = 8
+"""Order lanes of a flow: the largest parallelism of its sources, fixed for the life of its checkpoints."""
+
+MAX_LANES = 32768
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+NodeConfig: TypeAlias = OperatorConfig | SourceConfig | Exchanging
+Order: TypeAlias = Literal["deterministic", "arrival"]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of the graph. ``schema`` None: a sink, which has no output. ``hold``: at a task barrier the operator
+    goes on with what it holds instead of emitting it."""
+
+    id: str
+    config: NodeConfig
+    inputs: tuple[str, ...]
+    schema: pa.Schema | None
+    rate: float = 0.0
+    hold: bool = False
+
+    @property
+    def is_exchange(self) -> bool:
+        """Whether it moves rows between subtasks."""
+        return isinstance(self.config, EXCHANGES)
+
+
+class Graph:
+    """The nodes of a dataflow, each after its inputs.
+
+    ``name`` (letters, digits, ``_ . -``) names the job and its checkpoints. ``lanes``: number of order lanes; lane
+    ``l`` reads the splits ``l, l + lanes, …`` of every source, so the order of rows depends on it and on nothing else.
+    ``parts``: into how many parts its exchanges divide rows by key, or in turn; no stage behind them has more subtasks.
+    ``order``: "deterministic", or "arrival", in which whoever has rows goes first: faster, and another order each time.
+    """
+
+    @checked()
+    def __init__(
+        self,
+        name: str,
+        *,
+        lanes: int = DEFAULT_LANES,
+        parts: int = DEFAULT_PARTS,
+        order: Order = "deterministic",
+    ) -> None:
+        check_name("flow", name)
+        if not 1 <= parts <= MAX_PARTS:
+            raise FlowError(f"a flow needs between 1 and {MAX_PARTS} parts, not {parts}", "leave it at the default")
+        if order not in ("deterministic", "arrival"):
+            raise FlowError(f"a flow has no order {order!r}", "choose 'deterministic' or 'arrival'")
+        if not 1 <= lanes <= MAX_LANES:
+            raise FlowError(f"a flow needs between 1 and {MAX_LANES} lanes, not {lanes}", "leave it at the default")
+        self.name = name
+        self.lanes = lanes
+        self.parts = parts
+        self.order: Order = order
+        self._placements: dict[str, Placement] = {}
+        self._nodes: dict[str, Node] = {}
+        #: what the operators ask of the cluster that ask for anything
+        self._asked: dict[str, Resources] = {}
+
+    def copy(self) -> Self:
+        """A graph of the same nodes, to which others can be added."""
+        other = copy(self)
+        other._nodes, other._placements = dict(self._nodes), dict(self._placements)
+        other._asked = dict(self._asked)
+        return other
+
+    def with_node(self, node: Node) -> Self:
+        """A copy in which ``node`` stands for the one of the same id; inputs and schema must be the same."""
+        other = self.copy()
+        other._nodes[node.id] = node
+        return other
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes, each after its inputs."""
+        return tuple(self._nodes.values())
+
+    def node(self, id: str) -> Node:
+        """The node with this id."""
+        return self._nodes[id]
+
+    def placement(self, id: str) -> Placement:
+        """Where the rows of a node are."""
+        return self._placements[id]
+
+    def asked(self, id: str) -> Resources:
+        """What a node asks of the cluster."""
+        return self._asked.get(id, NOTHING)
+
+    def ask(self, id: str, resources: Resources) -> None:
+        """Let a node ask the cluster for something. Raises FlowError if it asks for something else already."""
+        if self._asked.setdefault(id, resources) != resources:
+            message = f"asks for {resources}, and has asked for {self._asked[id]} before"
+            raise FlowError(message, "ask once, for everything", id)
+
+    def _place(self, node: Node) -> None:
+        """Take in a node, and find out where its rows are."""
+        before = [self._placements[source] for source in node.inputs]
+        if isinstance(node.config, EXCHANGES):
+            placement = place_exchange(node.config, before[0])
+        elif node.inputs:
+            schemas = [cast(pa.Schema, self._nodes[source].schema) for source in node.inputs]
+            placement = place(cast(OperatorConfig, node.config), before, schemas)
+        else:
+            placement = Placement()
+        self._nodes[node.id], self._placements[node.id] = node, placement
+
+    def _id(self, kind: str, name: str | None) -> str:
+        if name is not None:
+            check_name("operator", name)
+            if name in self._nodes:
+                raise FlowError(f"two operators are named {name!r}", "give each its own name")
+            return name
+        stem = re.sub(r"[^a-z0-9]+", "-", kind.lower()).strip("-")
+        number = 1
+        while f"{stem}-{number}" in self._nodes:
+            number += 1
+        return f"{stem}-{number}"
+
+    def describe(self) -> str:
+        """The flow in words, one line an operator: equal for equal flows, wherever their data lie."""
+        return "\n".join(
+            f"{node.id}: {node.config.kind} {node.config.describe()}{' (holds at barriers)' if node.hold else ''}"
+            f" <- {', '.join(node.inputs) or '-'}"
+            for node in self.nodes
+        )
+
+    def fingerprint(self, lanes: int | None = None, order: Order | None = None) -> str:
+        """A hash of the flow: operators, expressions, exchanges, schemas, lanes and order; not of its data, paths or
+        parallelism. ``lanes`` and ``order`` stand for the flow's own."""
+        schemas = "\n".join("" if node.schema is None else node.schema.to_string() for node in self.nodes)
+        text = f"{self.name}\n{lanes or self.lanes} {order or self.order}\n{self.describe()}\n{schemas}"
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def check_name(what: str, name: str) -> None:
+    """Names become parts of paths and of actor names: refuse what could not."""
+    if not _NAME.fullmatch(name):
+        raise FlowError(f"{name!r} is no name for a {what}", "use letters, digits, '_', '.' and '-', at most 100")

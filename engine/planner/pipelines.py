@@ -1,0 +1,224 @@
+"""The planner: cuts a flow into stages (``stages``) and these into pipelines. Pure, but for listing the splits.
+
+Rules:
+
+1. A pipeline begins at a node with several inputs, at an exchange, wherever a stream has several consumers, behind an
+   operator that blocks (a sort, an aggregation), and at one that may have work under way elsewhere; a source is a port
+   of the pipeline of its only consumer. It ends at a sink, an exchange, or where another one begins.
+2. Behind a partitioned exchange a pipeline begins with ``Regroup``, under the exchange's id.
+3. Sources that feed a merge join are read in whole splits, and must have equally many: round ``r`` of lane ``l`` is the
+   same split set on both sides. Not so if all rows of both sides come at the end (``rounds_kept``).
+4. Sources of a mixture are read in the ratio of its weights: their rounds are as long.
+5. Where the branches of a fork meet again, ports are spooled: the fork can then always send to the other branch.
+6. What leads to no sink is left out.
+7. Where feeds have several epochs, their sources are read again and again (``epoch_planning``).
+8. Of the sources only the columns that are needed are read (``pruning``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import cast
+
+from ..arrow.plain_types import plain_schema
+from ..core.errors import ConfigurationError, FlowError, PenstockError
+from ..core.operator import OperatorConfig
+from ..core.source import SourceConfig
+from ..operators import MergeJoin, Mix
+from ..operators.sequence.regroup import Regroup
+from ..plan.partitioning import Broadcast, Exchanging, Gather, wire_schema
+from ..plan.plan import Exchange, JobPlan, OperatorPlan, OutputPlan, PipelinePlan, PortPlan, SourcePlan, StagePlan
+from ..plan.resources import joined
+from ..plan.rounds import CHUNK_ROWS
+from ..state.memory import DEFAULT_BUDGET
+from .epoch_planning import plan_epochs
+from .graph import Graph, Node, Order
+from .pruning import narrowed_source, pruned
+from .rounds_kept import check_merge_joins
+from .stages import LiveGraph, Stage
+
+ROUND_QUOTA = 4 * CHUNK_ROWS
+"""Rows of a lane's round where no merge join asks for whole splits: a checkpoint waits for the rest of one round."""
+
+
+def plan_job(
+    flow: Graph,
+    parallelism: int = 2,
+    *,
+    job: str | None = None,
+    rate: float | None = None,
+    lanes: int | None = None,
+    order: Order | None = None,
+    memory_budget: int | None = DEFAULT_BUDGET,
+    threads: int = 0,
+    prune: bool = True,
+) -> JobPlan:
+    """Plan ``flow`` for ``parallelism`` subtasks a stage. ``job``: the job's name, by default the flow's.
+
+    ``rate`` replaces the rate of all sources that have one, or paces all if none has; ``lanes`` replaces the flow's
+    number of lanes, ``order`` its order.
+    ``memory_budget``: bytes that the operators of a task may hold before they spill; ``threads``: of each process.
+    ``prune``: read only the columns that are needed; not if others give the splits. Raises FlowError.
+    """
+    _check_options(memory_budget, threads)
+    lanes, order = lanes or flow.lanes, order or flow.order
+    if not 1 <= parallelism <= lanes:
+        message = f"parallelism {parallelism} is not between 1 and the flow's {lanes} lanes"
+        raise FlowError(message, f"run with parallelism ≤ {lanes}, or build the flow with more lanes")
+    graph = LiveGraph(pruned(flow) if prune else flow, parallelism, lanes)
+    ordered = order == "deterministic"
+    heads = [node for node in graph.nodes.values() if not node.inputs]
+    paced = {node.id for node in heads if node.rate} or {node.id for node in heads}
+    found = {node.id: _plan_source(graph, node, rate if node.id in paced else None) for node in heads}
+    epochs, sources = plan_epochs(graph, found, lanes, ordered=ordered)
+    by_split = check_merge_joins(tuple(graph.nodes.values()), flow.placement, ordered=ordered)
+    _check_co_partitioned(graph, sources, by_split)
+    description, data = _describe(flow, graph, sources, lanes, order)
+    return JobPlan(
+        name=job or flow.name,
+        fingerprint=f"{flow.fingerprint(lanes, order)}-{data}",
+        description=description,
+        lanes=lanes,
+        stages={stage.name: _plan_stage(flow, graph, stage, ordered) for stage in graph.stages.values()},
+        exchanges=tuple(_plan_exchange(graph, node) for node in graph.exchanges()),
+        sources=sources,
+        deterministic=ordered,
+        memory_budget=memory_budget,
+        threads=threads,
+        epochs=epochs,
+    )
+
+
+def _check_options(memory_budget: int | None, threads: int) -> None:
+    if memory_budget is not None and memory_budget < 0:
+        raise ConfigurationError(f"a memory budget of {memory_budget} bytes", "give bytes, or None for no bound")
+    if threads < 0:
+        raise ConfigurationError(f"{threads} threads", "give a number from 0 on")
+
+
+def _plan_source(graph: LiveGraph, node: Node, rate: float | None) -> SourcePlan:
+    config = cast(SourceConfig, node.config)
+    joined = any(
+        isinstance(other.config, MergeJoin) and node.id in graph.sources_of(other.id) for other in graph.nodes.values()
+    )
+    try:
+        splits = tuple(config.splits())
+    except PenstockError as error:
+        raise error.at(node.id) from error
+    fed = getattr(config, "fed", False)
+    pace = node.rate if rate is None else rate
+    quota = None if joined or fed else _quota(graph, node)
+    return narrowed_source(
+        SourcePlan(node.id, config, plain_schema(config.schema), splits, quota, pace), graph.schema(node.id)
+    )
+
+
+def _quota(graph: LiveGraph, source: Node) -> int:
+    """Rows of a lane's round. Where the source goes into mixtures, in the ratio of the weights: so what comes in one
+    round is about what leaves in it."""
+    quota = float(ROUND_QUOTA)
+    for node in graph.nodes.values():
+        if isinstance(node.config, Mix):
+            ports = zip(node.inputs, node.config.weights, strict=True)
+            weights = [weight for stream, weight in ports if source.id in graph.sources_of(stream)]
+            quota *= max(weights) / max(node.config.weights) if weights else 1
+    return max(1, round(quota))
+
+
+def _check_co_partitioned(graph: LiveGraph, sources: dict[str, SourcePlan], joins: set[str]) -> None:
+    for join in sorted(joins):
+        counts = {source: len(sources[source].splits) for source in sorted(graph.sources_of(join))}
+        if len(set(counts.values())) > 1:
+            found = ", ".join(f"{source} has {count}" for source, count in counts.items())
+            message = f"the two sides are not co-partitioned: {found} splits"
+            raise FlowError(message, "partition both sides by the same key into the same number of partitions", join)
+
+
+def _plan_exchange(graph: LiveGraph, node: Node) -> Exchange:
+    source, target = graph.stage_of[node.inputs[0]].name, graph.stage_of[node.id].name
+    return Exchange(node.id, source, target, "all_to_all", cast(Exchanging, node.config), graph.schema(node.id))
+
+
+def _plan_stage(flow: Graph, graph: LiveGraph, stage: Stage, ordered: bool) -> StagePlan:
+    heads = [graph.nodes[id] for id in stage.nodes if graph.begins_pipeline(graph.nodes[id])]
+    pipelines = tuple(_plan_pipeline(graph, head, ordered) for head in heads)
+    resources = joined((id, flow.asked(id)) for id in stage.nodes)
+    return StagePlan(stage.name, stage.parallelism, pipelines, stage.lanes, resources)
+
+
+def _plan_pipeline(graph: LiveGraph, head: Node, ordered: bool) -> PipelinePlan:
+    operators: list[OperatorPlan] = []
+    if _is_partitioned(head):
+        operators.append(OperatorPlan(head.id, Regroup(None, ordered), (wire_schema(graph.schema(head.id)),), False))
+    node = head
+    while True:
+        if node.inputs and not node.is_exchange:
+            operators.append(_plan_operator(graph, node, ordered))
+        consumers = [graph.nodes[id] for id, _ in graph.consumers[node.id]]
+        if len(consumers) != 1 or consumers[0].is_exchange or graph.begins_pipeline(consumers[0]):
+            break
+        node = consumers[0]
+    outputs = tuple(_plan_output(graph, node, consumer, port) for consumer, port in graph.consumers[node.id])
+    return PipelinePlan(head.id, _plan_ports(graph, head), tuple(operators), outputs)
+
+
+def _plan_operator(graph: LiveGraph, node: Node, ordered: bool) -> OperatorPlan:
+    schemas = tuple(graph.schema(source) for source in node.inputs)
+    config = cast(OperatorConfig, node.config)
+    if isinstance(config, Regroup):
+        config = replace(config, ordered=ordered)
+    return OperatorPlan(node.id, config, schemas, node.schema is None, node.hold)
+
+
+def _plan_ports(graph: LiveGraph, head: Node) -> tuple[PortPlan, ...]:
+    if not head.inputs:
+        return (PortPlan("source", head.id, graph.schema(head.id)),)
+    if head.is_exchange:
+        schema = graph.schema(head.id)
+        return (PortPlan("exchange", head.id, wire_schema(schema) if _is_partitioned(head) else schema),)
+    return tuple(
+        PortPlan("local", _local_edge(source, head.id, port), graph.schema(source), graph.meets_itself(head, port))
+        if graph.begins_pipeline(graph.nodes[source]) or graph.nodes[source].inputs
+        else PortPlan("source", source, graph.schema(source))
+        for port, source in enumerate(head.inputs)
+    )
+
+
+def _is_partitioned(node: Node) -> bool:
+    return node.is_exchange and not isinstance(node.config, Gather | Broadcast)
+
+
+def _plan_output(graph: LiveGraph, node: Node, consumer: str, port: int) -> OutputPlan:
+    if graph.nodes[consumer].is_exchange:
+        return OutputPlan("exchange", consumer)
+    return OutputPlan("local", _local_edge(node.id, consumer, port))
+
+
+def _local_edge(source: str, consumer: str, port: int) -> str:
+    return f"{source}->{consumer}:{port}"
+
+
+def fingerprint_of(config: SourceConfig) -> str | None:
+    """What the source says of its data (``sources.protocol``, rule 4); None: nothing."""
+    told = getattr(config, "fingerprint", None)
+    return None if told is None else str(told() if callable(told) else told)
+
+
+def _describe(
+    flow: Graph, graph: LiveGraph, sources: dict[str, SourcePlan], lanes: int, order: Order
+) -> tuple[str, str]:
+    """The job in words, and a hash of its data: splits, their sizes, and fingerprints of sources and indexes."""
+    lines = [f"flow {flow.name!r}, {lanes} lanes, {order} order", flow.describe()]
+    digest = hashlib.sha256()
+    for source in sources.values():
+        rows = "unknown" if source.rows is None else f"{source.rows:,}"
+        content = fingerprint_of(source.config) or ""
+        lines.append(f"{source.id}: {len(source.splits)} splits, {rows} rows {content}".rstrip())
+        digest.update(f"{source.id} {content}".encode())
+        for split in source.splits:
+            digest.update(f"{split.id} {split.rows}".encode())
+    for node in graph.nodes.values():
+        if node.inputs and hasattr(node.config, "fingerprint"):
+            digest.update(f"{node.id} {node.config.fingerprint}".encode())
+    return "\n".join(lines), digest.hexdigest()[:16]

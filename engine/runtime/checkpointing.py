@@ -1,0 +1,380 @@
+"""A driver's part of a checkpoint: waits for barriers, cuts, and keeps what they overtake (``alignment`` decides).
+
+Rules:
+
+1. A cut is taken between two elements: an operator that is emitting finishes its element first, and one with work under
+   way elsewhere that work. Then the operators' state is taken, sinks flush, and the barrier goes out, all at once.
+2. *Aligned*: a channel is not read behind its barrier before all have come, so nothing is in flight across the cut.
+3. *Unaligned* (where ``Overtaking`` allows it): the barrier is taken out of its channel's queue. The cut is at the
+   first one. What stood before the barriers, or still comes before them, is processed and recorded; what the driver
+   has made and not sent is recorded, too, and the barrier goes ahead of it. Savepoints are never unaligned.
+4. The cut is told when everything from before it is written *and* all barriers have come. If it is given up before
+   that, what was recorded is dropped; what sinks prepared is told all the same.
+5. A timeout runs from when the first barrier came to this driver, by its own clock: clocks of others differ. What has
+   been cut is not turned any more, so a barrier that waits behind unsent batches then keeps its place.
+6. The cut is that of the checkpoint that the handler names, and goes under that checkpoint's barrier. A barrier that is
+   read later may be of an older one, which was given up while it stood in its queue: that one means nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+import pyarrow as pa
+
+from ..alignment import AlignedHandler, AlternatingHandler, BarrierArrival, Outcome, SnapshotMode, Triggered
+from ..alignment.single import SingleCheckpointHandler
+from ..core.elements import Barrier, Batch, CancelBarrier, Element
+from ..core.identity import Account, BarrierKind, CheckpointId, Committable, Holds
+from ..exchange.channel_state import ChannelPart, channel_table
+from ..exchange.edges import InputChannel, Outlet
+from ..planner.overtaking import Overtaking
+from ..sources.reader import SplitReader
+from ..state.write_behind import WriteBehind
+from .agenda import Agenda
+from .driver_host import Cut, DriverHost, Teller
+from .ledger import CutLedger
+from .operator_chain import OperatorChain
+from .ports import NO_FEEDS, Ports
+from .windows import OperatorWindow
+
+
+class Driving(Teller, Protocol):
+    """What a checkpoint needs of its driver."""
+
+    host: DriverHost
+    chain: OperatorChain
+    ports: Ports
+    pending: deque[Element]
+    agenda: Agenda
+    writing: WriteBehind
+    data_ended: bool
+    now: float
+
+    @property
+    def outlets(self) -> Sequence[Outlet]: ...
+
+    @property
+    def clock(self) -> Callable[[], float]: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A cut that is not told yet."""
+
+    cut: Cut
+    ledger: CutLedger
+    #: what barriers have overtaken, by feed, and what was not sent
+    inputs: dict[int, list[Batch]] = field(default_factory=dict)
+    outputs: list[Batch] = field(default_factory=list)
+    #: feeds whose barrier has not come
+    recording: set[int] = field(default_factory=set)
+    committables: list[Committable] | None = None
+    sinks: tuple[Account, ...] = ()
+    #: all barriers have come
+    complete: bool = False
+    given_up: bool = False
+
+
+class Checkpointing:
+    """See the module's rules."""
+
+    def __init__(self, driver: Driving, overtaking: Overtaking) -> None:
+        self._driver = driver
+        self._overtaking = overtaking
+        self._feeds = driver.ports.feeds
+        self.overtakes = overtaking.exchange is not None
+        channels = len(self._feeds)
+        self.handler: SingleCheckpointHandler[CheckpointId] = (
+            AlternatingHandler(channels) if self.overtakes else AlignedHandler(channels)
+        )
+        #: the feeds that must not be read now
+        self.blocked = self.handler.blocked
+        #: the barriers that were seen of checkpoints that are not over, by checkpoint (rule 6)
+        self._seen: dict[CheckpointId, Barrier] = {}
+        #: the newest one that came anywhere in the task
+        self._in_task: Barrier | None = None
+        #: feeds whose barrier is to be handled out of turn, with its checkpoint
+        self._urgent: dict[int, CheckpointId] = {}
+        #: the checkpoint that is ordered of a source, and when its barrier overtakes; None: it does not
+        self._source_due: tuple[CheckpointId, float] | None = None
+        #: the unaligned cut whose barriers have not all come, and the checkpoint whose barriers had last
+        self._open: _Open | None = None
+        self._completed: CheckpointId | None = None
+        #: task barriers for which the operators have drained, or drain, and which have not been sent
+        self.drains = 0
+        if overtaking.exchange:
+            for number, feed in enumerate(self._feeds):
+                if isinstance(feed, InputChannel):
+                    feed.watch = partial(self._arrived, number)
+
+    # ------------------------------------------------------------------ what the driver asks
+
+    @property
+    def behind(self) -> set[int]:
+        """The feeds that stand behind a task barrier: what they say next belongs to the next window."""
+        return self.handler.blocked if self.handler.blocked and self.drains_next else NO_FEEDS
+
+    @property
+    def drains_next(self) -> bool:
+        """Whether the pending barrier is a task barrier."""
+        latest = self.handler.latest
+        return self.handler.pending and latest is not None and self._seen[latest].kind is BarrierKind.DRAIN
+
+    @property
+    def deadline(self) -> float | None:
+        """When something is due by itself."""
+        deadline = self.handler.next_deadline
+        return deadline if self._source_due is None or deadline is not None else self._source_due[1]
+
+    @property
+    def is_due(self) -> bool:
+        """Whether something is to be handled out of turn, as soon as the driver is between two elements."""
+        if self._urgent:
+            return True
+        deadline = self.deadline
+        return deadline is not None and deadline <= self._driver.now
+
+    def read(self, size: int) -> None:
+        """A batch was read while barriers are waited for."""
+        self.handler.read(size)
+
+    # ------------------------------------------------------------------ what comes
+
+    def barrier(self, feed: int, barrier: Barrier) -> None:
+        """A barrier was read in its turn."""
+        if self._urgent.get(feed) == barrier.checkpoint:
+            del self._urgent[feed]
+        self._not_due(barrier.checkpoint)
+        self._count(feed, barrier, [])
+
+    def cancel(self, checkpoint: CheckpointId) -> None:
+        """A cancel marker was read."""
+        self._act(self.handler.cancel(0, checkpoint))
+
+    def end(self, feed: int) -> None:
+        """The partition of a feed has ended."""
+        self._act(self.handler.end(feed, self._driver.now))
+        if self._in_task is not None:
+            self.join(self._in_task)
+
+    def abort(self, checkpoint: CheckpointId) -> None:
+        """The coordinator gave the checkpoint up."""
+        self._urgent = {feed: known for feed, known in self._urgent.items() if known > checkpoint}
+        self._not_due(checkpoint)
+        self._act(self.handler.abort(checkpoint))
+
+    def inject(self, barrier: Barrier, feeds: Sequence[int]) -> None:
+        """A trigger reached a driver whose upstream tasks have all finished: count the channels of ``feeds`` (numbers
+        among all feeds) as if their barrier had come. Nothing but the end of their partition can still be in them. If
+        even that is out there is nothing to count: the last cut was before the end of the data, which the barrier had
+        overtaken."""
+        self.join(barrier)
+        for feed in feeds:
+            if feed in self.handler.open:
+                self._see(barrier)
+                arrival = self._arrival(barrier)
+                self._act(self.handler.barrier(feed, arrival, self._driver.now, injected=True))
+
+    def join(self, barrier: Barrier) -> None:
+        """A barrier has come elsewhere in the task. A driver whose inputs are all closed gets it from nobody else."""
+        if self._in_task is None or barrier.checkpoint > self._in_task.checkpoint:
+            self._in_task = barrier
+        barrier, latest = self._in_task, self.handler.latest
+        if self.handler.open or (latest is not None and barrier.checkpoint <= latest):
+            return
+        self._see(barrier)
+        self.handler.abort(barrier.checkpoint)  # it is known from now on
+        mode = SnapshotMode.UNALIGNED if self._arrival(barrier).unaligned else SnapshotMode.ALIGNED
+        self._act(Outcome(triggered=Triggered(barrier.checkpoint, mode), completed=barrier.checkpoint))
+
+    def ordered(self, barrier: Barrier) -> None:
+        """The driver's source was told to place a barrier."""
+        if self.overtakes and barrier.unaligned:
+            self._urgent[0] = barrier.checkpoint
+        elif self.overtakes and barrier.timeout is not None:
+            self._source_due = barrier.checkpoint, self._driver.now + barrier.timeout
+
+    def _arrived(self, feed: int, element: Element) -> None:
+        """An element has come into the queue of a feed."""
+        found = self._open
+        if isinstance(element, Barrier):
+            if found is not None and element.checkpoint >= found.cut.barrier.checkpoint:
+                found.recording.discard(feed)
+            if element.unaligned:
+                self._urgent[feed] = element.checkpoint
+            elif element.timeout is not None:
+                self._see(element)
+                self._act(self.handler.announcement(feed, self._arrival(element), self._driver.now))
+        elif found is not None and feed in found.recording and isinstance(element, Batch):
+            found.inputs.setdefault(feed, []).append(element)
+
+    def overtake(self) -> None:
+        """Handle what is due out of turn. Only between two elements."""
+        if self.handler.next_deadline is not None:
+            self._act(self.handler.fire(self._driver.now))
+        if self._source_due is not None and self._source_due[1] <= self._driver.now:
+            self._urgent[0], self._source_due = self._source_due[0], None
+        while self._urgent:
+            number, checkpoint = self._urgent.popitem()
+            feed = self._feeds[number]
+            if isinstance(feed, InputChannel):
+                passed, _ = feed.queued_before(checkpoint)
+                barrier = feed.overtake(checkpoint)
+            else:
+                assert isinstance(feed, SplitReader)
+                passed, barrier = [], feed.overtake(checkpoint)
+            if barrier is not None:
+                self._count(number, replace(barrier, unaligned=True), passed)
+
+    # ------------------------------------------------------------------ what follows from it
+
+    def _arrival(self, barrier: Barrier) -> BarrierArrival[CheckpointId]:
+        unaligned, timeout = barrier.unaligned and self.overtakes, barrier.timeout
+        return BarrierArrival(barrier.checkpoint, self._driver.now, unaligned, timeout)
+
+    def _see(self, barrier: Barrier) -> None:
+        """Keep the barrier until its checkpoint is over; those of older ones mean nothing any more."""
+        latest = self.handler.latest
+        if latest is None or barrier.checkpoint >= latest:
+            self._seen = {known: each for known, each in self._seen.items() if latest is None or known >= latest}
+            self._seen[barrier.checkpoint] = barrier
+
+    def _not_due(self, checkpoint: CheckpointId) -> None:
+        """The checkpoint's barrier is placed, or given up, and with it older ones."""
+        if self._source_due is not None and self._source_due[0] <= checkpoint:
+            self._source_due = None
+
+    def _count(self, feed: int, barrier: Barrier, passed: list[Batch]) -> None:
+        self._see(barrier)
+        self._act(self.handler.barrier(feed, self._arrival(barrier), self._driver.now), {feed: passed})
+
+    def _act(self, outcome: Outcome[CheckpointId], passed: dict[int, list[Batch]] | None = None) -> None:
+        barrier = None if outcome.triggered is None else self._seen[outcome.triggered.checkpoint]
+        self.drains += barrier is not None and barrier.kind is BarrierKind.DRAIN
+        for feed in outcome.prioritised:
+            assert self.handler.latest is not None, "somebody announced it"
+            self._urgent[feed] = self.handler.latest
+        if outcome.completed is not None:
+            self._completed, found = outcome.completed, self._open
+            if found is not None and found.cut.barrier.checkpoint == outcome.completed:
+                self._complete(found)
+        if outcome.aborted or barrier is not None:
+            self._driver.agenda.add(self._cut(outcome, barrier, passed or {}))
+
+    def _cut(
+        self, outcome: Outcome[CheckpointId], barrier: Barrier | None, passed: dict[int, list[Batch]]
+    ) -> Iterator[None]:
+        driver = self._driver
+        for each in outcome.aborted:
+            driver.pending.append(CancelBarrier(each.checkpoint))
+            self._give_up(each.checkpoint)
+            driver.host.abandoned(driver, each.checkpoint)
+        if barrier is None or outcome.triggered is None:
+            return
+        if barrier.kind is BarrierKind.DRAIN:
+            yield from self._drain(barrier)
+            return
+        unaligned = outcome.triggered.mode is SnapshotMode.UNALIGNED
+        if self.overtakes:
+            barrier = replace(barrier, unaligned=unaligned)
+        ended = driver.chain.ended(driver.data_ended)
+        tables = self.snapshot()
+        ledger = CutLedger(driver.ports.all, driver.chain.sinks, tables)
+        found = _Open(Cut(barrier, tables, driver.data_ended, ended, unaligned), ledger)
+        if unaligned:
+            self._record(found, passed)
+        self._send(found, barrier)
+        driver.chain.flush(barrier.checkpoint)
+        if self._completed == barrier.checkpoint:
+            self._complete(found)
+        else:
+            self._open = found
+        driver.writing.then(partial(self._written, found))
+
+    def _drain(self, barrier: Barrier) -> Iterator[None]:
+        driver, window = self._driver, list[OperatorWindow]()
+        yield from driver.chain.drain(driver.clock, window)
+        driver.pending.append(barrier)
+        driver.host.drained(driver, barrier.checkpoint, window)
+        driver.ports.begin_window()
+
+    def _record(self, found: _Open, passed: dict[int, list[Batch]]) -> None:
+        """Keep what stands in the queues ahead of the barriers, and go on with what comes there."""
+        checkpoint = found.cut.barrier.checkpoint
+        found.inputs = {feed: list(batches) for feed, batches in passed.items() if batches}
+        for number, feed in enumerate(self._feeds):
+            if self.handler.persists(number) == checkpoint and isinstance(feed, InputChannel):
+                batches, has_come = feed.queued_before(checkpoint)
+                if batches:
+                    found.inputs[number] = batches
+                if not has_come:
+                    found.recording.add(number)
+
+    def _send(self, found: _Open, barrier: Barrier) -> None:
+        """Put the barrier behind what was made before it, or, if it may overtake that, ahead of it."""
+        driver = self._driver
+        if not found.cut.unaligned or self._overtaking.output is None:
+            driver.pending.append(barrier)
+            return
+        found.outputs = [element for element in driver.pending if isinstance(element, Batch)]
+        for outlet in driver.outlets:
+            outlet.send(barrier)
+
+    def snapshot(self) -> dict[str, pa.Table]:
+        """The state of operators and sources, by id, leaving out those that hold nothing."""
+        tables = self._driver.chain.snapshot()
+        for reader in self._driver.readers:
+            tables[reader.operator] = reader.snapshot()
+        return tables
+
+    # ------------------------------------------------------------------ the end of a cut
+
+    def _complete(self, found: _Open) -> None:
+        times = self.handler.times
+        accounts = found.ledger.inputs(found.cut.barrier.checkpoint, found.inputs)
+        found.cut = replace(found.cut, alignment=times.duration, processed_bytes=times.processed_bytes, ledger=accounts)
+        found.complete = True
+        if self._open is found:
+            self._open = None
+        self._tell(found)
+
+    def _give_up(self, checkpoint: CheckpointId) -> None:
+        if self._open is not None and self._open.cut.barrier.checkpoint <= checkpoint:
+            found, self._open = self._open, None
+            found.given_up = True
+            self._tell(found)
+
+    def _written(self, found: _Open) -> None:
+        chain, checkpoint = self._driver.chain, found.cut.barrier.checkpoint
+        found.committables = chain.prepare(checkpoint)
+        found.sinks = found.ledger.outputs()
+        found.cut = replace(found.cut, tables=chain.settle(checkpoint, found.cut.tables))
+        self._tell(found)
+
+    def _tell(self, found: _Open) -> None:
+        """Tell the host, once (rule 4)."""
+        driver, committables = self._driver, found.committables
+        if committables is None:
+            return
+        if found.given_up:
+            driver.host.left_over(driver, found.cut.barrier.checkpoint, committables)
+        elif found.complete:
+            ledger = (*found.cut.ledger, *found.sinks)
+            driver.host.prepared(driver, replace(found.cut, channels=self._parts(found), ledger=ledger), committables)
+
+    def _parts(self, found: _Open) -> tuple[ChannelPart, ...]:
+        inputs = channel_table((feed, found.inputs[feed]) for feed in sorted(found.inputs))
+        outputs = channel_table([(0, found.outputs)])
+        parts = []
+        if inputs is not None:
+            assert self._overtaking.exchange, "only channels of an exchange are overtaken"
+            parts.append(ChannelPart(self._overtaking.exchange, Holds.INPUT, inputs))
+        if outputs is not None:
+            assert self._overtaking.output is not None, "only what goes to exchanges is overtaken"
+            parts.append(ChannelPart(self._overtaking.output, Holds.OUTPUT, outputs))
+        return tuple(parts)

@@ -1,0 +1,353 @@
+"""One running instance of a pipeline: takes elements from its ports, pushes them through its operators, sends the rest.
+
+Rules:
+
+1. A step handles at most one element (or a part of one that may produce much), and only when everything that the
+   previous one produced has been sent: a driver holds little, and back-pressure reaches its inputs at once.
+2. Control elements keep their place: ``EndOfRound`` leaves after all that the operators emitted in that round, a
+   barrier after all that came before it, ``EndOfData`` after ``finish``.
+3. The ports of a driver go through the rounds in step: none is read in round ``r + 1`` before all have ended ``r``.
+4. Round ``FINAL_ROUND`` is ended by ``finish``, not before: operators emit into it when they finish.
+5. An error leaves the driver named once, with the operator and, for user code, the split (the task adds that).
+6. A driver is touched by the thread that runs it alone. Whatever comes from outside (frames, credit, orders) is posted
+   to its inbox, and taken out at the beginning of a step.
+7. A driver that cannot go on says for what and whom it waits. It never waits inside a step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.elements import (
+    FINAL_ROUND,
+    Barrier,
+    Batch,
+    CancelBarrier,
+    Element,
+    EndOfData,
+    EndOfPartition,
+    EndOfRound,
+    size_of,
+)
+from ..core.errors import PenstockError
+from ..core.identity import BarrierKind
+from ..exchange.edges import Grant, Outlet, OutputChannel, Upstream
+from ..exchange.gate import PUT_ASIDE, Delivered, Gate, Starved
+from ..planner.overtaking import IN_ORDER, Overtaking
+from ..scheduler.protocol import Handle
+from ..scheduler.runnable import Blocked, Failed, Finished, Outcome, Progress, Quantum
+from ..scheduler.states import Wait
+from ..sources.reader import SplitReader, Stop
+from ..state.write_behind import WriteBehind
+from .agenda import Agenda
+from .checkpointing import Checkpointing
+from .driver_host import DriverHost
+from .operator_chain import OperatorChain
+from .operator_instance import OperatorInstance
+from .pacing import Holding
+from .ports import Port, Ports
+from .waiting import FOR_DISK, WaitWords
+
+PROGRESS, FINISHED = Progress(), Finished()
+
+
+@dataclass(slots=True, eq=False)
+class Driver:
+    """See the module's rules. ``outlets``: every element goes to all of them; a pipeline that ends in a sink has none.
+
+    ``readers`` are those among the feeds that are sources.
+    """
+
+    name: str
+    gates: Sequence[Gate]
+    operators: Sequence[OperatorInstance]
+    outlets: Sequence[Outlet]
+    host: DriverHost
+    readers: Sequence[SplitReader] = ()
+    #: what barriers of checkpoints may pass here
+    overtaking: Overtaking = IN_ORDER
+    #: measures how long operators take to drain, in seconds
+    clock: Callable[[], float] = float
+    #: what sinks write, and what operators spill: of that nothing may be under way when they go on
+    writing: WriteBehind = field(default_factory=WriteBehind)
+    spilling: WriteBehind = field(default_factory=WriteBehind)
+    #: how the scheduler knows the driver; None before it does
+    handle: Handle | None = None
+    wait: Wait | None = None
+    #: EndOfData has been put out: all operators have finished
+    data_ended: bool = False
+    #: the task is over: the end of the partition may go out
+    closing: bool = False
+    checkpointing: Checkpointing = field(init=False)
+    chain: OperatorChain = field(init=False)
+    ports: Ports = field(init=False)
+    #: what was posted and not yet taken: an action and its arguments
+    _inbox: deque[tuple[Callable[..., object], tuple[Any, ...]]] = field(default_factory=deque)
+    #: elements that are being handled
+    agenda: Agenda = field(default_factory=Agenda)
+    #: produced and not yet sent, in order
+    pending: deque[Element] = field(default_factory=deque)
+    #: the last round that every port has ended
+    _round: int = -1
+    #: by the clock of whoever runs the driver
+    now: float = 0.0
+    #: the task is to look at its end again
+    advanced: bool = False
+    _finished: bool = False
+    _words: WaitWords = field(init=False)
+    _holding: Holding = field(init=False)
+    _channels: list[OutputChannel] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ports = Ports(self.gates)
+        for port in self.ports.all:
+            port.handed_on = next((each.handed_on for each in self.readers if each in port.gate.feeds), None)
+        self.chain = OperatorChain(self.operators, self.pending.append)
+        self.checkpointing = Checkpointing(self, self.overtaking)
+        self._channels = [channel for outlet in self.outlets for channel in outlet.channels]
+        self._words = WaitWords(self.ports.feeds, self.outlets, self.chain.paced)
+        self._holding = Holding(self.chain.paced, self.ports.feeds, self._channels)
+
+    # ------------------------------------------------------------------ running
+
+    def post(self, action: Callable[..., object], *arguments: Any) -> None:
+        """Let the driver call ``action`` before its next step. From any thread."""
+        self._inbox.append((action, arguments))
+        if self.handle is not None:
+            self.handle.wake()
+
+    @property
+    def busy(self) -> bool:
+        """Whether an element is being handled."""
+        return bool(self.agenda)
+
+    def open(self) -> None:
+        """Operators are built with the task; one that was restored may need no rows at all."""
+        self._drop_what_is_not_needed()
+
+    def run(self, quantum: Quantum) -> Outcome:
+        """Handle elements until none is left or the turn is over."""
+        self.now = quantum.now
+        for reader in self.readers:
+            reader.now = self.now
+        try:
+            while self.step():
+                if quantum.expired():
+                    return PROGRESS
+        except PenstockError as error:
+            return Failed(error)
+        if self._finished:
+            return FINISHED
+        waiting = [reader.due for reader in self.readers if not reader.data_ended]
+        if self.checkpointing.deadline is not None:
+            waiting.append(self.checkpointing.deadline)
+        wake_at = min((due for due in waiting if due > self.now), default=None)
+        return Blocked((self.wait,) if self.wait is not None else (), wake_at)
+
+    def step(self) -> bool:
+        """Handle one element, if possible. True: progress was made; False: see ``wait``."""
+        while self._inbox:
+            action, arguments = self._inbox.popleft()
+            action(*arguments)
+        progressed = not self._finished and self._step()  # an order that comes later is answered by the task's end
+        if self.ports.unsettled and not self.agenda and (not self.data_ended or self._end_is_settled):
+            self.ports.settle()
+        if self.chain.paced is not None:
+            self._holding.pass_on()
+        if self.advanced:
+            self.advanced = False
+            self.host.advanced(self)
+        return progressed
+
+    @property
+    def _end_is_settled(self) -> bool:
+        """Whether nothing that was sent because of the end is on its way. Rows of a round that others go on with are in
+        their place; those of the end may wait, further down, for all rounds of others."""
+        return not self.pending and all(channel.settled for outlet in self.outlets for channel in outlet.channels)
+
+    def _step(self) -> bool:
+        progressed = self._flush()
+        if self.checkpointing.overtakes and self.checkpointing.is_due:
+            progressed = self._overtake() or progressed
+        if not self.pending:
+            progressed = self._work() or progressed
+            progressed = self._flush() or progressed
+        if self.closing and not self.agenda and not self.pending and self.ports.closed:
+            for outlet in self.outlets:
+                outlet.send(EndOfPartition())
+            self._finished = True
+        if progressed:
+            self.wait = None
+        elif self.pending:
+            self.wait = self._words.for_output()
+        return progressed
+
+    def _work(self) -> bool:
+        """Go on with what is under way, or take the next element."""
+        if not (self.writing.has_room() and self.spilling.has_room()):
+            self.wait = FOR_DISK
+            return False
+        if not self.agenda:
+            return self.chain.poll() or self._take()
+        if not self.chain.has_room:
+            self.wait = self._words.for_consumer()
+            return False
+        self.agenda.go_on()
+        return True
+
+    def _overtake(self) -> bool:
+        """Handle the barriers that are due out of turn, unless something else has to be ended before."""
+        idle = self.writing.has_room() and self.spilling.has_room() and not self.agenda and not self.chain.under_way
+        if idle:
+            self.checkpointing.overtake()
+        return idle
+
+    # ------------------------------------------------------------------ input
+
+    def _take(self) -> bool:
+        starved: list[int] = []
+        refused, busy = False, self.chain.under_way
+        if busy and self.checkpointing.overtakes and self.checkpointing.is_due:
+            self.wait = self._words.explain(busy, refused, starved, aligning=True, ended=False)
+            return False
+        blocked, behind = self.checkpointing.blocked, self.checkpointing.behind
+        for port in self.ports.readable(behind, self.chain.wants, blocked):
+            accepts = port.dropping or self.chain.accepts(port.number, self.ports.is_last(port, behind))
+            found = port.gate.poll(port.blocked(blocked), accepts, not busy)
+            if isinstance(found, Delivered):
+                self._handle(port, found)
+                return True
+            if found is PUT_ASIDE:
+                return True
+            if isinstance(found, Starved):
+                starved += [port.base + feed for feed in found.waits_for]
+            else:
+                refused = True
+        aligning = bool(blocked)
+        self.wait = self._words.explain(busy, refused, starved, aligning=aligning, ended=self.data_ended)
+        return False
+
+    def _handle(self, port: Port, found: Delivered) -> None:
+        element = found.element
+        if isinstance(element, Batch):
+            if self.checkpointing.handler.first is not None:
+                self.checkpointing.read(size_of(element))
+            port.take(element)
+            if not port.dropping:
+                self.chain.push(0, port.number, element)
+                self._drop_what_is_not_needed()
+        elif isinstance(element, EndOfRound):
+            self.agenda.add(self._end_round(port, element.round))
+        elif isinstance(element, EndOfData):
+            port.gate.feeds[found.feed].say_all_processed()
+            if not port.gate.data_ended:
+                port.gate.feeds[found.feed].say_settled()
+            else:
+                self.ports.unsettled.append(port)
+                self.agenda.add(self._end_port(port))
+        elif isinstance(element, Barrier):
+            self.checkpointing.barrier(port.base + found.feed, element)
+            if element.kind is not BarrierKind.DRAIN:
+                self.host.met(self, element)
+        elif isinstance(element, CancelBarrier):
+            self.checkpointing.cancel(element.checkpoint)
+        elif isinstance(element, EndOfPartition):
+            self.checkpointing.end(port.base + found.feed)
+            self.advanced = True
+        else:
+            self.pending.append(element)
+
+    def _end_round(self, port: Port, round: int) -> Iterator[None]:
+        port.round = port.round if round == FINAL_ROUND else round
+        yield from self.chain.end_round_first(port.number, round)
+        yield from self._forward_rounds()
+
+    def _forward_rounds(self) -> Iterator[None]:
+        """End, in the rest of the chain and downstream, every round that all live ports have ended."""
+        reached = self.ports.reached
+        if reached <= self._round:
+            return
+        self._round = reached
+        yield from self.chain.end_round_rest(reached)
+        self.pending.append(EndOfRound(reached))
+
+    def _end_port(self, port: Port) -> Iterator[None]:
+        port.ended = True
+        yield from self.chain.end_port_first(port.number, self.ports.ended)
+        yield from self._forward_rounds()
+        self._drop_what_is_not_needed()
+        if self.ports.ended:
+            yield from self.chain.finish()
+            self.pending += (EndOfRound(FINAL_ROUND), EndOfData())
+            self.data_ended = self.advanced = True
+
+    def _drop_what_is_not_needed(self) -> None:
+        """Tell the feeds of a port whose rows cannot matter any more before the next task barrier."""
+        if self.checkpointing.drains or not (self.chain.may_be_satisfied or self.outlets):
+            return
+        channels = self._channels
+        unread = bool(channels) and channels[0].dropping and all(channel.dropping for channel in channels)
+        if not unread and not self.chain.may_be_satisfied:
+            return
+        never_read = unread and all(channel.dropping_for_good for channel in channels)
+        chain = self.chain
+        self.ports.drop(
+            self.checkpointing.behind,
+            lambda port: unread or chain.satisfied(port),
+            lambda port: never_read or chain.satisfied_for_good(port),
+        )
+
+    # ------------------------------------------------------------------ barriers
+
+    def trigger(self, barrier: Barrier, at_round: int | None, stop: Stop | None = None) -> None:
+        """Place a barrier in the sources, behind ``at_round``; with ``stop``, the data end there."""
+        for reader in self.readers:
+            reader.trigger(barrier, at_round, stop)
+        self.checkpointing.ordered(barrier)
+
+    # ------------------------------------------------------------------ output
+
+    def _flush(self) -> bool:
+        """Send what is pending, as far as credit allows."""
+        sent = False
+        while self.pending:
+            element = self.pending[0]
+            if isinstance(element, Batch) and not all(outlet.ready for outlet in self.outlets):
+                break
+            self.pending.popleft()
+            for outlet in self.outlets:
+                outlet.send(element)
+            sent = True
+            if isinstance(element, Barrier) and element.kind is BarrierKind.DRAIN:
+                self.checkpointing.drains -= 1
+                self._drop_what_is_not_needed()
+        return sent
+
+    def deliver(self, channel: OutputChannel, message: Upstream) -> None:
+        """A consumer has said something (called through the inbox)."""
+        channel.deliver(message)
+        if not isinstance(message, Grant):
+            self.advanced = True
+            self._holding.pass_on()
+            self._drop_what_is_not_needed()
+
+    def close_partition(self) -> None:
+        """The task is over: end the partition once the inputs are closed."""
+        self.closing = True
+        for reader in self.readers:
+            reader.close()
+
+    # ------------------------------------------------------------------ waiting
+
+    def close(self) -> None:
+        """Close the operators, upstream first. Only when no thread is in ``run``."""
+        self.writing.end()
+        self.spilling.end()
+        errors = self.chain.close()
+        self._inbox.clear()
+        self.agenda.clear()
+        self.pending.clear()
+        self.host.closed(self, errors)

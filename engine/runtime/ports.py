@@ -1,0 +1,130 @@
+"""The ports of a driver and how far each has come. Rule: they go through the rounds in step (``Ports.readable``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ..core.elements import FINAL_ROUND, Batch
+from ..exchange.gate import Feed, Gate
+from ..integrity.lane_digests import LaneDigests
+from ..integrity.tally import Count
+
+NO_FEEDS: set[int] = set()
+
+
+@dataclass(slots=True)
+class Port:
+    """A gate and how far it has come."""
+
+    gate: Gate
+    number: int
+    #: number of the gate's first feed among all feeds of the driver
+    base: int
+    #: the last round that has ended here, ``FINAL_ROUND`` left aside: nobody runs ahead before the data have ended, too
+    round: int = -1
+    ended: bool = False
+    #: batches that were given to the operators, and those that nobody needed
+    taken: Count = field(default_factory=Count)
+    dropped: Count = field(default_factory=Count)
+    #: no further row before the next task barrier matters, or ever
+    dropping: bool = False
+    dropping_for_good: bool = False
+    #: of a source whose rows are digested: what was given to the operators
+    handed_on: LaneDigests | None = None
+
+    def take(self, batch: Batch) -> None:
+        """It goes to the operators, or to nobody."""
+        (self.dropped if self.dropping else self.taken).add(batch)
+        if self.handed_on is not None and not self.dropping:
+            self.handed_on.take(batch.tag.lane, batch.records)
+
+    def stands(self, behind: set[int]) -> bool:
+        """Whether all of the gate's feeds are among ``behind``."""
+        return bool(behind) and all(self.base + feed in behind for feed in range(len(self.gate.feeds)))
+
+    def is_held(self, blocked: set[int]) -> bool:
+        """Whether alignment blocks all feeds of the gate that may still have rows."""
+        if not blocked:
+            return False
+        return all(feed.data_ended or self.base + number in blocked for number, feed in enumerate(self.gate.feeds))
+
+    def blocked(self, feeds: set[int]) -> set[int]:
+        """Which feeds of the gate are among ``feeds``, which are numbered over the whole driver."""
+        return {feed - self.base for feed in feeds if feed >= self.base} if feeds else NO_FEEDS
+
+
+class Ports:
+    """All ports of a driver, numbered as the first operator knows them."""
+
+    def __init__(self, gates: Sequence[Gate]) -> None:
+        self.all: list[Port] = []
+        self.feeds: list[Feed] = []
+        #: those that have ended, as long as something because of that may be on its way
+        self.unsettled: list[Port] = []
+        for number, gate in enumerate(gates):
+            self.all.append(Port(gate, number, len(self.feeds)))
+            self.feeds += gate.feeds
+
+    def readable(self, behind: set[int], wanted: Callable[[int], bool], blocked: set[int] = NO_FEEDS) -> Sequence[Port]:
+        """The ports that may be read: a port that has ended a round which another one has not waits for that one, so
+        that operators see the rounds one after the other, whichever port is faster. Nobody waits for ports of which all
+        feeds stand ``behind`` a task barrier (what they say next belongs to the next window), nor for those that are
+        not ``wanted``: there the operator itself waits for the others (a union that holds final rows, say); nor for
+        those that stand at a checkpoint's barrier, with all feeds ``blocked``: they wait for the others' barriers. With
+        order="arrival" these may stand in later rounds, after a restore from a cut between rounds."""
+        round = self.all[0].round if self.all else 0
+        for port in self.all:
+            if port.round != round:
+                break
+        else:
+            return self.all  # none is behind another
+        live = [each for each in self.all if not (each.ended or each.stands(behind) or each.is_held(blocked))]
+        waited = [port for port in live if wanted(port.number)]
+        slowest = min((port.round for port in waited), default=FINAL_ROUND)
+        return [port for port in self.all if port.ended or port.round <= slowest]
+
+    def is_last(self, port: Port, behind: set[int]) -> bool:
+        """Whether another port stands behind a task barrier: what an operator refuses this one for cannot come."""
+        return bool(behind) and any(other is not port and other.stands(behind) for other in self.all)
+
+    @property
+    def reached(self) -> int:
+        """The last round that every live port has ended, or, if none is left, that any has."""
+        live = [port.round for port in self.all if not port.ended]
+        return min(live) if live else max(port.round for port in self.all)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the data of all ports have ended."""
+        return all(port.ended for port in self.all)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the partitions of all feeds have ended."""
+        return all(feed.closed for feed in self.feeds)
+
+    def drop(self, behind: set[int], needless: Callable[[int], bool], for_good: Callable[[int], bool]) -> None:
+        """Tell the feeds of the ports of which ``needless`` holds that no more rows of this window are needed, or none
+        ever, if ``for_good`` holds. Not those ``behind`` a task barrier: they are in the next window."""
+        for port in self.all:
+            if port.ended or port.dropping_for_good or not needless(port.number):
+                continue
+            port.dropping_for_good = for_good(port.number)
+            if not port.dropping or port.dropping_for_good:
+                port.dropping = True
+                for number, feed in enumerate(port.gate.feeds):
+                    if port.base + number not in behind:
+                        feed.drop_input(port.dropping_for_good)
+
+    def settle(self) -> None:
+        """Tell the producers of ports that have ended that nothing is on its way because of that."""
+        for port in self.unsettled:
+            for feed in port.gate.feeds:
+                feed.say_settled()
+        self.unsettled.clear()
+
+    def begin_window(self) -> None:
+        """A task barrier has passed: rows matter again."""
+        for port in self.all:
+            port.dropping = port.dropping_for_good

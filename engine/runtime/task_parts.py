@@ -1,0 +1,365 @@
+"""Builds what a task is made of: channels, sources, operators and drivers, from the plan of its stage.
+
+Rule: what is inside a task is wired directly, what leaves it through the owner's :class:`Wiring`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..core.elements import Batch
+from ..core.errors import InternalError, PenstockError
+from ..core.identity import Attempt, Holds, Opening, TaskId
+from ..core.operator import LANE, OperatorContext
+from ..exchange.arrival_gate import ArrivalGate
+from ..exchange.channel_state import Restored, channel_batches
+from ..exchange.edges import ChannelId, Frame, InputChannel, Outlet, OutputChannel, Upstream
+from ..exchange.gate import Feed, Gate
+from ..exchange.outlets import outlet_of
+from ..exchange.round_gate import RoundGate
+from ..exchange.spooling import SpoolingGate
+from ..integrity.lane_digests import LaneDigests
+from ..integrity.row_digests import RowDigest
+from ..operators.join.replicated_join import EVERYWHERE
+from ..plan.plan import Exchange, JobPlan, OperatorPlan, PipelinePlan, PortPlan, SourcePlan
+from ..planner.overtaking import IN_ORDER, FreeEdges
+from ..scheduler.protocol import Query
+from ..sources.reader import Rounds, SplitReader
+from ..state.memory import TaskMemory
+from ..state.write_behind import WriteBehind
+from . import orders
+from .driver import Driver
+from .driver_host import DriverHost
+from .ended_operator import Division, EndedOperator, divide
+from .operator_instance import OperatorInstance, blame, blame_build
+from .windowed_checkpointing import WindowedCheckpointing
+
+
+class Wiring(Protocol):
+    """How elements leave the task. Called on the task's thread; must not block."""
+
+    def send(self, frame: Frame) -> None:
+        """To the consumer's task."""
+
+    def reply(self, message: Upstream) -> None:
+        """To the producer's task."""
+
+
+@dataclass(slots=True)
+class TaskParts:
+    """The parts. ``drivers`` are in order downstream first."""
+
+    drivers: list[Driver] = field(default_factory=list)
+    #: channels from other tasks, with the driver that reads them
+    inputs: dict[ChannelId, tuple[InputChannel, Driver]] = field(default_factory=dict)
+    #: channels to other tasks, with the driver that feeds them
+    outputs: dict[ChannelId, tuple[OutputChannel, Driver]] = field(default_factory=dict)
+    #: drivers that read from other tasks, with the numbers of those feeds among all their feeds
+    entries: dict[Driver, list[int]] = field(default_factory=dict)
+    memory: TaskMemory = field(default_factory=TaskMemory)
+    #: rows in flight that the task was restored with
+    opening: list[Opening] = field(default_factory=list)
+
+    def reader(self, source: str) -> tuple[SplitReader, Driver]:
+        """A source and the driver that reads it."""
+        found = ((reader, driver) for driver in self.drivers for reader in driver.readers)
+        return next((reader, driver) for reader, driver in found if reader.operator == source)
+
+    @property
+    def ends_agree(self) -> bool:
+        """Whether every consumer, in other tasks and outside, has processed everything, and every input is closed."""
+        processed = orders.are_released(self.drivers) and all(
+            output.all_processed for output, _ in self.outputs.values()
+        )
+        return processed and all(channel.closed for channel, _ in self.inputs.values())
+
+    def release(self) -> None:
+        """Break the cycle between drivers, channels and task, once everything is closed."""
+        self.inputs.clear()
+        self.outputs.clear()
+        self.memory.release()
+
+
+class _Background:
+    """Runs the waiting work of one driver's operators (``operators.protocol.Background``), and writes for them."""
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+        self.driver: Driver | None = None
+        self.writing = WriteBehind(self, self._post)
+        self.spilling = WriteBehind(self, self._post, limit=0)
+
+    def _post(self, action: Callable[[], object]) -> None:
+        if self.driver is not None:
+            self.driver.post(action)
+
+    def wake(self) -> None:
+        """Let the driver look again (``OperatorContext.wake``)."""
+        if self.driver is not None:
+            self.driver.post(orders.advance, self.driver)
+
+    def __call__(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        if self.driver is None or self.driver.handle is None:
+            raise InternalError("work in the background before the driver was scheduled")
+        self._query.background(work, done, self.driver.handle)
+
+
+class _LocalEdge:
+    """A channel inside the task. Its ends find their drivers once these exist."""
+
+    def __init__(self, id: str, task: TaskId, attempt: Attempt) -> None:
+        channel, attempts = ChannelId(id, task, task), (attempt, attempt)
+        self.producer: Driver | None = None
+        self.consumer: Driver | None = None
+        self.output = OutputChannel(channel, attempts, self._forward)
+        self.input = InputChannel(channel, attempts, self._back)
+
+    def _forward(self, frame: Frame) -> None:
+        if self.consumer is not None:
+            self.consumer.post(self.input.receive, frame)
+
+    def _back(self, message: Upstream) -> None:
+        if self.producer is not None:
+            self.producer.post(self.producer.deliver, self.output, message)
+
+
+def build_parts(
+    plan: JobPlan,
+    task: TaskId,
+    attempts: Mapping[TaskId, Attempt],
+    restored: Mapping[str, pa.Table] | Restored,
+    wiring: Wiring,
+    host: DriverHost,
+    query: Query,
+    *,
+    more_splits: bool = False,
+) -> TaskParts:
+    """Build the parts of ``task``; ``restored`` holds the state of several subtasks, of which its lanes are picked.
+
+    ``more_splits``: sources expect splits beyond those of the plan. ``query``: what runs work in the background.
+    """
+    stored = restored if isinstance(restored, Restored) else Restored(restored)
+    builder = _Builder(plan, task, attempts, stored, wiring, host, query)
+    builder.more_splits = more_splits
+    try:
+        return builder.build()
+    except BaseException:
+        builder.discard()
+        raise
+
+
+class _Builder:
+    def __init__(
+        self,
+        plan: JobPlan,
+        task: TaskId,
+        attempts: Mapping[TaskId, Attempt],
+        restored: Restored,
+        wiring: Wiring,
+        host: DriverHost,
+        query: Query,
+    ) -> None:
+        self._free = FreeEdges(plan)
+        self._query = query
+        self._plan, self._task, self._attempts = plan, task, attempts
+        self._restored, self._wiring, self._host = restored, wiring, host
+        self._stage = plan.stages[task.vertex]
+        self._lanes = self._stage.lanes_of(task.subtask)
+        self._parts = TaskParts(memory=TaskMemory(plan.memory_budget))
+        self._edges: dict[str, _LocalEdge] = {}
+        self.more_splits = False
+        self._built: list[OperatorInstance] = []
+
+    def build(self) -> TaskParts:
+        for pipeline in self._stage.pipelines:
+            for output in pipeline.outputs:
+                if output.kind == "local":
+                    self._edges[output.id] = _LocalEdge(output.id, self._task, self._attempts[self._task])
+        built = [self._driver(pipeline) for pipeline in self._stage.pipelines]
+        self._parts.drivers = built[::-1]
+        return self._parts
+
+    def discard(self) -> None:
+        """Close what was built before something else could not be."""
+        for operator in self._built:
+            with suppress(PenstockError), blame(operator):
+                operator.running.close()
+        self._parts.release()
+
+    def _driver(self, pipeline: PipelinePlan) -> Driver:
+        background = _Background(self._query)
+        feeds = [self._feeds(port, background) for port in pipeline.ports]
+        operators = [self._operator(operator, background) for operator in pipeline.operators]
+        outlets = [self._outlet(output.kind, output.id) for output in pipeline.outputs]
+        readers = [feed for found in feeds for feed in found if isinstance(feed, SplitReader)]
+        gates = [self._gate(port, found, background) for port, found in zip(pipeline.ports, feeds, strict=True)]
+        overtaking = IN_ORDER if self._plan.alignment_timeout is None else self._free.of(pipeline)
+        driver = Driver(pipeline.name, gates, operators, outlets, self._host, readers, overtaking)
+        driver.clock = time.perf_counter
+        driver.writing, driver.spilling = background.writing, background.spilling
+        if self.more_splits:
+            driver.checkpointing = WindowedCheckpointing(driver, overtaking)
+        background.driver = driver
+        for output in pipeline.outputs:
+            driver.pending += self._unsent(output.id)
+        self._register(driver, pipeline, feeds, [channel for outlet in outlets for channel in outlet.channels])
+        return driver
+
+    def _register(
+        self, driver: Driver, pipeline: PipelinePlan, feeds: Sequence[Sequence[Feed]], outputs: list[OutputChannel]
+    ) -> None:
+        number = 0
+        for port, found in zip(pipeline.ports, feeds, strict=True):
+            for feed in found:
+                if port.kind == "local":
+                    self._edges[port.id].consumer = driver
+                elif isinstance(feed, InputChannel):
+                    self._parts.inputs[feed.channel] = (feed, driver)
+                    self._parts.entries.setdefault(driver, []).append(number)
+                number += 1
+        for output in pipeline.outputs:
+            if output.kind == "local":
+                self._edges[output.id].producer = driver
+        for channel in outputs:
+            if channel.channel.consumer != self._task:
+                self._parts.outputs[channel.channel] = (channel, driver)
+
+    def _feeds(self, port: PortPlan, background: _Background) -> Sequence[Feed]:
+        if port.kind == "local":
+            return [self._edges[port.id].input]
+        if port.kind == "exchange":
+            exchange = self._exchange(port.id)
+            producers = range(self._plan.stages[exchange.source].parallelism)
+            inputs = [self._input(exchange, TaskId(exchange.source, subtask)) for subtask in producers]
+            self._refill(exchange, port.schema, inputs)
+            return inputs
+        source = self._plan.sources[port.id]
+        state = self._state(port.id)
+        return [
+            SplitReader(
+                source.id,
+                source.schema,
+                source.splits,
+                self._lanes,
+                self._plan.lanes,
+                quota=None if self.more_splits else source.quota,
+                rate=source.rate,
+                restored=state,
+                more=self.more_splits,
+                background=background,
+                rounds=self._rounds(source),
+                epochs=self._plan.epochs if source.repeats else None,
+                handed_on=self._handed_on(source, state),
+            )
+        ]
+
+    def _handed_on(self, source: SourcePlan, state: pa.Table | None) -> LaneDigests | None:
+        if self._plan.audit != "content":
+            return None
+        return LaneDigests(RowDigest(source.schema), state, self._plan.fingerprint)
+
+    def _rounds(self, source: SourcePlan) -> Rounds:
+        if self._plan.alignment_timeout is None or source.quota is None or self.more_splits:
+            return "whole"
+        return "free" if self._free.is_free(source.id) else "short"
+
+    def _input(self, exchange: Exchange, producer: TaskId) -> InputChannel:
+        channel = ChannelId(exchange.id, producer, self._task)
+        return InputChannel(channel, self._pair(producer, self._task), self._wiring.reply)
+
+    def _refill(self, exchange: Exchange, schema: pa.Schema, inputs: Sequence[InputChannel]) -> None:
+        """Put the batches that were in flight where those of the same lanes will come."""
+        stored = self._restored.channels.get((exchange.id, Holds.INPUT))
+        if stored is None:
+            return
+        lanes = self._lanes if exchange.is_partitioned else None
+        for batch in channel_batches(stored, schema, lanes):
+            inputs[self._plan.stages[exchange.source].owner_of(batch.tag.lane)].refill([batch])
+        rows = sum(channel.restored.rows for channel in inputs)
+        self._parts.opening.append(Opening(exchange.id, Holds.INPUT, rows))
+
+    def _unsent(self, edge: str) -> list[Batch]:
+        """What the driver that feeds an exchange had made and not sent."""
+        stored = self._restored.channels.get((edge, Holds.OUTPUT))
+        if stored is None:
+            return []
+        found = list(channel_batches(stored, self._exchange(edge).schema, self._lanes))
+        self._parts.opening.append(Opening(edge, Holds.OUTPUT, sum(batch.records.num_rows for batch in found)))
+        return found
+
+    def _gate(self, port: PortPlan, feeds: Sequence[Feed], background: _Background) -> Gate:
+        partitioned = port.kind == "exchange" and self._exchange(port.id).is_partitioned
+        if partitioned:
+            return RoundGate(feeds)
+        gate = Gate(feeds) if self._plan.deterministic or len(feeds) == 1 else ArrivalGate(feeds)
+        disk = background.spilling
+        return SpoolingGate(gate, self._parts.memory.account(port.id, disk)) if port.spooled else gate
+
+    def _outlet(self, kind: str, id: str) -> Outlet:
+        if kind == "local":
+            return self._edges[id].output
+        exchange = self._exchange(id)
+        consumers = [TaskId(exchange.target, n) for n in range(self._plan.stages[exchange.target].parallelism)]
+        channels = [
+            OutputChannel(ChannelId(id, self._task, each), self._pair(self._task, each), self._wiring.send)
+            for each in consumers
+        ]
+        return outlet_of(exchange, channels)
+
+    def _exchange(self, id: str) -> Exchange:
+        return next(exchange for exchange in self._plan.exchanges if exchange.id == id)
+
+    def _pair(self, producer: TaskId, consumer: TaskId) -> tuple[Attempt, Attempt]:
+        return (self._attempts[producer], self._attempts[consumer])
+
+    def _operator(self, operator: OperatorPlan, background: _Background) -> OperatorInstance:
+        division, state = self._division(operator.id), self._state(operator.id)
+        if division.over:
+            ended = frozenset(self._lanes)
+            return OperatorInstance(operator.id, EndedOperator(state), operator.hold, self._lanes, ended)
+        mine, carried = division.of_state(state)
+        context = OperatorContext(
+            operator=operator.id,
+            task=self._task,
+            attempt=self._attempts[self._task],
+            parallelism=self._stage.parallelism,
+            lanes=division.hull,
+            job=self._plan.key,
+            claim=self._plan.claim,
+            memory=self._parts.memory.account(operator.id, background.spilling),
+            background=background,
+            write=partial(background.writing.write, operator.id),
+            wake=background.wake,
+            epochs=self._plan.epochs,
+            content=self._plan.audit == "content",
+        )
+        with blame_build(operator.id):
+            running = operator.config.build(context, operator.inputs, mine)
+        built = OperatorInstance(operator.id, running, operator.hold, self._lanes, division.ended, carried)
+        self._built.append(built)
+        return built
+
+    def _division(self, operator: str) -> Division:
+        """For which lanes the operator had finished; a feed is always built (``ended_operator``)."""
+        if operator in self._plan.feeds:
+            return Division(self._lanes, frozenset(), over=False)
+        if self._restored.finished:
+            return Division(self._lanes, frozenset(self._lanes), over=True)
+        return divide(operator, self._lanes, self._restored.ended)
+
+    def _state(self, operator: str) -> pa.Table | None:
+        """The restored rows of the task's lanes; None if there are none."""
+        table = self._restored.tables.get(operator)
+        if table is None:
+            return None
+        lane = pc.field(LANE)
+        mine = table.filter(((lane >= self._lanes.start) & (lane < self._lanes.stop)) | (lane == EVERYWHERE))
+        return mine if mine.num_rows else None

@@ -1,0 +1,153 @@
+"""Feeds of jobs on Ray: ranks in other processes, and processes that are killed under them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.engine.core.errors import ConfigurationError, UserCodeError
+from penstock.engine.core.identity import TaskId
+from penstock.engine.flow.flow import Flow
+from support.feeds import plain, read_world, tables, take
+from support.ray_jobs import fails_at
+
+pytestmark = pytest.mark.ray
+PATIENCE = 60.0
+
+RANK = """
+import json, pickle, sys
+feed = pickle.loads(sys.stdin.buffer.read())
+with feed.reader(int(sys.argv[1]), 2, timeout=60) as reader:
+    print(json.dumps([records.column("n").to_pylist() for records in reader]))
+"""
+"""A rank in a process that has nothing to do with Ray."""
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, cluster: str) -> Iterator[Any]:
+    """Starts jobs that checkpoint often, and ends those that are still there."""
+    started = []
+
+    def start(flow: Flow, **options: Any) -> Any:
+        checkpoints = ps.Checkpoints(tmp_path / "state", every="200ms", restart_delay=0.05)
+        started.append(ps.run(flow, **{"parallelism": 2, "checkpoints": checkpoints, **options}))
+        return started[-1]
+
+    yield start
+    for job in started:
+        job.shutdown()
+
+
+def feeding(name: str, **options: Any) -> Flow:
+    flow = Flow(name, lanes=4)
+    plain(flow).feed(50, **options)
+    return flow
+
+
+def expected() -> list[list[Any]]:
+    return read_world(ps.run_local(feeding("expected")).feed(), 1)
+
+
+def test_processes_outside_the_cluster_read_the_same_batches(jobs: Any) -> None:
+    job = jobs(feeding("outside"))
+    handle = pickle.dumps(job.feed())
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(rank)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=False
+        )
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        assert rank.stdin is not None
+        rank.stdin.write(handle)
+        rank.stdin.close()
+    slices = [json.loads(rank.stdout.read()) for rank in ranks if rank.stdout is not None]
+    assert [rank.wait() for rank in ranks] == [0, 0]
+    found = [one + other for one, other in zip(*slices, strict=True)]
+    assert found == [[row["n"] for row in batch] for batch in expected()]
+    assert job.wait(PATIENCE).audit().clean
+
+
+def test_ranks_notice_nothing_of_processes_that_are_killed(jobs: Any) -> None:
+    job = jobs(feeding("killed", room=100))
+    readers = [job.feed().reader(rank, 2, timeout=PATIENCE) for rank in range(2)]
+    slices = [reader.iter_batches() for reader in readers]
+    found = []
+    for step, batch in enumerate(batches := expected()):
+        found.append([row for each in slices for row in next(each).to_pylist()])
+        assert found[-1] == batch
+        if step == 1:
+            readers[0].commit("model")
+        if step == 3:
+            job.kill_task(TaskId("gather-1", 0))
+        if step == 6:
+            job.kill_task(TaskId("rows", 1))
+        if step == 9:
+            job.kill_coordinator()
+    assert [next(each, None) for each in slices] == [None, None]
+    readers[0].flush(PATIENCE)
+    assert job.feed().resume("model").start == 2
+    assert len(found) == len(batches)
+    replayed = partial(ps.replay, feeding("killed", room=100), checkpoints=job.folder)
+    assert replayed(step=7).rows.to_pylist() == batches[7]  # while it runs
+    for reader in readers:
+        reader.close()
+    assert job.wait(PATIENCE).audit().clean
+    again = replayed(step=8, rank=1, world_size=2)
+    assert (again.rows.to_pylist(), again.verified) == (batches[8][25:], True)
+    rows = again.lineage.column("row").to_pylist()
+    assert rows == [row["n"] % 100 for row in batches[8][25:]]
+
+
+def test_processes_that_are_killed_in_the_second_epoch_and_ranks_of_another_number(jobs: Any) -> None:
+    flow = feeding("epochs", room=100, keep=5000, shuffle=90, seed=2, epochs=3)
+    whole = read_world(ps.run_local(flow).feed(), 1)
+    each = len(whole) // 3
+    job = jobs(flow)
+    readers = [job.feed().reader(rank, 2, timeout=PATIENCE) for rank in range(2)]
+    found = []
+    for epoch in range(2):
+        slices = [reader.iter_batches() for reader in readers]
+        for step in range(each if epoch == 0 else 6):
+            found.append([row for batches in slices for row in next(batches).to_pylist()])
+            if epoch == 1 and step == 1:
+                job.kill_task(TaskId("gather-1", 0))
+            if epoch == 1 and step == 3:
+                readers[0].commit("model")
+                job.kill_task(TaskId("rows", 1))
+    assert found == whole[: each + 6]
+    readers[0].flush(PATIENCE)
+    assert [reader.epoch for reader in readers] == [1, 1]
+    for reader in readers:
+        reader.close(0.0)
+    resumed = job.feed().resume("model")
+    assert (resumed.start_epoch, resumed.start) == (1, each + 4)
+    assert read_world(resumed, 3) == whole[each + 4 :]
+    audit = job.wait(PATIENCE).audit_feed()
+    assert audit.clean
+    assert [epoch.same for epoch in audit.epochs] == [True] * 3
+
+
+def test_ranks_are_told_why_a_job_has_failed_or_that_it_was_shut_down(jobs: Any) -> None:
+    flow = Flow("failing", lanes=4)
+    rows = flow.from_tables(tables(), name="rows", rate=1000.0)
+    rows.map_batches(fails_at(700), rows.schema).feed(50)
+    job = jobs(flow)
+    with pytest.raises(UserCodeError, match="cannot work on 700"):
+        read_world(job.feed(), 2)
+    other = jobs(feeding("ended", room=50))
+    reader = other.feed().reader(prefetch_batches=2, timeout=PATIENCE)
+    take(reader, 1)
+    other.shutdown()
+    with pytest.raises(ConfigurationError, match="'ended' was shut down"):
+        take(reader, 100)
+    reader.close()

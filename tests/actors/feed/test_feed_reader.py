@@ -1,0 +1,414 @@
+"""The face of a rank, at a feed that is played by the test: what is refused, where it is told, whose process it is."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from penstock.actors.feed.reader import FeedHandle, Reader
+from penstock.engine.core.errors import ConfigurationError, DataError, InternalError
+from penstock.engine.feed.messages import Ask, FeedEnded, Reply, Slice, World
+from support.feeds import wait_for
+
+SCHEMA = pa.schema([("n", pa.int64())])
+WORLD = World(1, 1, 0)
+
+
+def numbers(batch: int) -> tuple[pa.RecordBatch, ...]:
+    return (pa.record_batch({"n": pa.array(range(10 * batch, 10 * batch + 10), pa.int64())}),)
+
+
+@dataclass
+class Feed:
+    """A feed of ten batches, its route and its link; ``refuse``: what is said of every model."""
+
+    rows: Callable[[int], tuple[pa.RecordBatch, ...]] = numbers
+    batches: int = 10
+    refuse: str | None = ""
+    fails: BaseException | None = None
+    comes: bool = True
+    folder: str = "nowhere"
+    told: list[Ask] = field(default_factory=list)
+    #: questions wait for it
+    open_to: threading.Event = field(default_factory=threading.Event)
+    closed: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.open_to.set()
+
+    def open(self) -> Feed:
+        return self
+
+    def ask(self, ask: Ask, timeout: float) -> Reply[pa.RecordBatch]:
+        assert self.open_to.wait(60)
+        if self.fails is not None:
+            raise self.fails
+        if not self.comes:
+            return Reply(None, reason="rank 1 of 2 to join")
+        there = [batch for batch in ask.wanted if batch < self.batches]
+        ended = [FeedEnded(1, batch, self.batches) for batch in ask.wanted if batch >= self.batches]
+        slices = [Slice(1, 0, batch, 10 * batch, self.rows(batch), 10) for batch in there]
+        bound = () if self.refuse is None else tuple((each.model, self.refuse) for each in ask.commits)
+        return Reply(WORLD, (*slices, *ended), settled=ask.leaves, bound=bound)
+
+    def tell(self, ask: Ask) -> None:
+        self.told.append(ask)
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def handle(feed: Feed, schema: pa.Schema = SCHEMA) -> FeedHandle:
+    return FeedHandle("job", "feed", 10, schema, feed)
+
+
+def firsts(batches: Any, count: int) -> list[int]:
+    return [next(batches).column("n")[0].as_py() for _ in range(count)]
+
+
+# ---------------------------------------------------------------------- models that are refused
+
+
+def refused(reader: Reader) -> None:
+    """Commit one, and wait until the answer is there."""
+    reader.commit("m")
+    assert reader._intake is not None
+    wait_for(lambda: bool(reader._intake and reader._intake._refused))
+
+
+def test_refused_model_is_told_at_the_next_batch_once_and_no_batch_is_lost() -> None:
+    reader = handle(Feed(refuse="model 'm' is bound to step 4")).reader(timeout=60)
+    batches = reader.iter_batches()
+    assert firsts(batches, 2) == [0, 10]
+    refused(reader)
+    with pytest.raises(ConfigurationError, match="model 'm' is bound to step 4"):
+        next(batches)
+    assert reader.step == 2
+    assert firsts(reader.iter_batches(), 1) == [20]
+    reader.close()
+
+
+@pytest.mark.parametrize("way", ["close", "with", "load_state_dict", "flush"])
+def test_refused_model_is_told_by(way: str) -> None:
+    reader = handle(Feed(refuse="model 'm' is bound to step 4")).reader(timeout=60)
+    firsts(reader.iter_batches(), 2)
+    refused(reader)
+
+    def end() -> None:
+        if way == "with":
+            with reader:
+                pass
+        else:
+            getattr(reader, way)(*([reader.state_dict()] if way == "load_state_dict" else []))
+
+    with pytest.raises(ConfigurationError, match="model 'm' is bound to step 4"):
+        end()
+    reader.close()  # it has been told
+
+
+def test_refused_model_does_not_hide_the_error_that_ends_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    reader = handle(Feed(refuse="model 'm' is bound to step 4")).reader(timeout=60)
+
+    def loop() -> None:
+        with reader:
+            firsts(reader.iter_batches(), 2)
+            refused(reader)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        loop()
+    assert "model 'm' is bound to step 4" in caplog.text
+
+
+def test_loop_that_fails_waits_for_the_models_that_it_has_committed(caplog: pytest.LogCaptureFixture) -> None:
+    feed = Feed()
+    reader = handle(feed).reader(timeout=60)
+
+    def loop() -> None:
+        with reader:
+            firsts(reader.iter_batches(), 2)
+            feed.open_to.clear()  # the answer takes a while
+            reader.commit("m")
+            threading.Timer(0.1, feed.open_to.set).start()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        loop()
+    assert "bound" not in caplog.text
+
+
+@pytest.mark.parametrize("timeout", [0.0, 30.0])
+def test_reader_that_is_closed_says_what_it_has_taken(timeout: float) -> None:
+    """Else a model that covers it would wait for this rank, and be said to be ahead of it, for ever."""
+    feed = Feed()
+    reader = handle(feed).reader(timeout=60, prefetch_batches=8)
+    batches = reader.iter_batches()
+    firsts(batches, 1)
+    feed.open_to.clear()
+    firsts(batches, 4)
+    reader.close(timeout)
+    feed.open_to.set()
+    assert feed.told
+    assert feed.told[-1].taken == 5
+
+
+def test_models_of_which_nothing_is_known_at_the_end_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    reader = handle(Feed(refuse=None)).reader(timeout=60)
+    firsts(reader.iter_batches(), 2)
+    reader.commit("m")
+    with caplog.at_level(logging.WARNING):
+        reader.close(0.0)
+    assert "before these models are bound: m" in caplog.text
+
+
+def test_model_that_comes_when_the_feed_is_let_go_is_refused_and_nobody_waits() -> None:
+    feed = Feed()
+    reader = handle(feed).reader(timeout=60)
+    batches = reader.iter_batches()
+    firsts(batches, 10)
+    feed.open_to.clear()  # the answer to the question whether the rank may go is on its way
+    assert next(batches, None) is None
+    intake = reader._intake
+    assert intake is not None
+    wait_for(lambda: intake._asking)
+    reader.commit("late")
+    feed.open_to.set()
+    feed.refuse = None
+    with pytest.raises(ConfigurationError, match="'late': the whole feed has been read and let go"):
+        reader.flush(60)
+    reader.close()
+
+
+def test_flush_says_for_whom_it_waits() -> None:
+    feed = Feed(comes=False)
+    reader = handle(feed).reader(timeout=0.1)
+    reader.commit("m")
+    wait_for(lambda: bool(reader._intake and "join" in reader._intake.waits_for))
+    with pytest.raises(TimeoutError, match="it waits for rank 1 of 2 to join"):
+        reader.flush(0.0)
+    reader.close(0.0)
+
+
+# ---------------------------------------------------------------------- the thread
+
+
+def test_what_goes_wrong_on_the_thread_is_told_by_every_call_and_its_seat_is_given_back() -> None:
+    feed = Feed(fails=TypeError("no such thing"))
+    reader = handle(feed).reader(timeout=60)
+    with pytest.raises(InternalError, match="cannot ask for batches any more: TypeError: no such thing"):
+        next(reader.iter_batches())
+    assert feed.closed.wait(60)
+    assert [each.quits for each in feed.told] == [True]
+    with pytest.raises(InternalError):
+        reader.commit("m")
+    reader.close()
+
+
+# ---------------------------------------------------------------------- whose process it is
+
+
+def in_child(work: Callable[[], Any]) -> str:
+    """What comes of it in a process that inherits this one."""
+    here, there = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            said = f"gave {work()}"
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(there, said.encode()[:4000])
+        os._exit(0)
+    os.close(there)
+    os.waitpid(child, 0)
+    with os.fdopen(here, "rb") as found:
+        return found.read().decode()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda reader, batches: next(batches),
+        lambda reader, batches: next(reader.iter_batches()),
+        lambda reader, batches: next(reader.iter_rows()),
+        lambda reader, batches: next(iter(reader.loader())),
+        lambda reader, batches: reader.commit("m"),
+        lambda reader, batches: reader.flush(1),
+        lambda reader, batches: reader.load_state_dict(reader.state_dict()),
+    ],
+    ids=["next", "iter_batches", "iter_rows", "loader", "commit", "flush", "load_state_dict"],
+)
+def test_begun_reader_gives_nothing_to_the_child_of_a_fork(use: Callable[[Reader, Any], Any]) -> None:
+    reader = handle(Feed()).reader(timeout=60)
+    batches = reader.iter_batches()
+    assert firsts(batches, 1) == [0]
+    said = in_child(lambda: use(reader, batches))
+    assert said.startswith("ConfigurationError: feed: the reader of rank 0 has begun in process")
+    assert firsts(batches, 3) == [10, 20, 30]
+    reader.close()
+
+
+def test_child_of_a_fork_closes_nothing_of_its_parent() -> None:
+    feed = Feed()
+    reader = handle(feed).reader(timeout=60)
+    batches = reader.iter_batches()
+    firsts(batches, 1)
+    with reader._intake._changed:  # type: ignore[union-attr]  # a lock that the child would wait for
+        assert in_child(lambda: (reader.close(), feed.closed.is_set())[1]) == "gave False"
+    assert firsts(batches, 1) == [10]
+    reader.close()
+
+
+def test_begun_reader_is_neither_pickled_nor_copied_and_one_that_has_not_begun_is() -> None:
+    reader = FeedHandle("job", "feed", 10, SCHEMA, Folder()).reader(timeout=60)
+    other = pickle.loads(pickle.dumps(reader))
+    assert (other.rank, other.step) == (0, 0)
+    other.close()
+    firsts(reader.iter_batches(), 1)
+    for copied in (pickle.dumps, copy.copy):
+        with pytest.raises(ConfigurationError, match="rank 0 of feed 'feed' has begun and cannot be pickled"):
+            copied(reader)
+    reader.load_state_dict(reader.state_dict())  # it begins anew
+    pickle.loads(pickle.dumps(reader)).close()
+    reader.close()
+
+
+class Folder:
+    """A route that can be pickled."""
+
+    folder = "nowhere"
+
+    def open(self) -> Feed:
+        return Feed()
+
+
+# ---------------------------------------------------------------------- what a slice becomes
+
+
+def test_slice_that_one_batch_cannot_hold_is_refused_and_can_be_read_otherwise() -> None:
+    """36 times the same 64 MiB: nothing here is large but what would have been lost."""
+    piece = pa.record_batch({"n": pa.array(range(64)), "b": pa.array([b"x" * (1 << 20)] * 64)})
+    feed = Feed(lambda batch: (piece,) * 36, batches=1)
+    reader = handle(feed, piece.schema).reader(timeout=60)
+    with pytest.raises(DataError, match="column 'b' has more in 2,304 rows than one array of type binary can hold"):
+        next(reader.iter_batches())
+    assert reader.step == 0
+    assert sum(1 for _ in reader.iter_rows()) == 2304
+    reader.close()
+
+
+def test_slice_that_cannot_be_given_so_has_not_been_taken() -> None:
+    holed = (pa.record_batch({"n": pa.array([1, None], pa.int64())}),)
+    reader = handle(Feed(lambda batch: holed if batch == 1 else numbers(batch))).reader(timeout=60)
+    batches = reader.iter_batches(batch_format="numpy")
+    assert next(batches)["n"].tolist() == list(range(10))
+    with pytest.raises(DataError, match="column 'n'"):
+        next(batches)
+    assert (reader.step, reader.state_dict()["step"]) == (1, 1)
+    again = reader.iter_torch_batches(nulls="mask")
+    found = next(again)
+    assert found["n"].tolist() == [1, 0]
+    assert found["n_mask"].tolist() == [False, True]
+    assert (reader.step, next(again)["n"][0].item()) == (2, 20)
+    reader.close()
+
+
+def test_batch_that_was_fetched_ahead_and_cannot_be_given_does_not_hide_the_one_that_is_not_seen() -> None:
+    holed = (pa.record_batch({"n": pa.array([1, None], pa.int64())}),)
+    reader = handle(Feed(lambda batch: holed if batch == 2 else numbers(batch))).reader(timeout=60)
+    loader = reader.loader()
+    batches = iter(loader)
+    assert [next(batches)["n"][0].item() for _ in range(2)] == [0, 10]
+    assert loader.state_dict()["step"] == 1
+    with pytest.raises(DataError, match="column 'n'"):
+        next(batches)
+    assert loader.state_dict()["step"] == 1, "the model has not seen the second one yet"
+    assert next(iter(reader.loader(nulls=0)))["n"].tolist() == [1, 0]
+    assert loader.state_dict()["step"] == 2
+    reader.close()
+
+
+class Pair(NamedTuple):
+    x: torch.Tensor
+    y: np.ndarray[Any, Any]
+
+
+def test_collate_fn_may_give_tuples_with_names() -> None:
+    reader = handle(Feed()).reader(timeout=60)
+    found = next(
+        reader.iter_torch_batches(collate_fn=lambda arrays: Pair(torch.tensor(arrays["n"]), arrays["n"]), device="cpu")
+    )
+    assert isinstance(found, Pair)
+    assert found.x.tolist() == found.y.tolist() == list(range(10))
+    reader.close()
+
+
+# ---------------------------------------------------------------------- arguments
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda reader: reader.iter_batches(nulls="mask"),
+        lambda reader: reader.iter_batches(batch_format="numpy", nulls={"m": 0}),
+        lambda reader: reader.iter_batches(batch_format="numpy", nulls=0.5),
+        lambda reader: reader.iter_torch_batches(dtypes={"m": torch.float32}),
+        lambda reader: reader.iter_torch_batches(dtypes="float32"),
+        lambda reader: reader.iter_torch_batches(dtypes=torch.float32, collate_fn=dict),
+        lambda reader: reader.iter_torch_batches(device="toaster"),
+        lambda reader: reader.iter_torch_batches(device=2.5),
+        lambda reader: reader.iter_torch_batches(device="cuda:4096"),
+        lambda reader: reader.iter_torch_batches(prefetch_batches=2.5),
+        lambda reader: reader.iter_torch_batches(prefetch_batches=True),
+        lambda reader: reader.loader(prefetch=2),
+        lambda reader: reader.loader(nulls={"m": 0}),
+        lambda reader: reader.loader(device="toaster"),
+        lambda reader: reader.commit(""),
+        lambda reader: reader.flush(-1),
+        lambda reader: reader.close(float("inf")),
+        lambda reader: reader.feed.reader(0, 10**12),
+        lambda reader: reader.feed.reader(timeout=-1),
+        lambda reader: reader.feed.skip(range(2, 2)),
+        lambda reader: reader.feed.skip(range(10**30)),
+    ],
+)
+def test_what_cannot_be_is_refused_at_the_call(call: Callable[[Reader], Any]) -> None:
+    reader = handle(Feed()).reader(timeout=60)
+    with pytest.raises(ConfigurationError):
+        call(reader)
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("step", True),
+        ("step", 10**30),
+        ("step", 2.0),
+        ("epoch", -1),
+        ("skipped", [[5, 3]]),
+        ("skipped", [[3, 3]]),
+        ("skipped", [[-1, 3]]),
+        ("skipped", [[1.0, 3]]),
+        ("skipped", [[1]]),
+        ("skipped", [7]),
+        ("skipped", 7),
+        ("skipped", {"a": 1}),
+    ],
+)
+def test_states_that_no_reader_gave_are_refused(key: str, value: Any) -> None:
+    reader = handle(Feed()).reader(timeout=60)
+    with pytest.raises(ConfigurationError, match="load a state that state_dict"):
+        reader.load_state_dict({**reader.state_dict(), key: value})
+    assert reader.state_dict()["step"] == 0
+    reader.close()

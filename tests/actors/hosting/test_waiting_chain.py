@@ -1,0 +1,90 @@
+"""The chain of waiting: from the consumer back to the culprit, one sentence a task."""
+
+from __future__ import annotations
+
+from penstock.actors.hosting.waiting_chain import Standing, chain_of_waiting
+from penstock.engine.core.identity import Attempt, TaskId
+from penstock.engine.runtime.statistics import DriverWait, TaskStatistics
+from penstock.engine.scheduler.protocol import HandleStatistics
+from penstock.engine.scheduler.states import Wait, WaitReason
+
+READ, READ_2, MAP, SINK = TaskId("read", 0), TaskId("read", 1), TaskId("map", 0), TaskId("sink", 0)
+TASKS = [READ, READ_2, MAP, SINK]
+RUNNING = dict.fromkeys(TASKS, "running")
+
+
+def driver(name: str, state: str, cpu: float = 0.0, waited: float = 0.0) -> HandleStatistics:
+    return HandleStatistics(name, state, 1.0, 0.0, 0.0, {"input": waited}, cpu, 1, 1, 0, 0)
+
+
+def waiting(task: TaskId, reason: WaitReason, *whom: TaskId) -> Standing:
+    wait = Wait(reason, ", ".join(map(str, whom)) or "the pace of numbers", whom)
+    name = task.vertex
+    drivers, waits = (driver(name, "waiting"),), (DriverWait(name, wait),)
+    return Standing(TaskStatistics(task, Attempt(1, 1), "running", (), (), (f"{name} {wait}",), drivers, waits=waits))
+
+
+def working(task: TaskId, cpu: float = 0.9) -> Standing:
+    drivers = (driver(task.vertex, "ready", cpu), driver("other", "waiting", 0.0, 1.0))
+    waits = (DriverWait("other", Wait(WaitReason.INPUT, "inside", (task,))),)
+    return Standing(TaskStatistics(task, Attempt(1, 1), "running", (), (), (), drivers, waits=waits))
+
+
+def test_chain_leads_from_the_consumer_back_to_the_source_that_is_paced() -> None:
+    standings = {
+        READ: waiting(READ, WaitReason.TIMER),
+        READ_2: working(READ_2),
+        MAP: waiting(MAP, WaitReason.INPUT, READ),
+        SINK: waiting(SINK, WaitReason.INPUT, MAP),
+    }
+    assert chain_of_waiting(TASKS, standings, RUNNING) == [
+        f"{SINK}: sink waits for input: {MAP}",
+        f"{MAP}: map waits for input: {READ}",
+        f"{READ}: read waits for timer: the pace of numbers; others wait for it",
+        f"{READ_2}: works, in read (90% of its time)",
+    ]
+
+
+def test_slow_function_in_the_middle_is_named_by_both_sides() -> None:
+    standings = {
+        READ: waiting(READ, WaitReason.OUTPUT, MAP),
+        READ_2: waiting(READ_2, WaitReason.OUTPUT, MAP),
+        MAP: Standing(None, 5.0),
+        SINK: waiting(SINK, WaitReason.INPUT, MAP),
+    }
+    assert chain_of_waiting(TASKS, standings, RUNNING) == [
+        f"{SINK}: sink waits for input: {MAP}",
+        f"{MAP}: busy in one step for 5 s, in a user's function maybe; others wait for it",
+        f"{READ_2}: read waits for output: {MAP}",
+        f"{READ}: read waits for output: {MAP}",
+    ]
+
+
+def test_stalled_sink_comes_first_and_its_producers_after_it() -> None:
+    standings = {
+        READ: waiting(READ, WaitReason.OUTPUT, MAP),
+        READ_2: waiting(READ_2, WaitReason.OUTPUT, MAP),
+        MAP: waiting(MAP, WaitReason.OUTPUT, SINK),
+        SINK: Standing(None, 5.0),
+    }
+    told = chain_of_waiting(TASKS, standings, RUNNING)
+    assert [sentence.split(":")[0] for sentence in told] == [str(task) for task in (SINK, MAP, READ_2, READ)]
+    assert told[0].endswith("others wait for it")
+    assert [sentence.endswith("others wait for it") for sentence in told[1:]] == [False] * 3
+
+
+def test_tasks_that_wait_for_each_other_are_told_once_each() -> None:
+    standings = {MAP: waiting(MAP, WaitReason.OUTPUT, SINK), SINK: waiting(SINK, WaitReason.INPUT, MAP)}
+    told = chain_of_waiting([MAP, SINK], standings, RUNNING)
+    assert [sentence.split(":")[0] for sentence in told] == [str(SINK), str(MAP)]
+
+
+def test_what_is_not_there_is_told_by_its_state_and_what_has_finished_is_not() -> None:
+    states = {READ: "finished", READ_2: "deploying", MAP: "running", SINK: "deployed"}
+    told = chain_of_waiting(TASKS, {READ_2: Standing(None), SINK: Standing(None)}, states)
+    assert told == [f"{SINK}: deployed", f"{MAP}: running, and its process does not answer", f"{READ_2}: deploying"]
+
+
+def test_a_task_whose_drivers_wait_for_each_other_waits_for_no_other_task() -> None:
+    inner = waiting(MAP, WaitReason.OUTPUT, MAP)
+    assert chain_of_waiting([MAP], {MAP: inner}, RUNNING) == [f"{MAP}: map waits for output: {MAP}"]

@@ -1,0 +1,70 @@
+"""Errors travel as failures and come back the same; plans become graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.actors.protocol.translate import error_of, execution_graph, failure_of, neighbours_of
+from penstock.coordinator.model.channel_mapping import ChannelMapper
+from penstock.coordinator.model.events import Failure
+from penstock.coordinator.model.execution_graph import JobEdge, Pattern
+from penstock.engine.core import errors
+from penstock.engine.core.identity import TaskId
+from penstock.engine.planner.pipelines import plan_job
+from support.ray_jobs import gather_flow
+
+KINDS = [
+    errors.FlowError,
+    errors.DataError,
+    errors.UserCodeError,
+    errors.ConfigurationError,
+    errors.SetupError,
+    errors.StorageError,
+    errors.TaskLostError,
+    errors.InternalError,
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_error_comes_back_as_the_same_class_with_all_it_said(kind: type[errors.PenstockError]) -> None:
+    error = kind("it broke", "mend it", "filter-1", "at line 3")
+    back = error_of(failure_of(error))
+    assert type(back) is kind
+    assert back.args == error.args
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_a_users_mistake_is_not_retried(kind: type[errors.PenstockError]) -> None:
+    assert failure_of(kind("it broke")).retry is (kind.domain is not errors.Domain.USER)
+
+
+def test_unexpected_error_keeps_its_traceback() -> None:
+    try:
+        [].pop()
+    except IndexError as error:
+        failure = failure_of(error)
+    assert failure.kind == "InternalError"
+    assert "pop from empty list" in failure.message
+    assert "[].pop()" in failure.detail
+
+
+@pytest.mark.parametrize("kind", ["Domain", "annotations", "NoSuchError"])
+def test_failure_of_an_unknown_kind_is_still_an_error_of_ours(kind: str) -> None:
+    assert type(error_of(Failure("it broke", retry=True, kind=kind))) is errors.PenstockError
+
+
+def test_plan_becomes_a_graph_of_stages(tmp_path: Path) -> None:
+    graph = execution_graph(plan_job(gather_flow(tmp_path), 2))
+    assert [(vertex.name, vertex.parallelism) for vertex in graph.vertices] == [("memory-1", 2), ("gather-1", 1)]
+    assert graph.vertices[0].operators == ("memory-1", "project-1", "filter-1")
+    edge = JobEdge("memory-1", "gather-1", Pattern.ALL_TO_ALL, "gather-1", ChannelMapper.FIRST)
+    assert graph.edges == (edge,)
+    assert graph.deterministic
+
+
+def test_neighbours_are_the_tasks_of_adjacent_stages(tmp_path: Path) -> None:
+    plan = plan_job(gather_flow(tmp_path), 2)
+    assert neighbours_of(plan, TaskId("gather-1", 0)) == [TaskId("memory-1", 0), TaskId("memory-1", 1)]
+    assert neighbours_of(plan, TaskId("memory-1", 1)) == [TaskId("gather-1", 0)]

@@ -1,0 +1,115 @@
+"""What a failed hand-off is told as, and how long anybody waits for a Spark that is gone. No Ray, no Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.actors.hosting.split_guard import GuardedSplit, SplitGuard
+from penstock.actors.spark import watch
+from penstock.actors.spark.causes import cause_of
+from penstock.actors.spark.watch import ALONE_SECONDS, Watch, wait_watched
+from penstock.coordinator.model.splits import SplitName
+from penstock.engine.core.errors import ConfigurationError, SetupError
+
+PYTHON = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/site/script.py", line 14, in boom
+    raise ValueError("bad row 42")
+ValueError: bad row 42
+of the table: users
+"""
+CHAINED = """Job aborted due to stage failure: Task 1 in stage 4.0 failed 4 times, most recent failure: Lost task 1.3
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/site/script.py", line 9, in boom
+    int("x")
+ValueError: invalid literal for int()
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/site/script.py", line 11, in boom
+    raise script.BadRow("no number") from None
+script.BadRow: no number
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:572)
+Caused by: java.io.IOException: closed
+"""
+INDETERMINATE = """An error occurred while calling o219.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: A shuffle map stage with indeterminate output was \
+failed and retried. However, Spark cannot rollback the ResultStage 3 to re-process the input data, and has to fail \
+this job. Please eliminate the indeterminacy by checkpointing the RDD before repartition and try again.
+\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStages(DAGScheduler.scala:2856)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (PYTHON, "ValueError: bad row 42"),
+        (CHAINED, "script.BadRow: no number"),
+        (INDETERMINATE, "org.apache.spark.SparkException: Job aborted due to stage failure: A shuffle map stage with"),
+        ("a\nCaused by: java.io.IOException: No space left on device", "Caused by: java.io.IOException: No space left"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_cause_is_what_the_users_function_raised_or_sparks_reason(text: str, said: str) -> None:
+    assert cause_of(RuntimeError(text)).startswith(said)
+
+
+class Failing:
+    """A split that cannot be read."""
+
+    id, rows = "spark/0", None
+
+    def open(self, start: int) -> Iterator[pa.RecordBatch]:
+        raise ConfigurationError("Spark could not compute the rows: ValueError: bad row 42")
+
+
+class Leased(Failing):
+    may_be_poison = False
+
+
+@pytest.mark.parametrize(("split", "blamed"), [(Failing(), SplitName("rows", "spark/0")), (Leased(), None)])
+def test_failed_hand_off_is_no_fault_of_the_split_that_waited_for_it(split: Any, blamed: SplitName | None) -> None:
+    guard = SplitGuard()
+    with pytest.raises(ConfigurationError):
+        list(GuardedSplit(split, SplitName("rows", "spark/0"), guard).open(0))
+    assert guard.raised == blamed
+
+
+def test_watch_names_the_master_that_died_and_bears_with_an_executor_that_comes_back() -> None:
+    master, executors, now = True, 1, 0.0
+    watched = Watch(lambda: master, lambda: executors, lambda: now)
+    assert not watched.trouble()
+    executors = 0
+    assert not watched.trouble()
+    now = ALONE_SECONDS - 1
+    assert not watched.trouble()
+    executors = 1
+    assert not watched.trouble()
+    executors = 0
+    assert not watched.trouble()
+    now += ALONE_SECONDS
+    assert "no executor for" in watched.trouble()
+    master = False
+    assert "RAY_APP_MASTER" in watched.trouble()
+
+
+def test_nobody_waits_for_a_spark_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.001)
+    never = threading.Event()
+    try:
+        with pytest.raises(SetupError, match="the master died while it staged rows") as caught:
+            wait_watched(never.wait, lambda: "the master died", "staged rows")
+    finally:
+        never.set()
+    assert "run the same command again" in caught.value.remedy
+    assert wait_watched(lambda: 5, lambda: "trouble", "staged rows") == 5
+    with pytest.raises(ZeroDivisionError):
+        wait_watched(lambda: 1 // 0, lambda: "", "staged rows")

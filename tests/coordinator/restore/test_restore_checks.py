@@ -1,0 +1,48 @@
+"""What a restore makes of finished operators, beyond the rows of the table."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
+from penstock.coordinator.restore.restore_check import FinishedState, OperatorName, check_restore, find_left_behind
+
+PAIR = (Vertex("a", 1), Vertex("b", 1))
+NAMES = {"a": [OperatorName("a1", "mine")], "b": [OperatorName("b1")]}
+
+
+@pytest.mark.parametrize("patterns", [(Pattern.POINTWISE, Pattern.ALL_TO_ALL), (Pattern.ALL_TO_ALL, Pattern.POINTWISE)])
+def test_of_two_edges_between_the_same_vertices_the_wide_one_counts(patterns: tuple[Pattern, ...]) -> None:
+    graph = ExecutionGraph(PAIR, tuple(JobEdge("a", "b", pattern) for pattern in patterns))
+    partly = dict.fromkeys(("a1", "b1"), FinishedState.PARTIALLY_FINISHED)
+    refusal = check_restore(graph, NAMES, partly)
+    assert refusal is not None
+    assert "'b' is partly finished" in refusal.message
+    assert "(ALL_TO_ALL)" in refusal.message
+    assert check_restore(ExecutionGraph(PAIR, (JobEdge("a", "b", Pattern.POINTWISE),)), NAMES, partly) is None
+
+
+def test_state_under_the_users_id_wins_over_the_derived_one() -> None:
+    graph = ExecutionGraph(PAIR, (JobEdge("a", "b", Pattern.ALL_TO_ALL),))
+    stored = {"mine": FinishedState.FULLY_FINISHED, "a1": FinishedState.ALL_RUNNING, "b1": FinishedState.FULLY_FINISHED}
+    assert check_restore(graph, NAMES, stored) is None
+    del stored["mine"]
+    assert check_restore(graph, NAMES, stored) is not None
+
+
+def test_new_operator_may_follow_finished_ones_but_not_join_their_chain() -> None:
+    graph = ExecutionGraph(PAIR, (JobEdge("a", "b", Pattern.ALL_TO_ALL),))
+    stored = {"a1": FinishedState.FULLY_FINISHED}
+    assert check_restore(graph, NAMES, stored) is None
+    chained = {**NAMES, "a": [OperatorName("a1"), OperatorName("new")]}
+    refusal = check_restore(graph, chained, stored)
+    assert refusal is not None
+    assert "the checkpoint says all running and fully finished" in refusal.message
+
+
+def test_state_of_an_operator_that_is_gone_is_refused_unless_allowed() -> None:
+    refusal = find_left_behind(NAMES, {"mine", "a1", "b1", "gone"})
+    assert refusal is not None
+    assert "'gone'" in refusal.message
+    assert find_left_behind(NAMES, {"mine", "gone"}, allow_left_behind=True) is None
+    assert find_left_behind(NAMES, {"mine", "b1"}) is None

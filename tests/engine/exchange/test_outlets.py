@@ -1,0 +1,168 @@
+"""From producers to consumers: how batches are divided, and the gate that takes pieces from whoever has some."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.engine.core.elements import Batch, EndOfData, EndOfPartition, EndOfRound, Tag
+from penstock.engine.core.identity import FINAL_ROUND, Attempt, TaskId
+from penstock.engine.exchange.edges import ChannelId, Frame, Grant, InputChannel, OutputChannel
+from penstock.engine.exchange.gate import Delivered, Refused, Starved
+from penstock.engine.exchange.outlets import CopyingOutlet, PartitionedOutlet
+from penstock.engine.exchange.round_gate import RoundGate
+from penstock.engine.plan.partitioning import PART, HashPartitioning, RangePartitioning
+
+PAIR = (Attempt(1, 1), Attempt(1, 1))
+
+
+class Wire:
+    """Channels of one producer to several consumers, with what has been sent."""
+
+    def __init__(self, consumers: int, credit: int = 1 << 20) -> None:
+        self.sent: list[list] = [[] for _ in range(consumers)]
+        self.channels = []
+        for number in range(consumers):
+            id = ChannelId("edge", TaskId("a", 0), TaskId("b", number))
+            self.channels.append(OutputChannel(id, PAIR, self._take(number), credit))
+
+    def _take(self, number: int):
+        return lambda frame: self.sent[number].append(frame.element)
+
+
+def batch(values, round=0, lane=0, sequence=0) -> Batch:
+    records = pa.record_batch({"k": pa.array(values, pa.int64()), "row": pa.array(range(len(values)))})
+    return Batch(records, Tag(round, lane, sequence))
+
+
+RANGES = RangePartitioning("k", (10, 20, 30))
+
+
+def outlet(wire: Wire, config=RANGES) -> PartitionedOutlet:
+    return PartitionedOutlet(wire.channels, config.partitioner(batch([1]).records.schema), config.parts)
+
+
+def test_each_consumer_gets_the_rows_of_its_parts_in_their_order_with_the_part():
+    wire = Wire(2)
+    outlet(wire).send(batch([25, 5, 35, 12, 6, None], 3, 1, 7))
+    [low], [high] = wire.sent
+    assert low.tag == high.tag == Tag(3, 1, 7)
+    assert low.records.schema.names == ["k", "row", PART]
+    assert [list(row.values()) for row in low.records.to_pylist()] == [[5, 1, 0], [6, 4, 0], [12, 3, 1]]
+    assert [list(row.values()) for row in high.records.to_pylist()] == [[25, 0, 2], [35, 2, 3], [None, 5, 3]]
+
+
+def test_empty_pieces_are_not_sent_and_other_elements_go_to_all():
+    wire = Wire(3)
+    found = outlet(wire)
+    for element in (batch([1, 2]), EndOfRound(0), EndOfData(), EndOfPartition()):
+        found.send(element)
+    assert [[type(element) for element in each] for each in wire.sent] == [
+        [Batch, EndOfRound, EndOfData, EndOfPartition],
+        [EndOfRound, EndOfData, EndOfPartition],
+        [EndOfRound, EndOfData, EndOfPartition],
+    ]
+
+
+@pytest.mark.parametrize("consumers", [1, 2, 3, 7, 16])
+def test_no_row_is_lost_and_every_part_has_one_owner(consumers):
+    wire = Wire(consumers)
+    values = np.random.default_rng(consumers).integers(0, 500, 2000)
+    outlet(wire, HashPartitioning(("k",), 16)).send(batch(values))
+    rows = [row for each in wire.sent for found in each for row in found.records.column("row").to_pylist()]
+    assert sorted(rows) == list(range(2000))
+    owners: dict[int, set[int]] = {}
+    for number, each in enumerate(wire.sent):
+        for found in each:
+            for part in found.records.column(PART).to_pylist():
+                owners.setdefault(part, set()).add(number)
+    assert all(len(each) == 1 for each in owners.values())
+
+
+def test_an_outlet_is_ready_when_all_its_channels_are():
+    wire = Wire(2, credit=1)
+    found = outlet(wire)
+    found.send(batch([1]))
+    assert [channel.ready for channel in wire.channels] == [False, True]
+    assert not found.ready
+    wire.channels[0].deliver(Grant(wire.channels[0].channel, PAIR, 1000))
+    assert found.ready
+
+
+def test_a_copying_outlet_sends_every_element_to_all():
+    wire = Wire(3)
+    found = CopyingOutlet(wire.channels)
+    for element in (sent := [batch([1]), EndOfRound(0)]):
+        found.send(element)
+    assert wire.sent == [sent] * 3
+
+
+# --- the gate ----------------------------------------------------------------------------------------------------
+
+
+class Inputs:
+    """Channels of several producers to one consumer, and their gate."""
+
+    def __init__(self, producers: int) -> None:
+        ids = [ChannelId("edge", TaskId("a", number), TaskId("b", 0)) for number in range(producers)]
+        self.feeds = [InputChannel(id, PAIR, lambda message: None) for id in ids]
+        self._sent = [0] * producers
+        self.gate = RoundGate(self.feeds)
+
+    def send(self, producer: int, *elements) -> None:
+        for element in elements:
+            self.feeds[producer].receive(Frame(self.feeds[producer].channel, PAIR, self._sent[producer], element))
+            self._sent[producer] += 1
+
+    def deliver(self, **options) -> list:
+        found = []
+        while isinstance(each := self.gate.poll(options.get("blocked", ())), Delivered):
+            found.append(each.element)
+        return found
+
+
+def test_pieces_are_delivered_whether_or_not_other_producers_have_spoken():
+    inputs = Inputs(3)
+    inputs.send(2, batch([1], 0, 9), batch([1], 0, 9, 1))
+    assert [element.tag.sequence for element in inputs.deliver()] == [0, 1]
+    assert inputs.gate.poll(()) == Starved((0, 1, 2))
+
+
+def test_a_round_ends_when_all_have_ended_it_and_no_piece_of_the_next_one_comes_before():
+    inputs = Inputs(2)
+    inputs.send(0, EndOfRound(0), batch([1], 1, 0))
+    assert inputs.deliver() == []
+    assert inputs.gate.poll(()) == Starved((1,))
+    inputs.send(1, batch([2], 0, 5), EndOfRound(0))
+    found = inputs.deliver()
+    assert [type(element) for element in found] == [Batch, EndOfRound, Batch]
+    assert [element.tag.round for element in found if isinstance(element, Batch)] == [0, 1]
+
+
+def test_a_producer_that_has_ended_holds_up_no_round():
+    inputs = Inputs(2)
+    inputs.send(0, EndOfRound(0), batch([1], FINAL_ROUND), EndOfRound(FINAL_ROUND), EndOfData())
+    inputs.send(1, EndOfRound(0), EndOfRound(1), EndOfRound(2))
+    ended = [element.round for element in inputs.deliver() if isinstance(element, EndOfRound)]
+    assert ended == [0, 1, 2]
+    inputs.send(1, EndOfRound(FINAL_ROUND), EndOfData())
+    found = inputs.deliver()
+    assert found[0] == EndOfRound(FINAL_ROUND)
+    assert inputs.gate.data_ended
+
+
+def test_no_producer_is_kept_waiting_by_a_busy_one():
+    inputs = Inputs(2)
+    inputs.send(0, *(batch([1], 0, 0, number) for number in range(5)))
+    inputs.send(1, *(batch([1], 0, 1, number) for number in range(5)))
+    assert [element.tag.lane for element in inputs.deliver()] == [0, 1] * 5
+
+
+def test_blocked_producers_are_passed_over_and_refusals_respected():
+    inputs = Inputs(2)
+    inputs.send(0, batch([1]))
+    inputs.send(1, EndOfRound(0))
+    assert inputs.gate.poll({0}) == Delivered(0, EndOfRound(0))
+    assert isinstance(inputs.gate.poll((), accepts=False), Refused)
+    inputs.send(1, EndOfData())
+    assert isinstance(inputs.gate.poll({0}, controls=False), Refused)
+    assert inputs.gate.poll({0}) == Delivered(1, EndOfData())

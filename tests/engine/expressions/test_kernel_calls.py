@@ -1,0 +1,139 @@
+"""Expressions as calls of kernels: the same values and types as Acero's, and Acero where that cannot be promised."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyarrow import acero
+
+from penstock.engine.expressions.evaluator import Evaluator, types_of
+from penstock.engine.expressions.kernel_calls import as_calls
+
+ROWS = 100
+SCHEMA = pa.schema(
+    [
+        ("i", pa.int64()),
+        ("j", pa.int32()),
+        ("u", pa.uint8()),
+        ("x", pa.float64()),
+        ("y", pa.float32()),
+        ("s", pa.string()),
+        ("b", pa.bool_()),
+        ("d", pa.decimal128(12, 2)),
+        ("t", pa.timestamp("us", "UTC")),
+        ("e", pa.dictionary(pa.int32(), pa.string())),
+        ("r", pa.struct([("a", pa.int64()), ("b", pa.struct([("c", pa.string())]))])),
+        ("l", pa.list_(pa.int64())),
+    ]
+)
+
+
+def made(rows: int) -> pa.RecordBatch:
+    chance = np.random.default_rng(1)
+    missing = chance.random(rows) < 0.2
+    numbers = chance.integers(0, 100, rows)
+    texts = [f"t{number % 7}" for number in numbers]
+    columns = [
+        pa.array(numbers * 2**17, mask=missing),
+        pa.array(numbers.astype(np.int32) - 50),
+        pa.array(numbers.astype(np.uint8), mask=missing),
+        pa.array(np.where(numbers % 5, numbers / 8, np.nan)),
+        pa.array((numbers / 8).astype(np.float32), mask=missing),
+        pa.array(texts, mask=missing),
+        pa.array(numbers % 2 == 0, mask=missing),
+        pa.array([Decimal(int(number)) / 4 for number in numbers], pa.decimal128(12, 2)),
+        pa.array(
+            [datetime(2020, 1, 1 + int(number) % 28, tzinfo=UTC) for number in numbers], pa.timestamp("us", "UTC")
+        ),
+        pa.array(texts).dictionary_encode(),
+        pa.array(
+            [None if no else {"a": int(n), "b": {"c": f"c{n}"}} for n, no in zip(numbers, missing, strict=True)],
+            SCHEMA.field("r").type,
+        ),
+        pa.array([[int(number)] * (number % 4) for number in numbers], pa.list_(pa.int64())),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+i, j, x, s, b = (pc.field(name) for name in "ijxsb")
+PLAIN = [
+    i + 1,
+    j + 1,
+    j + pc.scalar(2**40),
+    pc.field("u") + 1,
+    pc.field("u") + 300,
+    i * 2.5,
+    i * 2.1,
+    pc.field("y") * 2.5,
+    pc.field("y") * 0.1,
+    x * 2.0 + i,
+    (i > 3) & (x <= 2.5) | ~b,
+    i == 2**24 + 1.0,
+    s == "t3",
+    s.isin(["t1", "t2"]),
+    i.is_null(),
+    x.is_nan(),
+    i.cast(pa.float32(), safe=False),
+    pc.if_else(b, i, pc.scalar(7)),
+    pc.if_else(b, pc.scalar("yes"), s),
+    pc.coalesce(s, pc.scalar("none")),
+    pc.utf8_upper(s),
+    pc.utf8_slice_codeunits(s, 0, 1),
+    pc.match_substring_regex(s, "[12]$"),
+    pc.round(x, ndigits=1),
+    pc.year(pc.field("t")),
+    pc.field("t") > pc.scalar(datetime(2020, 1, 15, tzinfo=UTC)),
+    pc.field("e") == "t1",
+    pc.field("d") * pc.field("d"),
+    pc.field("r", "a") + 1,
+    pc.field("r", "b", "c"),
+    pc.list_value_length(pc.field("l")),
+    pc.max_element_wise(i, pc.field("u")),
+    pc.case_when(pc.make_struct(b, i > 5), s, pc.scalar("five"), pc.scalar("rest")),
+    pc.negate(j),
+    i,
+    pc.scalar(5),
+    pc.scalar(pa.scalar(None, pa.string())),
+]
+LEFT_TO_ACERO = [pc.scalar(1) + 2, i + (pc.scalar(1) + pc.scalar(2))]
+
+
+def type_of(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
+    return types_of("test", schema, [("", expression)])[0]
+
+
+def by_acero(expression: pc.Expression, records: pa.RecordBatch) -> pa.Array:
+    source = acero.TableSourceNodeOptions(pa.Table.from_batches([records]))
+    project = acero.Declaration("project", acero.ProjectNodeOptions([expression], ["found"]))
+    table = acero.Declaration.from_sequence([acero.Declaration("table_source", source), project]).to_table()
+    return pa.concat_arrays(table.column(0).chunks) if table.num_rows else pa.array([], table.schema.field(0).type)
+
+
+@pytest.mark.parametrize("expression", PLAIN, ids=str)
+def test_calls_give_the_values_and_types_that_acero_gives(expression: pc.Expression) -> None:
+    assert as_calls(expression, SCHEMA, type_of) is not None, "it could have been taken apart"
+    for records in (made(ROWS), made(ROWS).slice(13, 41), made(1), made(0)):
+        [found] = Evaluator([("found", expression)]).evaluate(records)
+        wanted = by_acero(expression, records)
+        assert found.type == wanted.type
+        assert repr(found.to_pylist()) == repr(wanted.to_pylist())
+
+
+@pytest.mark.parametrize("expression", LEFT_TO_ACERO, ids=str)
+def test_what_calls_cannot_promise_is_left_to_acero(expression: pc.Expression) -> None:
+    assert as_calls(expression, SCHEMA, type_of) is None
+    [found] = Evaluator([("found", expression)]).evaluate(made(ROWS))
+    assert len(found) == ROWS
+    assert found.type == type_of(expression, SCHEMA)
+
+
+def test_literals_keep_their_width_where_a_column_has_it() -> None:
+    """2**24 + 1 does not fit into float32: beside a float64 column the constant must not become one."""
+    records = pa.record_batch({"x": [2.0**24, 2.0**24 + 1]})
+    [found] = Evaluator([("found", pc.field("x") == 2.0**24)]).evaluate(records)
+    assert found.to_pylist() == [True, False]

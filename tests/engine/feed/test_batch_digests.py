@@ -1,0 +1,76 @@
+"""Digests of global batches: the same however rows come, and the first one that differs is found."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.engine.feed.batch_digests import BatchDigests, DigestRun, compare, merged
+from penstock.engine.feed.order_hash import OrderHash
+
+HASHES = np.random.Generator(np.random.Philox(1)).integers(0, 2**63, 200, dtype=np.uint64)
+
+
+def expected(size: int, rows: int) -> list[int]:
+    """Every batch by itself."""
+    return [OrderHash().extended(HASHES[at : min(at + size, rows)]).value for at in range(0, rows, size)]
+
+
+@given(
+    size=st.integers(1, 50),
+    rows=st.integers(0, 200),
+    cuts=st.lists(st.integers(0, 200), max_size=8),
+    start=st.integers(0, 200),
+)
+def test_digests_do_not_depend_on_pieces_and_begin_with_the_first_whole_batch(
+    size: int, rows: int, cuts: list[int], start: int
+) -> None:
+    start = min(start, rows)
+    made, runs = BatchDigests(size, start), []
+    borders = [start, *sorted(min(max(cut, start), rows) for cut in cuts), rows]
+    for one, two in itertools.pairwise(borders):
+        made.add(HASHES[one:two])
+        runs.append(made.take())
+    made.end()
+    runs.append(made.take())
+    first = -(-start // size)
+    assert runs[0].first == first
+    assert all(before.end == after.first for before, after in itertools.pairwise(runs))
+    assert [digest for run in runs for digest in run.digests.tolist()] == expected(size, rows)[first:]
+
+
+def test_two_rows_that_change_places_change_the_digest_of_their_batch_alone() -> None:
+    order = np.arange(200)
+    order[[101, 109]] = order[[109, 101]]
+    runs = []
+    for hashes in (HASHES, HASHES[order]):
+        digests = BatchDigests(10)
+        digests.add(hashes)
+        runs.append(digests.take())
+    assert np.flatnonzero(runs[0].digests != runs[1].digests).tolist() == [10]
+    assert compare(merged([runs[0]]), merged([runs[1]])).first == 10
+
+
+def run(first: int, *digests: int) -> DigestRun:
+    return DigestRun(first, np.array(digests, dtype=np.uint64))
+
+
+def test_feeds_are_compared_where_both_know_something() -> None:
+    def compared(one: DigestRun, two: DigestRun) -> tuple[int | None, int, tuple[int, int]]:
+        found = compare(merged([one]), merged([two]))
+        return found.first, found.compared, found.only
+
+    assert compared(run(0, 1, 2, 3), run(0, 1, 2, 3)) == (None, 3, (0, 0))
+    assert compared(run(0, 1, 2, 3, 4), run(2, 3, 9, 5)) == (3, 2, (2, 1))
+    assert compared(run(0, 1, 2), run(7, 1, 2)) == (None, 0, (2, 2))
+    assert compared(run(0), run(0)) == (None, 0, (0, 0))
+
+
+def test_what_was_recorded_twice_must_be_the_same() -> None:
+    found = merged([run(3, 13, 14), run(0, 10, 11, 12, 13)])
+    assert (found.batches.tolist(), found.digests.tolist()) == ([0, 1, 2, 3, 4], [10, 11, 12, 13, 14])
+    assert found.contradiction is None
+    assert merged([run(3, 13, 14), run(0, 10, 11, 12, 99), run(4, 98)]).contradiction == 3

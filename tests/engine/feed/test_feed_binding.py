@@ -1,0 +1,58 @@
+"""Commits of models at a feed's desk: which are carried out, and which are known already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.engine.core.identity import CheckpointId
+from penstock.engine.feed.binding import Bindings
+from penstock.engine.feed.messages import FORGET, Commit
+from penstock.engine.feed.ranks import RankPlace
+
+
+class Book:
+    """Carries commits out at once, and counts them."""
+
+    def __init__(self) -> None:
+        self.done: list[Commit] = []
+        self.bindings = Bindings(self.told)
+        self.bindings.bind = self.bind
+        self.bindings.cut(CheckpointId(1, 1), 0)
+        self.bindings.committed(CheckpointId(1, 1))
+
+    def told(self, commit: Commit, outcome: str | None) -> None:
+        self.bindings.outcome(commit, outcome)
+
+    def bind(
+        self,
+        commit: Commit,
+        checkpoint: CheckpointId,
+        behind: tuple[RankPlace, ...],
+        done: Callable[[str | None], None],
+    ) -> None:
+        self.done.append(commit)
+        done("")
+
+    def ask(self, commit: Commit) -> tuple[tuple[str, str], ...]:
+        return self.bindings.note([commit])
+
+
+def test_name_is_bound_and_forgotten_as_often_as_it_is_asked_for_each_time_once() -> None:
+    book, wanted = Book(), []
+    for turn in range(3):
+        wanted += [Commit("last", FORGET, origin=f"f{turn}"), Commit("last", 4 * turn, origin=f"c{turn}")]
+    for commit in wanted:
+        assert book.ask(commit) == book.ask(commit) == (("last", ""),)
+    assert book.done == wanted
+
+
+def test_what_is_heard_late_changes_nothing() -> None:
+    book = Book()
+    commits = [
+        Commit("last", 4, origin="a"),
+        Commit("last", FORGET, origin="b"),
+        Commit("last", 8, origin="c"),
+    ]
+    for commit in [*commits, commits[1], commits[0]]:
+        assert book.ask(commit) == (("last", ""),)
+    assert book.done == commits

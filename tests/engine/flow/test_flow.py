@@ -1,0 +1,85 @@
+"""The public graph: names, schemas checked on the line that breaks them, immutability."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from penstock.engine.core.errors import FlowError
+from penstock.engine.flow.flow import Flow
+
+ROWS = pa.table({"k": pa.array([1], pa.int64()), "v": pa.array([1.0]), "tags": pa.array([["a"]])})
+
+
+def stream(flow=None):
+    return (flow or Flow("flow")).from_tables([ROWS], name="rows")
+
+
+def test_missing_column_is_reported_where_it_is_asked_for():
+    with pytest.raises(FlowError) as caught:
+        stream().filter(pc.field("delay") > 0)
+    assert caught.value.operator == "filter-1"
+    assert "delay" in str(caught.value)
+    assert "tags" in str(caught.value), "the message lists what exists"
+
+
+def test_wrong_type_is_reported_where_it_is_asked_for():
+    with pytest.raises(FlowError):
+        stream().filter(pc.field("v") + pc.field("tags") > pc.scalar(1))
+
+
+def test_join_keys_of_different_types_are_refused():
+    flow = Flow("flow")
+    other = flow.from_tables([pa.table({"k": ["1"]})], name="other")
+    with pytest.raises(FlowError, match=r"int64.*string|string.*int64"):
+        stream(flow).merge_join(other, on=["k"])
+
+
+def test_streams_of_two_flows_do_not_mix():
+    with pytest.raises(FlowError, match="two flows"):
+        stream(Flow("one")).merge_join(stream(Flow("two")), on=["k"])
+
+
+def test_name_is_given_once():
+    flow = Flow("flow")
+    stream(flow)
+    with pytest.raises(FlowError, match="two operators"):
+        stream(flow)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../x", "-a", "ä", "x" * 101])
+def test_name_that_could_not_be_a_path_is_refused(name):
+    with pytest.raises(FlowError):
+        Flow(name)
+
+
+def test_with_columns_replaces_and_adds():
+    schema = stream().with_columns(v=pc.field("k") * 2, w=pc.field("k") + 1).schema
+    assert schema.names == ["k", "v", "tags", "w"]
+    assert schema.field("v").type == pa.int64()
+
+
+def test_project_keeps_what_it_names():
+    assert stream().project("v", twice=pc.field("v") * 2).schema.names == ["v", "twice"]
+
+
+def test_schema_follows_through_unnest_and_aggregation():
+    schema = stream().unnest("tags", ordinality="at").stream_aggregate(by=["k"], n="count", mean=("v", "mean")).schema
+    assert schema == pa.schema([("k", pa.int64()), ("n", pa.int64()), ("mean", pa.float64())])
+
+
+def test_a_stream_can_be_used_twice():
+    flow = Flow("flow")
+    rows = stream(flow)
+    assert rows.filter(pc.field("k") > 1).id == "filter-1"
+    assert rows.filter(pc.field("k") > 2).id == "filter-2"
+    assert rows.schema == ROWS.schema
+
+
+def test_fingerprint_changes_with_an_expression_but_not_with_a_rate():
+    def build(limit, rate=0.0):
+        flow = Flow("flow")
+        flow.from_tables([ROWS], name="rows", rate=rate).filter(pc.field("k") > limit).collect("out")
+        return flow.fingerprint()
+
+    assert build(1) == build(1, rate=5.0)
+    assert build(1) != build(2)

@@ -1,0 +1,114 @@
+"""Vocabularies: each distinct value has one number, all others have none; also where hashes are the same."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.engine.kernels import vocabulary as vocabularies
+from penstock.engine.kernels.hashing import hashes, mixed
+from penstock.engine.kernels.keys import comparable
+from penstock.engine.kernels.vocabulary import Spread, Table, Words, vocabulary
+from penstock.engine.operators.join.sorted_lookup import SortedLookup
+
+LOWEST, HIGHEST = -(2**63), 2**63 - 1
+integers = st.one_of(st.integers(-3, 9), st.sampled_from([LOWEST, LOWEST + 1, HIGHEST - 1, HIGHEST, 2**40]))
+
+
+def check(made: Any, known: list[Any], places: list[int], asked: list[Any], answers: list[int]) -> None:
+    assert len(made) == len(set(known))
+    numbers = dict(zip(known, places, strict=True))
+    assert sorted(numbers.values()) == list(range(len(made)))
+    assert places == [numbers[value] for value in known]
+    assert answers == [numbers.get(value, -1) for value in asked]
+
+
+@given(known=st.lists(integers, max_size=30), asked=st.lists(integers, max_size=30))
+def test_integers_of_any_range_are_numbered_and_found(known: list[int], asked: list[int]) -> None:
+    column, keys = np.array(known, dtype=np.int64), np.array(asked, dtype=np.int64)
+    for made in (vocabulary(column), Spread(column)):
+        check(made, known, made.place(column).tolist(), asked, made.place(keys).tolist())
+
+
+def test_a_narrow_range_is_a_table_and_a_wide_one_is_not() -> None:
+    assert isinstance(vocabulary(np.array([HIGHEST, HIGHEST - 7])), Table)
+    assert isinstance(vocabulary(np.array([HIGHEST, HIGHEST - 8])), Spread)
+    assert isinstance(vocabulary(np.array([LOWEST, HIGHEST])), Spread)
+
+
+def test_many_integers_are_found_however_they_are_spread() -> None:
+    for step in (5, 2**20, 2**42, int(pow(0x9E3779B97F4A7C15, -1, 2**63))):
+        values = (np.arange(20_000, dtype=np.uint64) * np.uint64(step)).view(np.int64)
+        made = Spread(values)
+        known = set(values.tolist())
+        asked = np.concatenate([values, values + 1])
+        assert np.array_equal(made.place(asked) >= 0, [key in known for key in asked.tolist()])
+
+
+words = st.text(alphabet="aé\0", max_size=12)
+
+
+@pytest.mark.parametrize("hashed_anew", [0, 3, 100])
+@given(known=st.lists(words, max_size=20), asked=st.lists(words, max_size=20))
+def test_strings_are_numbered_and_found_whoever_looks_them_up(
+    hashed_anew: int, known: list[str], asked: list[str]
+) -> None:
+    column, keys = pa.array(known, pa.string()), pa.array(asked, pa.string())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vocabularies, "HASHED_ANEW", hashed_anew)
+        made = Words(column)
+    check(made, known, made.place(column).tolist(), asked, made.place(keys).tolist())
+
+
+def colliding(first: int, second: int, other: int) -> tuple[bytes, bytes]:
+    """Two strings of 16 bytes with one hash: the words of a string are mixed with their place and added up."""
+    place = 0xA0761D6478BD642F
+
+    def forward(number: int) -> int:
+        return int(mixed(np.array([number % 2**64], dtype=np.uint64))[0])
+
+    def backward(number: int) -> int:
+        for factor in (0xD6E8FEB86659FD93, 0x9E3779B97F4A7C15):
+            number = ((number ^ (number >> 32)) * pow(factor, -1, 2**64)) % 2**64
+        return number
+
+    wanted = forward(first + place) + forward(second + 2 * place) - forward(other + place)
+    last = (backward(wanted % 2**64) - 2 * place) % 2**64
+    return struct.pack("<QQ", first, second), struct.pack("<QQ", other, last)
+
+
+def test_values_with_one_hash_are_told_apart() -> None:
+    one, other = colliding(1, 2, 3)
+    third, fourth = colliding(5, 6, 7)
+    known = pa.array([one, other, third, b"x", other], pa.binary())
+    assert len(set(hashes([known]).tolist())) == 3
+    lookup = SortedLookup([known])
+    found = lookup.matches([pa.array([other, fourth, one, third, b"x"], pa.binary())])
+    assert found.counts.tolist() == [2, 0, 1, 1, 1]
+    assert found.rows is not None
+    rows = [found.rows[np.arange(first, first + 1)][0] for first in found.first[[0, 2, 3, 4]]]
+    assert rows == [1, 0, 2, 3]
+
+
+def test_a_key_that_only_has_the_hash_of_a_known_one_is_not_found() -> None:
+    one, other = colliding(11, 12, 13)
+    assert Words(pa.array([one], pa.binary())).place(pa.array([other, one], pa.binary())).tolist() == [-1, 0]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["1.50", "2.25", "1.50"]).cast(pa.decimal128(9, 2)),
+        pa.array([[1, None], [], [1, None]], pa.list_(pa.int8())),
+        pa.array([b"abc", b"abd", b"abc"], pa.binary(3)),
+    ],
+)
+def test_decimals_nested_keys_and_bytes_are_words(column: pa.Array) -> None:
+    first, second, third = Words(comparable(column)).place(comparable(column)).tolist()
+    assert first == third != second

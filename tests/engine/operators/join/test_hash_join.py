@@ -1,0 +1,179 @@
+"""Hash join: every join type against DuckDB and a model of its order, restored on the way, and at barriers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.engine.core.elements import Batch, Tag
+from penstock.engine.core.errors import FlowError
+from penstock.engine.flow.flow import Flow
+from penstock.engine.operators import HashJoin, MergeJoin
+from penstock.engine.operators.join.join_shape import JOIN_TYPES
+from penstock.jobs.local_run import run_local
+from support.join_units import SCHEMAS, sides
+from support.key_types import KEY_TYPES, comparable_values, key_column
+from support.operator_harness import SIZES, Collected, context, rows_of, run
+from support.oracle import connect
+
+Row = tuple[Any, ...]
+Tables = dict[tuple[int, int], pa.Table]
+
+FILTER = "(v + w) % 3 <> 1"
+keys = st.lists(st.tuples(st.none() | st.integers(0, 4), st.none() | st.integers(0, 2)), max_size=20)
+units = st.dictionaries(st.tuples(st.integers(0, 2), st.integers(0, 3)), keys, max_size=5)
+
+
+def model(ports: list[Tables], how: str, *, filtered: bool) -> list[Row]:
+    """Row by row: the left side in order, right rows without match behind."""
+    left, right = ([row for unit in sorted(port) for row in rows_of(port[unit])] for port in ports)
+    pairs = [(n, m) for n, one in enumerate(left) for m, other in enumerate(right) if matches(one, other, filtered)]
+    hit = ({n for n, _ in pairs}, {m for _, m in pairs})
+    if how == "right semi":
+        return [right[m] for m in sorted(hit[1])]
+    if how in {"left semi", "anti"}:
+        return [row for n, row in enumerate(left) if (n in hit[0]) == (how == "left semi")]
+    made: list[Row] = []
+    for n, row in enumerate(left):
+        made += [(*row, right[m][0], right[m][3]) for one, m in pairs if one == n]
+        made += [(*row, None, None)] if how in {"left", "full"} and n not in hit[0] else []
+    lone = [row for m, row in enumerate(right) if m not in hit[1]] if how in {"right", "full"} else []
+    return made + [(row[2], row[1], None, row[0], row[3]) for row in lone]
+
+
+def matches(left: Row, right: Row, filtered: bool) -> bool:
+    if None in left[:2] or left[:2] != (right[2], right[1]):
+        return False
+    return not filtered or math.fmod(left[2] + right[3], 3) != 1
+
+
+def by_duckdb(ports: list[Tables], how: str, *, filtered: bool) -> list[Row]:
+    on = "l.a = r.a and l.b = r.b" + (" and (l.v + w) % 3 <> 1" if filtered else "")
+    with connect() as connection:
+        for name, schema, port in zip(("l", "r"), SCHEMAS, ports, strict=True):
+            connection.register(name, pa.concat_tables([schema.empty_table(), *port.values()]))
+        if how in {"left semi", "right semi", "anti"}:
+            one, other = ("r", "l") if how == "right semi" else ("l", "r")
+            verb = "not exists" if how == "anti" else "exists"
+            text = f"select * from {one} where {verb} (from {other} where {on})"
+        else:
+            text = f"select coalesce(l.a, r.a), coalesce(l.b, r.b), l.v, r.v, r.w from l {how} join r on {on}"
+        return connection.execute(text).fetchall()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    left=units,
+    right=units,
+    how=st.sampled_from(JOIN_TYPES),
+    filtered=st.booleans(),
+    size=st.sampled_from(SIZES),
+    seed=st.integers(0, 9),
+    output_rows=st.sampled_from([1, 7, 1 << 16]),
+    restore=st.booleans(),
+)
+def test_every_join_type_equals_duckdb_in_the_order_of_the_left_side(
+    left: Any, right: Any, how: str, filtered: bool, size: int, seed: int, output_rows: int, restore: bool
+) -> None:
+    ports = sides(left, right)
+    config = HashJoin(("a", "b"), how=how, filter=FILTER if filtered else None)
+    outcome = run(config, *ports, schemas=SCHEMAS, size=size, seed=seed, output_rows=output_rows, restore=restore)
+    found = rows_of(outcome.table)
+    assert found == model(ports, how, filtered=filtered)
+    assert sorted(map(repr, found)) == sorted(map(repr, by_duckdb(ports, how, filtered=filtered)))
+    assert all(batch.records.num_rows <= output_rows for batch in outcome.batches)
+
+
+@pytest.mark.parametrize("key_type", KEY_TYPES)
+def test_hash_join_on_any_key_type(key_type: str) -> None:
+    left, right = [None, 5, 0, 2, 4, 0], [0, 4, None, 2, 2]
+    tables = [pa.table({"k": key_column(key_type, numbers), "p": range(len(numbers))}) for numbers in (left, right)]
+    ours, theirs = (comparable_values(table.column("k")) for table in tables)
+    outcome = run(HashJoin(("k",)), {(0, 0): tables[0]}, {(0, 0): tables[1]}, size=2)
+    assert rows_of(outcome.table.select(["p", "p_right"])) == [
+        (n, m) for n, one in enumerate(ours) for m, other in enumerate(theirs) if one is not None and one == other
+    ]
+
+
+def test_left_rows_pass_through_under_their_own_tags_once_the_right_side_has_ended() -> None:
+    schema = pa.schema([("k", pa.int64())])
+    config = HashJoin(("k",), how="left")
+    output = Collected(config.output_schema([schema, schema]))
+    running = config.build(context(), [schema, schema], None)
+
+    def give(port: int, keys: list[int], round: int, lane: int) -> None:
+        running.process(port, Batch(pa.record_batch({"k": keys}, schema=schema), Tag(round, lane, 0)), output)
+
+    give(0, [1, 2], 0, 1)
+    give(1, [2], 0, 3)
+    for port in (0, 1):
+        running.end_round(port, 0, output)
+    give(0, [3], 1, 2)
+    assert not output.batches
+    running.end_port(1, output)
+    give(0, [4], 1, 3)
+    found = [((batch.tag.round, batch.tag.lane), batch.records["k"].to_pylist()) for batch in output.batches]
+    assert found == [((1, 0), [1, 2]), ((1, 2), [3]), ((1, 3), [4])]
+
+
+@pytest.mark.parametrize("how", JOIN_TYPES)
+def test_rows_never_meet_across_a_barrier(how: str) -> None:
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    config = HashJoin(("k",), how=how)
+    output = Collected(config.output_schema([schema, schema]))
+    running = config.build(context(), [schema, schema], None)
+    windows = []
+    for round, sides_of_window in enumerate([([3, 2], [2, 1]), ([1], [3]), ([], [5])]):
+        for port, numbers in enumerate(sides_of_window):
+            values = [100 * port + n for n in numbers]
+            if numbers:
+                records = pa.record_batch({"k": numbers, "v": values}, schema=schema)
+                running.process(port, Batch(records, Tag(round, 0, 0)), output)
+            running.end_round(port, round, output)
+        running.drain(output)
+        assert running.snapshot() is None
+        windows.append([row for batch in output.batches for row in rows_of(batch.records)])
+        output.batches = []
+    expected: dict[str, list[list[Row]]] = {
+        "inner": [[(2, 2, 102)], [], []],
+        "left": [[(3, 3, None), (2, 2, 102)], [(1, 1, None)], []],
+        "right": [[(2, 2, 102), (1, None, 101)], [(3, None, 103)], [(5, None, 105)]],
+        "full": [[(3, 3, None), (2, 2, 102), (1, None, 101)], [(1, 1, None), (3, None, 103)], [(5, None, 105)]],
+        "left semi": [[(2, 2)], [], []],
+        "right semi": [[(2, 102)], [], []],
+        "anti": [[(3, 3)], [(1, 1)], []],
+    }
+    assert windows == expected[how]
+
+
+def test_streams_in_any_order_are_gathered_and_joined() -> None:
+    flow = Flow("joined", lanes=2)
+    left = flow.from_tables([pa.table({"k": [3, 1], "v": [1, 2]}), pa.table({"k": [2, 9], "v": [3, 4]})])
+    right = flow.from_tables([pa.table({"j": [2, 7], "w": [1, 2]}), pa.table({"j": [3, 3], "w": [3, 9]})])
+    left.hash_join(right, ["k"], right_on=("j",), how="full", filter="v < w").collect("rows")
+    assert rows_of(run_local(flow).result("rows")) == [
+        (3, 1, 3, 3), (3, 1, 3, 9), (1, 2, None, None), (2, 3, None, None), (9, 4, None, None),
+        (None, None, 2, 1), (None, None, 7, 2),
+    ]  # fmt: skip
+
+
+def test_hash_join_says_its_name_and_is_no_merge_join() -> None:
+    assert HashJoin(("a",)) == HashJoin(("a",))
+    assert HashJoin(("a",)) != MergeJoin(("a",))
+    with pytest.raises(FlowError, match="hash join: 'outer' is no join type"):
+        HashJoin(("a",), how="outer").output_schema(SCHEMAS)
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_left_columns_are_passed_on_uncopied_where_each_row_has_its_one_place(how: str) -> None:
+    left = pa.table({"k": [3, 1, 2], "v": [10, 11, 12]})
+    right = pa.table({"k": [1, 2, 3], "w": [1, 2, 3]})
+    outcome = run(HashJoin(("k",), how), {(0, 0): left}, {(0, 0): right})
+    (batch,) = outcome.batches
+    assert rows_of(outcome.table) == [(3, 10, 3), (1, 11, 1), (2, 12, 2)]
+    assert batch.records.column(1).buffers()[1].address == left.column("v").chunk(0).buffers()[1].address

@@ -1,0 +1,161 @@
+"""Map batches: what the user's code may give back, and what is said when it fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from penstock.engine.core.elements import Batch, Tag
+from penstock.engine.core.errors import DataError, UserCodeError
+from penstock.engine.kernels.pieces import PIECE_ROWS
+from penstock.engine.operators import MapBatches
+from support.operator_harness import SIZES, Collected, context, run
+
+ROWS = pa.table({"a": [1, 2, 3, 4]})
+SCHEMA = pa.schema([("b", pa.int64())])
+
+
+def as_batch(records: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.record_batch({"b": pc.multiply(records.column("a"), 2)})
+
+
+def as_chunked_table(records: pa.RecordBatch) -> pa.Table:
+    doubled = pc.multiply(records.column("a"), 2)
+    return pa.table({"b": pa.chunked_array([doubled.slice(0, 1), doubled.slice(1)])})
+
+
+def as_mapping(records: pa.RecordBatch) -> dict[str, Any]:
+    return {"b": [2 * value for value in records.column("a").to_pylist()]}
+
+
+class Counting:
+    """Built once per running operator."""
+
+    built = 0
+
+    def __init__(self) -> None:
+        type(self).built += 1
+        self.calls = 0
+
+    def __call__(self, records: pa.RecordBatch) -> dict[str, Any]:
+        self.calls += 1
+        return {"b": [self.calls] * records.num_rows}
+
+
+class Unbuildable:
+    def __init__(self) -> None:
+        raise RuntimeError("no model here")
+
+    def __call__(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        return records
+
+
+def divide(records: pa.RecordBatch) -> dict[str, Any]:
+    return {"b": [_inverse(value - 3) for value in records.column("a").to_pylist()]}
+
+
+def _inverse(value: int) -> int:
+    return 1 // value
+
+
+def several_times(records: pa.RecordBatch) -> dict[str, Any]:
+    return {"b": list(range(PIECE_ROWS + 5))}
+
+
+def nothing(records: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.record_batch({"b": pa.array([], pa.int64())})
+
+
+@pytest.mark.parametrize("function", [as_batch, as_chunked_table, as_mapping])
+@pytest.mark.parametrize("size", SIZES)
+def test_map_batches_takes_batches_tables_and_mappings(function: Any, size: int) -> None:
+    outcome = run(MapBatches(function, SCHEMA), {(0, 0): ROWS, (2, 1): ROWS}, size=size)
+    assert outcome.units == {(0, 0): [(2,), (4,), (6,), (8,)], (2, 1): [(2,), (4,), (6,), (8,)]}
+
+
+def test_map_batches_builds_a_class_once_and_keeps_it_warm() -> None:
+    Counting.built = 0
+    outcome = run(MapBatches(Counting, SCHEMA), {(0, 0): ROWS}, size=2)
+    assert outcome.table.column("b").to_pylist() == [1, 1, 2, 2]
+    assert Counting.built == 2, "for the run, and for the restored one that ends again"
+
+
+def test_map_batches_cuts_a_large_result_into_pieces_and_drops_an_empty_one() -> None:
+    outcome = run(MapBatches(several_times, SCHEMA), {(0, 0): ROWS})
+    assert [batch.records.num_rows for batch in outcome.batches] == [PIECE_ROWS, 5]
+    assert run(MapBatches(nothing, SCHEMA), {(0, 0): ROWS}).batches == []
+
+
+def as_often_as_the_first_value_says(records: pa.RecordBatch) -> dict[str, Any]:
+    return {"b": [0] * (records.column("a")[0].as_py() * PIECE_ROWS)}
+
+
+def test_tags_count_the_pieces_of_each_round_and_lane_whatever_the_numbers_of_the_input() -> None:
+    config = MapBatches(as_often_as_the_first_value_says, SCHEMA)
+    running, output = config.build(context(), [ROWS.schema], None), Collected(SCHEMA)
+    given = [(0, 0, 0, 1), (0, 0, 1, 2), (0, 0, 2, 0), (0, 0, 3, 1), (0, 0, 9, 1), (0, 1, 0, 1), (1, 0, 4, 1)]
+    for round, lane, sequence, pieces in given:
+        running.process(0, Batch(pa.record_batch({"a": [pieces]}), Tag(round, lane, sequence)), output)
+    tags = [(batch.tag.round, batch.tag.lane, batch.tag.sequence) for batch in output.batches]
+    assert tags == [(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 0, 3), (0, 0, 4), (0, 1, 0), (1, 0, 0)]
+
+
+def test_map_batches_casts_a_column_only_if_no_value_changes() -> None:
+    small = pa.schema([("b", pa.int8())])
+    assert run(MapBatches(as_batch, small), {(0, 0): ROWS}).table.schema == small
+    with pytest.raises(DataError, match=r"as_batch: column 'b' does not fit int8"):
+        run(MapBatches(as_batch, small), {(0, 0): pa.table({"a": [1000]})})
+
+
+def test_map_batches_that_raises_tells_rows_and_the_users_frames_only() -> None:
+    with pytest.raises(UserCodeError) as caught:
+        run(MapBatches(divide, SCHEMA), {(0, 0): ROWS.slice(0, 2), (5, 3): ROWS.slice(1)}, size=2)
+    assert "divide raised ZeroDivisionError" in caught.value.message
+    assert "rows 0..1 of round 5, lane 3, batch 0" in caught.value.message
+    assert "in _inverse" in caught.value.detail
+    assert "in divide" in caught.value.detail
+    assert "in process" not in caught.value.detail
+
+
+def test_map_batches_whose_class_cannot_be_built_is_the_users_error() -> None:
+    with pytest.raises(UserCodeError, match=r"Unbuildable could not be built(.|\n)*no model here"):
+        run(MapBatches(Unbuildable, SCHEMA), {(0, 0): ROWS})
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (None, "gave a NoneType .*(.|\n)*did you forget to return"),
+        ({"c": [1]}, "gave no column 'b'; it gave: c"),
+        ({"b": [1], "c": [1]}, "a column 'c' that its schema does not have"),
+        ({"b": ["x"]}, "column 'b' does not fit int64"),
+        ({"b": [1, "x"]}, "column 'b' does not fit int64"),
+        ({"b": 3}, "column 'b' does not fit int64"),
+    ],
+)
+def test_map_batches_refuses_a_wrong_result(result: Any, message: str) -> None:
+    config = MapBatches(Constant(result), SCHEMA)
+    with pytest.raises(DataError, match=message):
+        run(config, {(0, 0): ROWS})
+
+
+def test_map_batches_refuses_columns_of_different_lengths_and_unannounced_nulls() -> None:
+    two = pa.schema([("b", pa.int64()), ("c", pa.int64())])
+    with pytest.raises(DataError, match="different lengths"):
+        run(MapBatches(Constant({"b": [1], "c": [1, 2]}), two), {(0, 0): ROWS})
+    strict = pa.schema([pa.field("b", pa.int64(), nullable=False)])
+    with pytest.raises(DataError, match="contains nulls"):
+        run(MapBatches(Constant({"b": [1, None]}), strict), {(0, 0): ROWS})
+
+
+class Constant:
+    """Gives the same result for every batch."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+    def __call__(self, records: pa.RecordBatch) -> Any:
+        return self.result
