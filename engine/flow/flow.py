@@ -3,13 +3,32 @@
 A :class:`Flow` collects nodes; a :class:`Stream` is a handle to one of them. Every method checks its arguments against
 the schemas that are known, so that a missing column or a wrong type fails on the line that asks for it. Nothing runs
 and nothing is read before the flow is handed to ``run`` or ``run_local``.
+
+Rules for the methods that group, order, join and cut a stream; each becomes the operators that give one answer in all:
+
+1. What must see all rows happens in one subtask: rows are gathered there, in the order of their tags, unless they are
+   already. What must see all rows of a key happens in every subtask, if the stream is partitioned by (some of) these
+   columns, or with ``exchange="key"``. So the result does not depend on parallelism.
+2. What can be done before an exchange does not wait for it: partial aggregates, the first rows of every lane, the
+   distinct rows of every lane. It is done per lane, so that how lanes are spread over subtasks cannot be seen in the
+   result.
+3. A hash join needs rows with equal keys in one subtask. They are already if both streams are gathered, or divided into
+   parts alike by (some of) the keys; or if the right one is broadcast. Otherwise both are gathered, or, with
+   ``exchange="key"``, partitioned by the keys.
+4. Training sequences are made of the stream as it is consumed: gathered, in the order of its tags. So they are a
+   function of positions in that stream, whatever the parallelism.
+5. ``name`` names the operator that gives the rows. What it emits under one lane of its subtask is put back under the
+   lanes of its parts (``Regroup``).
+6. ``at_barrier``: at a task barrier an operator emits what it holds and forgets it ("flush"), or goes on with it
+   ("hold"). It holds for all operators that a method becomes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,24 +39,83 @@ from ..core.errors import FlowError
 from ..core.operator import OperatorConfig, SinkConfig
 from ..core.source import SourceConfig
 from ..feed.sink import FeedSink
-from ..operators import Filter, MapBatches, Mix, Project, Union, Unnest
+from ..kernels.sorting import as_sort_keys
+from ..operators import (
+    Aggregate,
+    Distinct,
+    Filter,
+    HashAggregate,
+    HashJoin,
+    Limit,
+    LookupJoin,
+    MapBatches,
+    MarkDistinct,
+    MergeJoin,
+    Mix,
+    Pack,
+    Project,
+    Shuffle,
+    Sort,
+    SortKey,
+    StreamAggregate,
+    TopN,
+    Union,
+    Unnest,
+    Window,
+    WindowFunction,
+)
+from ..operators.join.join_shape import RIGHT_STAYS
+from ..operators.join.lookup_join import PREFETCH
+from ..operators.join.replicated_join import MarkPart, ReplicatedJoin
+from ..operators.sequence.limit import Per
 from ..operators.sequence.mix import AtEnd
+from ..operators.sequence.pack import Remainder
+from ..operators.sequence.regroup import Regroup
 from ..plan.partitioning import Broadcast, Exchanging, Gather, HashPartitioning, RangePartitioning, RoundRobin
 from ..plan.resources import resources_of
 from ..planner.explain import RunsOn, explain
 from ..planner.graph import Graph, Node, NodeConfig
 from ..planner.pipelines import plan_job
 from ..planner.placement import Placement
+from ..sinks.collect import CollectSink
+from ..sinks.parquet import ParquetSink
 from ..sources.csv import CsvSource
 from ..sources.fed import FedSource
 from ..sources.ipc import IpcSource
 from ..sources.memory import MemorySource
 from ..sources.parquet import ParquetSource
 from ..state.memory import DEFAULT_BUDGET
-from .ends import Ends
 from .handoff import open_outer
-from .joins import Joins
-from .relations import FLUSH, AtBarrier
+from .index import Between, Index, InList
+
+Asked: TypeAlias = tuple[str, str] | str | Aggregate
+"""An aggregate as a flow asks for it: (column, function), a function of the rows, or all of it."""
+
+AtBarrier: TypeAlias = Literal["flush", "hold"]
+FLUSH: Final = "flush"
+
+Through: TypeAlias = Literal["gather", "key"]
+"""The exchange that brings rows of one key together, where they are not yet."""
+GATHER: Final = "gather"
+
+
+def check_exchange(kind: str, through: str, keys: Sequence[str] = ("a key",)) -> None:
+    """``through`` is an exchange, and possible."""
+    if through not in ("gather", "key"):
+        raise FlowError(f"{kind}: exchange is {through!r}", "choose 'gather' or 'key'")
+    if through == "key" and not keys:
+        raise FlowError(f"{kind}: there is no key to partition by", "leave out exchange='key', or name a key")
+
+
+def as_aggregates(asked: dict[str, Asked]) -> tuple[Aggregate, ...]:
+    """What the keyword arguments of an aggregation ask for; the keyword is the output column."""
+    return tuple(_as_aggregate(label, each) for label, each in asked.items())
+
+
+def _as_aggregate(label: str, asked: Asked) -> Aggregate:
+    if isinstance(asked, Aggregate):
+        return replace(asked, name=label)
+    return Aggregate(label, None, asked) if isinstance(asked, str) else Aggregate(label, asked[0], asked[1])
 
 
 class Flow(Graph):
@@ -224,7 +302,7 @@ class Flow(Graph):
         return explain(plan_job(self, parallelism, memory_budget=memory_budget), runtime)
 
 
-class Stream(Joins, Ends):
+class Stream:
     """The rows that one node of a flow gives. Streams are values: a method gives a new one and changes nothing."""
 
     def __init__(self, flow: Flow, id: str) -> None:
@@ -253,16 +331,32 @@ class Stream(Joins, Ends):
         """Where the rows are."""
         return self.flow.placement(self.id)
 
-    def _then(self, config: OperatorConfig, name: str | None = None, at_barrier: AtBarrier = FLUSH) -> Self:
-        return cast("Self", self.flow.apply(config, [self], name=name, at_barrier=at_barrier))
+    def _then(self, config: OperatorConfig, name: str | None = None, at_barrier: AtBarrier = FLUSH) -> Stream:
+        return self.flow.apply(config, [self], name=name, at_barrier=at_barrier)
 
-    def _with(self, other: Self, config: OperatorConfig, name: str | None, at_barrier: AtBarrier = FLUSH) -> Self:
-        return cast("Self", self.flow.apply(config, [self, other], name=name, at_barrier=at_barrier))
+    def _with(self, other: Stream, config: OperatorConfig, name: str | None, at_barrier: AtBarrier = FLUSH) -> Stream:
+        return self.flow.apply(config, [self, other], name=name, at_barrier=at_barrier)
+
+    def _gathered(self) -> Stream:
+        return self if self.is_gathered else self.gather()
+
+    def _grouped(self, by: Sequence[str], exchange: Through) -> Stream:
+        """With all rows of a group in one subtask."""
+        if self.placement.holds_groups(by):
+            return self
+        return self.gather() if exchange == GATHER else self.partition_by(*by)
+
+    def _regrouped(self) -> Stream:
+        """With rows under the lanes of their parts, which an operator has emitted under one lane of its subtask."""
+        known = self.placement.partitioning
+        return self if known is None else self._then(Regroup(known))
+
+    # ------------------------------------------------------------------ rows by themselves
 
     @checked()
     def resources(
         self, *, num_cpus: float = 0.0, num_gpus: float = 0.0, resources: Mapping[str, float] | None = None
-    ) -> Self:
+    ) -> Stream:
         """Let each subtask of the stage that makes this stream have these resources of the cluster (Ray's meaning of
         them): ``stream.map_batches(Model, schema).resources(num_gpus=1)``. By default a stage asks for nothing."""
         self.flow.ask(self.id, resources_of(num_cpus, num_gpus, resources))
@@ -315,35 +409,353 @@ class Stream(Joins, Ends):
     # ------------------------------------------------------------------ exchanges
 
     @checked()
-    def gather(self, *, name: str | None = None) -> Self:
+    def gather(self, *, name: str | None = None) -> Stream:
         """All rows in one subtask, in the order of their tags: the same sequence at any parallelism."""
-        return cast("Self", self.flow._exchange(Gather(), self, name))
+        return self.flow._exchange(Gather(), self, name)
 
     @checked()
-    def partition_by(self, *keys: str | Sequence[str], name: str | None = None) -> Self:
+    def partition_by(self, *keys: str | Sequence[str], name: str | None = None) -> Stream:
         """Rows with equal ``keys`` in one part of the flow's ``parts``: what groups, joins or sorts them by these keys
         then runs in every subtask. Null is a key. Each round comes part by part, at any parallelism in the same order.
         """
         names = tuple(each for key in keys for each in ((key,) if isinstance(key, str) else key))
-        return cast("Self", self.flow._exchange(HashPartitioning(names, self.flow.parts), self, name))
+        return self.flow._exchange(HashPartitioning(names, self.flow.parts), self, name)
 
     @checked()
-    def partition_by_range(self, column: str, bounds: Sequence[Any], *, name: str | None = None) -> Self:
+    def partition_by_range(self, column: str, bounds: Sequence[Any], *, name: str | None = None) -> Stream:
         """One part more than there are ``bounds``, which ascend: the rows below the first one, from there to below the
         second one, …; nulls are in the last part."""
-        return cast("Self", self.flow._exchange(RangePartitioning(column, tuple(bounds)), self, name))
+        return self.flow._exchange(RangePartitioning(column, tuple(bounds)), self, name)
 
     @checked()
-    def rebalance(self, *, name: str | None = None) -> Self:
+    def rebalance(self, *, name: str | None = None) -> Stream:
         """Rows in turn to all parts, whatever they hold: for lanes that have too much to do."""
-        return cast("Self", self.flow._exchange(RoundRobin(self.flow.parts), self, name))
+        return self.flow._exchange(RoundRobin(self.flow.parts), self, name)
 
     @checked()
-    def broadcast(self, *, name: str | None = None) -> Self:
+    def broadcast(self, *, name: str | None = None) -> Stream:
         """All rows in every subtask: for a small stream that is to be the right side of a hash join."""
-        return cast("Self", self.flow._exchange(Broadcast(), self, name))
+        return self.flow._exchange(Broadcast(), self, name)
+
+    # ------------------------------------------------------------------ rows brought together and put in order
+
+    @checked()
+    def aggregate(
+        self,
+        by: Sequence[str] = (),
+        *,
+        ignore_null_keys: bool = False,
+        exchange: Through = GATHER,
+        at_barrier: AtBarrier = FLUSH,
+        name: str | None = None,
+        **aggregates: Asked,
+    ) -> Stream:
+        """One row per distinct key, or one in all if there is no key. ``total=("delay", "sum")``, ``n="count"``,
+        ``late=ps.Aggregate("", "delay", "count", where="is_late")``.
+
+        Functions: count, sum, min, max, mean, variance, stddev, count_distinct, first, last, collect_list. Rows come
+        when the input ends. Functions whose value depends on the order of rows see all rows of a key in order; the
+        others are computed per lane first, and then their groups come lane by lane. That happens in one subtask, or in
+        every one if the stream is partitioned by keys of the aggregation; ``exchange="key"`` partitions it so.
+        """
+        by = tuple(by)
+        check_exchange("hash aggregate", exchange, by)
+        single = HashAggregate(by, as_aggregates(aggregates), ignore_null_keys=ignore_null_keys)
+        if self.placement.holds_groups(by) or any(each.resolved.ordered for each in single.aggregates):
+            return self._grouped(by, exchange)._then(single, name, at_barrier)._regrouped()
+        partial = self._then(replace(single, step="partial"), None, at_barrier)
+        brought = partial._grouped(by, exchange)
+        return brought._then(replace(single, step="partial").final(self.schema), name, at_barrier)._regrouped()
+
+    @checked()
+    def stream_aggregate(
+        self, by: Sequence[str], *, at_barrier: AtBarrier = FLUSH, name: str | None = None, **aggregates: Asked
+    ) -> Stream:
+        """Aggregate rows whose equal keys stand next to each other. ``total=("delay", "sum")``, ``n="count"``.
+
+        Functions as for ``aggregate``. A group may span batches and splits of one lane.
+        """
+        return self._then(StreamAggregate(tuple(by), as_aggregates(aggregates)), name, at_barrier)
+
+    @checked()
+    def distinct(
+        self, *by: str, exchange: Through = GATHER, at_barrier: AtBarrier = FLUSH, name: str | None = None
+    ) -> Stream:
+        """The first row for each value of the columns ``by`` (none: of all columns), in the order of the stream."""
+        keys = by or tuple(self.schema.names)
+        check_exchange("distinct", exchange, keys)
+        if self.placement.holds_groups(keys):
+            return self._then(Distinct(by), name, at_barrier)
+        first = self._then(Distinct(by, per_lane=True), None, at_barrier)._grouped(keys, exchange)
+        return first._then(Distinct(by), name, at_barrier)
+
+    @checked()
+    def mark_distinct(
+        self,
+        *by: str,
+        marker: str,
+        masks: dict[str, str] | None = None,
+        exchange: Through = GATHER,
+        at_barrier: AtBarrier = FLUSH,
+        name: str | None = None,
+    ) -> Stream:
+        """A boolean column ``marker``: whether the row is the first one with its values of ``by``. ``masks``: boolean
+        columns, each with the name of a column that marks the first row of a key in which the mask is true."""
+        check_exchange("mark distinct", exchange)
+        config = MarkDistinct(by, marker, tuple((masks or {}).items()))
+        return self._grouped(by, exchange)._then(config, name, at_barrier)
+
+    @checked()
+    def sort(self, *keys: str | SortKey, at_barrier: AtBarrier = FLUSH, name: str | None = None) -> Stream:
+        """All rows in the order of ``keys``: ``ps.SortKey`` or a name. Equal ones stay as they came."""
+        return self._gathered()._then(Sort(as_sort_keys(keys)), name, at_barrier)
+
+    @checked()
+    def top_n(self, count: int, *keys: str | SortKey, at_barrier: AtBarrier = FLUSH, name: str | None = None) -> Stream:
+        """The first ``count`` rows in the order of ``keys``."""
+        top = TopN(as_sort_keys(keys), count)
+        first = self if self.is_gathered else self._then(replace(top, per_lane=True), None, at_barrier).gather()
+        return first._then(top, name, at_barrier)
+
+    @checked()
+    def limit(
+        self,
+        count: int,
+        *,
+        offset: int = 0,
+        per: Per = "task",
+        at_barrier: AtBarrier = FLUSH,
+        name: str | None = None,
+    ) -> Stream:
+        """``count`` rows after the first ``offset``, in the order of the stream; of each window between barriers with
+        ``per="window"``."""
+        return self._gathered()._then(Limit(count, offset, per), name, at_barrier)
+
+    @checked()
+    def window(
+        self,
+        by: Sequence[str],
+        order_by: Sequence[str | SortKey] = (),
+        *,
+        is_sorted: bool = False,
+        exchange: Through = GATHER,
+        at_barrier: AtBarrier = FLUSH,
+        name: str | None = None,
+        **functions: tuple[str, str] | str | WindowFunction,
+    ) -> Stream:
+        """A column for each function of the rows around: ``place="row_number"``, ``before=("delay", "lag")``,
+        ``sofar=("delay", "sum")``, ``next=ps.WindowFunction("", "lead", "delay", offset=2)``.
+
+        Functions: row_number, rank, dense_rank, lag, lead, and running count, sum, min, max. Rows come sorted by the
+        keys ``by``, then ``order_by``; part by part if the stream is partitioned by some of ``by``, as it is with
+        ``exchange="key"``. ``is_sorted``: they already are, in each lane.
+        """
+        check_exchange("window", exchange, by)
+        # within a partition its own key orders nothing
+        keys = tuple(key for key in as_sort_keys(order_by) if key.column not in by)
+        asked = tuple(_as_function(label, each) for label, each in functions.items())
+        config = Window(tuple(by), keys, asked)
+        sorting = (*as_sort_keys(by), *keys)
+        ordered = self if is_sorted else self._grouped(by, exchange)
+        if sorting and not is_sorted:
+            ordered = ordered._then(Sort(sorting), None, at_barrier)._regrouped()
+        return ordered._then(config, name, at_barrier)
+
+    # ------------------------------------------------------------------ joins
+
+    @checked()
+    def merge_join(
+        self,
+        other: Stream,
+        on: Sequence[str],
+        *,
+        how: str = "inner",
+        right_on: Sequence[str] | None = None,
+        filter: pc.Expression | str | None = None,
+        suffix: str = "_right",
+        name: str | None = None,
+    ) -> Stream:
+        """Join with ``other`` by merging. Both sides consist of the same number of splits, hold equal keys in splits
+        of equal position, and are sorted by the keys within each split.
+
+        ``how``: inner, left, right, full, left semi, right semi, anti. ``right_on``: the keys of ``other``, if they
+        have other names. ``filter``: what rows with equal keys must fulfil besides, over the joined row.
+        """
+        keys = None if right_on is None else tuple(right_on)
+        return self._with(other, MergeJoin(tuple(on), how=how, suffix=suffix, right_on=keys, filter=filter), name)
+
+    @checked()
+    def hash_join(
+        self,
+        other: Stream,
+        on: Sequence[str],
+        *,
+        how: str = "inner",
+        right_on: Sequence[str] | None = None,
+        filter: pc.Expression | str | None = None,
+        suffix: str = "_right",
+        exchange: Through = GATHER,
+        at_barrier: AtBarrier = FLUSH,
+        name: str | None = None,
+    ) -> Stream:
+        """Join with ``other``, both in any order; ``other`` is held in memory, as far as there is some.
+
+        It runs in every subtask if both streams are partitioned alike by keys of the join, or ``other`` is broadcast;
+        ``exchange="key"`` partitions them so. Otherwise both are gathered. Options as for ``merge_join``.
+        """
+        check_exchange("hash join", exchange)
+        keys = None if right_on is None else tuple(right_on)
+        join = HashJoin(tuple(on), how=how, suffix=suffix, right_on=keys, filter=filter)
+        if other.placement.place == "every":
+            marked = self._then(MarkPart())
+            return marked._with(other, ReplicatedJoin(join), name, at_barrier)._then(Regroup())
+        left, right = (self, other) if exchange == GATHER else (self._keyed(join.keys[0]), other._keyed(join.keys[1]))
+        if _is_local(join, left.placement, right.placement):
+            return left._with(right, join, name, at_barrier)._regrouped()
+        return self._gathered()._with(other._gathered(), join, name, at_barrier)
+
+    def _keyed(self, keys: tuple[str, ...]) -> Stream:
+        """Partitioned by just these keys."""
+        known = self.placement.partitioning
+        return self if isinstance(known, HashPartitioning) and known.keys == keys else self.partition_by(*keys)
+
+    @checked()
+    def lookup_join(
+        self,
+        index: Index,
+        on: Sequence[str],
+        *,
+        how: str = "inner",
+        suffix: str = "_right",
+        with_key: bool = False,
+        conditions: Sequence[Between | InList] = (),
+        filter: pc.Expression | str | None = None,
+        marker: str | None = None,
+        prefetch: int = PREFETCH,
+        split_output: bool = True,
+        name: str | None = None,
+    ) -> Stream:
+        """Join with an index (``ps.index.memory(table, key=…)``), in the order of this stream; ``how``: inner or left.
+
+        Options as for :class:`LookupJoin`; ``conditions``: ``ps.index.Between``, ``InList``.
+        """
+        config = LookupJoin(
+            index,
+            tuple(on),
+            how=how,
+            suffix=suffix,
+            with_key=with_key,
+            conditions=tuple(conditions),
+            filter=filter,
+            marker=marker,
+            prefetch=prefetch,
+            split_output=split_output,
+        )
+        return self._then(config, name)
+
+    # ------------------------------------------------------------------ sequences for trainers
+
+    @checked()
+    def shuffle(
+        self, window: int, *, seed: int = 0, epoch: int = 0, at_barrier: AtBarrier = FLUSH, name: str | None = None
+    ) -> Stream:
+        """The rows of every ``window`` consecutive rows in a random order, which depends on ``seed``, ``epoch`` and the
+        position in the stream alone. The open window is part of a checkpoint: a job that goes on gives the same order.
+
+        A window must fit into memory. For a shuffle of everything sort by a hash, or let Spark do it.
+        """
+        return self._gathered()._then(Shuffle(window, seed, epoch), name, at_barrier)
+
+    @checked()
+    def pack(
+        self,
+        length: int,
+        *,
+        tokens: str = "tokens",
+        separator: int | None = None,
+        pad: int = 0,
+        remainder: Remainder = "pad",
+        segments: str | None = "segment_ids",
+        positions: str | None = "position_ids",
+        documents: str | None = None,
+        at_barrier: AtBarrier = FLUSH,
+        name: str | None = None,
+    ) -> Stream:
+        """The sequences of the list column ``tokens``, in order, as rows of ``length`` tokens: lists of one size, which
+        become a tensor as they are. A sequence that does not fit goes on in the next row; ``separator`` is put behind
+        each one. What is left at the end is padded with ``pad``, or dropped (``remainder="drop"``).
+
+        ``segments``, ``positions``, ``documents``: names of the columns that tell the sequences of a row apart (from 1;
+        0 is padding), where each token stands in its part of a sequence (from 0), and which sequence of the stream it
+        is of (from 0; −1 is padding). None leaves a column out. Other columns of the stream are left out.
+        """
+        config = Pack(length, tokens, separator, pad, remainder, segments, positions, documents)
+        return self._gathered()._then(config, name, at_barrier)
+
+    # ------------------------------------------------------------------ ends
+
+    @checked()
+    def write_parquet(
+        self,
+        path: str | Path,
+        *,
+        mode: Literal["new", "append"] = "new",
+        compression: str = "zstd",
+        name: str | None = None,
+    ) -> None:
+        """Write a folder of Parquet files, exactly once: files appear when the checkpoint that covers them commits.
+
+        ``mode``: "new" wants a folder without data, "append" adds to what is there. ``compression``: "zstd" makes the
+        smallest files, "snappy" and "lz4" take about two thirds of the time; others are "none", "gzip", "brotli".
+        """
+        self._end(ParquetSink(str(path), mode=mode, compression=compression), name)
+
+    @checked()
+    def feed(
+        self,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: int | None = None,
+        drop_last: bool = False,
+        room: int | None = None,
+        keep: int = 0,
+        epochs: int = 1,
+        name: str = "feed",
+    ) -> None:
+        """End the stream in a feed: training ranks read it in global batches of ``batch_size`` rows, the same whatever
+        their number (``job.feed(name).reader(rank, world_size)``).
+
+        ``shuffle``: rows of a window in which they are shuffled first, by ``seed`` (:meth:`shuffle`).
+        ``epochs``: how often the job reads its sources, one time behind the other without a pause; no batch has rows of
+        two epochs, and shuffles and mixtures draw anew in each, by (seed, epoch). ``drop_last``: a last batch of an
+        epoch that is not full is left out. ``room``: rows that may wait for the slowest rank, and so how far ranks may
+        be apart, by default 16 batches, and at least 128 Ki rows, but no more of them wait than have 256 MiB. ``keep``:
+        rows that are kept after all ranks have taken them, for a rank that comes back with an older model.
+        """
+        sink = FeedSink.of(name, batch_size, drop_last, room, keep, epochs)
+        stream = self if shuffle is None else self.shuffle(shuffle, seed=seed)
+        stream._gathered()._end(sink, name)
+
+    @checked()
+    def collect(self, name: str) -> None:
+        """Keep the rows in memory: ``ps.run_local(flow).result(name)``."""
+        self._end(CollectSink(name), name)
 
     def _end(self, sink: SinkConfig, name: str | None) -> None:
         if isinstance(sink, FeedSink) and self.flow.order != "deterministic":
             raise FlowError("a feed of a flow without an order", 'build it with order="deterministic"', sink.name)
         self.flow.attach(sink, self, name=name)
+
+
+def _as_function(label: str, asked: tuple[str, str] | str | WindowFunction) -> WindowFunction:
+    if isinstance(asked, WindowFunction):
+        return replace(asked, name=label)
+    return WindowFunction(label, asked) if isinstance(asked, str) else WindowFunction(label, asked[1], asked[0])
+
+
+def _is_local(join: HashJoin, left: Placement, right: Placement) -> bool:
+    """Whether rows that may match are in the same part, and the rows that come out can be told theirs."""
+    if not left.matches(right, *join.keys):
+        return False
+    return join.how not in RIGHT_STAYS or join.right_on is None
