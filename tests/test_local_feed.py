@@ -340,6 +340,8 @@ def test_what_cannot_be_is_refused():
     stream = ps.Flow("arrival", order="arrival").from_tables(tables())
     with pytest.raises(FlowError, match="without an order"):
         stream.feed(10)
+    with pytest.raises(FlowError, match="two columns named 'a'"):
+        ps.Flow("twice").from_tables([pa.table([[1], [2]], names=["a", "a"])]).feed(1)
     with pytest.raises(FlowError, match="global batches of 0 rows"):
         flow_of("filter", batch_size=0)
     with pytest.raises(FlowError, match="global batches of 1000000000000 rows"):

@@ -62,11 +62,14 @@ class Evaluator:
         if not self._calls:
             with _naming(", ".join(self._shown)):
                 table = self._run(pa.Table.from_batches([records]))
+            _check_rows(", ".join(self._shown), table.num_rows, records.num_rows)
             return [single_array(column) for column in table.columns]
         found = []
         for calls, shown in zip(self._calls, self._shown, strict=True):
             with _naming(shown):
-                found.append(_as_array(calls(records), records.num_rows))
+                array = _as_array(calls(records), records.num_rows)
+            _check_rows(shown, len(array), records.num_rows)
+            found.append(array)
         return found
 
     def _run(self, table: pa.Table) -> pa.Table:
@@ -90,6 +93,13 @@ def _naming(shown: str) -> Iterator[None]:
     except pa.ArrowException as error:
         remedies = (remedy for words, remedy in _REMEDIES.items() if words in str(error).lower())
         raise DataError(f"cannot compute {shown}: {error}", next(remedies, _GUARD)) from error
+
+
+def _check_rows(shown: str, found: int, wanted: int) -> None:
+    """A kernel that gives another number of values would shift them against the other columns, or lose rows."""
+    if found != wanted:
+        message = f"cannot compute {shown}: a kernel of Arrow gave {found} values for {wanted} rows"
+        raise DataError(message, "write it with other functions: null_handling='skip' gives none where all are null")
 
 
 def _type_of(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:

@@ -212,7 +212,8 @@ class _Compiler:
         one, pattern = self.value(node.this), self.value(node.expression)
         if not isinstance(pattern.constant, str):
             raise self._unknown("takes a text as the pattern of LIKE")
-        found = pc.match_like(one.expression, pattern.constant, ignore_case=isinstance(node, exp.ILike))
+        literally = pattern.constant.replace("\\", "\\\\")  # Arrow's escape, which SQL has not
+        found = pc.match_like(one.expression, literally, ignore_case=isinstance(node, exp.ILike))
         return pc.invert(found) if node.args.get("negate") else found
 
     def case(self, node: exp.Case) -> pc.Expression:
@@ -261,6 +262,9 @@ class _Compiler:
         if not is_list(lists.type) or len(positions) != 1 or not isinstance(positions[0], int):
             raise self._unknown("takes one constant position of a list in [ ]")
         position = positions[0]  # from 0: the parser subtracts 1, from negative positions too
+        if position == -1:  # there is no element 0; the column is still one that the text needs
+            nothing = pc.scalar(pa.scalar(None, lists.type.value_type))
+            return pc.if_else(pc.is_null(lists.expression), nothing, nothing)
         return list_item(lists.expression, lists.type, position if position >= 0 else position + 1)
 
     def call(self, node: exp.Anonymous) -> Value | pc.Expression:
@@ -276,17 +280,22 @@ class _Compiler:
 
 
 def _among(one: Value, others: Sequence[Value]) -> pc.Expression | None:
-    """``one`` in constants and nulls; None if the constants are not of its type."""
-    if pa.types.is_dictionary(one.type) or pa.types.is_null(one.type):
+    """``one`` in constants and nulls; None if the constants are not of its type, or equal ones have several hashes, as
+    the zeros among floats have."""
+    if pa.types.is_dictionary(one.type) or pa.types.is_null(one.type) or pa.types.is_floating(one.type):
+        return None
+    if any(
+        isinstance(each.constant, bool) != pa.types.is_boolean(one.type) for each in others if each.constant is not None
+    ):
         return None
     if not comparable([one, *others]):
         return None
     one, *others = alike([one, *others])
     try:
-        known = pa.array([each.constant for each in others if each.constant is not None]).cast(one.type)
+        among = pa.array([each.constant for each in others if each.constant is not None]).cast(one.type)
     except (pa.ArrowException, OverflowError):
         return None
-    return pc.if_else(pc.is_valid(one.expression), one.expression.isin(known), pc.scalar(None))
+    return pc.if_else(pc.is_valid(one.expression), one.expression.isin(among), pc.scalar(None))
 
 
 _ARITHMETIC: dict[type, Callable[[Value, Value], Any]] = {

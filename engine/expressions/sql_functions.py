@@ -118,7 +118,7 @@ def _whole(
         _count(values, 1, 1)
         (value,) = values
         if not pa.types.is_decimal(value.type):
-            return kernel(value.expression)
+            return kernel((cast_to(value, pa.float64()) if pa.types.is_integer(value.type) else value).expression)
         near = Value(*decimals.cut(exact(value)))
         if beyond is None:
             return near.expression
@@ -145,7 +145,12 @@ def _substring(values: Values) -> Any:
     start = _constant(values, 1, int)
     if start < 1:
         raise ValueError("the first character has position 1")
-    stop = start - 1 + _constant(values, 2, int) if len(values) == 3 else None
+    if len(values) == 2:
+        return pc.utf8_slice_codeunits(values[0].expression, start - 1)
+    length = _constant(values, 2, int)
+    if length < 0:
+        raise ValueError("a length is 0 or more")
+    stop = start - 1 + length
     return pc.utf8_slice_codeunits(values[0].expression, start - 1, stop)
 
 
@@ -177,19 +182,26 @@ def _with_text(kernel: Callable[..., Any]) -> Function:
 def _replace(values: Values) -> Any:
     _count(values, 3, 3)
     pattern, replacement = _constant(values, 1, str), _constant(values, 2, str)
+    if not pattern:  # Arrow finds it for ever
+        return values[0].expression
     return pc.replace_substring(values[0].expression, pattern, replacement)
 
 
 def _position(values: Values) -> Any:
+    """Characters, not bytes: one more than there are before the first place; 0 if there is none."""
     _count(values, 2, 2)
-    found = pc.find_substring(values[0].expression, _constant(values, 1, str))
-    return pc.add(found, pc.scalar(pa.scalar(1, pa.int32())))
+    text, wanted = values[0].expression, _constant(values, 1, str)
+    one, none = (pc.scalar(pa.scalar(number, pa.int32())) for number in (1, 0))
+    if not wanted:
+        return pc.if_else(pc.is_valid(text), one, pc.scalar(None))
+    before = pc.list_element(pc.split_pattern(text, wanted, max_splits=1), 0)
+    return pc.if_else(pc.match_substring(text, wanted), pc.add(pc.utf8_length(before), one), none)
 
 
 def _concat(values: Values) -> Any:
-    """Nulls count as empty texts."""
+    """Nulls count as empty texts. (Arrow's ``skip`` leaves out the rows in which all are null.)"""
     texts = [cast_to(value, pa.string()).expression for value in values]
-    return pc.binary_join_element_wise(*texts, "", null_handling="skip")
+    return pc.binary_join_element_wise(*texts, "", null_handling="replace", null_replacement="")
 
 
 def _length(values: Values) -> Any:

@@ -22,6 +22,7 @@ TYPES = {
     "CHAR": pa.string(),
     "VARBINARY": pa.binary(),
     "DATE": pa.date32(),
+    "TIME": pa.time64("us"),
     "TIMESTAMP": pa.timestamp("us"),
     "TIMESTAMPNTZ": pa.timestamp("us"),
     "TIMESTAMP_S": pa.timestamp("s"),

@@ -6,12 +6,15 @@ Rules:
    integers and decimals all are decimals (``sql_decimals``).
 2. Arrow picks a kernel by the smallest type that a constant fits, and finds nothing wrong with decimals of different
    types as long as there are no rows. So whatever must have one type is given it here.
+3. Arrow brings uint64 and signed integers together as int64, which does not hold them all. Here a constant that is not
+   negative becomes uint64 beside such a column; other signed integers meet it as decimals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import time
 from decimal import Decimal
 from typing import Any
 
@@ -22,6 +25,7 @@ from . import sql_decimals as decimals
 from .sql_decimals import Exact
 
 _INT64 = range(-(2**63), 2**63)
+_EXACT_IN_FLOAT32 = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ def cast_to(value: Value, type: pa.DataType) -> Value:
     given, types = value.type, pa.types
     if given == type:
         return value
+    if isinstance(value.constant, str) and types.is_time(type):
+        return Value(pc.scalar(pa.scalar(_time(value.constant), type)), type)
     if isinstance(value.constant, str) and (types.is_temporal(type) or types.is_integer(type)):
         return Value(pc.scalar(pa.scalar(value.constant).cast(type)), type)
     if types.is_decimal(given) and (types.is_floating(type) or types.is_integer(type) or types.is_decimal(type)):
@@ -70,9 +76,18 @@ def cast_to(value: Value, type: pa.DataType) -> Value:
         expression = pc.round(expression, round_mode="half_to_even")
     if types.is_timestamp(given) and types.is_date(type):
         expression = pc.floor_temporal(expression, unit="day")
+    if types.is_timestamp(given) and given.tz is not None and types.is_timestamp(type) and type.tz is None:
+        expression = pc.local_timestamp(expression)  # the wall clock of the column's zone, as for parts of it
     if types.is_integer(given) and types.is_floating(type):
         return Value(expression.cast(type, safe=False), type)  # large numbers are rounded; that is no error
     return Value(expression.cast(type), type)
+
+
+def _time(text: str) -> time:
+    try:
+        return time.fromisoformat(text)
+    except ValueError as error:
+        raise pa.ArrowInvalid(f"{text!r} is no time of day") from error
 
 
 def _from_decimal(value: Value, type: pa.DataType) -> Value:
@@ -119,9 +134,25 @@ def _retyped(value: Value, type: pa.DataType) -> Value:
 
 
 def are_decimals(values: Iterable[Value]) -> bool:
-    """Whether all are decimals or integers, and one is a decimal."""
-    kinds = [(pa.types.is_decimal(each.type), pa.types.is_integer(each.type)) for each in values]
-    return all(decimal or integer for decimal, integer in kinds) and any(decimal for decimal, _ in kinds)
+    """Whether all are decimals or integers, and there is a decimal, or integers that have no other type in common."""
+    types = [each.type for each in values]
+    if not all(pa.types.is_decimal(type) or pa.types.is_integer(type) for type in types):
+        return False
+    return any(map(pa.types.is_decimal, types)) or (
+        pa.uint64() in types and any(map(pa.types.is_signed_integer, types))
+    )
+
+
+def _unsigned(values: Sequence[Value]) -> list[Value]:
+    """Values of which one is uint64: constants that can be are, too."""
+    if not any(each.type == pa.uint64() for each in values):
+        return list(values)
+    return [
+        Value.typed(each.constant, pa.uint64())
+        if pa.types.is_signed_integer(each.type) and each.constant is not None and each.constant >= 0
+        else each
+        for each in values
+    ]
 
 
 def literals(values: Sequence[Value]) -> list[Value]:
@@ -142,6 +173,7 @@ def comparable(values: Sequence[Value]) -> bool:
 
 def on_par(one: Value, other: Value) -> tuple[Value, Value]:
     """Both operands of a comparison, or of a calculation that is not one of decimals, as Arrow should see them."""
+    one, other = _unsigned([one, other])
     if are_decimals([one, other]):
         type = decimals.comparable_type(map(_decimal_type, (one, other)))
         return _retyped(one, type), _retyped(other, type)
@@ -149,23 +181,34 @@ def on_par(one: Value, other: Value) -> tuple[Value, Value]:
 
 
 def _beside(value: Value, other: Value) -> Value:
-    if pa.types.is_integer(value.type) and pa.types.is_float64(other.type):
+    if pa.types.is_integer(value.type) and pa.types.is_floating(other.type) and not _is_exact(value):
         return cast_to(value, pa.float64())
     if pa.types.is_decimal(value.type) and pa.types.is_floating(other.type):
         return cast_to(value, pa.float64())
     return value
 
 
+def _is_exact(value: Value) -> bool:
+    """Whether a float of any width holds the integer, so that Arrow may choose the width."""
+    return value.constant is not None and abs(value.constant) <= _EXACT_IN_FLOAT32
+
+
 def alike(values: Sequence[Value]) -> list[Value]:
     """Values of which one becomes the result: decimals get one type (nulls fit every type)."""
+    values = _unsigned(values)
     known = [each for each in values if not pa.types.is_null(each.type)]
-    if any(pa.types.is_decimal(each.type) for each in known):
-        if any(pa.types.is_floating(each.type) for each in known):
-            return [cast_to(each, pa.float64()) if pa.types.is_decimal(each.type) else each for each in values]
-        if are_decimals(known):
-            type = decimals.common_type(map(_decimal_type, known))
-            return [each if pa.types.is_null(each.type) else _to_common(each, type) for each in values]
+    if are_decimals(known):
+        type = decimals.common_type(map(_decimal_type, known))
+        return [each if pa.types.is_null(each.type) else _to_common(each, type) for each in values]
+    if any(pa.types.is_floating(each.type) for each in known):
+        return [_as_float(each) for each in values]
     return list(values)
+
+
+def _as_float(value: Value) -> Value:
+    """A number beside a float that becomes the result: the nearest double, where Arrow would refuse to round it."""
+    is_rounded = pa.types.is_integer(value.type) and not _is_exact(value)
+    return cast_to(value, pa.float64()) if is_rounded or pa.types.is_decimal(value.type) else value
 
 
 def _to_common(value: Value, type: pa.DataType) -> Value:
@@ -196,6 +239,7 @@ def calculation(plain: Callable[..., Any], of_decimals: Callable[[Exact, Exact],
     """A calculation by ``plain``, a kernel of two expressions, and for decimals by a function of theirs."""
 
     def calculated(one: Value, other: Value) -> Any:
+        one, other = _unsigned([one, other])
         if are_decimals([one, other]):
             return of_decimals(exact(one), exact(other))
         one, other = on_par(one, other)
@@ -205,7 +249,7 @@ def calculation(plain: Callable[..., Any], of_decimals: Callable[[Exact, Exact],
 
 
 def _quotient(one: Value, other: Value) -> Any:
-    if are_decimals([one, other]):
+    if any(pa.types.is_decimal(each.type) for each in (one, other)) and are_decimals([one, other]):
         return decimals.divided(exact(one), exact(other))
     return pc.divide(*(cast_to(each, pa.float64()).expression for each in (one, other)))
 

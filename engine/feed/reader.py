@@ -23,8 +23,8 @@ REMEDIES = {
     Refusal.UNKNOWN_WORLD: "join again",
     Refusal.CONTRADICTION: "give every change of the world a generation of its own, the same in all ranks",
     Refusal.GONE: "go on from a model that was committed, ps.run(…, resume_model=uri) and job.feed().resume(uri), or "
-    "begin anew in another checkpoint folder; for ranks that come back while the job runs, let the feed keep more of "
-    "what has been taken, feed(…, keep=rows)",
+    "begin anew in another checkpoint folder; for ranks that come back while the job runs to a batch behind their last "
+    "start or commit, let the feed keep more of what has been taken, feed(…, keep=rows)",
 }
 """What the user can do."""
 

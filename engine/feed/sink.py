@@ -6,6 +6,7 @@ rank has read is the rank's business, and what a restart repeats has the same po
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -88,6 +89,9 @@ class FeedSink:
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         if not len(inputs[0]):
             raise FlowError("a feed of rows without columns", "keep at least one column")
+        twice = [name for name, count in Counter(inputs[0].names).items() if count > 1]
+        if twice:  # batches as arrays and rows are dictionaries
+            raise FlowError(f"a feed of two columns named {twice[0]!r}", "rename one of them before the feed (project)")
         return inputs[0]
 
     def build(

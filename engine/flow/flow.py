@@ -731,7 +731,8 @@ class Stream:
         two epochs, and shuffles and mixtures draw anew in each, by (seed, epoch). ``drop_last``: a last batch of an
         epoch that is not full is left out. ``room``: rows that may wait for the slowest rank, and so how far ranks may
         be apart, by default 16 batches, and at least 128 Ki rows, but no more of them wait than have 256 MiB. ``keep``:
-        rows that are kept after all ranks have taken them, for a rank that comes back with an older model.
+        rows that are kept after all ranks have taken them, for ranks that come back to an older place, but never from
+        before what they have started from or committed: an older model goes on with ``resume_model``.
         """
         sink = FeedSink.of(name, batch_size, drop_last, room, keep, epochs)
         stream = self if shuffle is None else self.shuffle(shuffle, seed=seed)

@@ -323,6 +323,19 @@ def test_slice_that_cannot_be_given_so_has_not_been_taken() -> None:
     reader.close()
 
 
+def test_a_place_that_is_loaded_comes_before_a_batch_that_could_not_be_given() -> None:
+    holed = (pa.record_batch({"n": pa.array([1, None], pa.int64())}),)
+    reader = handle(Feed(lambda batch: holed if batch == 2 else numbers(batch))).reader(timeout=60)
+    start = reader.state_dict()
+    batches = reader.iter_batches(batch_format="numpy")
+    assert [next(batches)["n"][0] for _ in range(2)] == [0, 10]
+    with pytest.raises(DataError, match="column 'n'"):
+        next(batches)
+    reader.load_state_dict(start)
+    assert firsts(reader.iter_batches(), 2) == [0, 10]
+    reader.close()
+
+
 def test_batch_that_was_fetched_ahead_and_cannot_be_given_does_not_hide_the_one_that_is_not_seen() -> None:
     holed = (pa.record_batch({"n": pa.array([1, None], pa.int64())}),)
     reader = handle(Feed(lambda batch: holed if batch == 2 else numbers(batch))).reader(timeout=60)
