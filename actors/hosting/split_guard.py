@@ -4,7 +4,8 @@ Rules:
 
 1. A guarded split is the split, but for three things: with ``say`` set, that is told before each opening; an error
    that its reading raises is noted in ``raised``; and one that is to be skipped has no rows. Where the rows come from
-   somebody who still makes them (``may_be_poison = False``), an error is no fault of the split's, and is not noted.
+   somebody who still makes them (``may_be_poison = False``), neither an error nor a death is a fault of the split's,
+   nor of another one that was opened before: no name is told, and no error noted.
 2. What holds is said with each deployment (``begin``), before the attempt's task is built.
 """
 
@@ -25,12 +26,12 @@ class SplitGuard:
     """See the module's rules."""
 
     def __init__(self) -> None:
-        self._say: Callable[[SplitName], None] | None = None
+        self._say: Callable[[SplitName | None], None] | None = None
         self._skipped: frozenset[SplitName] = frozenset()
         #: the split whose reading has raised in this attempt
         self.raised: SplitName | None = None
 
-    def begin(self, say: Callable[[SplitName], None] | None, skipped: frozenset[SplitName]) -> None:
+    def begin(self, say: Callable[[SplitName | None], None] | None, skipped: frozenset[SplitName]) -> None:
         """Another attempt follows."""
         self._say, self._skipped, self.raised = say, skipped, None
 
@@ -38,8 +39,8 @@ class SplitGuard:
         """Whether the split is to have no rows."""
         return name in self._skipped
 
-    def opened(self, name: SplitName) -> None:
-        """The split is about to be read."""
+    def opened(self, name: SplitName | None) -> None:
+        """The split is about to be read; None: one that is never to blame."""
         if self._say is not None:
             self._say(name)
 
@@ -78,10 +79,11 @@ class GuardedSplit:
         """The rows, unless the split is skipped."""
         if self._guard.is_skipped(self._name):
             return
-        self._guard.opened(self._name)
+        may_be_poison = bool(getattr(self._split, "may_be_poison", True))
+        self._guard.opened(self._name if may_be_poison else None)
         try:
             yield from self._split.open(start)
         except Exception:
-            if getattr(self._split, "may_be_poison", True):
+            if may_be_poison:
                 self._guard.raised = self._name
             raise

@@ -279,9 +279,9 @@ class Supervisor:
         failure = self._poison.died(lost.task, lost.attempt, lost.reason)
         return lost if failure is None else TaskFailed(lost.task, lost.attempt, failure, UNKNOWN_TIME)
 
-    def _begun(self, task: TaskId, attempt: Attempt, name: SplitName, raised: bool) -> None:
+    def _begun(self, task: TaskId, attempt: Attempt, name: SplitName | None, raised: bool) -> None:
         self._poison.begun(task, attempt, name)
-        if raised:
+        if raised and name is not None:
             self._raised[task] = (attempt, name)
 
     def _failed(self, failed: TaskFailed) -> TaskFailed:

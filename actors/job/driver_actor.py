@@ -304,7 +304,7 @@ class DriverActor:
             when_done(self._coordinator.deliver.remote(begun), self._reported)
         when_done(self._coordinator.deliver.remote(event), self._reported)
 
-    def _say_split(self, task: TaskId, attempt: Attempt, name: SplitName) -> None:
+    def _say_split(self, task: TaskId, attempt: Attempt, name: SplitName | None) -> None:
         """Tell the coordinator what is about to be read, and wait until it knows: reading it may be our end."""
         with suppress(GetTimeoutError, RayError):  # it is being restarted; then nobody counts anyhow
             ray.get(self._coordinator.deliver.remote(SplitBegun(task, attempt, name)), timeout=ANSWER_SECONDS)

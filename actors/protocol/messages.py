@@ -197,11 +197,12 @@ class CallFailed:
 
 @dataclass(frozen=True, slots=True)
 class SplitBegun:
-    """A cautious attempt is about to read a split; with ``raised``, reading it has raised the error that follows."""
+    """A cautious attempt is about to read a split; with ``raised``, reading it has raised the error that follows. None:
+    a split that is never to blame."""
 
     task: TaskId
     attempt: Attempt
-    name: SplitName
+    name: SplitName | None
     raised: bool = False
 
 

@@ -59,9 +59,9 @@ class PoisonWatch:
         """Whether the task must say what it reads before it does."""
         return task in self._tasks
 
-    def begun(self, task: TaskId, attempt: Attempt, name: SplitName) -> None:
-        """The attempt is about to read a split."""
-        self._suspicion(task).reading = (attempt, name)
+    def begun(self, task: TaskId, attempt: Attempt, name: SplitName | None) -> None:
+        """The attempt is about to read a split; None: one that is never to blame."""
+        self._suspicion(task).reading = None if name is None else (attempt, name)
 
     def raised(self, task: TaskId, attempt: Attempt, name: SplitName, failure: Failure) -> Failure:
         """Reading a split has ended the attempt with an error; that error, or what to do instead."""

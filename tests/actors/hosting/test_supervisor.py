@@ -267,6 +267,15 @@ def test_death_while_a_poisonous_split_is_read_becomes_an_error_with_its_name() 
     assert event.failure.message.startswith("split 7 of source has ended source[0]")
 
 
+def test_death_while_rows_are_waited_for_that_others_make_blames_no_split_that_was_opened_before() -> None:
+    made = Supervisor([TASK], RecordedCalls(), poison=PoisonPolicy(limit=1, skip=True))
+    made.handle(AttemptAccepted(FIRST, process("old")))
+    made.handle(SplitBegun(TASK, FIRST, SplitName("source", "7")))
+    made.handle(SplitBegun(TASK, FIRST, None))
+    (event, *_) = made.handle(ProcessAppeared(process("new")))
+    assert isinstance(event, TaskLost)
+
+
 def test_split_whose_reading_fails_is_skipped_in_the_next_attempt_on_request() -> None:
     calls, name = RecordedCalls(), SplitName("source", "7")
     made = Supervisor([TASK], calls, poison=PoisonPolicy(skip=True))

@@ -77,10 +77,11 @@ class Leased(Failing):
 
 @pytest.mark.parametrize(("split", "blamed"), [(Failing(), SplitName("rows", "spark/0")), (Leased(), None)])
 def test_failed_hand_off_is_no_fault_of_the_split_that_waited_for_it(split: Any, blamed: SplitName | None) -> None:
-    guard = SplitGuard()
+    guard, said = SplitGuard(), list[SplitName | None]()
+    guard.begin(said.append, frozenset())
     with pytest.raises(ConfigurationError):
         list(GuardedSplit(split, SplitName("rows", "spark/0"), guard).open(0))
-    assert guard.raised == blamed
+    assert (guard.raised, said) == (blamed, [blamed])
 
 
 def test_watch_names_the_master_that_died_and_bears_with_an_executor_that_comes_back() -> None:
