@@ -49,11 +49,6 @@ class FailureManager:
         #: The newest completed checkpoint.
         self._completed: CheckpointId | None = None
 
-    @property
-    def in_row(self) -> int:
-        """How many have counted."""
-        return self._in_row
-
     def completed(self, checkpoint: CheckpointId) -> None:
         """A checkpoint completed."""
         if self._completed is None or checkpoint > self._completed:

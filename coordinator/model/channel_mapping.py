@@ -29,11 +29,6 @@ class ChannelMapper(Enum):
     RANGE = "those whose key groups meet the new ones"
     UNSUPPORTED = "only at the same parallelism"
 
-    @property
-    def is_ambiguous(self) -> bool:
-        """Whether several new subtasks may read one old one, so that rows must be filtered."""
-        return self in (ChannelMapper.FULL, ChannelMapper.RANGE)
-
     def old_subtasks(self, subtask: int, old: int, new: int, groups: int = LEAST_DEFAULT) -> range:
         """What new subtask ``subtask`` of ``new`` reads of ``old`` ones."""
         match self:
@@ -51,7 +46,3 @@ class ChannelMapper(Enum):
                     "the batches in flight on a pointwise or broadcast exchange cannot be redistributed; restore at "
                     f"the parallelism {old} that the checkpoint was taken with, or from an aligned checkpoint"
                 )
-
-    def mapping(self, old: int, new: int, groups: int = LEAST_DEFAULT) -> tuple[range, ...]:
-        """The old subtasks of every new one, by rule 2 alone."""
-        return tuple(self.old_subtasks(subtask, old, new, groups) for subtask in range(new))

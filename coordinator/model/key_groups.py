@@ -12,16 +12,6 @@ from __future__ import annotations
 
 LEAST_DEFAULT = 128
 """A job that begins small can still grow to this without being asked for a number."""
-UPPER_BOUND = 1 << 15
-"""More groups than this cost more in bookkeeping than they balance."""
-
-
-def default_max_parallelism(parallelism: int) -> int:
-    """Room for half as many subtasks again, as a power of two, within the bounds above."""
-    if not 1 <= parallelism <= UPPER_BOUND:
-        raise ValueError(f"a parallelism must be between 1 and {UPPER_BOUND}, not {parallelism}")
-    wanted = parallelism + parallelism // 2
-    return min(max(1 << (wanted - 1).bit_length(), LEAST_DEFAULT), UPPER_BOUND)
 
 
 def owner(group: int, parallelism: int, groups: int) -> int:

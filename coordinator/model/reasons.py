@@ -5,7 +5,7 @@ Rules:
 1. A *pre-flight* reason comes before any task was involved: no id is used up, nothing is shown as in progress.
 2. A *counted* reason says that the job itself may be unwell (its storage, its speed). The others are the ordinary
    course of things, a task that ends or restarts meanwhile, and a job may have as many of them as it likes.
-3. Whoever adds a reason says in ``PRE_FLIGHT`` and ``COUNTED`` what it is; ``failure_manager`` does the counting.
+3. Whoever adds a reason says in ``COUNTED`` whether it is counted; ``failure_manager`` does the counting.
 """
 
 from __future__ import annotations
@@ -43,26 +43,10 @@ class FailureReason(Enum):
     TRIGGER_CHECKPOINT_FAILURE = "a task could not be triggered"
 
     @property
-    def is_preflight(self) -> bool:
-        """Whether no task was involved yet."""
-        return self in PRE_FLIGHT
-
-    @property
     def is_counted(self) -> bool:
         """Whether it counts against the tolerable failures."""
         return self in COUNTED
 
-
-PRE_FLIGHT = frozenset(
-    {
-        FailureReason.PERIODIC_SCHEDULER_SHUTDOWN,
-        FailureReason.TOO_MANY_CHECKPOINT_REQUESTS,
-        FailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS,
-        FailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING,
-        FailureReason.IO_EXCEPTION,
-        FailureReason.BLOCKING_OUTPUT_EXIST,
-    }
-)
 
 COUNTED = frozenset(
     {

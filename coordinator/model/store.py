@@ -1,7 +1,6 @@
 """The log's storage, as the coordinator's shell needs it.
 
-Implementations: :class:`penstock.coordinator.model.memory_store.MemoryStore` (the twin) and those in
-``actors/storage``. All pass the same contract tests.
+Implementations: those in ``actors/storage``, and a twin in memory for tests. All pass the same contract tests.
 """
 
 from __future__ import annotations

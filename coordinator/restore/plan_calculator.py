@@ -89,11 +89,6 @@ class CheckpointPlan:
         """Who must acknowledge."""
         return _numbers(self.waits)
 
-    @property
-    def to_commit_to(self) -> Mapping[str, Subtasks]:
-        """Who is told about the outcome: those that were waited for."""
-        return self.to_wait_for
-
     @cached_property
     def finished(self) -> Mapping[str, Subtasks]:
         """Who has ended already."""
@@ -114,11 +109,6 @@ def _numbers(flags: Mapping[str, Flags]) -> Mapping[str, Subtasks]:
 
 def _task_set(flags: Mapping[str, Flags]) -> TaskSet:
     return TaskSet({vertex: bytearray(each.view(np.uint8)) for vertex, each in flags.items()})
-
-
-def task_ids(subtasks: Mapping[str, Subtasks]) -> tuple[TaskId, ...]:
-    """The plan's part as ids."""
-    return tuple(TaskId(vertex, int(subtask)) for vertex, numbers in subtasks.items() for subtask in numbers)
 
 
 def compute_checkpoint_plan(

@@ -46,10 +46,6 @@ class AlignmentTimes:
         if self.began is not None:
             self.processed_bytes += size
 
-    def duration_at(self, now: float) -> float:
-        """The alignment's duration, up to now if it is under way."""
-        return self.duration if self.began is None else now - self.began
-
     def validate(self) -> None:
         """Raises AssertionError if an invariant does not hold."""
         assert self.start_delay >= 0, "a barrier comes after its creation"

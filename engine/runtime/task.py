@@ -27,7 +27,7 @@ from ..core.errors import InternalError, PenstockError
 from ..core.identity import FINAL_ROUND, Attempt, BarrierKind, CheckpointId, Committable, Opening, TaskId
 from ..core.source import Split
 from ..exchange.channel_state import Restored
-from ..exchange.edges import ChannelId, Frame, Upstream
+from ..exchange.edges import Frame, Upstream
 from ..plan.plan import JobPlan
 from ..scheduler.protocol import Handle, Scheduler
 from ..scheduler.serial import SerialScheduler
@@ -345,7 +345,3 @@ class Task:
         """Counts since this attempt began."""
         parts, query = self._parts, self._query.statistics()
         return statistics_of(self.id, self.attempt, self.state, parts.drivers, tuple(self.why()), query, parts.memory)
-
-    def channel_ids(self) -> tuple[list[ChannelId], list[ChannelId]]:
-        """The channels to other tasks: (inputs, outputs)."""
-        return list(self._parts.inputs), list(self._parts.outputs)

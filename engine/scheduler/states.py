@@ -67,13 +67,6 @@ LEGAL: dict[DriverState, frozenset[DriverState]] = {
 }
 
 
-def draw_states() -> str:
-    """The table as a Mermaid diagram; docs/design/scheduler.md shows it, and a test compares."""
-    lines = ["stateDiagram-v2", f"    [*] --> {DriverState.CREATED.value}"]
-    lines += [f"    {start.value} --> {to.value}: {event}" for (start, to), event in MOVES.items()]
-    return "\n".join([*lines, f"    {DriverState.RELEASED.value} --> [*]"])
-
-
 class WaitReason(Enum):
     """What a waiting driver waits for."""
 

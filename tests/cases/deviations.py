@@ -52,6 +52,8 @@ LEFT_OUT = {
     "fulfill_finished_status_cases": "they reject checkpoints with operator state that every subtask restores in full "
     "(UNION). No operator here has such state: state belongs to lanes or keys, so that part of the tasks may be over. "
     "What a checkpoint says of finished operators: tests/coordinator/restore/test_content_of_checkpoints.py",
+    "default_max_parallelism_cases": "the number of parts is the flow's own, fixed when it is built; nothing "
+    "derives it from a parallelism",
 }
 """Sections of the table of checkpoint plans that have no runner, with the reason."""
 

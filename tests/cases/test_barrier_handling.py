@@ -173,6 +173,11 @@ class Run:
     def aborts(self, since: int = 0) -> list[Any]:
         return [{"cp": one.checkpoint, "reason": one.reason.value} for one in self.gate.aborted[since:]]
 
+    def duration(self) -> float:
+        """Of the alignment, up to now if it is under way."""
+        times = self.handler.times
+        return times.duration if times.began is None else self.gate.now - times.began
+
     def state(self) -> dict[str, Callable[[], Any]]:
         """What both a step and the end of a row may say about the handler."""
         handler = self.handler
@@ -183,7 +188,7 @@ class Run:
             "pending_cps": lambda: list(handler.pending_checkpoints) if isinstance(handler, BarrierTracker) else None,
             "open_channels": lambda: len(handler.open),
             "bytes_processed_during_alignment": lambda: handler.times.processed_bytes,
-            "alignment_duration_ms": lambda: handler.times.duration_at(self.gate.now),
+            "alignment_duration_ms": self.duration,
             "start_delay_ms": lambda: handler.times.start_delay,
         }
 

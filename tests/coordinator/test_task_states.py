@@ -14,10 +14,11 @@ from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, 
 from penstock.coordinator.model.job_states import TaskStatus
 from penstock.coordinator.model.settings import Settings
 from penstock.coordinator.model.task_set import TaskSet
-from penstock.coordinator.restore.plan_calculator import CheckpointPlan, compute_checkpoint_plan, task_ids
+from penstock.coordinator.restore.plan_calculator import CheckpointPlan, compute_checkpoint_plan
 from penstock.coordinator.state.tasks import TaskTable
 from penstock.engine.core.identity import Attempt, TaskId
 from support.coordinator_driver import A1, SINK, SOURCE, CoordinatorDriver
+from support.plan_parts import task_ids
 
 SOME = st.sets(st.builds(TaskId, st.sampled_from("abc"), st.integers(0, 9)))
 PATH = (TaskStatus.DEPLOYING, TaskStatus.DEPLOYED, TaskStatus.RUNNING)

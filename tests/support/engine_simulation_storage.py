@@ -19,10 +19,10 @@ from pyarrow.fs import _MockFileSystem
 from penstock.actors.storage.log import read_log
 from penstock.actors.storage.snapshots import SnapshotFiles
 from penstock.coordinator.model.manifest import Claim, Ended, LogEntry, Manifest, decode
-from penstock.coordinator.model.memory_store import MemoryStore
 from penstock.engine.core.errors import StorageError
 from penstock.engine.core.identity import StateHandle
 from support.engine_simulation_flows import JOB
+from support.memory_store import MemoryStore
 
 FOLDER = "checkpoints"
 

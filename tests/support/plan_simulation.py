@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from penstock.engine.flow.flow import Stream
 from penstock.engine.local.plan_task import PlanTask
-from penstock.engine.runtime.invariants import validate_task
-from penstock.engine.scheduler.simulated import SimulatedScheduler
 from penstock.engine.sources.memory import MemorySource
+from support.invariants import validate_task
+from support.simulated_scheduler import SimulatedScheduler
 
 SplitSet = Mapping[str, pa.Table]
 Rows = list[tuple[object, ...]]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.engine.scheduler.entries import Entry
-from penstock.engine.scheduler.simulated import SimulatedScheduler
 from support.scheduling import BLOCKED, FINISHED, PROGRESS, Probe, add_chain
+from support.simulated_scheduler import SimulatedScheduler
 
 NUMBERS = range(12)
 

@@ -28,9 +28,9 @@ from penstock.coordinator.model.manifest import (
     encode,
     split_dropped,
 )
-from penstock.coordinator.model.memory_store import MemoryStore
 from penstock.engine.core.identity import CheckpointId, CommitPermit, StateHandle
 from penstock.engine.feed.sequencer_state import SequencerState
+from support.memory_store import MemoryStore
 from support.simulated_model import FeedRows, Row, TaskState
 
 Written = tuple[tuple[int, CheckpointId], str, list[Row]]

@@ -9,8 +9,8 @@ from penstock.coordinator.model import commands, events
 from penstock.coordinator.model.commands import Command
 from penstock.coordinator.model.events import Event, Failure
 from penstock.coordinator.model.manifest import Claim, Manifest
-from penstock.coordinator.model.memory_store import MemoryStore
 from penstock.engine.core.errors import StorageError
+from support.memory_store import MemoryStore
 from support.simulated_shell import TaskShell
 from support.simulated_storage import JOB
 

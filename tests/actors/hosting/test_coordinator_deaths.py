@@ -10,9 +10,9 @@ from penstock.actors.hosting.coordinator_files import CoordinatorFiles
 from penstock.actors.hosting.coordinator_host import CoordinatorHost
 from penstock.actors.storage.file_store import FileStore
 from penstock.coordinator.model.events import Event, Failure, LogFailed
-from penstock.coordinator.model.memory_store import MemoryStore
 from penstock.coordinator.model.statistics import JobStatus
 from support.coordinator_driver import CoordinatorDriver
+from support.memory_store import MemoryStore
 
 STATUS = JobStatus("job", "running", 1, 0, 0, 0, None, None, {}, None, None, "everybody runs")
 BUG = Failure("unexpected KeyError: 'x'", retry=False, detail="the traceback")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.coordinator.model.memory_store import MemoryStore
+from support.memory_store import MemoryStore
 from support.store_contract import check_store
 
 

@@ -228,6 +228,6 @@ def test_paced_task_says_when_it_wants_to_be_woken():
 def test_channels_of_a_gather_are_named_after_their_tasks():
     plan = gathered(2)
     owner = Owner(plan, TaskId("gather-1", 0))
-    inputs, outputs = owner.task.channel_ids()
-    assert inputs == [ChannelId("gather-1", TaskId("numbers", n), TaskId("gather-1", 0)) for n in range(2)]
-    assert outputs == []
+    inputs, outputs = owner.task._parts.inputs, owner.task._parts.outputs
+    assert list(inputs) == [ChannelId("gather-1", TaskId("numbers", n), TaskId("gather-1", 0)) for n in range(2)]
+    assert not outputs

@@ -14,9 +14,9 @@ from penstock.engine.scheduler.pool import PoolScheduler, default_degree
 from penstock.engine.scheduler.protocol import QueryTimeoutError
 from penstock.engine.scheduler.runnable import Blocked
 from penstock.engine.scheduler.serial import SerialScheduler
-from penstock.engine.scheduler.simulated import SimulatedScheduler
 from penstock.engine.scheduler.worker import WorkerHooks
 from support.scheduling import BLOCKED, FINISHED, INPUT, PROGRESS, Endless, Probe, Script, add_chain
+from support.simulated_scheduler import SimulatedScheduler
 
 LONG = 60.0
 """Seconds: none of these tests waits for time to pass, so this only says when a hang is one."""

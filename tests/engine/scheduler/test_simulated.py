@@ -6,8 +6,8 @@ import pytest
 
 from penstock.engine.scheduler.dependency import Dependency
 from penstock.engine.scheduler.runnable import Blocked
-from penstock.engine.scheduler.simulated import SimulatedScheduler, StuckError
 from support.scheduling import BLOCKED, INPUT, PROGRESS, Endless, Probe, Script, add_chain
+from support.simulated_scheduler import SimulatedScheduler, StuckError
 from support.simulated_scheduling import NUMBERS, Watching, check_ends, run_asking, run_chain, run_ring
 
 SEEDS = range(250)

@@ -7,8 +7,8 @@ import pytest
 
 from penstock.engine.flow.flow import Flow
 from penstock.engine.local.plan_task import PlanTask
-from penstock.engine.scheduler.simulated import SimulatedScheduler
 from penstock.engine.sources.memory import MemorySource
+from support.simulated_scheduler import SimulatedScheduler
 
 LEFT = pa.table({"k": pa.array(range(60), pa.int64()), "v": pa.array(range(60), pa.int64())})
 RIGHT = pa.table({"k": pa.array(range(0, 60, 2), pa.int64()), "w": pa.array(range(30), pa.int64())})

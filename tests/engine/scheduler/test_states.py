@@ -7,7 +7,8 @@ import pytest
 
 from penstock.engine.core.errors import InternalError
 from penstock.engine.scheduler.moves import Moves
-from penstock.engine.scheduler.states import LEGAL, DriverState, Wait, WaitReason, check_move, draw_states
+from penstock.engine.scheduler.states import LEGAL, DriverState, Wait, WaitReason, check_move
+from penstock.engine.scheduler.states import MOVES as TABLE
 from support.scheduling import CoreDriver
 
 MOVES = """
@@ -22,6 +23,13 @@ released →
 """
 EXPECTED = {(line.split(" →")[0], to) for line in MOVES.strip().splitlines() for to in line.partition("→")[2].split()}
 PAIRS = list(itertools.product(DriverState, DriverState))
+
+
+def draw_states() -> str:
+    """The table as a Mermaid diagram, as docs/design/scheduler.md shows it."""
+    lines = ["stateDiagram-v2", f"    [*] --> {DriverState.CREATED.value}"]
+    lines += [f"    {start.value} --> {to.value}: {event}" for (start, to), event in TABLE.items()]
+    return "\n".join([*lines, f"    {DriverState.RELEASED.value} --> [*]"])
 
 
 @pytest.mark.parametrize(("start", "to"), PAIRS, ids=lambda state: state.value)

@@ -11,10 +11,10 @@ import pytest
 
 from penstock.engine.core.errors import DataError, FlowError, InternalError
 from penstock.engine.scheduler.pool import PoolScheduler
-from penstock.engine.scheduler.simulated import SimulatedScheduler
 from penstock.engine.scheduler.stream_edges import EdgeKind
 from penstock.engine.scheduler.stream_graph import StreamGraph
 from penstock.engine.scheduler.streams import Append, Fold, Source, Spool, Stream, Transform, Verdict
+from support.simulated_scheduler import SimulatedScheduler
 from support.stream_shapes import SHAPES, Shape, chain, ramp
 
 DEGREES = [0, 1, 2, 4, 8]

@@ -1,4 +1,4 @@
-"""What is always true of drivers and tasks, checked between any two steps. Tests call it; a running job may, too.
+"""What is always true of drivers and tasks, checked between any two steps. Simulations call it.
 
 The numbers are those of the invariants in ``docs/design/scheduler.md``; those of the scheduler itself are checked by
 ``scheduler.validation``. An AssertionError says which one is broken, and where.
@@ -6,10 +6,10 @@ The numbers are those of the invariants in ``docs/design/scheduler.md``; those o
 
 from __future__ import annotations
 
-from ..core.elements import Batch, Tag
-from ..scheduler.states import DriverState
-from .driver import Driver
-from .task import Task
+from penstock.engine.core.elements import Batch, Tag
+from penstock.engine.runtime.driver import Driver
+from penstock.engine.runtime.task import Task
+from penstock.engine.scheduler.states import DriverState
 
 _OVER = (DriverState.CLOSED, DriverState.RELEASED)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class MemoryStore:
-    """A :class:`penstock.coordinator.model.store.Store` in a dictionary. One process, one thread at a time."""
+    """A ``penstock.coordinator.model.store.Store`` in a dictionary. One process, one thread at a time."""
 
     def __init__(self) -> None:
         self._data: dict[str, bytes] = {}

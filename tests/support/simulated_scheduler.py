@@ -19,15 +19,15 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from ..core.errors import InternalError
-from .core import Core
-from .effects import Effect
-from .entries import Entry
-from .explanation import story
-from .runnable import Outcome
-from .shell import Shell, close, perform_background, run
-from .trace import Trace
-from .validation import validate
+from penstock.engine.core.errors import InternalError
+from penstock.engine.scheduler.core import Core
+from penstock.engine.scheduler.effects import Effect
+from penstock.engine.scheduler.entries import Entry
+from penstock.engine.scheduler.explanation import story
+from penstock.engine.scheduler.runnable import Outcome
+from penstock.engine.scheduler.shell import Shell, close, perform_background, run
+from penstock.engine.scheduler.trace import Trace
+from penstock.engine.scheduler.validation import validate
 
 STRAY = 0.05
 """How many of the steps are wake-ups that mean nothing."""
