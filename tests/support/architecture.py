@@ -208,6 +208,32 @@ def find_cycles(sources: Sources) -> list[str]:
     return sorted(cycles)
 
 
+def find_lonely(sources: Sources) -> list[str]:
+    """Functions, classes and methods that no line of the package mentions: neither by name nor in a text."""
+    trees = {module: ast.parse(text) for module, text in sources.items()}
+    mentioned = {name for tree in trees.values() for node in ast.walk(tree) for name in _mentions(node)}
+    defined = {
+        f"{module}.{name}": name.rpartition(".")[2] for module, tree in trees.items() for name in _definitions(tree, "")
+    }
+    return sorted(full for full, name in defined.items() if name not in mentioned and not name.startswith("__"))
+
+
+def _mentions(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
+            yield name
+        case ast.Constant(value=str(text)) if text.replace(".", "").isidentifier():
+            yield from text.split(".")
+
+
+def _definitions(node: ast.AST, above: str) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield f"{above}{child.name}"
+            if isinstance(child, ast.ClassDef):
+                yield from _definitions(child, f"{above}{child.name}.")
+
+
 def find_bare_files(files: Mapping[str, str]) -> list[str]:
     """Files that do not begin with their docstring."""
     return [f"{path}: no module docstring" for path, text in files.items() if not ast.get_docstring(ast.parse(text))]
