@@ -102,7 +102,8 @@ ALONE = {
         engine.flow.flow.Flow.from_split_sets engine.flow.flow.Flow.read_ipc engine.flow.flow.Stream.hash_join
         engine.flow.flow.Stream.map_batches engine.flow.flow.Stream.mark_distinct
         engine.flow.flow.Stream.partition_by_range engine.flow.flow.Stream.partitioned_by engine.flow.flow.Stream.top_n
-        engine.indexes.in_parquet.parquet_index engine.indexes.in_sql.sql_index jobs.cli.list_running jobs.cli.verify_order_of""",
+        engine.indexes.in_parquet.parquet_index engine.indexes.in_sql.sql_index
+        jobs.cli.list_running jobs.cli.verify_order_of""",
     "a library, or an entry point, calls it by its name": """
         actors.job.outputs.SparkSession.createDataFrame actors.spark.ray_datasets.open_dataset
         actors.transport.batches._File.seekable actors.transport.batches._File.writable
