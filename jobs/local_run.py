@@ -18,7 +18,7 @@ from typing import Self, cast
 
 import pyarrow as pa
 
-from ..actors.audit.audit import OVER, Audit, LastAudit, NothingLeftError, audit_job, check_balance
+from ..actors.audit.audit import OVER, Audit, LastAudit, audit_job, check_what_is_left
 from ..actors.claims.beginning import begin_in, check_first
 from ..actors.claims.cleaning import at_the_end, clean_outputs
 from ..actors.claims.handing_over import hand_over
@@ -244,8 +244,7 @@ class LocalJob(JobFace):
         if status.failure is not None:
             raise error_of(status.failure)
         if status.state in OVER:
-            with suppress(NothingLeftError):
-                check_balance(self.audit())
+            check_what_is_left(self.name, self.audit)
         return self
 
     @checked(ConfigurationError)
@@ -353,7 +352,11 @@ class LocalJob(JobFace):
             self._release()
 
     def _end(self, *, audited: bool) -> None:
-        """Nothing but threads first: what the outputs have become must not keep them."""
+        """Nothing but threads first: what the outputs have become must not keep them. What the job does not keep goes
+        with them, so it is audited before."""
+        if audited and self.status().is_over:
+            with suppress(Exception):
+                self.audit()
         self._closed = True
         self._feeds.over(ConfigurationError(f"job {self.name!r} was shut down", "run it again to go on reading"))
         self._feeds.close()

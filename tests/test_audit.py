@@ -25,7 +25,7 @@ ROWS = 1000
 Change = Callable[[pa.Table], pa.Table]
 
 
-def started(tmp_path: Path, name: str = "audited", limit: int | None = None) -> LocalJob:
+def started(tmp_path: Path, name: str = "audited", limit: int | None = None, **settings: Any) -> LocalJob:
     (tmp_path / "in").mkdir(exist_ok=True)
     parquet.write_table(pa.table({"x": range(ROWS)}), tmp_path / "in" / "a.parquet")
     flow = ps.Flow(name)
@@ -33,17 +33,17 @@ def started(tmp_path: Path, name: str = "audited", limit: int | None = None) -> 
     if limit is not None:
         stream = stream.limit(limit)
     stream.write_parquet(str(tmp_path / "out"))
-    return ps.run_local(flow, checkpoints=ps.Checkpoints(tmp_path / "state"))
+    return ps.run_local(flow, checkpoints=ps.Checkpoints(tmp_path / "state", **settings))
 
 
 def files(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "out").glob("*.parquet"))
 
 
-@pytest.fixture
-def over(tmp_path: Path) -> Iterator[LocalJob]:
-    """A job that is over, of which nobody has asked what it has left."""
-    job = started(tmp_path)
+@pytest.fixture(params=["always", "on_failure", "never"])
+def over(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalJob]:
+    """A job that is over, of which nobody has asked what it has left, whatever it keeps of its checkpoints."""
+    job = started(tmp_path, retention=request.param)
     job.wait_until(lambda status: status.is_over, 60)
     yield job
     job.shutdown()

@@ -310,8 +310,4 @@ def test_checkpoints_outlive_the_job_as_the_retention_says(tmp_path, undisturbed
     job = ps.run_local(flow(tmp_path / "out"), checkpoints=every(tmp_path / "a", retention=retention)).wait(PATIENCE)
     assert bool(list((tmp_path / "a" / "saved" / "state").rglob("*.arrow"))) == stays
     assert read(tmp_path / "out") == undisturbed
-    if stays:
-        assert job.audit().clean
-    else:
-        with pytest.raises(ConfigurationError, match="deleted at its end"):
-            job.audit()
+    assert job.audit().clean, "made before they went"

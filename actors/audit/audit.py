@@ -19,6 +19,7 @@ Rules:
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
@@ -44,6 +45,8 @@ from .origins_of_sinks import Origin, compare, origins, wanted
 from .reading_again import Reading, read_again
 
 SPLITS_PER_LINE = 16
+
+_log = logging.getLogger(__name__)
 
 Grade = Literal["proven", "counted", "unknown", "wrong"]
 """*proven*: the content that is visible was read back, and is what the sink took; the splits were read again, and hold
@@ -200,6 +203,15 @@ class Audit:
 
 class NothingLeftError(ConfigurationError):
     """A job's checkpoints are gone, so there is nothing to audit it by."""
+
+
+def check_what_is_left(job: str, audit: Callable[[], Audit]) -> None:
+    """Raise AuditError if what a job has left does not balance. Where nothing is left to audit it by, the log says so:
+    a detached job that keeps no checkpoint has ended by itself."""
+    try:
+        check_balance(audit())
+    except NothingLeftError as gone:
+        _log.warning("job %s is not audited: %s; %s", job, gone.message, gone.remedy)
 
 
 class LastAudit:

@@ -12,6 +12,8 @@ Rules:
    that another takes over; if it returns, everybody who waits gets the error.
 5. Whoever waits for a change of the status gets it at once, but for news of checkpoints that are under way: these wait
    ``LULL`` seconds for company. A checkpoint would otherwise cost an answer, and the next question, for each task.
+6. What is deleted at a job's end is deleted when the host is closed: till then its checkpoints are what it is audited
+   by.
 """
 
 from __future__ import annotations
@@ -71,6 +73,9 @@ def coordinator_of(
     )
 
 
+_DELETES = (commands.DiscardState, commands.DiscardEntries, commands.DiscardSnapshot)
+
+
 class Drivers(Protocol):
     """The processes that host the tasks. Both methods are called on the coordinator's thread and must not block."""
 
@@ -119,6 +124,8 @@ class CoordinatorHost:
         self._drivers = drivers(self.post)
         self._thread = threading.Thread(target=self._run, name="penstock-coordinator", daemon=True)
         self._open = True
+        #: what is deleted at the job's end, once whoever waited for it has had the time to audit it
+        self._at_close: list[Command] = []
         #: guards the four fields below; notified when they change
         self._changed = threading.Condition()
         self._version = (uuid.uuid4().hex, 0)
@@ -161,6 +168,9 @@ class CoordinatorHost:
         """End the thread, without a word to anybody; returns when it has ended."""
         self.post(Closed())
         self._thread.join()
+        at_close, self._at_close = self._at_close, []
+        for command in at_close:
+            self._do(command)
         self._files.close()
 
     # ------------------------------------------------------------------ the thread
@@ -213,36 +223,44 @@ class CoordinatorHost:
             self._core.validate()
 
     def _perform(self, orders: list[Command]) -> None:
+        """Rule 6."""
+        ends = any(isinstance(command, commands.EndJob) for command in orders)
         for command in orders:
-            match command:
-                case commands.ReadLog():
-                    self._files.read_log()
-                case commands.StoreEntry(entry):
-                    self._files.store(entry)
-                case commands.DiscardState(handles):
-                    self._files.discard(handles)
-                case commands.CopySavepoint():
-                    self._files.copy_savepoint(command)
-                case commands.StoreSavepoint():
-                    self._files.store_savepoint(command)
-                case commands.DiscardCopies(checkpoint, location):
-                    self._files.discard_copies(location, checkpoint)
-                case commands.DiscardSnapshot(location, handles):
-                    self._files.discard_snapshot(location, handles)
-                case commands.DiscardEntries(numbers):
-                    self._files.discard_entries(numbers)
-                case commands.ReadSplitSets(start):
-                    self._files.read_split_sets(start)
-                case commands.DiscardSplitSets(numbers):
-                    self._files.discard_split_sets(numbers)
-                case commands.TakeOutputs():
-                    self._files.take_outputs(command)
-                case commands.CommitOrphans():
-                    self._files.commit(command)
-                case commands.EndJob():
-                    self._files.end_presence()  # the status says the rest, and whoever waits for it is told
-                case _:
-                    self._drivers.perform(command)
+            if ends and isinstance(command, _DELETES):
+                self._at_close.append(command)
+            else:
+                self._do(command)
+
+    def _do(self, command: Command) -> None:
+        match command:
+            case commands.ReadLog():
+                self._files.read_log()
+            case commands.StoreEntry(entry):
+                self._files.store(entry)
+            case commands.DiscardState(handles):
+                self._files.discard(handles)
+            case commands.CopySavepoint():
+                self._files.copy_savepoint(command)
+            case commands.StoreSavepoint():
+                self._files.store_savepoint(command)
+            case commands.DiscardCopies(checkpoint, location):
+                self._files.discard_copies(location, checkpoint)
+            case commands.DiscardSnapshot(location, handles):
+                self._files.discard_snapshot(location, handles)
+            case commands.DiscardEntries(numbers):
+                self._files.discard_entries(numbers)
+            case commands.ReadSplitSets(start):
+                self._files.read_split_sets(start)
+            case commands.DiscardSplitSets(numbers):
+                self._files.discard_split_sets(numbers)
+            case commands.TakeOutputs():
+                self._files.take_outputs(command)
+            case commands.CommitOrphans():
+                self._files.commit(command)
+            case commands.EndJob():
+                self._files.end_presence()  # the status says the rest, and whoever waits for it is told
+            case _:
+                self._drivers.perform(command)
 
     def _publish(self) -> None:
         status = self._core.status()

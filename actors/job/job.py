@@ -35,7 +35,7 @@ from ...engine.core.errors import ConfigurationError, InternalError, PenstockErr
 from ...engine.core.identity import TaskId
 from ...engine.plan.plan import JobPlan
 from ...engine.runtime.job_statistics import JobStatistics
-from ..audit.audit import OVER, Audit, LastAudit, NothingLeftError, audit_job, check_balance
+from ..audit.audit import OVER, Audit, LastAudit, audit_job, check_what_is_left
 from ..claims.cleaning import at_the_end, clean_outputs
 from ..claims.resuming import Place
 from ..feed.hosting import feed_handle
@@ -159,12 +159,12 @@ class Job(JobFace):
         status = self.wait_until(lambda status: status.is_over, timeout)
         if not self._closed:
             self._hear_last_words(deadline)
+            at_the_end(self.audit)  # what the job does not keep goes with its processes
             self._close()
         if status.failure is not None:
             raise error_of(status.failure)
         if status.state in OVER:
-            with suppress(NothingLeftError):
-                check_balance(self.audit())
+            check_what_is_left(self.name, self.audit)
         return self
 
     @checked(ConfigurationError)

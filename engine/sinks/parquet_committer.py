@@ -50,7 +50,7 @@ class ParquetCommitter:
         """Make the files of the permit visible; those that are visible already stay as they are."""
         files = [file for each in permit.committables for file in each.payload["files"]]
         try:
-            if files and permit.by is not None:
+            if permit.by is not None:
                 self._check_owner(permit.by)
             for file in files:
                 self._publish(self._inside(file["staged"]), self._inside(file["final"]), file)
