@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 TESTS = Path(__file__).parent.parent
 NODE_KILLED = "node killed"
-QUICK_DEATHS = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
-"""Ray takes a node for dead after two seconds, instead of fifteen or more."""
 
 
 @contextmanager
@@ -53,40 +51,15 @@ def one_node() -> Iterator[Mapping[str, Disaster]]:
 @contextmanager
 def several_nodes() -> Iterator[Mapping[str, Disaster]]:
     """A cluster of three nodes on this machine; each disaster kills one that is not the head, and another one joins."""
-    import ray
-    from ray.cluster_utils import Cluster
-
-    def add() -> Any:
-        return cluster.add_node(num_cpus=2, object_store_memory=100 * 2**20)
-
-    head = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "_system_config": QUICK_DEATHS}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    others = [add(), add()]
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR", namespace="penstock")
+    from support.nodes import three_nodes
 
     def kill_node(job: Any, draw: random.Random) -> str:
-        coordinator, both = job.coordinator_process(), draw.random() < 0.3
-        hosts = [node for node in others if _is_below(coordinator, node)]
-        victim = draw.choice([node for node in others if (node in hosts) is both] or others)
-        lost = sum(_is_below(each.pid, victim) for each in job.identities().values())
-        others.remove(victim)
-        cluster.remove_node(victim, allow_graceful=False)
-        others.append(add())
-        besides = " and the coordinator" if victim in hosts else ""
-        return f"raylet killed, and with it {lost} of {len(job.tasks())} tasks{besides}"
+        hosts, both = nodes.below(job.coordinator_process()), draw.random() < 0.3
+        victim = draw.choice([node for node in nodes.others if (node in hosts) is both] or nodes.others)
+        return nodes.kill(victim, job)
 
-    try:
+    with three_nodes() as nodes:
         yield {NODE_KILLED: kill_node}
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-
-
-def _is_below(pid: int, node: Any) -> bool:
-    """Whether a process was started by a node's raylet."""
-    raylet = node.all_processes["raylet"][0].process.pid
-    parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return parent == raylet
 
 
 def run_all(seeds: range, nodes: bool, journal: Path | None = None) -> list[Outcome]:

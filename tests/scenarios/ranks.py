@@ -12,28 +12,44 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from support.nodes import Nodes
     from support.seeded import Tally
 
 TESTS = Path(__file__).parent.parent
 
 
 def run_all(seeds: range) -> Tally:
-    """Let them happen, one after the other, on one cluster."""
+    """Let them happen, one after the other: first those on a cluster of one node, then those that kill a node."""
     from scenarios.chaos import one_node
 
-    from support.rank_disasters import kind_of, undergo, undisturbed
+    from support.nodes import three_nodes
+    from support.rank_disasters import NODE_KILLED, kind_of, undisturbed
     from support.seeded import Tally
 
-    tally = Tally(kind_of)
-    batches = undisturbed()
-    with one_node(), tempfile.TemporaryDirectory(prefix="penstock-ranks-") as folder:
-        for seed in seeds:
-            try:
-                problems = undergo(seed, Path(folder) / str(seed), batches)
-            except Exception as error:
-                problems = [f"{type(error).__name__}: {error}"]
-            tally.tell(seed, problems)
+    tally, batches = Tally(kind_of), undisturbed()
+    on_nodes = [seed for seed in seeds if kind_of(seed) == NODE_KILLED]
+    with tempfile.TemporaryDirectory(prefix="penstock-ranks-") as folder:
+        if on_one := [seed for seed in seeds if seed not in on_nodes]:
+            with one_node():
+                run_some(on_one, Path(folder), batches, tally)
+        if on_nodes:
+            with three_nodes() as nodes:
+                run_some(on_nodes, Path(folder), batches, tally, nodes)
     return tally
+
+
+def run_some(
+    seeds: list[int], folder: Path, batches: list[list[int]], tally: Tally, nodes: Nodes | None = None
+) -> None:
+    """On the cluster that is there."""
+    from support.rank_disasters import undergo
+
+    for seed in seeds:
+        try:
+            problems = undergo(seed, folder / str(seed), batches, nodes)
+        except Exception as error:
+            problems = [f"{type(error).__name__}: {error}"]
+        tally.tell(seed, problems)
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Ten seeded disasters, one of each kind, and a node that dies: the outputs equal those of the undisturbed run.
+"""Eleven seeded disasters, one of each kind, and a node that dies: the outputs equal those of the undisturbed run.
 
 ``make chaos`` runs a hundred (``chaos.py``), and writes the table of docs/reliability.md.
 """
@@ -28,6 +28,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return outputs(folder)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(len(KINDS)))
 def test_outputs_are_equal_after_a_seeded_disaster(
     cluster: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, undisturbed: dict[str, Any], seed: int

@@ -48,6 +48,47 @@ if __name__ == "__main__":
 """
 
 
+BEGINS = """
+import sys
+import time
+from pathlib import Path
+import penstock as ps
+from support.ray_jobs import gather_flow
+
+if __name__ == "__main__":
+    out, way = sys.argv[1:]
+    flow = gather_flow(out, rate=80)  # for two minutes, unless somebody ends it
+    ps.run(flow, checkpoints=ps.Checkpoints(out + "-state", every="200ms"), detached=True)
+    while not any(Path(out).glob("*.parquet")):
+        time.sleep(0.1)
+    print("rows are visible", flush=True)
+    if way == "is stopped":
+        time.sleep(3600)
+"""
+
+GOES_ON = """
+import sys
+import penstock as ps
+from support import ray_jobs
+
+if __name__ == "__main__":
+    address, out, way = sys.argv[1:]
+    job = ps.attach("gather", address=address)
+    print("found", job.status().state)
+    if way == "ends":
+        job.kill_task(job.tasks()[0])
+        job.wait_until(lambda status: status.restarts > 0 and status.state == "running", 120)
+        options = {"checkpoints": out + "-other", "from_snapshot": job.stop(timeout=120).path}
+    else:
+        job.shutdown()
+        options = {"checkpoints": out + "-state", "resume": "must"}
+    print("committed", ray_jobs.written(out).num_rows)
+    job = ps.run(ray_jobs.gather_flow(out), address=address, **options).wait(120)
+    print("restored from", job.status().restored_from)
+    print(job.audit())
+"""
+
+
 @dataclass(frozen=True)
 class Head:
     """A running head node. ``environment``: what programs need to find it and nothing else."""
@@ -143,3 +184,34 @@ def test_script_joins_a_cluster_and_a_second_one_with_its_job_name_is_refused_un
     assert "gaps 0, repeats 0" in done.stdout
     assert done.stderr == ""
     assert written(tmp_path / "first").select(expected().column_names).equals(expected())
+
+
+@pytest.mark.parametrize("way", ["ends", "is stopped"])
+def test_detached_job_of_a_submitted_script_is_gone_on_with_by_another_script(head, tmp_path, way):
+    """The first script ends or is stopped. Its job loses a process, which is replaced, and goes on from a savepoint; or
+    it is ended and goes on from its own checkpoints."""
+    (submitted := tmp_path / "submitted").mkdir()
+    (submitted / "begins.py").write_text(BEGINS)
+    (tmp_path / "goes_on.py").write_text(GOES_ON)
+
+    def ray_job(*arguments: str) -> Program:
+        command = (str(BIN / "ray"), "job", arguments[0], "--address", head.dashboard, *arguments[1:])
+        return head.household.start(*command, cwd=tmp_path, **head.environment)
+
+    out, name = str(tmp_path / "out"), f"first-{way.replace(' ', '-')}"
+    job = ("--working-dir", str(submitted), "--submission-id", name, "--", "python", "begins.py", out, way)
+    first = ray_job("submit", *job)
+    first.wait_line("rows are visible")
+    if way == "is stopped":
+        stopped = ray_job("stop", name).wait()
+        assert stopped.returncode == 0, str(stopped)
+    said = first.wait()
+    assert f"Job '{name}' {'succeeded' if way == 'ends' else 'was stopped'}" in said.stdout, str(said)
+
+    command = (str(tmp_path / "goes_on.py"), head.address, out, way)
+    done = head.household.python(*command, cwd=tmp_path, **head.environment).wait()
+    assert done.returncode == 0, str(done)
+    for line in ("found running", "restored from 1.", "gaps 0, repeats 0"):
+        assert line in done.stdout, str(done)
+    assert 0 < int(done.stdout.partition("committed ")[2].split()[0]) < expected().num_rows, str(done)
+    assert written(tmp_path / "out").select(expected().column_names).equals(expected())

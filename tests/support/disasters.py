@@ -6,6 +6,8 @@ Rules:
    seeds, so that a row of as many seeds as kinds has each once.
 2. What a disaster takes away for a while (a processor, room on a disk) it gives back; the job does the rest.
 3. Only processes of the job itself are touched.
+4. In a crowd, nine other jobs run beside it on the same cores, and the disaster may be that of any of the ten. All must
+   write their own rows.
 """
 
 from __future__ import annotations
@@ -15,17 +17,21 @@ import random
 import resource
 import signal
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import penstock as ps
 from support.chaos_job import differences, make_flow, outputs
+from support.ray_jobs import expected, gather_flow, written
 
 HEARTBEAT = 5.0
 PATIENCE = 180.0
+CROWD_PACE = 400.0
+"""Rows per second of each of the others, which last for 24 seconds: about as long as it takes to start them all."""
+
 SHARES = (0.02, 0.9)
 """A disaster comes when the sources have read a share of their rows between these."""
 
@@ -62,6 +68,10 @@ def kill_again(job: Any, draw: random.Random) -> str:
     job.wait_until(lambda status: status.restarts > 0, PATIENCE)
     job.kill_task(second)
     return f"SIGKILL of {first}, and of {second} during the recovery"
+
+
+def kill_one(job: Any, draw: random.Random) -> str:
+    return f"{draw.choice([kill_driver, kill_coordinator])(job, draw)} of {job.name}"
 
 
 def stop_driver(job: Any, draw: random.Random) -> str:
@@ -124,6 +134,7 @@ def limit_files(pid: int, size: int) -> None:
 Disaster: TypeAlias = Callable[[Any, random.Random], str]
 """Lets something happen to a job, and says what."""
 
+CROWD = "killed among ten jobs"
 KINDS: dict[str, Disaster] = {
     "driver killed": kill_driver,
     "coordinator killed": kill_coordinator,
@@ -135,6 +146,7 @@ KINDS: dict[str, Disaster] = {
     "two drivers killed": kill_two_drivers,
     "coordinator stopped for a while": stop_coordinator_for_a_while,
     "driver killed during a recovery": kill_again,
+    CROWD: kill_one,
 }
 
 
@@ -168,18 +180,42 @@ def undergo(
     )
     runtime = ps.Runtime(heartbeat=HEARTBEAT, spares=spares, spread=spread)
     flow, started = make_flow(folder / "out"), time.monotonic()
-    with ps.run(flow, name=f"chaos-{seed}", parallelism=2, checkpoints=checkpoints, runtime=runtime) as job:
-        job.wait_until(lambda status: status.state == "running", PATIENCE)
-        wait_for_rows(job, share)
-        what = kinds[kind](job, draw)
-        status = job.wait(PATIENCE).status()
-        wrong = differences(outputs(folder / "out"), undisturbed)
-        audit = job.audit()
-    wrong += [] if audit.clean else [str(audit)]
-    wrong += [] if status.state == "finished" else [f"it ended as {status.state}"]
+    with crowd(folder / "crowd", 9 if kind == CROWD else 0) as others:
+        job = ps.run(flow, name=f"chaos-{seed}", parallelism=2, checkpoints=checkpoints, runtime=runtime)
+        with job:
+            job.wait_until(lambda status: status.state == "running", PATIENCE)
+            wait_for_rows(job, share)
+            running = [each for each in (job, *others) if each.status().state == "running"]
+            what = kinds[kind](draw.choice(running or [job]), draw)
+            wrong = ended_wrong(job)
+            wrong += differences(outputs(folder / "out"), undisturbed)
+        for other, out in others.items():
+            wrong += ended_wrong(other)
+            wrong += [] if written(out).equals(expected().combine_chunks()) else [f"{other.name} wrote other rows"]
+    everybody = [each.status() for each in (job, *others)]
+    restarts, generation = sum(each.restarts for each in everybody), max(each.generation for each in everybody)
     at = f"{what}, after {share:.0%} of the rows"
     seconds = time.monotonic() - started
-    return Outcome(seed, kind, at, status.restarts, status.generation, seconds, tuple(wrong))
+    return Outcome(seed, kind, at, restarts, generation, seconds, tuple(wrong))
+
+
+@contextmanager
+def crowd(folder: Path, size: int) -> Iterator[dict[Any, Path]]:
+    """So many other jobs that run, with the outputs of each. All flows have one name."""
+    with ExitStack() as stack:
+        jobs = {}
+        for number in range(size):
+            out, state = folder / f"out-{number}", ps.Checkpoints(folder / f"state-{number}", every="300ms")
+            job = ps.run(gather_flow(out, CROWD_PACE), name=f"other-{number}", parallelism=1, checkpoints=state)
+            jobs[stack.enter_context(job)] = out
+        yield jobs
+
+
+def ended_wrong(job: Any) -> list[str]:
+    """Wait for its end, and say what is not as it should be."""
+    status, audit = job.wait(PATIENCE).status(), job.audit()
+    wrong = [] if audit.clean else [str(audit)]
+    return wrong if status.state == "finished" else [*wrong, f"{job.name} ended as {status.state}"]
 
 
 def wait_for_rows(job: Any, share: float) -> None:

@@ -4,6 +4,8 @@ A disaster is a training run on Ray whose ranks are processes of their own. One 
 the seed draws; its launcher then kills the others, as launchers do, and starts a world of another size from the newest
 model that is bound, or from an older one. The judge reads the journals of all ranks: each was handed its part of the
 right batch at every step, the last world came to the end, and whatever had been said to be bound could be resumed.
+
+One kind happens to the job alone, on a cluster of several nodes: the ranks stay, and read on.
 """
 
 from __future__ import annotations
@@ -23,16 +25,20 @@ import penstock as ps
 from penstock.engine.core.errors import ConfigurationError
 from penstock.engine.core.identity import TaskId
 from support.feeds import read_world, tables, wait_for
+from support.nodes import NOT_THE_HEAD, Nodes
 from support.trainer import Plan
 
 EPOCHS, BATCH, EVERY = 2, 25, 5
+FEED = TaskId("gather-1", 0)
 PATIENCE = 120.0
 
 
-def flow() -> ps.Flow:
-    """A shuffled feed of two epochs that keeps all rows of both, so that any model may be gone on from."""
+def flow(**asked: float) -> ps.Flow:
+    """A shuffled feed of two epochs that keeps all rows of both, so that any model may be gone on from. ``asked``: what
+    the feed's process asks the cluster for."""
     made = ps.Flow("ranks", lanes=4)
-    made.from_tables(tables(12, 50), name="rows").feed(BATCH, room=100, keep=5000, shuffle=90, seed=2, epochs=EPOCHS)
+    rows = made.from_tables(tables(12, 50), name="rows").gather().resources(resources=asked)
+    rows.feed(BATCH, room=100, keep=5000, shuffle=90, seed=2, epochs=EPOCHS)
     return made
 
 
@@ -90,6 +96,7 @@ class Story:
     chance: Random
     job: ps.Job
     batches: list[list[int]]
+    nodes: Nodes | None = None
     worlds: list[World] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
@@ -139,7 +146,10 @@ class Story:
 
     def finish(self, model: str) -> None:
         """The last world, to the end of the feed, and of the job."""
-        world = self.world(model)
+        self.end(self.world(model))
+
+    def end(self, world: World) -> None:
+        """Wait for the end of the last world, and of the job."""
         for rank in world.ranks:
             if rank.wait(PATIENCE):
                 self.wrong.append(f"a rank of the last world ended with {rank.returncode}: {world.said()}")
@@ -252,11 +262,26 @@ def killed_with_the_feed(story: Story) -> None:
     world = story.world(step=step_within(story.chance, len(story.batches)), signal=signal.SIGKILL)
     story.until_accident(world)
     if story.chance.random() < 0.5:
-        story.job.kill_task(TaskId("gather-1", 0))
+        story.job.kill_task(FEED)
     else:
         story.job.kill_coordinator()
     world.kill()
     story.finish(story.newest())
+
+
+def node_of_the_feed_killed(story: Story) -> None:
+    """All ranks are amid an epoch, and one stands still until the node is gone; all read on by themselves."""
+    assert story.nodes is not None
+    step = step_within(story.chance, len(story.batches) - 2 * EVERY)  # more are left than anybody has fetched ahead
+    world = story.world(step=step, signal=signal.SIGSTOP)
+    sleeper = story.until_accident(world)
+    [victim] = story.nodes.below(story.job.identities()[FEED].pid)
+    told = story.nodes.kill(victim, story.job)
+    sleeper.send_signal(signal.SIGCONT)
+    story.end(world)
+    status = story.job.status()
+    if status.restarts == 0 and status.generation == 1:
+        story.wrong.append(f"nobody has noticed: {told}")
 
 
 KINDS: dict[str, Callable[[Story], None]] = {
@@ -268,22 +293,27 @@ KINDS: dict[str, Callable[[Story], None]] = {
     "ranks killed twice, and an older model": rewound,
     "rank and feed or coordinator killed": killed_with_the_feed,
 }
+NODE_KILLED = "node of the feed killed"
+ALL_KINDS = {**KINDS, NODE_KILLED: node_of_the_feed_killed}
+"""Also what needs several nodes."""
 
 
 def kind_of(seed: int) -> str:
-    return list(KINDS)[seed % len(KINDS)]
+    return list(ALL_KINDS)[seed % len(ALL_KINDS)]
 
 
-def start(folder: Path, **options: Any) -> ps.Job:
+def start(folder: Path, nodes: bool = False, **options: Any) -> ps.Job:
     checkpoints = ps.Checkpoints(folder / "state", every="200ms", restart_delay=0.05)
-    return ps.run(flow(), parallelism=2, checkpoints=checkpoints, **options)
+    asked = {NOT_THE_HEAD: 1} if nodes else {}
+    runtime = ps.Runtime(spread=nodes)
+    return ps.run(flow(**asked), parallelism=2, checkpoints=checkpoints, runtime=runtime, **options)
 
 
 @contextmanager
-def telling(seed: int, folder: Path, batches: list[list[int]]) -> Iterator[Story]:
+def telling(seed: int, folder: Path, batches: list[list[int]], nodes: Nodes | None) -> Iterator[Story]:
     """A story that has begun; its processes end with it."""
     folder.mkdir(parents=True)
-    story = Story(folder, Random(seed), start(folder), batches)
+    story = Story(folder, Random(seed), start(folder, nodes is not None), batches, nodes)
     try:
         yield story
     finally:
@@ -292,8 +322,8 @@ def telling(seed: int, folder: Path, batches: list[list[int]]) -> Iterator[Story
             world.kill()
 
 
-def undergo(seed: int, folder: Path, batches: list[list[int]]) -> list[str]:
-    """Let the seed's disaster happen; what is wrong afterwards."""
-    with telling(seed, folder, batches) as story:
-        KINDS[kind_of(seed)](story)
+def undergo(seed: int, folder: Path, batches: list[list[int]], nodes: Nodes | None = None) -> list[str]:
+    """Let the seed's disaster happen; what is wrong afterwards. ``nodes``: for the kind that kills one."""
+    with telling(seed, folder, batches, nodes) as story:
+        ALL_KINDS[kind_of(seed)](story)
         return story.wrong
