@@ -48,6 +48,14 @@ def _as_calls(serialized: bytes, schema: pa.Schema, type_of: TypeOf) -> Calls | 
         return None
 
 
+def exactly(expression: pc.Expression) -> str:
+    """All that an expression is, with every value of its literals and options; ``str`` leaves out what is long."""
+    _, (serialized,) = expression.__reduce__()
+    parts = pa.ipc.open_file(serialized).get_batch(0)
+    values = [f"{column.type}: {column.to_pylist()!r}" for column in parts.columns]
+    return f"{_metadata(parts.schema)!r} {values!r}"
+
+
 def columns_of(expression: pc.Expression) -> set[str] | None:
     """The columns that an expression names, of paths into structs the first step; None if it cannot be taken apart."""
     _, (serialized,) = expression.__reduce__()

@@ -22,6 +22,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
+from ..arrow.days import whole_days
 from ..core.operator import OperatorContext
 from ..kernels.hashing import HASH_VERSION, hashes, mixed
 from .checksums import digest
@@ -56,7 +57,10 @@ class RowDigest:
         """The digest of these rows; those of several batches add up."""
         columns = records.columns
         for at, type in self._casts.items():
-            columns[at] = columns[at].cast(type, safe=False)
+            column = columns[at]
+            if pa.types.is_date64(column.type) and pa.types.is_date32(type):
+                column = whole_days(column, records.schema.names[at])
+            columns[at] = column.cast(type, safe=False)
         found = hashes(columns) if columns else np.zeros(records.num_rows, dtype=np.uint64)
         return int(mixed(found + np.uint64(self.salt)).sum(dtype=np.uint64))
 

@@ -22,6 +22,7 @@ from ..core.operator import OperatorConfig
 from ..core.source import SourceConfig
 from ..plan.partitioning import DEFAULT_PARTS, MAX_PARTS, Exchanging
 from ..plan.resources import NOTHING, Resources
+from .exact import exact_text, expressions_in
 from .placement import EXCHANGES, Placement, place, place_exchange
 
 DEFAULT_LANES = 8
@@ -159,7 +160,13 @@ class Graph:
         """A hash of the flow: operators, expressions, exchanges, schemas, lanes and order; not of its data, paths or
         parallelism. ``lanes`` and ``order`` stand for the flow's own."""
         schemas = "\n".join("" if node.schema is None else node.schema.to_string() for node in self.nodes)
-        text = f"{self.name}\n{lanes or self.lanes} {order or self.order}\n{self.describe()}\n{schemas}"
+        exact = "\n".join(
+            exact_text(node.config)
+            if node.inputs and node.schema is not None
+            else " ".join(expressions_in(node.config))
+            for node in self.nodes
+        )
+        text = f"{self.name}\n{lanes or self.lanes} {order or self.order}\n{self.describe()}\n{schemas}\n{exact}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

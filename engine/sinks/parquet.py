@@ -89,6 +89,12 @@ class ParquetSink:
             if schema.names.count(name) > 1:
                 raise FlowError(f"several columns are named {name!r}", "rename them: a Parquet file needs unique names")
         for field in schema:
+            if _has_dates_within(field.type):
+                raise FlowError(
+                    f"column {field.name!r} has type {field.type}: of dates in milliseconds within other types Parquet "
+                    "stores other days",
+                    f"cast {field.name!r} to hold date32 or timestamps before the sink",
+                )
             if _holds_no_values(field.type):
                 raise FlowError(
                     f"column {field.name!r} has type {field.type}: lists of the fixed size 0 cannot be read back from "
@@ -97,7 +103,7 @@ class ParquetSink:
                 )
             try:
                 parquet.write_table(pa.schema([field]).empty_table(), pa.BufferOutputStream())
-            except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+            except (pa.ArrowException, OSError) as error:  # the latter from Parquet itself: nothing is stored here
                 raise FlowError(
                     f"column {field.name!r} has type {field.type}, which Parquet cannot hold: {error}",
                     f"cast or drop {field.name!r} before the sink",
@@ -204,6 +210,14 @@ def _holds_no_values(type: pa.DataType) -> bool:
     if pa.types.is_fixed_size_list(type) and not type.list_size:
         return True
     return any(_holds_no_values(type.field(number).type) for number in range(type.num_fields))
+
+
+def _has_dates_within(type: pa.DataType) -> bool:
+    """Whether there are dates in milliseconds below the type itself."""
+    inner = [type.field(number).type for number in range(type.num_fields)]
+    if pa.types.is_dictionary(type):
+        inner.append(type.value_type)
+    return any(pa.types.is_date64(each) or _has_dates_within(each) for each in inner)
 
 
 def _rows(filesystem: fs.FileSystem, path: str) -> int:

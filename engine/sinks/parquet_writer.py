@@ -12,6 +12,7 @@ Rules:
 4. After an error the sink is broken: rows that did not reach a file are lost with it, so every later call fails the
    same way, and the attempt must be replaced. What it had not prepared is removed.
 5. Files promise nothing about nulls inside a type (``nullability``): a null struct holds no values to keep a promise.
+6. Values that the file's types cannot hold are an error of the data, which no other attempt could mend.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs, parquet
 
+from ..arrow.days import whole_days
 from ..arrow.nullability import loosely, loosened
 from ..core.elements import Batch
-from ..core.errors import StorageError
+from ..core.errors import DataError, PenstockError
 from ..core.identity import CheckpointId, Committable
 from ..core.operator import OperatorContext, Output, Stateless
 from ..files.durable import make_folder, sync_file, sync_folder
@@ -189,11 +191,16 @@ class RunningParquetSink(Stateless):
         #: files opened by this attempt, to number them
         self._opened = 0
         #: the error that broke this sink, or None
-        self._broken: StorageError | None = None
+        self._broken: PenstockError | None = None
+        #: names by position of the columns of dates in milliseconds, of which files store days
+        self._dates = {at: field.name for at, field in enumerate(schema) if pa.types.is_date64(field.type)}
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
-        self._counts.take(batch.tag.lane, batch.records)
-        self._context.write(partial(self._write, batch.records), batch.records.nbytes)
+        records = batch.records
+        for at, name in self._dates.items():
+            records = records.set_column(at, records.schema.field(at), whole_days(records.column(at), name))
+        self._counts.take(batch.tag.lane, records)
+        self._context.write(partial(self._write, records), records.nbytes)
 
     def _write(self, records: pa.RecordBatch) -> None:
         try:
@@ -205,7 +212,7 @@ class RunningParquetSink(Stateless):
                 self._open.write(loosely(piece, self._schema))
                 if self._open.rows == self._rows_per_file:
                     self._roll()
-        except OSError as error:
+        except (OSError, pa.ArrowException) as error:
             raise self._break(error) from error
 
     def finish(self, out: Output) -> None:
@@ -226,7 +233,7 @@ class RunningParquetSink(Stateless):
                 self._roll()
             if self._closed:
                 sync_folder(self._filesystem, self._staging)
-        except OSError as error:
+        except (OSError, pa.ArrowException) as error:
             raise self._break(error) from error
         for number, file in enumerate(self._closed):
             file["final"] = self._final_name(checkpoint, number)
@@ -272,8 +279,13 @@ class RunningParquetSink(Stateless):
         if self._broken is not None:
             raise self._broken
 
-    def _break(self, error: OSError) -> StorageError:
-        self._broken = storage_error("write into the output folder", self._folder, error)
+    def _break(self, error: OSError | pa.ArrowException) -> PenstockError:
+        if isinstance(error, OSError):
+            self._broken = storage_error("write into the output folder", self._folder, error)
+        else:
+            types = ", ".join(f"{field.name} {field.type}" for field in self._schema)
+            remedy = f"cast the column to a type that Parquet stores whole, or filter such rows out; columns: {types}"
+            self._broken = DataError(f"Parquet cannot hold a value: {error}", remedy)
         self.close()
         return self._broken
 

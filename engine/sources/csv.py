@@ -146,7 +146,9 @@ class CsvSource:
         return [CsvSplit(file, schema, self.delimiter, nulls) for file in self._files]
 
     def describe(self) -> str:
-        return ", ".join(f"{each.name} {each.type}" for each in self.schema)
+        nulls = "" if self.null_values is None else f"; null for {', '.join(map(repr, self.null_values))}"
+        delimiter = "" if self.delimiter == "," else f"; between {self.delimiter!r}"
+        return ", ".join(f"{each.name} {each.type}" for each in self.schema) + nulls + delimiter
 
 
 def _parse(delimiter: str) -> csv.ParseOptions:

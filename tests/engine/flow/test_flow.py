@@ -1,10 +1,14 @@
 """The public graph: names, schemas checked on the line that breaks them, immutability."""
 
+from functools import partial
+
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from penstock.engine.core.errors import FlowError
+from penstock.engine.flow import index
 from penstock.engine.flow.flow import Flow
 
 ROWS = pa.table({"k": pa.array([1], pa.int64()), "v": pa.array([1.0]), "tags": pa.array([["a"]])})
@@ -83,3 +87,67 @@ def test_fingerprint_changes_with_an_expression_but_not_with_a_rate():
 
     assert build(1) == build(1, rate=5.0)
     assert build(1) != build(2)
+
+
+def scaled(batch, by):
+    return batch
+
+
+class Scale:
+    def __init__(self, by):
+        self.by = by
+
+    def __call__(self, batch):
+        return batch
+
+    def fingerprint(self):
+        return f"by {self.by}"
+
+
+KEYS = list(range(40))
+OTHERS = [*range(20), 99, *range(21, 40)]
+INDEX = index.memory(pa.table({"k": [1], "w": [1]}), "k")
+CHANGES = {
+    "filter": lambda rows, more: rows.filter(pc.field("k").isin(OTHERS if more else KEYS)),
+    "project": lambda rows, more: rows.project(
+        z=pc.index_in(pc.field("k"), value_set=pa.array(OTHERS if more else KEYS))
+    ),
+    "lookup": lambda rows, more: rows.lookup_join(INDEX, ["k"], filter=pc.field("w").isin(OTHERS if more else KEYS)),
+    "join": lambda rows, more: rows.hash_join(rows, ["k"], filter=pc.field("k").isin(OTHERS if more else KEYS)),
+    "partial": lambda rows, more: rows.map_batches(partial(scaled, by=2 + more), ROWS.schema),
+    "object": lambda rows, more: rows.map_batches(Scale(2 + more), ROWS.schema),
+    "weights": lambda rows, more: rows.flow.mix({rows: 1.0, rows.filter("k > 0"): 0.1234567 + more * 1e-9}),
+    "seed": lambda rows, more: rows.shuffle(10, seed=int(more)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_fingerprint_knows_every_value_that_changes_rows(change):
+    """What is told to people is shortened: a job went on with another filter, whose list of values had changed in its
+    middle."""
+
+    def build(more):
+        flow = Flow("flow")
+        CHANGES[change](flow.from_tables([ROWS], name="rows"), more).collect("out")
+        return flow.fingerprint()
+
+    assert build(False) == build(False)
+    assert build(False) != build(True)
+
+
+def test_fingerprint_knows_how_a_source_reads_its_files(tmp_path):
+    (tmp_path / "a.csv").write_text("k,s\n1,a\n")
+    pq.write_table(ROWS, tmp_path / "a.parquet")
+
+    def csv(**options):
+        flow = Flow("flow")
+        flow.read_csv(tmp_path / "a.csv", **options).collect("out")
+        return flow.fingerprint()
+
+    def parquet(values):
+        flow = Flow("flow")
+        flow.read_parquet(tmp_path / "a.parquet", filter=pc.field("k").isin(values)).collect("out")
+        return flow.fingerprint()
+
+    assert len({csv(), csv(null_values=["NA"]), csv(null_values=["a"])}) == 3
+    assert parquet(KEYS) == parquet(KEYS) != parquet(OTHERS)

@@ -7,13 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
+from typing import Literal
 
 import pyarrow as pa
 import pytest
 from pyarrow import dataset, fs, parquet
 
+import penstock as ps
 from penstock.engine.core.elements import Batch, Tag
-from penstock.engine.core.errors import ConfigurationError, FlowError, StorageError
+from penstock.engine.core.errors import ConfigurationError, DataError, FlowError, StorageError
 from penstock.engine.core.identity import Attempt, CheckpointId, CommitPermit, Committable, TaskId
 from penstock.engine.core.operator import OperatorContext
 from penstock.engine.files import object_store
@@ -393,3 +395,40 @@ def test_files_of_others_are_found_wherever_a_reader_would(tmp_path: Path) -> No
 def test_sink_in_a_bucket_says_what_its_uploads_hold(tmp_path: Path) -> None:
     more = ParquetSink("s3://bucket/out").buffer_bytes - ParquetSink(tmp_path).buffer_bytes
     assert more == 5 * object_store.PART_BYTES
+
+
+@pytest.mark.parametrize("audit", ["counts", "content"])
+def test_dates_in_milliseconds_keep_their_day(tmp_path: Path, audit: Literal["counts", "content"]) -> None:
+    """Parquet cuts towards 1970, and what a digest saw was cut likewise."""
+    day = 86_400_000
+    flow = ps.Flow("days")
+    given = pa.array([day, -1, 1 - day, None, 3 * day + 5, -day], pa.int64()).view(pa.date64())
+    flow.from_tables(pa.table({"x": given})).write_parquet(tmp_path / "out")
+    seen = ps.run_local(flow, audit=audit).wait(60).audit()
+    assert {sink.grade for sink in seen.sinks} == {"proven" if audit == "content" else "counted"}
+    stored = dataset.dataset(tmp_path / "out").to_table()["x"].combine_chunks().view(pa.int32())
+    assert stored.to_pylist() == [1, -1, -1, None, 3, -1]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (pa.array([86_400_000 * 2**31], pa.int64()).view(pa.date64()), "column 'x' has dates"),
+        (pa.array([9_223_372_036_854_776], pa.timestamp("s")), "Parquet cannot hold a value"),
+    ],
+)
+def test_values_that_a_file_cannot_hold_end_the_job_at_once(tmp_path: Path, values: pa.Array, message: str) -> None:
+    flow = ps.Flow("far")
+    flow.from_tables(pa.table({"x": values})).write_parquet(tmp_path / "out")
+    with pytest.raises(DataError, match=message):
+        ps.run_local(flow).wait(60)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.list_(pa.date64()), pa.dictionary(pa.int32(), pa.date64()), pa.decimal128(10, -3), pa.binary(0)],
+    ids=str,
+)
+def test_types_that_files_would_change_or_cannot_hold_are_refused(tmp_path: Path, kind: pa.DataType) -> None:
+    with pytest.raises(FlowError, match="column 'x' has type"):
+        ParquetSink(tmp_path).output_schema([pa.schema([("x", kind)])])

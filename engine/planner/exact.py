@@ -1,0 +1,65 @@
+"""What the config of an operator is, to the last constant: a text for the fingerprint of a flow.
+
+``describe()`` is for people: it shortens long lists of values and rounds numbers. Two flows that differ in what it
+leaves out are two flows, or a job would go on with other rows than it began with.
+
+Data (tables, indexes, files) and code are not in it: indexes and sources have fingerprints of their own, and of a
+function only its name counts, what ``functools.partial`` gives it, and what it says itself in ``fingerprint()``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from enum import Enum
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..expressions.kernel_calls import exactly
+
+_PLAIN = (str, bytes, int, float, bool, type(None), Decimal, datetime.date, datetime.time, datetime.timedelta)
+_ARROW = (pa.DataType, pa.Field, pa.Schema, pa.Scalar)
+
+
+def exact_text(config: object) -> str:
+    """All of an operator's config, but for data and code."""
+    if not dataclasses.is_dataclass(config):
+        return ""
+    return ", ".join(f"{field.name}={_exact(getattr(config, field.name))}" for field in dataclasses.fields(config))
+
+
+def _exact(value: object) -> str:
+    match value:
+        case pc.Expression():
+            return exactly(value)
+        case Enum():
+            return str(value)
+        case _ if isinstance(value, _PLAIN):
+            return repr(value)
+        case _ if isinstance(value, _ARROW):
+            return f"{value.type} {value.as_py()!r}" if isinstance(value, pa.Scalar) else str(value)
+        case list() | tuple():
+            return f"[{', '.join(map(_exact, value))}]"
+        case Mapping():
+            return f"{{{', '.join(f'{key!r}: {_exact(each)}' for key, each in value.items())}}}"
+        case partial():
+            name = getattr(value.func, "__qualname__", "")
+            return f"{name} with {_exact(value.args)} {_exact(value.keywords)}"
+        case _ if dataclasses.is_dataclass(value) and not callable(value) and not hasattr(value, "fingerprint"):
+            return f"{type(value).__name__}({exact_text(value)})"
+    name = str(getattr(value, "__qualname__", type(value).__qualname__))
+    told = getattr(value, "fingerprint", None) if callable(value) and not isinstance(value, type) else None
+    return f"{name} {told()}" if callable(told) else name
+
+
+def expressions_in(value: object) -> Iterator[str]:
+    """The expressions among the fields of a config that is about data, a source's or a sink's, and their values."""
+    names = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else vars(value)
+    for name in names:
+        found = getattr(value, name, None)
+        if isinstance(found, pc.Expression):
+            yield f"{name}={exactly(found)}"
