@@ -38,8 +38,8 @@ from ...engine.plan.dealing import Deal
 from ...engine.plan.plan import JobPlan, SourcePlan
 from ...engine.plan.rounds import LaneCursor, cursor_of
 from ...engine.sources.repeated import again
-from ..storage.log import read_log
-from ..storage.opening import is_gone, open_store
+from ..storage.opening import is_gone
+from ..storage.script_log import read_log_in
 from ..storage.snapshots import SnapshotFiles
 from .origins_of_sinks import Origin, compare, origins, wanted
 from .reading_again import Reading, read_again
@@ -239,7 +239,7 @@ class LastAudit:
 
 def audit_job(plan: JobPlan, folder: str, status: JobStatus) -> Audit:
     """Audit a job as of the last checkpoint in ``folder``. Raises NothingLeftError if none was kept."""
-    entries = [] if is_gone(folder) else read_log(open_store(folder), plan.name)
+    entries = [] if is_gone(folder) else read_log_in(folder, plan.name)
     if status.checkpoints_completed and not entries:
         raise NothingLeftError(
             f"the checkpoints of job {plan.name!r} are no longer in {folder}: they were removed, not by the job",
@@ -262,7 +262,7 @@ def last_manifest(entries: Sequence[LogEntry]) -> Manifest | None:
 
 def last_state(plan: JobPlan, folder: str) -> dict[str, pa.Table]:
     """The tables of the last checkpoint, by operator, all tasks together; empty before the first one."""
-    manifest = last_manifest(read_log(open_store(folder), plan.name))
+    manifest = last_manifest(read_log_in(folder, plan.name))
     return {} if manifest is None else state_of(manifest, manifest.root or folder, plan.name)
 
 

@@ -21,8 +21,7 @@ from ...engine.flow.flow import Flow
 from ...engine.flow.handoff import has_deferred, not_handed_over
 from ...engine.plan.plan import JobPlan
 from ...engine.planner.overtaking import check_alignment
-from ..storage.log import read_log
-from ..storage.opening import open_store
+from ..storage.script_log import read_log_in
 from .origin import Claim, find_start, manifest_of
 from .ownership import examine_outputs
 from .resuming import Place, Resume, check_resume
@@ -57,7 +56,7 @@ def check_first(
     if place is None:
         return begin_nowhere(plan, take_over)
     check_alignment(flow.order == "deterministic", place.alignment_timeout)
-    entries: list[LogEntry] = read_log(open_store(place.folder), plan.name)
+    entries: list[LogEntry] = read_log_in(place.folder, plan.name)
     found = identity_in(entries)
     ancestors = () if found is None else found.ancestors
     resumes = check_resume(place.folder, plan.name, resume)
@@ -91,7 +90,7 @@ def begin_in(
     take_over: bool = False,
 ) -> Beginning:
     """The beginning of a job whose checkpoints go to ``folder``. Raises PenstockError."""
-    entries: list[LogEntry] = read_log(open_store(folder), plan.name)
+    entries: list[LogEntry] = read_log_in(folder, plan.name)
     found = identity_in(entries)
     plan = replace(plan, uuid=found.uuid if found is not None else uuid.uuid4().hex)
     if resume_model is not None:

@@ -17,8 +17,7 @@ from typing import TypeVar
 from ...coordinator.log.recovery import generation_of
 from ...coordinator.model.manifest import Claim, Manifest, committables_of
 from ...engine.plan.plan import JobPlan
-from ..storage.log import read_log
-from ..storage.opening import open_store
+from ..storage.script_log import read_log_in
 from .savepoints import prepared_for_savepoints
 
 _T = TypeVar("_T")
@@ -40,7 +39,7 @@ def clean_outputs(plan: JobPlan, folder: str, generation: int) -> None:
     What the last checkpoint in ``folder`` lists is kept, committed or not: whoever resumes commits it again. So is what
     savepoints list: whoever starts from one commits it.
     """
-    entries = read_log(open_store(folder), plan.name)
+    entries = read_log_in(folder, plan.name)
     if any(generation_of(entry) > generation for entry in entries):
         return
     manifest = next((entry for entry in reversed(entries) if isinstance(entry, Manifest)), None)

@@ -16,8 +16,7 @@ from ...engine.files.paths import absolute
 from ...engine.flow import handoff
 from ...engine.flow.handoff import Destination
 from ...engine.planner.graph import Graph
-from ..storage.log import read_log
-from ..storage.opening import open_store
+from ..storage.script_log import read_log_in
 from .inputs import find_before
 from .resuming import Place, check_resume
 
@@ -44,7 +43,7 @@ def hand_over(
     if place is None or not place.stays:
         return handoff.hand_over(flow, Destination(job, detached=detached, on_ray=on_ray))
     resuming = check_resume(place.folder, job, resume)
-    claims = [entry for entry in read_log(open_store(place.folder), job) if isinstance(entry, Claim)]
+    claims = [entry for entry in read_log_in(place.folder, job) if isinstance(entry, Claim)]
     description = claims[-1].description if claims else ""
     keeps = place.settings.retention is not RetentionPolicy.NEVER
     snapshot = "" if resuming or from_snapshot is None else absolute(from_snapshot).rstrip("/")

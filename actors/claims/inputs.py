@@ -38,8 +38,8 @@ from ...engine.planner.pipelines import fingerprint_of
 from ...engine.sources.memory import MemorySource
 from ..audit.audit import state_of
 from ..storage.input_records import RecordedInputs, inputs_key, read_inputs, store_inputs
-from ..storage.log import read_log
 from ..storage.opening import open_store
+from ..storage.script_log import read_log_in
 from .origin import newest_checkpoint
 from .resuming import Place
 from .savepoints import INPUTS, holds_savepoint, read_savepoint
@@ -120,7 +120,7 @@ def plan_with_inputs(
 def find_before(folder: str, job: str, from_snapshot: str | os.PathLike[str] | None = None) -> Before | None:
     """What the job in ``folder`` goes on from: its own newest checkpoint, or the snapshot; None if it begins, or if
     nothing was recorded."""
-    entries = read_log(open_store(folder), job)
+    entries = read_log_in(folder, job)
     if any(isinstance(entry, Ended) for entry in entries):
         return None  # it is refused, whatever its inputs are now
     manifest = next((entry for entry in reversed(entries) if isinstance(entry, Manifest)), None)

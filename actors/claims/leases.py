@@ -19,8 +19,7 @@ from ...engine.plan.rounds import cursor_of
 from ...engine.planner.graph import Graph
 from ..audit.audit import state_of
 from ..process.waiting import Deadline
-from ..storage.log import read_log
-from ..storage.opening import open_store
+from ..storage.script_log import read_log_in
 
 
 class Lease(Protocol):
@@ -100,7 +99,7 @@ def _left_behind(plan: JobPlan, source: str, folder: str) -> Callable[[], Sequen
 
 def left_behind(plan: JobPlan, source: str, folder: str) -> Sequence[int]:
     """The positions of the splits that the oldest retained checkpoint has read to their end."""
-    entries = read_log(open_store(folder), plan.name)
+    entries = read_log_in(folder, plan.name)
     oldest = next((entry for entry in entries if isinstance(entry, Manifest)), None)
     if oldest is None or oldest.root:
         return ()

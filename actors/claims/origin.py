@@ -30,8 +30,8 @@ from ...engine.files.paths import absolute
 from ...engine.plan.plan import JobPlan
 from ..audit.audit import state_of
 from ..protocol.translate import error_of, execution_graph
-from ..storage.log import read_log
-from ..storage.opening import may_hold_log, open_store
+from ..storage.opening import may_hold_log
+from ..storage.script_log import read_log_in
 from .ownership import compare_outputs, outputs_of
 from .savepoints import holds_savepoint, read_savepoint
 
@@ -52,7 +52,7 @@ def find_start(
         if claim != "no_claim" or allow_changes:
             raise ConfigurationError("claim and allow_changes say nothing without a snapshot", "pass from_snapshot=")
         return None
-    if any(isinstance(entry, Manifest) for entry in read_log(open_store(folder), plan.name)):
+    if any(isinstance(entry, Manifest) for entry in read_log_in(folder, plan.name)):
         return None
     return find_snapshot(path, plan, claim=claim, allow_changes=allow_changes)
 
@@ -88,7 +88,7 @@ def manifest_of(path: str | os.PathLike[str]) -> Manifest:
 def newest_checkpoint(place: str) -> tuple[Manifest, str]:
     """The newest checkpoint in the log of the job whose folder this is, and where its files are."""
     folder, job = os.path.split(place.rstrip("/"))
-    entries: list[LogEntry] = read_log(open_store(folder), job) if may_hold_log(place) else []
+    entries: list[LogEntry] = read_log_in(folder, job) if may_hold_log(place) else []
     found = next((entry for entry in reversed(entries) if isinstance(entry, Manifest)), None)
     if found is None:
         remedy = "name the folder of a savepoint (job.savepoint().path), or <checkpoint folder>/<job>"

@@ -52,8 +52,8 @@ from ...engine.sinks.output_folder import (
     writer_of,
 )
 from ...engine.sinks.parquet_writer import restored_totals
-from ..storage.log import read_log
-from ..storage.opening import may_hold_log, open_store, store_in
+from ..storage.opening import may_hold_log, store_in
+from ..storage.script_log import read_log_in
 from .presence import find_running
 from .resuming import is_left_behind
 
@@ -228,7 +228,7 @@ def _log_at(owner: Owner) -> list[LogEntry]:
     folder = os.path.dirname(owner.log)
     if not may_hold_log(owner.log) or is_left_behind(folder):
         return []
-    return read_log(open_store(folder), owner.job)
+    return read_log_in(folder, owner.job)
 
 
 def _is_open(owner: Owner, entries: Sequence[LogEntry]) -> bool:

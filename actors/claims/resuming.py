@@ -19,8 +19,8 @@ from ...engine.core.shown import hides_credentials
 from ...engine.files.durable import goes_with_process, was_removed
 from ..protocol.settings import Checkpoints
 from ..protocol.translate import error_of
-from ..storage.log import read_log
-from ..storage.opening import checkpoint_folder, open_store
+from ..storage.opening import checkpoint_folder
+from ..storage.script_log import read_log_in
 from .presence import in_words
 
 Resume: TypeAlias = Literal["auto", "never", "must"]
@@ -83,7 +83,7 @@ def check_resume(folder: str, job: str, resume: str) -> bool:
     one and ``resume`` is "never", or if it holds no checkpoint and ``resume`` is "must"."""
     if resume not in ("auto", "never", "must"):
         raise ConfigurationError(f"resume={resume!r} is unknown", 'give "auto", "never" or "must"')
-    found = read_log(open_store(folder), job)
+    found = read_log_in(folder, job)
     if found and resume == "never":
         refused = Failure(
             f"the checkpoint folder {folder} holds checkpoints of job {job!r}",

@@ -7,6 +7,7 @@ beside the owners of the folder, so what came after it is compared as before.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from ...coordinator.log.recovery import identity_in
 from ...coordinator.model.manifest import LogEntry, Manifest
@@ -16,8 +17,8 @@ from ...engine.core.identity import CheckpointId
 from ...engine.files.paths import absolute, resolve
 from ...engine.sinks.output_folder import OWNERS, OutputFolder, Owner, append_prefix
 from ..audit.audit import state_of
-from ..storage.log import read_log
-from ..storage.opening import checkpoint_folder, may_hold_log, open_store
+from ..storage.opening import checkpoint_folder, may_hold_log
+from ..storage.script_log import read_log_in
 from .ownership import retire
 
 _LOOKS = 20
@@ -34,14 +35,16 @@ def retire_output(
     newest checkpoint whose files may go ("1.12", as ``job.status().latest_completed`` prints it); by default, and at
     most, the newest one that is complete and visible. The job may run meanwhile, and goes on without these files.
 
-    Raises ConfigurationError if files are missing now: nothing is retired then.
+    Raises ConfigurationError if files are missing now, StorageError if the log cannot be read: nothing is retired then.
     """
     latest = _checkpoint(up_to)
     place = checkpoint_folder(log)
+    folder, job = os.path.split(place)
     found = OutputFolder(*resolve(absolute(output)))
     for left in reversed(range(_LOOKS)):
+        entries = read_log_in(folder, job) if may_hold_log(place) else []
         try:
-            return _retire(place, found, latest)
+            return _retire(place, entries, found, latest)
         except StorageError as error:
             # the job goes on, and lets go of a checkpoint while we read it
             if not left or isinstance(error, DamagedFileError):
@@ -49,9 +52,8 @@ def retire_output(
     raise AssertionError
 
 
-def _retire(place: str, output: OutputFolder, latest: CheckpointId | None) -> list[str]:
+def _retire(place: str, entries: Sequence[LogEntry], output: OutputFolder, latest: CheckpointId | None) -> list[str]:
     folder, job = os.path.split(place)
-    entries: list[LogEntry] = read_log(open_store(folder), job) if may_hold_log(place) else []
     identity = identity_in(entries)
     if identity is None:
         raise ConfigurationError(f"{place} holds no log of a job", "name <checkpoint folder>/<job>")

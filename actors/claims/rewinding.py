@@ -25,8 +25,7 @@ from ...engine.plan.plan import JobPlan
 from ..audit.audit import state_of
 from ..feed.models import ModelRecord, pin_name, pins_of, record_of, sink_of
 from ..protocol.translate import error_of
-from ..storage.log import create_entry, read_log
-from ..storage.opening import open_store
+from ..storage.script_log import create_entry_in, read_log_in
 from .origin import check_outputs
 from .presence import in_words
 
@@ -36,8 +35,7 @@ def rewind_to_model(plan: JobPlan, folder: str, model: str) -> None:
     if not plan.feeds:
         raise ConfigurationError(f"job {plan.name!r} has no feed that a model could go on with", "end it in feed(…)")
     records = _records(plan, folder, model)
-    store = open_store(folder)
-    entries = read_log(store, plan.name)
+    entries = read_log_in(folder, plan.name)
     if any(isinstance(entry, Ended) for entry in entries):
         raise ConfigurationError(
             f"job {plan.name!r} is over, its log in {folder} is closed", "run it again in another checkpoint folder"
@@ -57,14 +55,14 @@ def rewind_to_model(plan: JobPlan, folder: str, model: str) -> None:
     entry = replace(
         found, number=entries[-1].number + 1, checkpoint=CheckpointId(generation, newest.number + 1), request=""
     )
-    if create_entry(store, plan.name, entry) != "stored":
+    if create_entry_in(folder, plan.name, entry) != "stored":
         refused = Failure(
             f"another run of job {plan.name!r} has written to its log in {folder} meanwhile",
             retry=False,
             remedy="end it before you go back to a model",
             kind="ConfigurationError",
         )
-        raise error_of(in_words(refused, read_log(store, plan.name), folder))
+        raise error_of(in_words(refused, read_log_in(folder, plan.name), folder))
 
 
 def _records(plan: JobPlan, folder: str, model: str) -> list[ModelRecord]:

@@ -55,11 +55,7 @@ class SavepointFiles:
         request already, if so. Raises StorageError; then nothing of the copies is left."""
         default = f"{self._url.rstrip('/')}/{self._job}/savepoints/{command.checkpoint}"
         place = absolute(command.target) if command.target else default
-        try:
-            holds = holds_savepoint(place)
-        except OSError as error:
-            raise storage_error("read the folder of a savepoint", place, error) from error
-        if holds:
+        if holds_savepoint(place):
             return place, _same_request(place, command.request)
         try:
             self._copy(place, command.manifest, command.copies, anew=True)
@@ -180,9 +176,12 @@ def prepared_for_savepoints(folder_url: str, job: str) -> list[Manifest]:
 
 
 def holds_savepoint(location: str) -> bool:
-    """Whether a savepoint stands in this folder."""
+    """Whether a savepoint stands in this folder. Raises StorageError."""
     filesystem, folder = resolve(absolute(location))
-    return bool(filesystem.get_file_info(f"{folder}/{FILE}").type != fs.FileType.NotFound)
+    try:
+        return bool(filesystem.get_file_info(f"{folder}/{FILE}").type != fs.FileType.NotFound)
+    except OSError as error:
+        raise storage_error("look for a savepoint in", location, error) from error
 
 
 def read_savepoint(location: str) -> Manifest:

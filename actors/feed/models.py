@@ -37,8 +37,7 @@ from ...engine.files.paths import absolute, resolve, safe_name
 from ...engine.plan.plan import JobPlan
 from ..protocol.messages import UNKNOWN_TIME
 from ..storage.damage import FROM_A_COPY, unreadable
-from ..storage.log import read_log
-from ..storage.opening import open_store
+from ..storage.script_log import read_log_in
 
 PIN_SECONDS = 30.0
 ASK_AGAIN = 2.0
@@ -200,7 +199,7 @@ class ModelBinder:
         time."""
         until, again = time.monotonic() + PIN_SECONDS, 0.0
         while (now := time.monotonic()) < until:
-            answer = found(read_log(open_store(self._folder), self._plan.name))
+            answer = found(read_log_in(self._folder, self._plan.name))
             if answer is not None:
                 return answer
             if now >= again:

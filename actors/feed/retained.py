@@ -33,8 +33,8 @@ from ...engine.plan.plan import JobPlan
 from ..audit.audit import state_of
 from ..storage.digest_files import recorded_feeds
 from ..storage.input_records import RecordedInputs, inputs_key, read_inputs
-from ..storage.log import read_log
-from ..storage.opening import checkpoint_folder, is_gone, open_store
+from ..storage.opening import checkpoint_folder, is_gone
+from ..storage.script_log import read_log_in
 from ..storage.snapshots import SnapshotFiles
 
 Start: TypeAlias = Snapshot
@@ -64,7 +64,7 @@ class JobFolder:
         self.job = job
         if is_gone(self.folder):
             raise ConfigurationError(f"the checkpoint folder {self.folder} does not exist", "check its path")
-        self._entries: Sequence[LogEntry] = read_log(open_store(self.folder), job)
+        self._entries: Sequence[LogEntry] = read_log_in(self.folder, job)
         if not self._entries:
             others = sorted({name for name, _ in recorded_feeds(self.folder)})
             raise ConfigurationError(

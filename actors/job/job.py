@@ -47,8 +47,7 @@ from ..process.at_exit import AtExit
 from ..process.waiting import POLL_SECONDS, Deadline, wait_for_status
 from ..protocol.messages import Address, Identity, Seat, Versioned
 from ..protocol.translate import error_of
-from ..storage.log import read_log
-from ..storage.opening import open_store
+from ..storage.script_log import read_log_in
 from ..transport.dialling import Secrets
 from .creation import coordinator_died
 from .departure import LastWords, answers_of, end_actors, leave_for_good, statistics_of
@@ -199,7 +198,7 @@ class Job(JobFace):
     def _as_logged(self, status: JobStatus) -> JobStatus:
         """How the job has ended, by the log: a coordinator that comes after the end finds it closed and refuses it, and
         that of a guest's job may be gone."""
-        last = next(reversed(read_log(open_store(self.folder), self.name)), None)
+        last = next(reversed(read_log_in(self.folder, self.name)), None)
         if not isinstance(last, Ended) or last.generation < self._generation:
             return status
         failure = None if last.status != "failed" else Failure(last.reason, retry=False)

@@ -49,8 +49,8 @@ from ..feed.models import ModelBook
 from ..process.waiting import Deadline
 from ..protocol.messages import UNKNOWN_TIME
 from ..protocol.translate import error_of
-from ..storage.log import read_log
-from ..storage.opening import is_gone, open_store, plain_address
+from ..storage.opening import is_gone, plain_address
+from ..storage.script_log import read_log_in
 from .outputs import Output, SparkSession, output_of
 from .split_sets_face import SplitSetsFace
 
@@ -295,7 +295,7 @@ class JobFace(Leasing, SplitSetsFace):
 
     def _logged_stop(self, status: JobStatus) -> Savepoint:
         """The savepoint that the job has stopped with, as the log tells."""
-        entries = read_log(open_store(self.folder), self.name) if status.state == "stopped" else []
+        entries = read_log_in(self.folder, self.name) if status.state == "stopped" else []
         for entry in reversed(entries):
             if isinstance(entry, Manifest) and entry.kind == CheckpointKind.STOP_WITH_SAVEPOINT.value:
                 return Savepoint(entry.savepoint, entry.checkpoint)

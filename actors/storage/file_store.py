@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ...engine.core.errors import ConfigurationError
-from ...engine.files.durable import LOCAL, NO_LINKS, is_passing, make_folder, sync_folder
+from ...engine.files.durable import LOCAL, appear, make_folder, sync_file, sync_folder
 from ...engine.files.paths import local_path
 
 
@@ -45,8 +45,10 @@ class FileStore:
             self._made.add(folder)
         aside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
         try:
-            _write(aside, data)
-            created = self._appear(aside, path)
+            with open(aside, "xb") as file:
+                file.write(data)
+            sync_file(LOCAL, aside)
+            created = appear(aside, path, link=self._link, without_links=_appear_without_link)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(aside)
@@ -87,27 +89,6 @@ class FileStore:
                 "a key is a relative path; none of its parts may be empty or begin with a dot",
             )
         return os.path.join(self._folder, *parts)
-
-    def _appear(self, aside: str, path: str) -> bool:
-        """Let the finished file ``aside`` appear as ``path``. False: somebody else's did."""
-        try:
-            self._link(aside, path)
-        except FileExistsError:
-            # a file server may have made the link and lost the reply; then the file has two names
-            return os.stat(aside).st_nlink > 1
-        except OSError as error:
-            if error.errno not in NO_LINKS:
-                raise
-            return _appear_without_link(aside, path)
-        return True
-
-
-def _write(path: str, data: bytes) -> None:
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        if not is_passing(path):
-            os.fsync(file.fileno())
 
 
 def _claim_of(path: str) -> str:

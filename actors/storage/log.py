@@ -8,7 +8,7 @@ Rules:
    followed by others that the listing may not show: then all is listed again.
 3. An entry that exists with exactly our bytes is ours: the reply to the first try was lost.
 4. An entry that is damaged, or of another format, is an error that names it; it is never left out.
-5. OSError of the store passes through; whoever performs the command makes an event of it.
+5. OSError of the store passes through; whoever performs the command makes an event of it. Scripts: ``script_log``.
 """
 
 from __future__ import annotations

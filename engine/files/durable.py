@@ -20,6 +20,7 @@ from __future__ import annotations
 import errno
 import os
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 
 from pyarrow import fs
@@ -32,7 +33,7 @@ _CANNOT_SYNC_FOLDERS = {errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EROFS}
 """What file systems say that do not sync folders, or that nobody can have written to."""
 
 
-NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK}
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK}
 """What file systems say that have no links."""
 
 
@@ -50,14 +51,14 @@ def was_removed(folder: str) -> None:
     _PASSING.difference_update((folder, os.path.realpath(folder)))
 
 
-def is_passing(path: str) -> bool:
+def _is_passing(path: str) -> bool:
     """Whether the path is such a folder, or lies in one."""
     return any(path == folder or path.startswith(f"{folder}/") for folder in tuple(_PASSING))
 
 
 def make_folder(filesystem: fs.FileSystem, folder: str) -> None:
     """Make the folder and those above it, and return once they survive a power cut."""
-    if _is_local(filesystem) and is_passing(folder):
+    if _is_local(filesystem) and _is_passing(folder):
         os.makedirs(folder, exist_ok=True)
     elif _is_local(filesystem):
         _make_local(os.path.realpath(folder))
@@ -108,15 +109,31 @@ def put_file(filesystem: fs.FileSystem, path: str, data: bytes) -> None:
     sync_folder(filesystem, folder)
 
 
-def appear(aside: str, path: str) -> None:
-    """Let the local file ``aside`` have the name ``path``, by a link, which fails if the name is taken; where the file
-    system has no links, by a rename. ``aside`` may stay. The folder is to be synced."""
+def appear(
+    aside: str,
+    path: str,
+    *,
+    link: Callable[[str, str], None] | None = None,
+    without_links: Callable[[str, str], bool] | None = None,
+) -> bool:
+    """Let the local file ``aside`` have the name ``path``; False: the name is another file's. It is done by a link
+    (``link``), which fails if the name is taken, and by ``without_links`` where the file system has none: if not given,
+    by a rename, for names that nobody else wants. ``aside`` may stay. The folder is to be synced."""
     try:
-        os.link(aside, path)
+        (link or os.link)(aside, path)
+    except FileExistsError:
+        # a file server may have made the link and lost the reply; then the file has two names
+        return os.stat(aside).st_nlink > 1
     except OSError as error:
-        if isinstance(error, FileExistsError) or error.errno not in NO_LINKS:
+        if error.errno not in _NO_LINKS:
             raise
-        os.rename(aside, path)
+        return (without_links or _rename)(aside, path)
+    return True
+
+
+def _rename(aside: str, path: str) -> bool:
+    os.rename(aside, path)
+    return True
 
 
 def _is_local(filesystem: fs.FileSystem) -> bool:
@@ -158,7 +175,7 @@ def _make_level(parent: str, folder: str, found: bool) -> None:
 
 
 def _sync(path: str) -> None:
-    if is_passing(path):
+    if _is_passing(path):
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:

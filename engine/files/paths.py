@@ -47,6 +47,10 @@ ROWS_PER_BATCH = 64 * 1024
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS}
+_REACH_IT = (
+    "check that the store is there, and that the environment says rightly who asks and where (AWS_ACCESS_KEY_ID, "
+    "AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL; GOOGLE_APPLICATION_CREDENTIALS)"
+)
 _WRONG_FILE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, pa.ArrowSerializationError)
 _LONGEST_NAME = 80
 _PATH_BYTES, _NAME_BYTES = 4095, 255
@@ -183,6 +187,8 @@ def storage_error(action: str, place: str, error: OSError) -> StorageError:
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in _NO_SPACE:
         remedy = "free space there or choose another folder, then start the job again: it goes on from its checkpoint"
+    elif "://" in place and error.errno != errno.ENOENT:
+        remedy = f"{_REACH_IT}, then start the job again"
     elif error.errno in _NO_RIGHT:
         remedy = "make the folder writable for this user, or choose another one"
     elif error.errno == errno.ENOENT:

@@ -112,7 +112,7 @@ class ParquetCommitter:
 
     def _appear(self, staged: str, final: str) -> None:
         if is_local(self._filesystem):
-            with suppress(FileNotFoundError, FileExistsError):  # another committer of the permit was faster
+            with suppress(FileNotFoundError):  # another committer of the permit was faster
                 appear(staged, final)
         elif self._copies:
             self._filesystem.copy_file(staged, final)

@@ -53,9 +53,12 @@ class Moment:
 
     def _lay_out(self, folder: Node, into: Path, keeps_old: dict[Node, bool], chance: Random | None) -> None:
         into.mkdir()
-        old = {name: node for name, node in self.sure_names.get(folder, {}).items() if keeps_old[node]}
-        new = {name: node for name, node in self.names.get(folder, {}).items() if not keeps_old[node]}
-        for name, node in (old | new).items():
+        sure, now = self.sure_names.get(folder, {}), self.names.get(folder, {})
+        # a name that is another file's now is never nobody's in between
+        taken = {name: node for name, node in sure.items() if name in now}
+        old = {name: node for name, node in sure.items() if keeps_old[node]}
+        new = {name: node for name, node in now.items() if not keeps_old[node]}
+        for name, node in (taken | old | new).items():
             if node in self.names or node in self.sure_names:
                 self._lay_out(node, into / name, keeps_old, chance)
             else:

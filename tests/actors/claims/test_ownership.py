@@ -244,6 +244,23 @@ def test_copy_that_is_told_to_takes_the_output_and_the_original_cannot_commit_an
     assert read(tmp_path / "out") == list(range(ROWS))
 
 
+def test_copy_that_goes_on_in_the_generation_of_the_original_is_another_one(tmp_path: Path) -> None:
+    """Both count on from the same entry, so only the name of the claim tells them apart."""
+    interrupted(tmp_path)
+    shutil.copytree(tmp_path / "state", tmp_path / "copy")
+    rarely = ps.Checkpoints(tmp_path / "state", every=None)
+    with ps.run_local(flow(tmp_path, rate=40), checkpoints=rarely) as original:
+        original.wait_until(lambda status: status.state == "running", PATIENCE)
+        with pytest.raises(ConfigurationError, match=r"a claim that the log in .*/copy/daily does not hold"):
+            resume(tmp_path, "copy")
+        heir = resume(tmp_path, "copy", take_over=True)
+        assert heir.status().generation == original.status().generation
+        original.checkpoint(PATIENCE)
+        with pytest.raises(PenstockError, match="it was taken over while this job wrote"):
+            original.wait(PATIENCE)
+    assert read(tmp_path / "out") == list(range(ROWS))
+
+
 def test_of_many_that_take_a_folder_at_once_one_has_it(tmp_path: Path) -> None:
     for number in range(20):
         output = OutputFolder(*resolve(str(tmp_path / f"out{number}")))

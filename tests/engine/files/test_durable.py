@@ -15,7 +15,7 @@ from penstock.actors.storage.opening import open_store
 from penstock.engine.files.durable import LOCAL, make_durable, make_folder, put_file
 from support.forgetful_disk import ForgetfulDisk, Moment
 
-SEEDS = range(8)
+SEEDS = range(16)
 
 
 def moments_of(root: Path, work: Callable[[], None]) -> list[Moment]:

@@ -304,28 +304,40 @@ def test_prepared_file_that_was_removed_is_named(tmp_path: Path) -> None:
     assert file["final"] in caught.value.message
 
 
-def test_foreign_file_under_the_final_name_is_not_overwritten(tmp_path: Path) -> None:
+def precious(file: dict[str, object], same_size: bool) -> bytes:
+    """Another one's bytes under the final name of a prepared file."""
+    return b"precious".ljust(int(str(file["bytes"])), b"!") if same_size else b"precious"
+
+
+@pytest.mark.parametrize("same_size", [False, True])
+def test_foreign_file_under_the_final_name_is_not_overwritten(tmp_path: Path, same_size: bool) -> None:
     config = ParquetSink(tmp_path)
     sink = open_sink(config)
     put(sink, [1])
     (prepared,) = prepared_by(sink, FIRST)
-    foreign = tmp_path / prepared.payload["files"][0]["final"]
-    foreign.write_bytes(b"precious")
+    (file,) = prepared.payload["files"]
+    foreign = tmp_path / file["final"]
+    foreign.write_bytes(precious(file, same_size))
+    assert (foreign.stat().st_size == file["bytes"]) is same_size
     with pytest.raises(StorageError, match="is not the file that"):
         commit(config, FIRST, [prepared])
-    assert foreign.read_bytes() == b"precious"
+    assert foreign.read_bytes() == precious(file, same_size)
 
 
-def test_foreign_object_under_the_final_name_is_not_overwritten(buckets: BucketTwin, bucket: str) -> None:
+@pytest.mark.parametrize("same_size", [False, True])
+def test_foreign_object_under_the_final_name_is_not_overwritten(
+    buckets: BucketTwin, bucket: str, same_size: bool
+) -> None:
     config = ParquetSink(f"s3://{bucket}/out")
     sink = open_sink(config)
     put(sink, [1])
     (prepared,) = prepared_by(sink, FIRST)
-    foreign = f"{bucket}/out/{prepared.payload['files'][0]['final']}"
-    buckets.put(foreign, b"precious")
+    (file,) = prepared.payload["files"]
+    foreign = f"{bucket}/out/{file['final']}"
+    buckets.put(foreign, precious(file, same_size))
     with pytest.raises(StorageError, match="is not the file that"):
         commit(config, FIRST, [prepared])
-    assert buckets.objects[foreign].data == b"precious"
+    assert buckets.objects[foreign].data == precious(file, same_size)
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "/etc/elsewhere", "_staging/../../elsewhere"])
