@@ -16,7 +16,8 @@ TESTS = Path(__file__).parent.parent
 
 
 def main() -> int:
-    """Exit code 1 if a run that ended well has not left exactly its rows, or an error was not one of ours."""
+    """Exit code 1 if a run that ended well has not left exactly its rows, an audit says more than is true of them, or
+    an error was not one of ours."""
     sys.path.insert(0, str(TESTS))
     from support.edge_disasters import kind_of, undergo
     from support.reports import put_between_marks
