@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 from ..expressions.kernel_calls import exactly
 
 _PLAIN = (str, bytes, int, float, bool, type(None), Decimal, datetime.date, datetime.time, datetime.timedelta)
-_ARROW = (pa.DataType, pa.Field, pa.Schema, pa.Scalar)
 
 
 def exact_text(config: object) -> str:
@@ -33,24 +32,27 @@ def exact_text(config: object) -> str:
 
 
 def _exact(value: object) -> str:
-    match value:
-        case pc.Expression():
-            return exactly(value)
-        case Enum():
-            return str(value)
-        case _ if isinstance(value, _PLAIN):
-            return repr(value)
-        case _ if isinstance(value, _ARROW):
-            return f"{value.type} {value.as_py()!r}" if isinstance(value, pa.Scalar) else str(value)
-        case list() | tuple():
-            return f"[{', '.join(map(_exact, value))}]"
-        case Mapping():
-            return f"{{{', '.join(f'{key!r}: {_exact(each)}' for key, each in value.items())}}}"
-        case partial():
-            name = getattr(value.func, "__qualname__", "")
-            return f"{name} with {_exact(value.args)} {_exact(value.keywords)}"
-        case _ if dataclasses.is_dataclass(value) and not callable(value) and not hasattr(value, "fingerprint"):
-            return f"{type(value).__name__}({exact_text(value)})"
+    if isinstance(value, pc.Expression):
+        return exactly(value)
+    if isinstance(value, _PLAIN) and not isinstance(value, Enum):
+        return repr(value)
+    if isinstance(value, pa.Scalar):
+        return f"{value.type} {value.as_py()!r}"
+    if isinstance(value, (Enum, pa.DataType, pa.Field, pa.Schema)):
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_exact, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {_exact(each)}' for key, each in value.items())}}}"
+    if isinstance(value, partial):
+        return f"{_code(value.func)} with {_exact(value.args)} {_exact(value.keywords)}"
+    if dataclasses.is_dataclass(value) and not callable(value) and not hasattr(value, "fingerprint"):
+        return f"{type(value).__name__}({exact_text(value)})"
+    return _code(value)
+
+
+def _code(value: object) -> str:
+    """The name of a function or class, or the class of anything else; and what something that is called says itself."""
     name = str(getattr(value, "__qualname__", type(value).__qualname__))
     told = getattr(value, "fingerprint", None) if callable(value) and not isinstance(value, type) else None
     return f"{name} {told()}" if callable(told) else name
