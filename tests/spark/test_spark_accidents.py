@@ -10,9 +10,10 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from support import spark_killed, spark_many
+from support import spark_big, spark_killed, spark_large, spark_many, spark_many_leased
 from support.processes import Household, Program
 from support.spark_accidents import KINDS, TOGETHER, expected, problems, undergo, undergo_together
+from support.spark_big import MB
 from support.spark_scripts import TESTS, facts_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.chaos, pytest.mark.timeout(900)]
@@ -81,6 +82,28 @@ def test_script_whose_executors_die_gives_each_row_once_or_says_how_to_go_on(tmp
 @pytest.mark.large
 def test_frame_of_two_thousand_partitions_is_staged(tmp_path: Path) -> None:
     assert facts_of(spark_many, tmp_path) == {"exact": True, "clean": True, "files": spark_many.PARTITIONS}
+
+
+@pytest.mark.large
+@pytest.mark.timeout(1400)
+def test_frame_of_two_thousand_partitions_is_leased(tmp_path: Path) -> None:
+    facts = facts_of(spark_many_leased, tmp_path, 1200.0)
+    assert facts == {"exact": True, "released": True, "splits": spark_many.PARTITIONS}
+
+
+@pytest.mark.large
+def test_partition_of_more_than_two_gigabytes_is_staged(tmp_path: Path) -> None:
+    facts = facts_of(spark_big, tmp_path)
+    assert facts.pop("bytes") > 2304 * MB > 2**31
+    assert facts == {"ids": True, "lengths": [MB], "same": True, "clean": True, "files": 1}
+
+
+@pytest.mark.large
+def test_partition_of_600_megabytes_passes_an_executor_of_one_gigabyte_in_both_ways(tmp_path: Path) -> None:
+    facts = facts_of(spark_large, tmp_path)
+    whole = {"ids": True, "lengths": [MB], "same": True}
+    assert (facts["stage"], facts["lease"]) == (whole, whole)
+    assert facts["executors_at_the_end"] == facts["executors_at_first"], "an executor died, and another one did it"
 
 
 def test_judge_notices_rows_that_are_lost_or_repeated_and_errors_that_say_too_little(tmp_path: Path) -> None:
