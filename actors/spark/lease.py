@@ -34,7 +34,7 @@ from ray.exceptions import RayError
 from ...engine.core.errors import ConfigurationError, Domain, PenstockError
 from ...engine.plan.rounds import CHUNK_ROWS
 from .batches import bounded_batches, planned_before
-from .causes import cause_of, detail_of
+from .causes import cause_of, detail_of, remedy_of
 from .evaluation import ATTEMPTS, OTHER_ROWS, Evaluation
 from .holder import LeasedSplit, ask, await_credit, start_holder
 from .spool import make_spool, parcels_of, remove_spool
@@ -216,7 +216,8 @@ def _as_failure(error: Exception) -> PenstockError:
     """An error that the user can do something about, which no restart of the job repeats."""
     if isinstance(error, PenstockError):
         return ConfigurationError(*error.args) if error.domain is not Domain.USER else error
-    remedy = f"see the message; if Spark stopped early, keep it until job.wait_spark_released(); else {_MEMORY}"
+    spark = f"see the message; if Spark stopped early, keep it until job.wait_spark_released(); else {_MEMORY}"
+    remedy = remedy_of(error, otherwise=spark)
     return ConfigurationError(f"Spark could not compute the rows: {cause_of(error)}", remedy, "", detail_of(error))
 
 
@@ -264,6 +265,7 @@ def lease(frame: Any, schema: pa.Schema, source: str, group: int | None = None) 
     except (AttributeError, RayError, PenstockError):
         raise
     except Exception as error:
-        remedy = "see the message; the frame must compute in Spark (try frame.count())"
+        spark = "see the message; the frame must compute in Spark (try frame.count())"
+        remedy = remedy_of(error, otherwise=spark)
         message = f"Spark could not compute the DataFrame: {cause_of(error)}"
         raise ConfigurationError(message, remedy, "", detail_of(error)) from error

@@ -52,7 +52,7 @@ from ...engine.sources.ipc import IpcSplit
 from ..storage.damage import FROM_A_COPY, unreadable
 from ..storage.opening import open_store
 from .batches import bounded_batches, can_be_planned_before, planned_before
-from .causes import cause_of, detail_of
+from .causes import cause_of, detail_of, remedy_of
 from .evaluation import ATTEMPTS, OTHER_ROWS, Evaluation
 from .left_behind import forget_run, hold_run, remove_left_behind
 from .types import by_position
@@ -305,12 +305,12 @@ def _written(frame: Any, schema: pa.Schema, place: str, source: str) -> tuple[St
     except PenstockError:
         raise
     except Exception as error:
-        raise ConfigurationError(
-            f"Spark could not stage the DataFrame: {cause_of(error)}",
+        spark = (
             "see the message; the frame must compute in Spark (try frame.count()), and its executors must have pyarrow "
-            f"and be able to write to {place}{_who_asks(place)}",
-            detail=detail_of(error),
-        ) from error
+            f"and be able to write to {place}{_who_asks(place)}"
+        )
+        message, remedy = f"Spark could not stage the DataFrame: {cause_of(error)}", remedy_of(error, otherwise=spark)
+        raise ConfigurationError(message, remedy, detail=detail_of(error)) from error
     found = {
         row["partition"]: StagedPartition(row["file"], row["rows"], row["bytes"], row["digest"]) for row in answers
     }

@@ -47,7 +47,15 @@ def test_attempts_that_fail_leave_no_accepted_file(facts: dict[str, Any]) -> Non
 def test_frame_that_spark_cannot_compute_is_refused_with_its_reason_and_leaves_nothing(facts: dict[str, Any]) -> None:
     assert "Spark could not stage the DataFrame" in facts["broken"]
     assert "boom" in facts["broken"]
+    assert "the frame must compute in Spark" in facts["broken"]
     assert facts["broken_left"] == []
+
+
+def test_function_that_raises_is_told_as_such_and_the_remedy_speaks_of_it_alone(facts: dict[str, Any]) -> None:
+    message, remedy = facts["raised"]
+    assert "Spark could not stage the DataFrame: ValueError: no row of" in message
+    assert "repair the function" in remedy
+    assert "executors" not in remedy
 
 
 @pytest.mark.parametrize(

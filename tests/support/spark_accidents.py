@@ -13,6 +13,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,8 +25,9 @@ from support.processes import Household, Program
 from support.spark_scripts import TESTS
 from support.spark_story import PARTITIONS, ROWS, Plan
 
-RATE = 500.0
-"""Rows a second where an accident is to come amid the job: it takes some seconds."""
+SLOW = 40.0
+"""Rows a second where an accident has to come amid the job: the first checkpoint can stand after a sixth of them, and
+the job's end is 40 s further on. The run after it has no such bound."""
 
 PATIENCE = 240.0
 
@@ -126,15 +128,17 @@ def script_killed_amid_a_stage(stage: Stage) -> None:
 
 def script_killed_when_it_has_staged(stage: Stage) -> None:
     """At once, before the job's log speaks of the stage, or amid the job: then Spark is not asked again."""
-    plan = Plan("stage", shuffled=stage.chance.random() < 0.5, rate=RATE)
-    program, amid_the_job = stage.begin(plan), stage.chance.random() < 0.5
+    slow = Plan("stage", shuffled=stage.chance.random() < 0.5, rate=SLOW)
+    program, amid_the_job = stage.begin(slow), stage.chance.random() < 0.5
     if amid_the_job:
         program.wait_for(lambda: any((stage.folder / "out").glob("*.parquet")), PATIENCE)
     else:
         program.wait_for(lambda: any((stage.folder / "state").glob("*/spark/rows/*.json")), PATIENCE)
     stage.kill(program)
+    if told(stage.folder):
+        stage.wrong.append("the job was over before its script was killed")
     before = stage.marks()
-    stage.finish(plan)
+    stage.finish(replace(slow, rate=0.0))
     if amid_the_job and stage.marks() > before:
         stage.wrong.append("Spark computed the rows again, though the job had begun")
     stages = list((stage.folder / "state").glob("*/spark/rows/*.json"))
@@ -145,14 +149,11 @@ def script_killed_when_it_has_staged(stage: Stage) -> None:
 def script_killed_in_a_lease(stage: Stage) -> None:
     """While Spark computes, with rows that were read or not; with checkpoints that nothing keeps, or without."""
     slow = stage.chance.random() < 0.5
-    plan = Plan(
-        *("lease", stage.chance.random() < 0.5, stage.chance.random() < 0.5),
-        rate=RATE if slow else 0.0,
-    )
-    program, moment = stage.begin(plan), stage.chance.randint(2, PARTITIONS)
+    plan = Plan("lease", stage.chance.random() < 0.5, stage.chance.random() < 0.5, rate=SLOW if slow else 0.0)
+    program, moment = stage.begin(plan), stage.chance.randint(2, PARTITIONS) if slow else amid(stage.chance)
     program.wait_for(lambda: stage.marks() >= moment, PATIENCE)
     stage.kill(program)
-    stage.finish(plan)
+    stage.finish(replace(plan, rate=0.0))
 
 
 def master_killed(stage: Stage) -> None:

@@ -67,7 +67,7 @@ def stage_shapes(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
 
 
 def stage_badly(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
-    """A partition whose first attempts fail after their file was begun, and a frame that cannot be computed."""
+    """A partition whose first attempts fail after their file was begun, and frames that cannot be computed."""
     from penstock.actors.spark.stage import find_stage
     from penstock.actors.spark_bridge import open_frame
     from penstock.engine.core.errors import ConfigurationError
@@ -94,6 +94,16 @@ def stage_badly(spark: Any, folder: Path, facts: dict[str, Any]) -> None:
         open_frame(spark.range(4).selectExpr("raise_error('boom') AS x")).handed_over("broken", to)
     except ConfigurationError as error:
         facts["broken"] = str(error)
+
+    def raising(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            raise ValueError(f"no row of {batch.num_rows} will do")
+        yield from batches
+
+    try:
+        open_frame(spark.range(4).mapInArrow(raising, "id long")).handed_over("broken", to)
+    except ConfigurationError as error:
+        facts["raised"] = [error.message, error.remedy]
     facts["broken_left"] = sorted(os.listdir(checkpoints / "bad" / "spark" / "broken"))
 
 

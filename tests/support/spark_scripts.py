@@ -13,8 +13,8 @@ from typing import Any
 TESTS = str(Path(__file__).parent.parent)
 
 
-def facts_of(script: ModuleType, folder: Path) -> dict[str, Any]:
-    """What the script, which is given ``folder``, writes to ``facts.json`` there."""
+def facts_of(script: ModuleType, folder: Path, seconds: float = 540.0) -> dict[str, Any]:
+    """What the script, which is given ``folder``, writes to ``facts.json`` there, within so long at most."""
     assert script.__file__ is not None
     done = subprocess.run(
         [sys.executable, script.__file__, str(folder)],
@@ -22,7 +22,7 @@ def facts_of(script: ModuleType, folder: Path) -> dict[str, Any]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=540,
+        timeout=seconds,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

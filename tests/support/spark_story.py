@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-ROWS, PARTITIONS = 2_000, 12
+ROWS, PARTITIONS, LANES = 2_000, 12, 2
 SCHEMA = "id long, value long"
 DEADLINE = 200.0
 
@@ -75,7 +75,7 @@ def run_job(frame: Any, plan: Plan, folder: Path) -> dict[str, Any]:
     """What the job came to, as the script's user is told."""
     import penstock as ps
 
-    flow = ps.Flow("story")
+    flow = ps.Flow("story", lanes=LANES)  # six partitions each, so six rounds; a checkpoint stands between two of them
     flow.from_spark(frame, name="rows", handoff=plan.way, rate=plan.rate).write_parquet(folder / "out")
     settings = ps.Checkpoints(folder / "state", every="0.3s", retention="never" if plan.way == "lease" else "always")
     try:

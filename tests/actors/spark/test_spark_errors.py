@@ -1,4 +1,4 @@
-"""What a failed hand-off is told as, and how long anybody waits for a Spark that is gone. No Ray, no Spark."""
+"""What a failed hand-off is told as, and how long anybody waits for a Spark that is gone. No cluster, no Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 from penstock.actors.hosting.split_guard import GuardedSplit, SplitGuard
 from penstock.actors.spark import watch
-from penstock.actors.spark.causes import cause_of
+from penstock.actors.spark.causes import cause_of, remedy_of
+from penstock.actors.spark.lease import _as_failure
 from penstock.actors.spark.watch import ALONE_SECONDS, Watch, wait_watched
 from penstock.coordinator.model.splits import SplitName
 from penstock.engine.core.errors import ConfigurationError, SetupError
@@ -60,6 +61,49 @@ this job. Please eliminate the indeterminacy by checkpointing the RDD before rep
 )
 def test_cause_is_what_the_users_function_raised_or_sparks_reason(text: str, said: str) -> None:
     assert cause_of(RuntimeError(text)).startswith(said)
+
+
+WORKER = """org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/site-packages/pyspark/python/lib/pyspark.zip/pyspark/worker.py", line 1247, in main
+    process()
+  File "/site-packages/pyspark/python/lib/pyspark.zip/pyspark/sql/pandas/serializers.py", line 106, in dump_stream
+    for batch in iterator:
+"""
+THEIRS = '  File "/site-packages/features/clean.py", line 3, in clean\n    raise ValueError("bad row 42")\n'
+OURS = '  File "/site-packages/penstock/actors/spark/writing.py", line 160, in write\n    sink.write(table)\n'
+ARROWS = '  File "pyarrow/error.pxi", line 92, in pyarrow.lib.check_status\n'
+IMPORTS = '  File "<frozen importlib._bootstrap>", line 1140, in _find_and_load_unlocked\n'
+ENDS = "ValueError: bad row 42\n\n\tat org.apache.spark.api.python.Runner(PythonRunner.scala:572)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "of_a_function"),
+    [
+        (PYTHON, True),
+        (CHAINED, True),
+        (WORKER + THEIRS + ENDS, True),
+        (WORKER + THEIRS + ARROWS + ENDS, True),
+        (WORKER + ARROWS + ENDS, False),
+        (WORKER + OURS + ARROWS + ENDS, False),
+        (WORKER + IMPORTS + ENDS, False),
+        (WORKER + ENDS + THEIRS, False),
+        (INDETERMINATE, False),
+        (THEIRS, False),
+        ("", False),
+    ],
+)
+def test_remedy_speaks_of_the_users_function_where_that_has_raised(text: str, of_a_function: bool) -> None:
+    remedy = remedy_of(RuntimeError(text), otherwise="give Spark more memory")
+    assert remedy.startswith("a function of the frame raised this" if of_a_function else "give Spark more memory")
+
+
+def test_lease_whose_function_raises_says_nothing_of_spark_that_stopped_early() -> None:
+    theirs, sparks = (_as_failure(RuntimeError(text)) for text in (WORKER + THEIRS + ENDS, INDETERMINATE))
+    assert "ValueError: bad row 42" in theirs.message
+    assert "repair the function" in theirs.remedy
+    assert "stopped early" not in theirs.remedy
+    assert "memory" not in theirs.remedy
+    assert "stopped early" in sparks.remedy
 
 
 class Failing:
