@@ -18,7 +18,14 @@ from penstock.actors.job.departure import end_actors
 from penstock.actors.job.launch import run
 from penstock.actors.protocol.messages import Identity
 from penstock.actors.protocol.settings import Checkpoints
-from penstock.engine.core.errors import ConfigurationError, SetupError, StorageError, TaskLostError, UserCodeError
+from penstock.engine.core.errors import (
+    AuditError,
+    ConfigurationError,
+    SetupError,
+    StorageError,
+    TaskLostError,
+    UserCodeError,
+)
 from penstock.engine.core.identity import TaskId
 from penstock.engine.flow.flow import Flow
 from penstock.jobs.local_run import run_local
@@ -354,3 +361,14 @@ def test_job_ends_whatever_its_outputs_have_become(jobs: Any, tmp_path: Path, mo
     monkeypatch.undo()
     jobs(gather_flow(tmp_path / "out", PACE)).wait(PATIENCE)  # the name is free, and nothing else wrote
     assert_exactly_once(tmp_path / "out")
+
+
+def test_job_that_keeps_nothing_is_audited_before_its_checkpoints_go(jobs: Any, tmp_path: Path) -> None:
+    settings = Checkpoints(tmp_path / "kept", every="50ms", retention="never")
+    job = jobs(gather_flow(tmp_path / "out"), checkpoints=settings)
+    job.wait_until(lambda status: status.is_over, PATIENCE)
+    for file in (tmp_path / "out").glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(AuditError, match="rows are missing"):
+        job.wait(PATIENCE)
+    assert not list((tmp_path / "kept").rglob("state/**/*.arrow"))
