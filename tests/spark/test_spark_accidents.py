@@ -46,10 +46,12 @@ def test_script_that_is_killed_while_it_stages_and_after_it_gives_each_row_once(
         assert len(first) == 1
         assert not any(stages.glob("*.json")), "the stage was complete before its script was killed"
         (tmp_path / "go").touch()
+        assert not household.wait_gone(60.0), "Spark is still there"
 
         staged = begun(10.0)
         staged.wait_for(lambda: any((tmp_path / "out").glob("*.parquet")))
         kill(staged)
+        assert not household.wait_gone(60.0), "Spark is still there"
         assert not (tmp_path / "told").exists(), "the job was over before its script was killed"
         second, asked = runs(), sorted((tmp_path / "marks").iterdir())
         assert len(second) == 1
