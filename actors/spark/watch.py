@@ -73,8 +73,9 @@ def wait_watched(call: Callable[[], T], trouble: Callable[[], str], work: str) -
 def lost(what: str, work: str) -> SetupError:
     """The error for a Spark that will not answer any more."""
     remedy = (
-        "run the same command again: it begins with a new Spark, and a job with a checkpoint folder goes on there; "
-        "if it dies again, give its node more memory, or Spark fewer executors"
+        "run the same command again: it begins with a new Spark, and a job with a checkpoint folder goes on there (one "
+        "that leases begins anew: if it has taken a checkpoint, remove its checkpoint folder and output first); if it "
+        "dies again, give its node more memory, or Spark fewer executors"
     )
     return SetupError(f"Spark is gone: {what} while it {work}", remedy)
 

@@ -59,7 +59,8 @@ class Refused:
 RecoveryDecision = TakeOver | Over | Refused
 
 _HANDED_OVER = re.compile(r"staged:\w+")
-"""What a description says of the rows that an outer system has handed over for one run."""
+_LEASED = re.compile(r"leased:\w+")
+"""What a description says of rows that an outer system has handed over for one run, or hands over while it goes."""
 
 
 def decide_recovery(
@@ -161,6 +162,14 @@ def _refusal(entries: Sequence[LogEntry], fingerprint: str, job: str, descriptio
             remedy="if that run is still there, the script was started twice: wait for it to end; else start this one "
             "again, and it goes on with the rows of that run; or choose another checkpoint folder",
             detail=f"the folder's flow:\n{theirs}\nthis flow:\n{description}",
+            kind="ConfigurationError",
+        )
+    if theirs and _LEASED.sub("", theirs) == _LEASED.sub("", description):
+        return Failure(
+            message=f"job {job!r} in the checkpoint folder read another evaluation of a leased frame",
+            retry=False,
+            remedy="nothing goes on from a lease: remove the checkpoint folder and the outputs, or choose others, and "
+            'begin anew; a job goes on from a frame that is staged (handoff="stage")',
             kind="ConfigurationError",
         )
     return Failure(

@@ -123,6 +123,15 @@ def test_script_that_was_started_twice_is_told_so_when_both_runs_have_staged_a_f
         assert "wait for it to end" in found.failure.remedy or "belongs" in said
 
 
+def test_folder_of_another_evaluation_of_a_lease_says_that_nothing_goes_on_from_one() -> None:
+    claim = Claim(number=0, generation=1, job="job", fingerprint="other", description="rows: 4 splits leased:ab12")
+    manifest = Manifest(number=1, checkpoint=FIRST, fingerprint="other", parallelism={}, tasks=())
+    found = decide_recovery([claim, manifest], "print", "job", "rows: 4 splits leased:cd34")
+    assert isinstance(found, Refused)
+    assert "another evaluation of a leased frame" in found.failure.message
+    assert "remove the checkpoint folder and the outputs" in found.failure.remedy
+
+
 @pytest.mark.parametrize("others", [False, True])
 def test_who_may_not_have_a_log_is_told_whose_it_is_and_that_it_is_in_use_only_if_that_is_known(others: bool) -> None:
     by = Claimant(host="here", process=4711, began="2026-01-02 03:04:05 UTC")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from shutil import rmtree
 from typing import Any
 
 import pyarrow.dataset as ds
@@ -157,12 +158,16 @@ def script_killed_in_a_lease(stage: Stage) -> None:
 
 
 def master_killed(stage: Stage) -> None:
-    """RayDP's master dies; the script says so within a minute, and the same command goes on."""
+    """RayDP's master dies; the script says so within a minute, and the same command goes on, or begins anew over an
+    empty output if the frame was leased."""
     plan = Plan(stage.chance.choice(["stage", "lease"]), shuffled=stage.chance.random() < 0.5)  # type: ignore[arg-type]
     program, moment = stage.begin(plan), amid(stage.chance)
     program.wait_for(lambda: stage.marks() >= moment, PATIENCE)
     stage.kill_master()
     end(program, stage.wrong)
+    if plan.way == "lease":
+        for each in ("out", "state"):
+            rmtree(stage.folder / each, ignore_errors=True)
     stage.finish(plan)
     if (state := told(stage.folder)[0]["state"]) != "failed":
         stage.wrong.append(f"the master was killed, and the first run ended as {state}")
