@@ -25,7 +25,7 @@ import numpy as np
 from harness import Row, compare, report, results_folder, sized
 from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex, pointwise_upstreams
 from penstock.coordinator.model.task_set import TaskSet
-from penstock.coordinator.restore.plan_calculator import CheckpointPlan, VertexStates, compute_checkpoint_plan, task_ids
+from penstock.coordinator.restore.plan_calculator import CheckpointPlan, VertexStates, compute_checkpoint_plan
 from penstock.engine.core.identity import TaskId
 
 VERTICES = 10
@@ -65,6 +65,12 @@ def plan_of(graph: ExecutionGraph, given: dict[str, VertexStates]) -> Checkpoint
     if not isinstance(plan, CheckpointPlan):
         raise TypeError(f"no plan: {plan.reason}")
     return plan
+
+
+def triggered(graph: ExecutionGraph, given: dict[str, VertexStates]) -> set[TaskId]:
+    """The tasks that the plan triggers, as the walk names them."""
+    numbers = plan_of(graph, given).to_trigger
+    return {TaskId(vertex, int(subtask)) for vertex, subtasks in numbers.items() for subtask in subtasks}
 
 
 def seconds(action: Callable[[], object]) -> float:
@@ -118,13 +124,13 @@ def walk_row(pattern: Pattern, size: int, percent: int) -> Row:
     graph = chain(pattern, size)
     given = states(graph, percent)
     running = {TaskId(name, int(n)) for name, vertex in given.items() for n in np.flatnonzero(vertex.running)}
-    if set(task_ids(plan_of(graph, given).to_trigger)) != walk(graph, running):
+    if triggered(graph, given) != walk(graph, running):
         raise ValueError("the plan and the walk differ")
     work = f"triggers, 10 × {size:,} {pattern.name}, {percent} % finished"
     return compare(
         work,
         "walk over pairs",
-        lambda: seconds(lambda: set(task_ids(plan_of(graph, given).to_trigger))),
+        lambda: seconds(lambda: triggered(graph, given)),
         lambda: seconds(lambda: walk(graph, running)),
         aim=10.0,
         rounds=3,

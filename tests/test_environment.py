@@ -257,7 +257,7 @@ def cluster_with_a_token(folder: Path) -> Iterator[str]:
 
 JOIN = """
 import sys
-from penstock.actors import environment
+from penstock.actors.cluster import environment
 from penstock.engine.core.errors import SetupError
 try:
     print("joined", environment.connect(sys.argv[1]))
@@ -295,7 +295,7 @@ def test_cluster_that_wants_a_token_is_refused_with_the_lines_to_export(
 LOCAL = """
 import os
 before = set(os.environ)
-from penstock.actors import environment
+from penstock.actors.cluster import environment
 cluster = environment.connect()
 import ray
 assert cluster.started and cluster.cpus >= 4 and os.environ["RAY_AUTH_MODE"] == "token", cluster
