@@ -106,8 +106,8 @@ ALONE = {
         jobs.cli.list_running jobs.cli.verify_order_of""",
     "a library, or an entry point, calls it by its name": """
         actors.job.outputs.SparkSession.createDataFrame actors.spark.ray_datasets.open_dataset
-        actors.transport.batches._File.seekable actors.transport.batches._File.writable
-        actors.transport.batches._Parts.writable coordinator.model.task_set.TaskSet._from_iterable
+        actors.transport.wire._File.seekable actors.transport.wire._File.writable
+        actors.transport.wire._Parts.writable coordinator.model.task_set.TaskSet._from_iterable
         engine.expressions.sql._Dialect.Parser engine.files.object_files.ObjectFiles.get_file_info_selector
         engine.files.object_files.ObjectFiles.get_type_name engine.files.object_files.ObjectFiles.normalize_path
         engine.files.object_files.ObjectFiles.open_append_stream engine.files.object_files._Reader.seekable

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from ...coordinator.log.claimants import newest_claim, say_whose
 from ...coordinator.model.events import Failure
 from ...coordinator.model.manifest import Claim, Claimant, LogEntry
-from ..transport.endpoint import this_machine
+from ..transport.dialling import this_machine
 
 
 def this_claimant() -> Claimant:

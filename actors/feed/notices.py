@@ -30,7 +30,7 @@ from ...engine.files.durable import make_folder, put_file
 from ...engine.files.paths import absolute, resolve, safe_name
 from ..protocol.translate import error_of, failure_of
 from ..storage.damage import unreadable
-from ..transport.endpoint import Endpoint
+from ..transport.dialling import Endpoint
 
 T = TypeVar("T")
 

@@ -26,8 +26,7 @@ from ...engine.core.errors import SetupError, TaskLostError
 from ...engine.core.identity import Attempt, TaskId
 from ...engine.core.shown import hides_credentials
 from ...engine.feed.messages import Ask, Reply, end_for
-from ..transport.dialling import Secrets, Stop, connect
-from ..transport.endpoint import Endpoint
+from ..transport.dialling import Endpoint, Secrets, Stop, connect
 from ..transport.frames import GarbageError
 from ..transport.greeting import Caller, GreetingError
 from ..transport.sockets import let_calls_return, send_parts, shut

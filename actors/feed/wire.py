@@ -24,9 +24,8 @@ from ...coordinator.model.events import Failure
 from ...engine.core.errors import ConfigurationError, InternalError
 from ...engine.feed.messages import Answer, Ask, FeedEnded, Refusal, Refused, Reply, Slice, World
 from ..protocol.translate import error_of, failure_of
-from ..transport.batches import BatchReader, BatchWriter
 from ..transport.frames import HEAD_BYTES, GarbageError, head_of, read_head
-from ..transport.wire import UNREADABLE
+from ..transport.wire import UNREADABLE, BatchReader, BatchWriter
 
 NOTE_LIMIT = 16 << 20
 DETAIL_LIMIT = 64 << 10

@@ -20,8 +20,7 @@ from ray.exceptions import RayError
 from ...engine.core.identity import TaskId
 from ..cluster.calls import when_done
 from ..protocol.messages import Address
-from ..transport.dialling import Resolved
-from ..transport.endpoint import Endpoint
+from ..transport.dialling import Endpoint, Resolved
 
 
 @dataclass(frozen=True, slots=True)

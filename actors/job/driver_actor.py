@@ -60,7 +60,7 @@ from ..protocol.messages import (
     SplitBegun,
 )
 from ..storage.snapshots import SnapshotFiles
-from ..transport.endpoint import Endpoint
+from ..transport.dialling import Endpoint
 from ..transport.listener import Listener
 from ..transport.protocol import BrokenLink
 from ..transport.streams import StreamTransport

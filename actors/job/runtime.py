@@ -14,7 +14,7 @@ from ...engine.core.arguments import checked
 from ...engine.core.errors import ConfigurationError
 from ..hosting.supervisor import MISSES
 from ..protocol.settings import Duration, seconds
-from ..transport.batches import Codec
+from ..transport.wire import Codec
 
 LogLevel: TypeAlias = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 

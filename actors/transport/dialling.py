@@ -1,4 +1,4 @@
-"""From the address of a process to a greeted connection with it.
+"""From the address of a process to its endpoint, and to a greeted connection with it.
 
 Rules:
 
@@ -6,23 +6,62 @@ Rules:
    which waits while the process is being replaced), and asked again whenever the endpoint does not lead to it.
 2. A process that answers but cannot be reached is given up when the time for reaching it is over, but not before
    ``TRIES``; of one that is being replaced nobody knows how long it takes, so that waiting ends only with ``stop``.
-3. Neighbours in one network namespace use the unix socket, all others TCP.
+3. Peers in one network namespace use the unix socket, all others TCP.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import SimpleQueue
 
 from ..protocol.messages import Address
-from .endpoint import Endpoint
 from .greeting import SECONDS, Caller, GreetingError, greet
 from .sockets import shut, tune
 from .tls import Certificate, SecureSocket
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_NETWORK = Path("/proc/self/ns/net")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The sockets on which one process listens. The process that takes its place has another endpoint; who dials the
+    old one is told so."""
+
+    incarnation: str
+    host: str
+    """The node's own address, to which the TCP socket is bound."""
+    port: int
+    name: str = ""
+    """Of the unix socket, in the abstract namespace, which leaves no file behind; empty if there is none."""
+    machine: str = ""
+    """What :func:`this_machine` says there."""
+
+    @property
+    def is_near(self) -> bool:
+        """Whether the unix socket can be reached from this process."""
+        return bool(self.name) and self.machine == this_machine()
+
+    def __str__(self) -> str:
+        return f"@{self.name}" if self.is_near else f"{self.host}:{self.port}"
+
+
+def this_machine() -> str:
+    """The same text in all processes that see the same abstract unix sockets; empty where there are none.
+
+    Those are the processes of one network namespace: two containers on one host have the boot in common and no more.
+    """
+    try:
+        return f"{_BOOT.read_text().strip()} {os.readlink(_NETWORK)}"
+    except OSError:
+        return ""
+
 
 RECONNECT_SECONDS = 10.0
 """How long a process that answers is tried to be reached, unless said otherwise."""

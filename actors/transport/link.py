@@ -25,13 +25,11 @@ from enum import Enum
 from ...engine.core.identity import Attempt, TaskId
 from ...engine.exchange.edges import Frame, Upstream
 from ..protocol.mailbox import Mailbox
-from .batches import Codec
 from .dialling import Stop, UnreachableError
-from .encoding import MessageDecoder, MessageEncoder
 from .frames import DamagedError, GarbageError
 from .protocol import BrokenLink
 from .sockets import ClosedByPeerError, MessageReceiver, let_calls_return, send_parts, shut
-from .wire import Bye, message
+from .wire import Bye, Codec, MessageDecoder, MessageEncoder, message
 
 GRANT_SECONDS = 0.002
 GRANT_BYTES = 2 * 1024 * 1024

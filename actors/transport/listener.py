@@ -1,11 +1,12 @@
-"""The sockets on which a process takes the streams of others: TCP on the node's address, a unix socket for neighbours.
+"""The sockets on which a process takes the streams of its peers: TCP on the node's address, a unix socket for those on
+the same machine.
 
 Rules:
 
 1. The TCP socket is bound to the node's own address and to a port that the system picks; the unix socket is abstract.
    Both are gone with ``close``, and with the process: nothing is left on disk.
 2. Whoever connects is greeted on a thread of its own, so that nobody waits behind a stranger, till a deadline over the
-   whole greeting. Open greetings are bounded (``knocking``): who comes gets in, the oldest has to go. Only who passes
+   whole greeting. Open greetings are bounded (``Greetings``): who comes gets in, the oldest has to go. Only who passes
    is handed to ``door``, on that thread, which is the door's to keep (it reads the stream).
 3. Whatever goes wrong with a connection, in the door as well, is logged and ends that connection alone.
 """
@@ -20,14 +21,58 @@ import socket
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from ...engine.core.errors import SetupError
-from .endpoint import Endpoint, this_machine
+from .dialling import Endpoint, this_machine
 from .greeting import SECONDS, Caller, receive_greeting
-from .knocking import IN_ALL, Greetings
 from .sockets import shut, tune
 from .tls import Certificate, SecureSocket
+
+PER_PEER = 64
+IN_ALL = 256
+
+C = TypeVar("C")
+
+
+class Greetings(Generic[C]):
+    """Which connections are being greeted, and which has to go when there are too many.
+
+    They are bounded per peer (a machine's address, or a process of this machine) and in all. Who comes is always let
+    in; the oldest has to go for it: of the same peer, if that has its share, else of the peer with most. A member of
+    the job needs milliseconds, so the oldest are those who do not get on, and strangers do not keep others out.
+    """
+
+    def __init__(self, per_peer: int = PER_PEER, in_all: int = IN_ALL) -> None:
+        self._per_peer, self._in_all = per_peer, in_all
+        #: of each connection its peer, the oldest first
+        self._open: dict[C, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def admit(self, connection: C, peer: str) -> C | None:
+        """Let a connection in; the one that has to go for it, if any."""
+        self._open[connection] = peer
+        counts = Counter(self._open.values())
+        if counts[peer] <= self._per_peer:
+            if len(self._open) <= self._in_all:
+                return None
+            peer = counts.most_common(1)[0][0]
+        oldest = next(each for each, its in self._open.items() if its == peer)
+        del self._open[oldest]
+        return oldest
+
+    def leave(self, connection: C) -> bool:
+        """The greeting is over. False: it had to go before."""
+        return self._open.pop(connection, None) is not None
+
+    def all(self) -> list[C]:
+        """Those that are being greeted."""
+        return list(self._open)
+
 
 PAUSE = 0.1
 

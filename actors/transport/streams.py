@@ -21,7 +21,6 @@ from ...engine.core.errors import InternalError
 from ...engine.core.identity import Attempt, TaskId
 from ...engine.exchange.edges import Frame, Upstream
 from ..protocol.messages import Address
-from .batches import Codec
 from .dialling import RECONNECT_SECONDS, Resolve, Secrets, dial
 from .greeting import Caller
 from .link import Arrived, Link
@@ -29,6 +28,7 @@ from .listener import Listener
 from .protocol import BrokenLink
 from .sockets import shut
 from .tls import Certificate
+from .wire import Codec
 
 
 class StreamTransport:

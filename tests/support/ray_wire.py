@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import ray
 
-from penstock.actors.transport.batches import BatchReader, BatchWriter
-from penstock.actors.transport.endpoint import Endpoint
+from penstock.actors.transport.dialling import Endpoint
+from penstock.actors.transport.wire import BatchReader, BatchWriter
 from penstock.engine.core.elements import Batch, Element
 from penstock.engine.exchange.edges import Frame
 from support.channel_contract import ATTEMPTS, CHANNEL

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from penstock.actors.transport.endpoint import Endpoint
+from penstock.actors.transport.dialling import Endpoint
 from support.channel_contract import ATTEMPTS, CHANNEL
 from support.stream_wire import FENCE, StreamEnd
 

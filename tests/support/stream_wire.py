@@ -9,12 +9,12 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.actors.transport.batches import Codec
 from penstock.actors.transport.dialling import RECONNECT_SECONDS, Resolve
 from penstock.actors.transport.listener import Listener
 from penstock.actors.transport.protocol import BrokenLink
 from penstock.actors.transport.streams import StreamTransport
 from penstock.actors.transport.tls import Certificate
+from penstock.actors.transport.wire import Codec
 from penstock.engine.core.elements import Element, EndOfRound
 from penstock.engine.core.identity import Attempt, TaskId
 from penstock.engine.exchange.edges import ChannelId, Frame, Grant, InputChannel, OutputChannel, Upstream

@@ -23,7 +23,7 @@ from penstock.actors.storage.input_records import RecordedInputs, inputs_key, re
 from penstock.actors.storage.log import create_entry, read_log
 from penstock.actors.storage.snapshots import SnapshotFiles
 from penstock.actors.storage.split_log import SplitLog
-from penstock.actors.transport.endpoint import Endpoint
+from penstock.actors.transport.dialling import Endpoint
 from penstock.coordinator.checkpoint.manifest_making import make_savepoint
 from penstock.coordinator.model.commands import CopySavepoint, StoreSavepoint
 from penstock.coordinator.model.events import Failure

@@ -9,10 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from penstock.actors.transport.batches import BatchReader, BatchWriter, Codec
-from penstock.actors.transport.encoding import MessageDecoder, MessageEncoder
 from penstock.actors.transport.frames import HEAD_BYTES, DamagedError, GarbageError, head_of, read_head
-from penstock.actors.transport.wire import NOTE_LIMIT, GrantNote, Open, note_of
+from penstock.actors.transport.wire import (
+    NOTE_LIMIT,
+    BatchReader,
+    BatchWriter,
+    Codec,
+    GrantNote,
+    MessageDecoder,
+    MessageEncoder,
+    Open,
+    note_of,
+)
 from penstock.engine.core.elements import Barrier, Batch, EndOfRound, Tag
 from penstock.engine.core.identity import BarrierKind, CheckpointId
 from penstock.engine.exchange.edges import AllProcessed, ChannelId, Frame, Grant, Upstream

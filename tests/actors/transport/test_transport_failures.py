@@ -19,8 +19,7 @@ import pytest
 
 from penstock.actors.transport import greeting
 from penstock.actors.transport import link as link_module
-from penstock.actors.transport.dialling import Secrets, Stop, connect
-from penstock.actors.transport.endpoint import Endpoint
+from penstock.actors.transport.dialling import Endpoint, Secrets, Stop, connect
 from penstock.actors.transport.frames import head_of
 from penstock.actors.transport.greeting import VERSION, Answer, Caller, Challenge, GreetingError, Hello, greet
 from penstock.actors.transport.listener import Listener

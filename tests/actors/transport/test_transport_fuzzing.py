@@ -25,14 +25,13 @@ from penstock.actors.feed.server import FeedServer
 from penstock.actors.feed.wire import ReplyReader, ReplyWriter, failure_parts, receive_request, request_bytes
 from penstock.actors.transport import greeting
 from penstock.actors.transport.dialling import Secrets, Stop, connect
-from penstock.actors.transport.encoding import MessageEncoder
 from penstock.actors.transport.frames import GarbageError
 from penstock.actors.transport.greeting import Caller, GreetingError, greet, receive_greeting
 from penstock.actors.transport.link import Link
 from penstock.actors.transport.listener import Listener
 from penstock.actors.transport.protocol import BrokenLink
 from penstock.actors.transport.sockets import let_calls_return
-from penstock.actors.transport.wire import Bye, message
+from penstock.actors.transport.wire import Bye, MessageEncoder, message
 from penstock.engine.core.elements import Barrier, Batch, EndOfData, EndOfRound, Tag
 from penstock.engine.core.errors import PenstockError
 from penstock.engine.core.identity import Attempt, BarrierKind, CheckpointId, TaskId

@@ -16,11 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from penstock.actors.transport import dialling, greeting, listener
-from penstock.actors.transport.dialling import Secrets, Stop, connect
-from penstock.actors.transport.endpoint import Endpoint
+from penstock.actors.transport.dialling import Endpoint, Secrets, Stop, connect
 from penstock.actors.transport.greeting import Caller
-from penstock.actors.transport.knocking import IN_ALL, PER_PEER, Greetings
-from penstock.actors.transport.listener import Listener
+from penstock.actors.transport.listener import IN_ALL, PER_PEER, Greetings, Listener
 from penstock.actors.transport.tls import make_certificate
 from support.channel_contract import ATTEMPTS, CHANNEL
 from support.stream_wire import TOKEN
