@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from ..actors.process.interrupts import EXIT_CODE, INTERRUPTED
+from ..actors.process.ending import EXIT_CODE, INTERRUPTED
 from ..engine.core.errors import PenstockError
 from ..engine.core.shown import shown
 from .registry import JOBS, RunOptions, find_job

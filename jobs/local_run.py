@@ -34,14 +34,13 @@ from ..actors.hosting.task_files import TaskFiles
 from ..actors.hosting.task_host import TaskHost
 from ..actors.hosting.waiting_chain import Standing, chain_of_waiting
 from ..actors.job.job_face import JobFace, cannot_be_asked
-from ..actors.process.at_exit import AtExit
-from ..actors.process.interrupts import tell_interrupts_briefly
+from ..actors.process.ending import AtExit, print_interrupts_briefly
 from ..actors.process.waiting import wait_for_status
 from ..actors.protocol.messages import Arrived, Deployment, Order, Ordered, ProcessMessage, Versioned
 from ..actors.protocol.settings import Checkpoints
 from ..actors.protocol.translate import error_of, neighbours_of
-from ..actors.storage.opening import open_store
 from ..actors.storage.snapshots import SnapshotFiles
+from ..actors.storage.stores import open_store
 from ..actors.transport.protocol import BrokenLink
 from ..coordinator.model.commands import Command, DeployTask
 from ..coordinator.model.events import Event, TaskFailed, TaskLost
@@ -121,7 +120,7 @@ def run_local(
         )
         if begun.start is not None:
             COLLECTED.inherit(begun.plan.uuid, begun.start.manifest.uuid, begun.start.manifest.checkpoint)
-        tell_interrupts_briefly()
+        print_interrupts_briefly()
         scheduler = None if threads == 0 else PoolScheduler(threads)
         return LocalJob(begun.plan, place, scheduler, begun.start, take_over=take_over)
     except BaseException:

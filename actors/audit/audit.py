@@ -38,9 +38,9 @@ from ...engine.plan.dealing import Deal
 from ...engine.plan.plan import JobPlan, SourcePlan
 from ...engine.plan.rounds import LaneCursor, cursor_of
 from ...engine.sources.repeated import again
-from ..storage.opening import is_gone
-from ..storage.script_log import read_log_in
+from ..storage.log import read_log_in
 from ..storage.snapshots import SnapshotFiles
+from ..storage.stores import is_gone
 from .origins_of_sinks import Origin, compare, origins, wanted
 from .reading_again import Reading, read_again
 

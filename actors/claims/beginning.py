@@ -21,7 +21,7 @@ from ...engine.flow.flow import Flow
 from ...engine.flow.handoff import has_deferred, not_handed_over
 from ...engine.plan.plan import JobPlan
 from ...engine.planner.overtaking import check_alignment
-from ..storage.script_log import read_log_in
+from ..storage.log import read_log_in
 from .origin import Claim, find_start, manifest_of
 from .ownership import examine_outputs
 from .resuming import Place, Resume, check_resume

@@ -17,7 +17,7 @@ from typing import TypeVar
 from ...coordinator.log.recovery import generation_of
 from ...coordinator.model.manifest import Claim, Manifest, committables_of
 from ...engine.plan.plan import JobPlan
-from ..storage.script_log import read_log_in
+from ..storage.log import read_log_in
 from .savepoints import prepared_for_savepoints
 
 _T = TypeVar("_T")

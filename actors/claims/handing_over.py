@@ -16,7 +16,7 @@ from ...engine.files.paths import absolute
 from ...engine.flow import handoff
 from ...engine.flow.handoff import Destination
 from ...engine.planner.graph import Graph
-from ..storage.script_log import read_log_in
+from ..storage.log import read_log_in
 from .inputs import find_before
 from .resuming import Place, check_resume
 

@@ -38,8 +38,8 @@ from ...engine.planner.pipelines import fingerprint_of
 from ...engine.sources.memory import MemorySource
 from ..audit.audit import state_of
 from ..storage.input_records import RecordedInputs, inputs_key, read_inputs, store_inputs
-from ..storage.opening import open_store
-from ..storage.script_log import read_log_in
+from ..storage.log import read_log_in
+from ..storage.stores import open_store
 from .origin import newest_checkpoint
 from .resuming import Place
 from .savepoints import INPUTS, holds_savepoint, read_savepoint

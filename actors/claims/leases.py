@@ -19,7 +19,7 @@ from ...engine.plan.rounds import cursor_of
 from ...engine.planner.graph import Graph
 from ..audit.audit import state_of
 from ..process.waiting import Deadline
-from ..storage.script_log import read_log_in
+from ..storage.log import read_log_in
 
 
 class Lease(Protocol):

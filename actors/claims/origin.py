@@ -30,8 +30,8 @@ from ...engine.files.paths import absolute
 from ...engine.plan.plan import JobPlan
 from ..audit.audit import state_of
 from ..protocol.translate import error_of, execution_graph
-from ..storage.opening import may_hold_log
-from ..storage.script_log import read_log_in
+from ..storage.log import read_log_in
+from ..storage.stores import may_hold_log
 from .ownership import compare_outputs, outputs_of
 from .savepoints import holds_savepoint, read_savepoint
 

@@ -52,8 +52,8 @@ from ...engine.sinks.output_folder import (
     writer_of,
 )
 from ...engine.sinks.parquet_writer import restored_totals
-from ..storage.opening import may_hold_log, store_in
-from ..storage.script_log import read_log_in
+from ..storage.log import read_log_in
+from ..storage.stores import may_hold_log, store_in
 from .presence import find_running
 from .resuming import is_left_behind
 

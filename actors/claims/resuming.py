@@ -19,8 +19,8 @@ from ...engine.core.shown import hides_credentials
 from ...engine.files.durable import goes_with_process, was_removed
 from ..protocol.settings import Checkpoints
 from ..protocol.translate import error_of
-from ..storage.opening import checkpoint_folder
-from ..storage.script_log import read_log_in
+from ..storage.log import read_log_in
+from ..storage.stores import checkpoint_folder
 from .presence import in_words
 
 Resume: TypeAlias = Literal["auto", "never", "must"]

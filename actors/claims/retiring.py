@@ -17,8 +17,8 @@ from ...engine.core.identity import CheckpointId
 from ...engine.files.paths import absolute, resolve
 from ...engine.sinks.output_folder import OWNERS, OutputFolder, Owner, append_prefix
 from ..audit.audit import state_of
-from ..storage.opening import checkpoint_folder, may_hold_log
-from ..storage.script_log import read_log_in
+from ..storage.log import read_log_in
+from ..storage.stores import checkpoint_folder, may_hold_log
 from .ownership import retire
 
 _LOOKS = 20

@@ -25,7 +25,7 @@ from ...engine.plan.plan import JobPlan
 from ..audit.audit import state_of
 from ..feed.models import ModelRecord, pin_name, pins_of, record_of, sink_of
 from ..protocol.translate import error_of
-from ..storage.script_log import create_entry_in, read_log_in
+from ..storage.log import create_entry_in, read_log_in
 from .origin import check_outputs
 from .presence import in_words
 

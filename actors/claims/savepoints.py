@@ -35,8 +35,8 @@ from ...engine.files.paths import absolute, resolve, safe_name, storage_error
 from ..spark.carrying import carry_stages, remove_stages
 from ..storage.damage import FROM_A_COPY, unreadable
 from ..storage.input_records import inputs_key, read_inputs, read_record
-from ..storage.opening import store_in
 from ..storage.snapshots import SnapshotFiles
+from ..storage.stores import store_in
 
 FILE = "savepoint.json"
 INPUTS = "inputs.arrow"

@@ -37,7 +37,7 @@ from ...engine.files.paths import absolute, resolve, safe_name
 from ...engine.plan.plan import JobPlan
 from ..protocol.messages import UNKNOWN_TIME
 from ..storage.damage import FROM_A_COPY, unreadable
-from ..storage.script_log import read_log_in
+from ..storage.log import read_log_in
 
 PIN_SECONDS = 30.0
 ASK_AGAIN = 2.0

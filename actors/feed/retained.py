@@ -33,9 +33,9 @@ from ...engine.plan.plan import JobPlan
 from ..audit.audit import state_of
 from ..storage.digest_files import recorded_feeds
 from ..storage.input_records import RecordedInputs, inputs_key, read_inputs
-from ..storage.opening import checkpoint_folder, is_gone
-from ..storage.script_log import read_log_in
+from ..storage.log import read_log_in
 from ..storage.snapshots import SnapshotFiles
+from ..storage.stores import checkpoint_folder, is_gone
 
 Start: TypeAlias = Snapshot
 """A copy of a checkpoint that a job of its own can begin with."""

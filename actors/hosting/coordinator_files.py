@@ -44,9 +44,8 @@ from ..claims.presence import Presence, find_running
 from ..claims.savepoints import SavepointFiles
 from ..protocol.messages import UNKNOWN_TIME
 from ..protocol.translate import failure_of
-from ..storage.log import create_entry, delete_entries, read_entries
+from ..storage.log import SplitLog, create_entry, delete_entries, read_entries
 from ..storage.snapshots import SnapshotFiles
-from ..storage.split_log import SplitLog
 from .task_files import as_penstock_error, commit_permit
 
 _log = logging.getLogger(__name__)

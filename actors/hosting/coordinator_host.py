@@ -38,12 +38,12 @@ from ...engine.core.errors import InternalError
 from ...engine.plan.plan import JobPlan
 from ..claims.ownership import outputs_of
 from ..claims.presence import this_claimant
-from ..protocol.mailbox import Mailbox
 from ..protocol.messages import (
     Asked,
     Beat,
     Closed,
     CoordinatorMessage,
+    Mailbox,
     Order,
     ProcessMessage,
     Versioned,

@@ -45,7 +45,6 @@ from ...engine.runtime.task import Task
 from ...engine.runtime.task_listener import Step, TaskSnapshot
 from ...engine.runtime.windows import OperatorWindow
 from ...engine.scheduler.protocol import Scheduler
-from ..protocol.mailbox import Mailbox
 from ..protocol.messages import (
     UNKNOWN_TIME,
     Abandoned,
@@ -55,6 +54,7 @@ from ..protocol.messages import (
     CommitDone,
     Deployment,
     HostMessage,
+    Mailbox,
     Order,
     Ordered,
     StateRead,

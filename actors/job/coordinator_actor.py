@@ -38,7 +38,6 @@ from ...engine.core.shown import hides_credentials
 from ..claims.presence import this_claimant
 from ..cluster.calls import unsealed
 from ..feed.notices import FeedNotices, how_it_ended, run_of
-from ..hosting.coordinator_deaths import Deaths
 from ..hosting.coordinator_files import CoordinatorFiles
 from ..hosting.coordinator_host import CoordinatorHost, coordinator_of
 from ..hosting.logs import JobLog, write_json_lines
@@ -46,8 +45,9 @@ from ..hosting.measures import JobFigures, Sample
 from ..hosting.supervisor import DEFAULT_POISON, Supervisor
 from ..protocol.messages import Address, Identity, JobCard, ProcessAppeared, ProcessMessage, Seat, Versioned
 from ..protocol.translate import failure_of, neighbours_of
-from ..storage.opening import open_store
+from ..storage.log import Deaths
 from ..storage.snapshots import SnapshotFiles
+from ..storage.stores import open_store
 from ..transport.dialling import Secrets
 from .departure import Departure, LastWords
 from .drain_watch import DrainWatch

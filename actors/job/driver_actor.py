@@ -47,7 +47,7 @@ from ..hosting.split_guard import SplitGuard
 from ..hosting.task_files import TaskFiles
 from ..hosting.task_host import TaskHost
 from ..hosting.waiting_chain import Standing
-from ..process.notice import tell_notice
+from ..process.ending import watch_sigterm
 from ..protocol.messages import (
     UNKNOWN_TIME,
     Abandoned,
@@ -116,7 +116,7 @@ class DriverActor:
             threading.Thread(target=self._keep_lease, args=(lease,), name="penstock-lease", daemon=True).start()
         self._figures = TaskFigures(self._plan)
         self._reporter = None if telling.metrics is None else Reporter(self._look, telling.metrics)
-        if options.runtime.notice_seconds is not None and not tell_notice(self._told_to_end):
+        if options.runtime.notice_seconds is not None and not watch_sigterm(self._told_to_end):
             _log.warning("%s cannot be told of its end beforehand: it was not made on the main thread", options.seat)
         if ray.get_runtime_context().was_current_actor_reconstructed:
             self._announce(self._plan.name)

@@ -43,11 +43,11 @@ from ..feed.notices import FeedNotices, run_of, shut_down
 from ..feed.reader import FeedHandle
 from ..feed.stream_link import StreamRoute
 from ..hosting.waiting_chain import chain_of_waiting
-from ..process.at_exit import AtExit
+from ..process.ending import AtExit
 from ..process.waiting import POLL_SECONDS, Deadline, wait_for_status
 from ..protocol.messages import Address, Identity, Seat, Versioned
 from ..protocol.translate import error_of
-from ..storage.script_log import read_log_in
+from ..storage.log import read_log_in
 from ..transport.dialling import Secrets
 from .creation import coordinator_died
 from .departure import LastWords, answers_of, end_actors, leave_for_good, statistics_of

@@ -49,8 +49,8 @@ from ..feed.models import ModelBook
 from ..process.waiting import Deadline
 from ..protocol.messages import UNKNOWN_TIME
 from ..protocol.translate import error_of
-from ..storage.opening import is_gone, plain_address
-from ..storage.script_log import read_log_in
+from ..storage.log import read_log_in
+from ..storage.stores import is_gone, plain_address
 from .outputs import Output, SparkSession, output_of
 from .split_sets_face import SplitSetsFace
 

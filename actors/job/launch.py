@@ -27,7 +27,7 @@ from ..claims.origin import Claim
 from ..claims.resuming import Place, Resume, place_in
 from ..cluster.environment import ClusterInfo, check_cluster, connect, disconnect
 from ..cluster.fitting import check_spares
-from ..process.interrupts import tell_interrupts_briefly
+from ..process.ending import print_interrupts_briefly
 from ..protocol.settings import Checkpoints
 from .runtime import DEFAULT_RUNTIME, Runtime
 
@@ -125,7 +125,7 @@ def run(
             plan, start = beginning.plan, beginning.start
         else:
             plan = begin_nowhere(plan, take_over)
-        tell_interrupts_briefly()
+        print_interrupts_briefly()
         cluster = connect(address, verbose)
         from .plans import check_detachable
         from .starting import start_job

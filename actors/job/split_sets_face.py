@@ -45,8 +45,8 @@ from ...engine.plan.plan import JobPlan
 from ...engine.sources.fed import IPC, check_schema, file_split
 from ..protocol.messages import UNKNOWN_TIME
 from ..protocol.translate import error_of
-from ..storage.opening import open_store
-from ..storage.split_log import SplitLog
+from ..storage.log import SplitLog
+from ..storage.stores import open_store
 
 INLINE_BYTES = 64 * 1024
 """A table of at most so many bytes travels within the log's entry; a larger one is a file of its own."""

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from ...coordinator.model.commands import (
     AbortCheckpoint,
@@ -36,6 +37,34 @@ from ...engine.core.shown import hides_credentials
 from ...engine.exchange.channel_state import Restored
 from ...engine.exchange.edges import Frame, Upstream
 from ...engine.plan.plan import JobPlan
+
+Message = TypeVar("Message")
+
+
+class Mailbox(Generic[Message]):
+    """The one door into a thread that owns something: many post, one takes, and gets everything that is there at once.
+
+    ``post`` never blocks. Messages are taken in the order in which they were posted; what they are about belongs to the
+    thread that takes, and needs no locks.
+    """
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Message] = SimpleQueue()
+
+    def post(self, message: Message) -> None:
+        """Put a message in."""
+        self._queue.put(message)
+
+    def take(self, timeout: float | None) -> list[Message]:
+        """Everything that was posted; waits up to ``timeout`` seconds (None: for ever, 0: not at all) for the first."""
+        taken: list[Message] = []
+        try:
+            taken.append(self._queue.get(block=timeout != 0, timeout=timeout))
+            while True:
+                taken.append(self._queue.get_nowait())
+        except Empty:
+            return taken
+
 
 Address: TypeAlias = Any
 """How to reach a process: an actor's handle."""

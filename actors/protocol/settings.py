@@ -16,7 +16,7 @@ from ...coordinator.model.settings import Settings
 from ...engine.core.arguments import checked
 from ...engine.core.errors import ConfigurationError
 from ...engine.core.shown import hides_credentials
-from ..storage.opening import checkpoint_folder
+from ..storage.stores import checkpoint_folder
 
 Duration: TypeAlias = str | float
 

@@ -19,12 +19,12 @@ import pyarrow as pa
 import ray
 from ray.exceptions import RayError
 
+from ...engine.arrow.nullability import nullable
 from ...engine.core.errors import ConfigurationError, TaskLostError
 from ...engine.core.source import SourceConfig
 from ...engine.files.paths import from_row
 from ...engine.flow.handoff import Destination
 from ...engine.plan.rounds import CHUNK_ROWS
-from ..cluster.blocks import nullable
 from ..cluster.calls import short_reason
 from .carrying import stage_before
 from .stage import StagedPartition, describe_frame, stage_with, temporary_folder

@@ -50,7 +50,7 @@ from ...engine.plan.rounds import CHUNK_ROWS
 from ...engine.sources.fed import PIECE_BYTES, NoRows
 from ...engine.sources.ipc import IpcSplit
 from ..storage.damage import FROM_A_COPY, unreadable
-from ..storage.opening import open_store
+from ..storage.stores import open_store
 from .batches import bounded_batches, can_be_planned_before, planned_before
 from .causes import cause_of, detail_of, remedy_of
 from .evaluation import ATTEMPTS, OTHER_ROWS, Evaluation

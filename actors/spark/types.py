@@ -21,8 +21,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from ...engine.arrow.nullability import nullable
 from ...engine.core.errors import ConfigurationError
-from ..cluster.blocks import nullable
 from .sessions import check_session, is_classic
 
 _REMEDIES = {

@@ -31,7 +31,7 @@ from ...engine.files.durable import make_folder, put_file
 from ...engine.files.paths import absolute, resolve, safe_name, storage_error
 from ...engine.integrity.checksums import digest
 from .damage import FROM_A_COPY, check_bytes
-from .opening import checkpoint_folder
+from .stores import checkpoint_folder
 
 CHUNK = 4096
 """Batches of a file that is full: 32 KiB."""

@@ -1,6 +1,7 @@
-"""The log of a job in a store: entry ``n`` is the key ``<job>/log/<n>.json``.
+"""The logs of a job in a store: its own, that of its split sets (:class:`SplitLog`), and the notes of coordinators that
+have died (:class:`Deaths`).
 
-Rules:
+Entry ``n`` is the key ``<job>/log/<n>.json``. Rules:
 
 1. Numbers have twelve digits, so the order of keys is the order of entries.
 2. Entries may have been deleted, so numbers may be missing; each entry that is there carries its own number. Whether
@@ -8,21 +9,27 @@ Rules:
    followed by others that the listing may not show: then all is listed again.
 3. An entry that exists with exactly our bytes is ours: the reply to the first try was lost.
 4. An entry that is damaged, or of another format, is an error that names it; it is never left out.
-5. OSError of the store passes through; whoever performs the command makes an event of it. Scripts: ``script_log``.
+5. OSError of the store passes through: the coordinator makes an event of it, and tries again. A script has nobody to
+   do that for it: it reads and writes by ``…_in``, whose errors say which log, what the store said, and what to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Literal
 
 import msgspec
 
+from ...coordinator.model.events import Failure
 from ...coordinator.model.manifest import LogEntry, decode, encode, split_dropped
+from ...coordinator.model.split_sets import SetAdded, SplitEntry, decode_splits, encode_splits
 from ...coordinator.model.store import Store
 from ...engine.core.errors import StorageError
-from ...engine.files.paths import safe_name
-from .damage import GO_ON, unreadable
+from ...engine.files.paths import safe_name, storage_error
+from .damage import FROM_A_COPY, GO_ON, unreadable
+from .stores import open_store
 
 _DIGITS = 12
 
@@ -84,3 +91,146 @@ def _decode(job: str, key: str, data: bytes) -> LogEntry:
             "put the files back under their own names, or start over with an empty checkpoint folder",
         )
     return entry
+
+
+def read_log_in(folder: str, job: str) -> list[LogEntry]:
+    """The entries that count of the job's log in a checkpoint folder, in order (``read_log``). Raises
+    ConfigurationError or StorageError."""
+    store = open_store(folder)
+    with _named("read", folder, job):
+        return read_log(store, job)
+
+
+def create_entry_in(folder: str, job: str, entry: LogEntry) -> Literal["stored", "refused"]:
+    """Create the entry in the job's log unless its number is taken by another one. Raises ConfigurationError, or
+    StorageError: then it may stand or not."""
+    store = open_store(folder)
+    with _named("write into", folder, job):
+        return create_entry(store, job, entry)
+
+
+@contextmanager
+def _named(action: str, folder: str, job: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        file = str(error.filename or "")
+        place = file if file.startswith(f"{folder.rstrip('/')}/") else folder
+        raise storage_error(f"{action} the log of job {job!r} in", place, error) from error
+
+
+class SplitLog:
+    """The split sets: entry ``n`` is the key ``<job>/splits/<n>.json``. OSError of the store passes through.
+
+    1. Rows that are too many for an entry lie beside it in ``<job>/splits/data/``, one Arrow IPC file a split. They are
+       written first, then the entry, both durably: a set whose entry is there is whole. A file whose entry was never
+       written is nobody's; it goes with the folder.
+    2. The number of an entry decides: of two callers that feed a job at the same moment one is refused, and takes the
+       next.
+    3. An entry is sealed, and says the digest of every file that it names; who reads the rows compares it.
+    4. The coordinator deletes entries that no restart goes back to, with their files, but never the last one.
+    """
+
+    def __init__(self, store: Store, job: str) -> None:
+        self._store = store
+        self._folder = f"{safe_name(job)}/splits/"
+
+    def key_of(self, number: int) -> str:
+        """The key of an entry."""
+        return f"{self._folder}{number:0{_DIGITS}d}.json"
+
+    def data_key(self, name: str) -> str:
+        """The key of a split's rows, which is its path below the checkpoint folder."""
+        return f"{self._folder}data/{name}.arrow"
+
+    def read(self, start: int) -> tuple[list[SplitEntry], int]:
+        """The entries from number ``start`` on, and the number of the oldest that there is (if none, ``start``).
+        Raises StorageError if one cannot be read."""
+        numbers = self._numbers()
+        found = [self._entry(number) for number in numbers if number >= start]
+        return [entry for entry in found if entry is not None], min(numbers, default=start)
+
+    def last(self) -> SplitEntry | None:
+        """The newest entry."""
+        numbers = self._numbers()
+        return self._entry(numbers[-1]) if numbers else None
+
+    def create(self, entry: SplitEntry) -> bool:
+        """Write the entry unless its number is taken."""
+        key, data = self.key_of(entry.at.number), encode_splits(entry)
+        return self._store.create(key, data) or self._store.read(key) == data
+
+    def create_data(self, name: str, data: bytes) -> str:
+        """Write a split's rows; where they are."""
+        key = self.data_key(name)
+        if not self._store.create(key, data):
+            raise StorageError(f"{key} is there already", "keep other programs out of the checkpoint folder")
+        return key
+
+    def delete(self, numbers: Sequence[int]) -> None:
+        """Delete entries and their files, oldest first."""
+        for number in sorted(numbers):
+            with suppress(StorageError):
+                entry = self._entry(number)
+                for refs in entry.splits.values() if isinstance(entry, SetAdded) else ():
+                    for ref in refs:
+                        if ref.path.startswith(self._folder):
+                            self._store.delete(ref.path)
+            self._store.delete(self.key_of(number))
+
+    def _numbers(self) -> list[int]:
+        names = (key.removeprefix(self._folder) for key in self._store.list(self._folder))
+        return sorted(int(name[:_DIGITS]) for name in names if "/" not in name and name[:_DIGITS].isdigit())
+
+    def _entry(self, number: int) -> SplitEntry | None:
+        data = self._store.read(self.key_of(number))
+        try:
+            return None if data is None else decode_splits(data)
+        except msgspec.MsgspecError as error:
+            raise unreadable(f"{self.key_of(number)} in the checkpoint folder", error, FROM_A_COPY) from error
+
+
+MOST_DEATHS = 3
+"""In a row: an error that depends on what happens at the same time is not met three times."""
+
+
+class Deaths:
+    """How often the coordinators of a job have died of an error of their own, so that a bug is not restarted for ever.
+
+    1. One that dies of an error in its core leaves a note beside the log: the error, and the newest checkpoint that it
+       knew. The next one reads the notes before it does anything.
+    2. Notes count while no checkpoint has completed between them. After ``MOST_DEATHS`` in a row the job fails with the
+       error.
+    3. A job that is started anew (Ray has not restarted the process) begins without notes: it may be another version.
+    """
+
+    def __init__(self, store: Store, job: str) -> None:
+        self._store = store
+        self._folder = f"{safe_name(job)}/deaths/"
+
+    def note(self, failure: Failure, completed: str) -> None:
+        """Remember one. Raises OSError."""
+        text = {"message": failure.message, "detail": failure.detail, "completed": completed}
+        number = len(self._store.list(self._folder))
+        while not self._store.create(f"{self._folder}{number:06d}.json", json.dumps(text).encode()):
+            number += 1
+
+    def forget(self) -> None:
+        """Begin without notes."""
+        for key in self._store.list(self._folder):
+            self._store.delete(key)
+
+    def refusal(self) -> Failure | None:
+        """Why another coordinator would die as well; None if it may try."""
+        notes = [json.loads(self._store.read(key) or b"{}") for key in self._store.list(self._folder)]
+        last = notes[-MOST_DEATHS:]
+        if len(last) < MOST_DEATHS or any(note.get("completed") != last[-1].get("completed") for note in last):
+            return None
+        return Failure(
+            message=f"{MOST_DEATHS} coordinators of the job died one after the other of an error of their own; the "
+            f"last: {last[-1].get('message')}",
+            retry=False,
+            remedy="report it; another version may go on from the job's last checkpoint",
+            detail=str(last[-1].get("detail")),
+            kind="InternalError",
+        )

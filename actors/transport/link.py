@@ -24,7 +24,7 @@ from enum import Enum
 
 from ...engine.core.identity import Attempt, TaskId
 from ...engine.exchange.edges import Frame, Upstream
-from ..protocol.mailbox import Mailbox
+from ..protocol.messages import Mailbox
 from .dialling import Stop, UnreachableError
 from .frames import DamagedError, GarbageError
 from .protocol import BrokenLink

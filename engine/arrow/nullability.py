@@ -22,6 +22,12 @@ def loosened(schema: pa.Schema) -> pa.Schema:
     return schema if found.equals(schema) else found
 
 
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """The schema without promises at any depth, of columns neither: what rows of Spark and Ray Data come with, for no
+    outer join would keep them."""
+    return pa.schema([pa.field(column.name, loosened_type(column.type)) for column in schema])
+
+
 def loosened_type(type: pa.DataType) -> pa.DataType:
     """The type without promises inside it."""
     return with_children(type, _loosened_field)

@@ -11,8 +11,8 @@ from zipimport import zipimporter
 import pyarrow as pa
 import pytest
 
-from penstock.actors.cluster.blocks import nullable
 from penstock.actors.spark.writing import make_writer
+from penstock.engine.arrow.nullability import nullable
 
 TABLE = pa.table({"n": pa.array([1, 2]), "words": pa.array([["a", "b"], []], pa.list_(pa.string()))})
 

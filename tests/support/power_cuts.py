@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.actors.claims.savepoints import holds_savepoint, prepared_for_savepoints, read_savepoint
-from penstock.actors.storage.file_store import FileStore
 from penstock.actors.storage.log import read_log
 from penstock.actors.storage.snapshots import SnapshotFiles
+from penstock.actors.storage.stores import FileStore
 from penstock.coordinator.model.manifest import Manifest
 
 

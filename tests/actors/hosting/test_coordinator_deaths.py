@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from penstock.actors.hosting.coordinator_deaths import MOST, Deaths
 from penstock.actors.hosting.coordinator_files import CoordinatorFiles
 from penstock.actors.hosting.coordinator_host import CoordinatorHost
-from penstock.actors.storage.file_store import FileStore
+from penstock.actors.storage.log import MOST_DEATHS, Deaths
+from penstock.actors.storage.stores import FileStore
 from penstock.coordinator.model.events import Event, Failure, LogFailed
 from penstock.coordinator.model.statistics import JobStatus
 from support.coordinator_driver import CoordinatorDriver
@@ -19,7 +19,7 @@ BUG = Failure("unexpected KeyError: 'x'", retry=False, detail="the traceback")
 
 
 def test_job_fails_with_the_error_after_so_many_deaths_in_a_row(tmp_path: Path) -> None:
-    for number in range(MOST):
+    for number in range(MOST_DEATHS):
         deaths = Deaths(FileStore(tmp_path), "job")
         assert deaths.refusal() is None, number
         deaths.note(BUG, "1.7")
@@ -31,14 +31,14 @@ def test_job_fails_with_the_error_after_so_many_deaths_in_a_row(tmp_path: Path) 
 
 def test_deaths_between_which_a_checkpoint_completed_are_not_in_a_row() -> None:
     deaths = Deaths(MemoryStore(), "job")
-    for number in range(2 * MOST):
+    for number in range(2 * MOST_DEATHS):
         deaths.note(BUG, f"1.{number // 2}")
         assert deaths.refusal() is None
 
 
 def test_job_that_is_started_anew_begins_without_notes() -> None:
     deaths = Deaths(MemoryStore(), "job")
-    for _ in range(MOST):
+    for _ in range(MOST_DEATHS):
         deaths.note(BUG, "1.7")
     deaths.forget()
     assert deaths.refusal() is None

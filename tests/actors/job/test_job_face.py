@@ -12,7 +12,7 @@ import pytest
 
 from penstock.actors.job.job_face import AGAIN, TRIES, JobFace, Savepoint
 from penstock.actors.storage.log import create_entry
-from penstock.actors.storage.opening import open_store
+from penstock.actors.storage.stores import open_store
 from penstock.coordinator.model.events import Event, Failure, SavepointRequested, StopRequested
 from penstock.coordinator.model.kinds import StopMode
 from penstock.coordinator.model.manifest import Manifest

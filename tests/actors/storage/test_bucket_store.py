@@ -6,8 +6,7 @@ import uuid
 
 import pytest
 
-from penstock.actors.storage.bucket_store import BucketStore
-from penstock.actors.storage.opening import checkpoint_folder, open_store, plain_address, store_in
+from penstock.actors.storage.stores import BucketStore, checkpoint_folder, open_store, plain_address, store_in
 from penstock.coordinator.model.store import Store
 from penstock.engine.core.errors import ConfigurationError
 from penstock.engine.files.object_store import Bucket

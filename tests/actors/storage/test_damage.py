@@ -18,11 +18,10 @@ from penstock.actors.feed.models import ModelBook, ModelRecord
 from penstock.actors.feed.notices import FeedNotices, Over
 from penstock.actors.spark.stage import StagedPartition, find_stage, stage_with
 from penstock.actors.storage.digest_files import DigestFiles
-from penstock.actors.storage.file_store import FileStore
 from penstock.actors.storage.input_records import RecordedInputs, inputs_key, read_inputs, store_inputs
-from penstock.actors.storage.log import create_entry, read_log
+from penstock.actors.storage.log import SplitLog, create_entry, read_log
 from penstock.actors.storage.snapshots import SnapshotFiles
-from penstock.actors.storage.split_log import SplitLog
+from penstock.actors.storage.stores import FileStore
 from penstock.actors.transport.dialling import Endpoint
 from penstock.coordinator.checkpoint.manifest_making import make_savepoint
 from penstock.coordinator.model.commands import CopySavepoint, StoreSavepoint

@@ -14,8 +14,7 @@ from threading import Barrier
 
 import pytest
 
-from penstock.actors.storage.file_store import FileStore
-from penstock.actors.storage.opening import open_store
+from penstock.actors.storage.stores import FileStore, open_store
 from penstock.engine.core.errors import ConfigurationError
 from support.forgetful_disk import ForgetfulDisk
 from support.small_disk import KINDS, small_disk
@@ -133,7 +132,7 @@ def try_create(store: FileStore, key: str, data: bytes) -> bool:
 
 RACER = """
     import sys
-    from penstock.actors.storage.file_store import FileStore
+    from penstock.actors.storage.stores import FileStore
 
     folder, name, keys = sys.argv[1:]
     store = FileStore(folder)
@@ -180,7 +179,7 @@ def test_link_whose_reply_was_lost_counts_as_ours(tmp_path: Path) -> None:
 
 CRASHER = """
     import os, signal, sys
-    from penstock.actors.storage.file_store import FileStore
+    from penstock.actors.storage.stores import FileStore
 
     folder, moment = sys.argv[1:]
 

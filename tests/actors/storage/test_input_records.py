@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from pyarrow import ipc
 
-from penstock.actors.storage.file_store import FileStore
 from penstock.actors.storage.input_records import (
     RecordedInputs,
     decode_inputs,
@@ -16,6 +15,7 @@ from penstock.actors.storage.input_records import (
     read_inputs,
     store_inputs,
 )
+from penstock.actors.storage.stores import FileStore
 from penstock.engine.core.errors import StorageError
 from penstock.engine.files.listing import InputFile
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from penstock.actors.storage.file_store import FileStore
 from penstock.actors.storage.log import create_entry, delete_entries, key_of, read_entries, read_log
+from penstock.actors.storage.stores import FileStore
 from penstock.coordinator.model.manifest import Claim, Dropped, Ended, Manifest, TaskState, encode
 from penstock.engine.core.errors import StorageError
 from penstock.engine.core.identity import CheckpointId, Committable, StateHandle, TaskId

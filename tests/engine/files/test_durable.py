@@ -11,7 +11,7 @@ import pytest
 from pyarrow import fs
 
 from penstock.actors.claims.resuming import temporary_place
-from penstock.actors.storage.opening import open_store
+from penstock.actors.storage.stores import open_store
 from penstock.engine.files.durable import LOCAL, make_durable, make_folder, put_file
 from support.forgetful_disk import ForgetfulDisk, Moment
 
