@@ -29,11 +29,19 @@ from svg_plot import Series, write_plot
 
 from harness import Row, compare, report, results_folder, sized
 from penstock.engine.scheduler.pool import PoolScheduler
-from penstock.engine.scheduler.protocol import Handle, Scheduler
-from penstock.engine.scheduler.runnable import Blocked, Finished, Outcome, Progress, Quantum
+from penstock.engine.scheduler.protocol import (
+    Blocked,
+    Finished,
+    Handle,
+    Outcome,
+    Progress,
+    Quantum,
+    Scheduler,
+    Wait,
+    WaitReason,
+)
 from penstock.engine.scheduler.serial import SerialScheduler
 from penstock.engine.scheduler.shares import LEVEL_THRESHOLDS
-from penstock.engine.scheduler.states import Wait, WaitReason
 
 BATCH = pa.array(np.random.default_rng(7).random(sized(64 * 1024, 1024)))
 BATCHES, TURNS = sized(240, 12), sized(50_000, 500)

@@ -3,8 +3,8 @@
 Run it as ``python benchmarks/transport.py``; the result goes to ``benchmarks/results/transport.json``. All figures are
 microseconds per batch, of three columns of int64 (24 bytes a row), between this process and one other on this machine.
 
-- *Ours* is the whole channel: both ends of ``engine.exchange.edges`` with numbering and 16 MiB of credit, and between
-  them the stream transport with its threads, over a unix socket or TCP on loopback.
+- *Ours* is the whole channel: both ends of ``engine.exchange.channels`` with numbering and 16 MiB of credit, and
+  between them the stream transport with its threads, over a unix socket or TCP on loopback.
 - *Bare* is the floor: one thread writes an Arrow stream into a socket, one thread of the other process reads it. There
   is no order, no credit, no attempt, nobody but these two threads.
 - *Local exchange* is the channel within a process: a function call, without a copy.

@@ -20,7 +20,7 @@ from penstock.actors.transport.listener import Listener
 from penstock.actors.transport.streams import StreamTransport
 from penstock.engine.core.elements import Batch, EndOfData, Tag
 from penstock.engine.core.identity import Attempt, TaskId
-from penstock.engine.exchange.edges import DEFAULT_CREDIT, ChannelId, Frame, InputChannel, OutputChannel, Upstream
+from penstock.engine.exchange.channels import DEFAULT_CREDIT, ChannelId, Frame, InputChannel, OutputChannel, Upstream
 
 SIZES = sized((1 << 10, 16 << 10, 64 << 10, 256 << 10), (1 << 10, 16 << 10))
 BATCHES = {1 << 10: sized(4000, 40), 16 << 10: sized(1600, 16), 64 << 10: 400, 256 << 10: 120}

@@ -50,13 +50,12 @@ from ..coordinator.restore.restoring import Snapshot
 from ..engine.core.arguments import Parallelism, Rate, Seconds, Threads, checked
 from ..engine.core.errors import ConfigurationError, PenstockError
 from ..engine.core.identity import Attempt, TaskId
-from ..engine.exchange.edges import Frame, Upstream
+from ..engine.exchange.channels import Frame, Upstream
 from ..engine.flow.flow import Flow
 from ..engine.plan.plan import Audited, JobPlan
 from ..engine.planner.overtaking import with_alignment
 from ..engine.planner.pipelines import plan_job
-from ..engine.runtime.job_statistics import JobStatistics
-from ..engine.runtime.statistics import TaskStatistics
+from ..engine.runtime.statistics import JobStatistics, TaskStatistics
 from ..engine.scheduler.pool import PoolScheduler
 from ..engine.sinks.collect import COLLECTED
 from ..engine.state.memory import DEFAULT_BUDGET

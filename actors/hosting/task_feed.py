@@ -25,9 +25,8 @@ from ...coordinator.model.window_reports import OperatorReport, TaskReport
 from ...engine.core.identity import CheckpointId
 from ...engine.core.source import Split
 from ...engine.plan.plan import JobPlan
-from ...engine.runtime.fed_orders import Fed, FedBarrier, FedEnd, FedSplits, feed
-from ...engine.runtime.task import Task
-from ...engine.runtime.windows import OperatorWindow
+from ...engine.runtime.statistics import OperatorWindow
+from ...engine.runtime.task import Fed, FedBarrier, FedEnd, FedSplits, Task, feed
 from ...engine.sources.fed import FileSplit, InlineSplit, NoRows
 from ...engine.sources.reader import Stop
 from ..protocol.messages import UNKNOWN_TIME

@@ -21,7 +21,7 @@ from ...engine.core.errors import PenstockError, StorageError
 from ...engine.core.identity import Attempt, CheckpointId, CommitPermit, TaskId
 from ...engine.exchange.channel_state import NOTHING_RESTORED, Restored
 from ...engine.plan.plan import JobPlan
-from ...engine.runtime.task_listener import TaskSnapshot
+from ...engine.runtime.task_checkpoints import TaskSnapshot
 from ...engine.scheduler.threads import Threads
 from ..protocol.messages import UNKNOWN_TIME, CommitDone
 from ..protocol.translate import failure_of, unexpected

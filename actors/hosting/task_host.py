@@ -38,12 +38,11 @@ from ...coordinator.model.events import (
 from ...engine.core.errors import PenstockError
 from ...engine.core.identity import Attempt, CheckpointId, TaskId
 from ...engine.exchange.channel_state import Restored
-from ...engine.exchange.edges import Frame, Upstream
+from ...engine.exchange.channels import Frame, Upstream
 from ...engine.plan.plan import JobPlan
-from ...engine.runtime import orders
-from ...engine.runtime.task import Task
-from ...engine.runtime.task_listener import Step, TaskSnapshot
-from ...engine.runtime.windows import OperatorWindow
+from ...engine.runtime.statistics import OperatorWindow
+from ...engine.runtime.task import Step, Task
+from ...engine.runtime.task_checkpoints import TaskSnapshot
 from ...engine.scheduler.protocol import Scheduler
 from ..protocol.messages import (
     UNKNOWN_TIME,
@@ -248,11 +247,10 @@ class TaskHost:
                     self._feed.fed(task, command)
                 case commands.AbortCheckpoint(checkpoint=checkpoint):
                     task.abort(checkpoint)
-                    orders.give_up(task.drivers, checkpoint)
                 case commands.CommitCheckpoint():
                     pass  # the files' threads do that
                 case commands.ExpectBarrier(checkpoint=checkpoint):
-                    orders.expect(task.drivers, checkpoint)
+                    task.expect(checkpoint)
 
     def _start(self, task: Task) -> None:
         if self._started:
@@ -271,7 +269,6 @@ class TaskHost:
             self._fail(message.error)
         elif self._task is not None:
             self._task.notify_committed(message.checkpoint)
-            orders.committed(self._task.drivers, message.checkpoint)
 
     # ------------------------------------------------------------------ ends
 

@@ -33,7 +33,7 @@ from ...coordinator.model.events import Event, TaskFailed
 from ...coordinator.model.notices import NoticeGiven
 from ...coordinator.model.splits import SplitName
 from ...engine.core.identity import Attempt, TaskId
-from ...engine.exchange.edges import Frame, Upstream
+from ...engine.exchange.channels import Frame, Upstream
 from ...engine.runtime.statistics import TaskStatistics
 from ...engine.runtime.task import Task
 from ...engine.scheduler.pool import PoolScheduler

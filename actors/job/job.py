@@ -34,7 +34,7 @@ from ...engine.core.arguments import Seconds, checked
 from ...engine.core.errors import ConfigurationError, InternalError, PenstockError, TaskLostError
 from ...engine.core.identity import TaskId
 from ...engine.plan.plan import JobPlan
-from ...engine.runtime.job_statistics import JobStatistics
+from ...engine.runtime.statistics import JobStatistics
 from ..audit.audit import OVER, Audit, LastAudit, audit_job, check_what_is_left
 from ..claims.cleaning import at_the_end, clean_outputs
 from ..claims.resuming import Place

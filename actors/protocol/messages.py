@@ -35,7 +35,7 @@ from ...engine.core.errors import PenstockError
 from ...engine.core.identity import Attempt, CheckpointId, TaskId
 from ...engine.core.shown import hides_credentials
 from ...engine.exchange.channel_state import Restored
-from ...engine.exchange.edges import Frame, Upstream
+from ...engine.exchange.channels import Frame, Upstream
 from ...engine.plan.plan import JobPlan
 
 Message = TypeVar("Message")

@@ -23,7 +23,7 @@ from contextlib import suppress
 from enum import Enum
 
 from ...engine.core.identity import Attempt, TaskId
-from ...engine.exchange.edges import Frame, Upstream
+from ...engine.exchange.channels import Frame, Upstream
 from ..protocol.messages import Mailbox
 from .dialling import Stop, UnreachableError
 from .frames import DamagedError, GarbageError

@@ -1,7 +1,7 @@
 """What a transport promises to the two ends of a channel.
 
 A transport carries frames downstream and grants upstream, between the processes of two tasks. It replaces nothing of
-``engine.exchange.edges``: numbering, credit and fencing stay with the channel's ends, so a transport may be small.
+``engine.exchange.channels``: numbering, credit and fencing stay with the channel's ends, so a transport may be small.
 
 Rules:
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ...engine.core.identity import Attempt, TaskId
-from ...engine.exchange.edges import Frame, Upstream
+from ...engine.exchange.channels import Frame, Upstream
 from ..protocol.messages import Address
 
 

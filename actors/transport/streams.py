@@ -19,7 +19,7 @@ from functools import partial
 
 from ...engine.core.errors import InternalError
 from ...engine.core.identity import Attempt, TaskId
-from ...engine.exchange.edges import Frame, Upstream
+from ...engine.exchange.channels import Frame, Upstream
 from ..protocol.messages import Address
 from .dialling import RECONNECT_SECONDS, Resolve, Secrets, dial
 from .greeting import Caller

@@ -23,7 +23,7 @@ import pyarrow as pa
 from ...engine.core.elements import Batch, Element, Tag
 from ...engine.core.errors import InternalError
 from ...engine.core.identity import Attempt, Tally
-from ...engine.exchange.edges import ChannelId, Frame, Grant, Upstream
+from ...engine.exchange.channels import ChannelId, Frame, Grant, Upstream
 from .frames import GarbageError, bytes_of, head_of
 
 NOTE_LIMIT = 16 * 1024

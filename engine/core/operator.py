@@ -30,7 +30,7 @@ Rules that an operator must keep:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -350,3 +350,49 @@ class Stateless:
 
     def close(self) -> None:
         pass
+
+
+# ------------------------------------------------------------------ pacing
+#
+# Operators that somebody outside the job sets the pace of (a feed): what their task and their driver do for them.
+#
+# Rules:
+#
+# 1. A paced operator refuses batches while it is full. Told to ``expect`` a checkpoint it takes what stands before the
+#    barriers all the same, until it has been cut, or given up.
+# 2. So that this ends, the sources begin no further round while it is full (``HoldRound``, from consumer to producer
+#    and through every driver on the way): the checkpoint after the next finds nothing before its barriers. What is
+#    taken beyond the room is thus bounded by the credit of the channels and a round, however long it stays full.
+# 3. A task whose paced operator is in use by others does not end, though its data have.
+
+
+@runtime_checkable
+class PacedOperator(Protocol):
+    """What a running operator offers besides, if somebody outside sets its pace. Its config says so with an attribute
+    ``paced`` that is true."""
+
+    def expect(self, checkpoint: CheckpointId) -> None:
+        """Barriers of the checkpoint are on their way."""
+
+    def give_up(self, checkpoint: CheckpointId) -> None:
+        """They are not any more, nor those of older ones."""
+
+    def committed(self, checkpoint: CheckpointId) -> None:
+        """The checkpoint stands in the log."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further round should begin."""
+
+    @property
+    def is_released(self) -> bool:
+        """Whether nobody outside needs it any more."""
+
+    @property
+    def waits_for_whom(self) -> str:
+        """Who does not read, in words; "" if nobody is waited for."""
+
+
+def paced_of(running: Iterable[object]) -> PacedOperator | None:
+    """The paced operator of a chain, if it has one."""
+    return next((each for each in running if isinstance(each, PacedOperator)), None)

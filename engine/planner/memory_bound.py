@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..exchange.edges import DEFAULT_CREDIT
+from ..exchange.channels import DEFAULT_CREDIT
 from ..feed.sink import FeedSink
 from ..operators import Filter, MapBatches, Project, Unnest
 from ..plan.plan import Exchange, JobPlan, OperatorPlan, PipelinePlan, SourcePlan, StagePlan

@@ -29,18 +29,109 @@ import pyarrow as pa
 from ..alignment import AlignedHandler, AlternatingHandler, BarrierArrival, Outcome, SnapshotMode, Triggered
 from ..alignment.single import SingleCheckpointHandler
 from ..core.elements import Barrier, Batch, CancelBarrier, Element
-from ..core.identity import Account, BarrierKind, CheckpointId, Committable, Holds
+from ..core.errors import PenstockError
+from ..core.identity import Account, BarrierKind, CheckpointId, Committable, EndedLanes, Holds
 from ..exchange.channel_state import ChannelPart, channel_table
-from ..exchange.edges import InputChannel, Outlet
+from ..exchange.channels import InputChannel, Outlet
 from ..planner.overtaking import Overtaking
 from ..sources.reader import SplitReader
 from ..state.write_behind import WriteBehind
-from .agenda import Agenda
-from .driver_host import Cut, DriverHost, Teller
+from .input_ports import NO_FEEDS, Ports
 from .ledger import CutLedger
 from .operator_chain import OperatorChain
-from .ports import NO_FEEDS, Ports
-from .windows import OperatorWindow
+from .statistics import OperatorWindow
+
+# ------------------------------------------------------------------ driver host
+#
+# What a driver tells its task, and in which form.
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a driver was at the cut of a checkpoint. ``tables``: operator id to state; ``ended``: for which lanes its
+    operators have finished; ``channels``: what ``unaligned`` barriers have overtaken; ``alignment``: seconds from the
+    first barrier to the last, in which ``processed_bytes`` of batches were read; ``ledger``: what came in and went out,
+    up to the cut."""
+
+    barrier: Barrier
+    tables: dict[str, pa.Table]
+    data_ended: bool
+    ended: tuple[EndedLanes, ...] = ()
+    unaligned: bool = False
+    channels: tuple[ChannelPart, ...] = ()
+    alignment: float = 0.0
+    processed_bytes: int = 0
+    ledger: tuple[Account, ...] = ()
+
+
+class Teller(Protocol):
+    """A driver, as its host sees it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def readers(self) -> Sequence[SplitReader]: ...
+
+
+class DriverHost(Protocol):
+    """What a driver tells its task, on the thread that runs the driver."""
+
+    def met(self, driver: Teller, barrier: Barrier) -> None:
+        """A checkpoint's barrier has come to the driver."""
+
+    def prepared(self, driver: Teller, cut: Cut, committables: list[Committable]) -> None:
+        """All barriers of a checkpoint have come, and everything from before its cut is written."""
+
+    def left_over(self, driver: Teller, checkpoint: CheckpointId, committables: list[Committable]) -> None:
+        """The driver gave a checkpoint up after its cut; this is what its sinks had prepared by then."""
+
+    def drained(self, driver: Teller, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
+        """The same for a task barrier, when the driver's operators have drained."""
+
+    def abandoned(self, driver: Teller, checkpoint: CheckpointId) -> None:
+        """The driver gave the checkpoint up, because a newer one began or a cancel marker came."""
+
+    def advanced(self, driver: Teller) -> None:
+        """The driver has come further towards its end: its data, an input or the records of a consumer have ended."""
+
+    def closed(self, driver: Teller, errors: Sequence[PenstockError]) -> None:
+        """The driver's operators are closed; ``errors``: what they raised."""
+
+
+# ------------------------------------------------------------------ agenda
+#
+# What a driver is in the middle of: elements that are handled in steps, one after the other.
+
+
+class Agenda:
+    """Iterators, oldest first. Each step of one emits a little; the next one begins when it is through."""
+
+    def __init__(self) -> None:
+        self._items: deque[Iterator[None]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    def add(self, steps: Iterator[None]) -> None:
+        """Put something at the end. If it is the only thing it begins at once."""
+        self._items.append(steps)
+        if len(self._items) == 1:
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Take one step that emits something, or all that do not."""
+        while self._items:
+            try:
+                next(self._items[0])
+            except StopIteration:
+                self._items.popleft()
+            else:
+                return
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._items.clear()
 
 
 class Driving(Teller, Protocol):
@@ -378,3 +469,61 @@ class Checkpointing:
             assert self._overtaking.output is not None, "only what goes to exchanges is overtaken"
             parts.append(ChannelPart(self._overtaking.output, Holds.OUTPUT, outputs))
         return tuple(parts)
+
+
+# ------------------------------------------------------------------ windowed checkpointing
+#
+# A driver's part of barriers where task barriers and those of checkpoints come one after the other.
+#
+# Rules:
+#
+# 1. Both kinds take their ids from one sequence, and stand in every channel in the order of their ids.
+# 2. A checkpoint that is given up must not take a task barrier along: nobody gives those up, and one with a smaller id
+#    may still be on its way here when the order comes. So such an order voids the checkpoints' barriers to come, and
+#    touches an alignment only if that is for a checkpoint.
+# 3. How long each input stood behind a task barrier is told with the window.
+
+
+class WindowedCheckpointing(Checkpointing):
+    """See the rules above. Nothing overtakes here."""
+
+    def __init__(self, driver: Driving, overtaking: Overtaking) -> None:
+        super().__init__(driver, overtaking)
+        #: barriers of checkpoints up to this one mean nothing
+        self._void: CheckpointId | None = None
+        #: when the task barrier came on each feed
+        self._came: dict[int, float] = {}
+
+    def barrier(self, feed: int, barrier: Barrier) -> None:
+        """A barrier was read in its turn."""
+        if barrier.kind is BarrierKind.DRAIN:
+            self._came[feed] = self._driver.clock()
+        elif self._void is not None and barrier.checkpoint <= self._void:
+            return
+        super().barrier(feed, barrier)
+
+    def abort(self, checkpoint: CheckpointId) -> None:
+        """The coordinator gave the checkpoint up (rule 2)."""
+        self._void = checkpoint if self._void is None else max(self._void, checkpoint)
+        pending = self.handler.latest if self.handler.pending else None
+        if pending is not None and pending <= checkpoint and not self.drains_next:
+            super().abort(pending)
+
+    def _drain(self, barrier: Barrier) -> Iterator[None]:
+        driver, window = self._driver, list[OperatorWindow]()
+        came, self._came = self._came, {}
+        last = max(came.values(), default=0.0)
+        yield from driver.chain.drain(driver.clock, window)
+        if window:
+            waits = tuple((self._input(feed), last - at) for feed, at in sorted(came.items()))
+            window[0] = replace(window[0], waits=waits)
+        driver.pending.append(barrier)
+        driver.host.drained(driver, barrier.checkpoint, window)
+        driver.ports.begin_window()
+
+    def _input(self, feed: int) -> str:
+        found = self._feeds[feed]
+        if isinstance(found, SplitReader):
+            return found.operator
+        assert isinstance(found, InputChannel)
+        return f"{found.channel.edge} from {found.channel.producer}"

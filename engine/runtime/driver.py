@@ -33,23 +33,104 @@ from ..core.elements import (
     size_of,
 )
 from ..core.errors import PenstockError
-from ..core.identity import BarrierKind
-from ..exchange.edges import Grant, Outlet, OutputChannel, Upstream
-from ..exchange.gate import PUT_ASIDE, Delivered, Gate, Starved
+from ..core.identity import BarrierKind, CheckpointId
+from ..core.operator import PacedOperator
+from ..exchange.channels import Grant, InputChannel, Outlet, OutputChannel, Upstream
+from ..exchange.input_gate import PUT_ASIDE, Delivered, Feed, Gate, Starved
 from ..planner.overtaking import IN_ORDER, Overtaking
-from ..scheduler.protocol import Handle
-from ..scheduler.runnable import Blocked, Failed, Finished, Outcome, Progress, Quantum
-from ..scheduler.states import Wait
+from ..scheduler.protocol import Blocked, Failed, Finished, Handle, Outcome, Progress, Quantum, Wait, WaitReason
 from ..sources.reader import SplitReader, Stop
 from ..state.write_behind import WriteBehind
-from .agenda import Agenda
-from .checkpointing import Checkpointing
-from .driver_host import DriverHost
-from .operator_chain import OperatorChain
-from .operator_instance import OperatorInstance
-from .pacing import Holding
-from .ports import Port, Ports
-from .waiting import FOR_DISK, WaitWords
+from .checkpointing import Agenda, Checkpointing, DriverHost
+from .input_ports import Port, Ports
+from .operator_chain import OperatorChain, OperatorInstance
+
+# ------------------------------------------------------------------ waiting
+#
+# The sentences in which a driver says for what and whom it waits. Built once each: a driver may wait often.
+
+FOR_COMMIT = Wait(WaitReason.COMMIT, "the final checkpoint")
+FOR_DISK = Wait(WaitReason.DEPENDENCY, "what it writes to disk")
+FOR_CONSUMER = Wait(WaitReason.CONSUMER, "the reader of its output")
+
+
+class WaitWords:
+    """The waits of one driver, by the feeds that have to speak or the outlet that has to be read."""
+
+    def __init__(self, feeds: Sequence[Feed], outlets: Sequence[Outlet], paced: PacedOperator | None = None) -> None:
+        self._feeds = feeds
+        self._paced = paced
+        self._channels = [channel for outlet in outlets for channel in outlet.channels]
+        self._known: dict[tuple[WaitReason, tuple[int, ...]], Wait] = {}
+
+    def for_output(self) -> Wait:
+        """Credit of the first channel that is full."""
+        return self._of_channel(next((number for number, each in enumerate(self._channels) if not each.ready), 0))
+
+    def _of_channel(self, number: int) -> Wait:
+        key = (WaitReason.OUTPUT, (number,))
+        if key not in self._known:
+            channel = self._channels[number].channel
+            self._known[key] = Wait(WaitReason.OUTPUT, str(channel), (channel.consumer,))
+        return self._known[key]
+
+    def for_consumer(self) -> Wait:
+        """Whoever reads what leaves the driver; of a feed, the ranks."""
+        whom = "" if self._paced is None else self._paced.waits_for_whom
+        return Wait(WaitReason.CONSUMER, whom) if whom else FOR_CONSUMER
+
+    def explain(self, busy: str, refused: bool, starved: Sequence[int], *, aligning: bool, ended: bool) -> Wait:
+        """Why no element was taken. ``busy``: what is under way elsewhere; ``refused``: there is a batch that nobody
+        wants; ``starved``: the feeds that have nothing; ``aligning``: some feeds wait for barriers on others."""
+        if busy:
+            return Wait(WaitReason.DEPENDENCY, busy)
+        if refused and not starved:
+            return self.for_consumer()
+        if aligning:
+            return self._for(WaitReason.ALIGNMENT, starved, "its other inputs")
+        if self._paced is not None and self._paced.waits_for_whom:
+            return self.for_consumer()
+        held = next((number for number, channel in enumerate(self._channels) if channel.held), None)
+        if held is not None:
+            return self._of_channel(held)
+        return FOR_COMMIT if ended else self._for(WaitReason.INPUT, starved, "its other port")
+
+    def _for(self, reason: WaitReason, feeds: Sequence[int], otherwise: str) -> Wait:
+        named = [self._feeds[feed] for feed in feeds]
+        if reason is WaitReason.INPUT and named and all(_paced(feed) for feed in named):
+            reason = WaitReason.TIMER
+        key = (reason, tuple(feeds))
+        if key not in self._known:
+            whom = [str(getattr(feed, "channel", None) or getattr(feed, "operator", "a feed")) for feed in named]
+            tasks = tuple(dict.fromkeys(feed.channel.producer for feed in named if isinstance(feed, InputChannel)))
+            pace = "the pace of " if reason is WaitReason.TIMER else ""
+            self._known[key] = Wait(reason, pace + (", ".join(whom) or otherwise), tasks)
+        return self._known[key]
+
+
+def _paced(feed: Feed) -> bool:
+    """Whether it is a source that keeps to its rate."""
+    return bool(getattr(feed, "due", 0.0) > getattr(feed, "now", 0.0))
+
+
+class Holding:
+    """What one driver passes on of rule 2."""
+
+    def __init__(self, paced: PacedOperator | None, feeds: Sequence[Feed], channels: Sequence[OutputChannel]) -> None:
+        self._paced = paced
+        self._feeds = feeds
+        self._channels = channels
+        self._told = False
+
+    def pass_on(self) -> None:
+        """Tell the feeds if it has changed."""
+        paced = self._paced
+        hold = (paced is not None and paced.is_full) or any(channel.held for channel in self._channels)
+        if hold != self._told:
+            self._told = hold
+            for feed in self._feeds:
+                feed.hold_rounds(hold)
+
 
 PROGRESS, FINISHED = Progress(), Finished()
 
@@ -307,6 +388,39 @@ class Driver:
         for reader in self.readers:
             reader.trigger(barrier, at_round, stop)
         self.checkpointing.ordered(barrier)
+
+    def drain(self, barrier: CheckpointId) -> None:
+        """Place a task barrier behind the splits known so far."""
+        for reader in self.readers:
+            reader.trigger(Barrier(barrier, BarrierKind.DRAIN, 0.0), reader.last_round)
+
+    def abort(self, checkpoint: CheckpointId) -> None:
+        """The coordinator aborted a checkpoint: forget it."""
+        for reader in self.readers:
+            reader.abort(checkpoint)
+        if self.chain.paced is not None:
+            self.chain.paced.give_up(checkpoint)
+        self.checkpointing.abort(checkpoint)
+
+    def look_again(self) -> None:
+        """Look again at how far the end of the task has come."""
+        self.advanced = True
+
+    def expect(self, checkpoint: CheckpointId) -> None:
+        """A checkpoint begins."""
+        if self.chain.paced is not None:
+            self.chain.paced.expect(checkpoint)
+
+    def committed(self, checkpoint: CheckpointId) -> None:
+        """A checkpoint is in the log."""
+        if self.chain.paced is not None:
+            self.chain.paced.committed(checkpoint)
+            self.look_again()
+
+    @property
+    def is_released(self) -> bool:
+        """Whether nobody outside needs its throttled operator any more."""
+        return self.chain.paced is None or self.chain.paced.is_released
 
     # ------------------------------------------------------------------ output
 

@@ -27,13 +27,13 @@ import pyarrow as pa
 
 from ..core.elements import Batch
 from ..core.identity import NOTHING, Account, CheckpointId, Tally
-from ..exchange.edges import InputChannel
-from ..exchange.gate import Feed
+from ..exchange.channels import InputChannel
+from ..exchange.input_gate import Feed
 from ..integrity.tally import tally_of
 from ..sinks.lane_counts import CountingSink
 from ..sources.reader import SplitReader
-from .operator_instance import OperatorInstance
-from .ports import Port
+from .input_ports import Port
+from .operator_chain import OperatorInstance
 
 
 class CutLedger:

@@ -15,19 +15,228 @@ Rules:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from ..core.elements import FINAL_ROUND, Batch
-from ..core.errors import PenstockError
+from ..arrow.combining import is_too_large
+from ..core.elements import FINAL_ROUND, Batch, Tag
+from ..core.errors import ConfigurationError, DataError, InternalError, PenstockError, StorageError, UserCodeError
 from ..core.identity import CheckpointId, Committable, EndedLanes
-from ..core.operator import AsynchronousOperator, RunningSink, SatisfiableOperator, SettlingSink, Stateless, Steps
-from .ended_operator import ended_lanes, with_carried
-from .operator_instance import OperatorInstance, blame
-from .pacing import paced_of
-from .windows import OperatorWindow
+from ..core.operator import (
+    LANE,
+    AsynchronousOperator,
+    Output,
+    RunningOperator,
+    RunningSink,
+    SatisfiableOperator,
+    SettlingSink,
+    Stateless,
+    Steps,
+    paced_of,
+)
+from ..core.user_code import is_to_be_told, is_users_own, raised, user_frames
+from ..sources.reader import SplitReader
+from .statistics import OperatorWindow
+
+# ------------------------------------------------------------------ operator instance
+#
+# A running operator in a driver's chain, what has passed it, and the blame for what it raises.
+#
+# Rule: an error gets its operator's id once, at the innermost operator. What a user's code raises is the user's
+# (``user_code``), what a kernel of pyarrow raises the data's fault (DataError). An OSError of a user's code may pass
+# (StorageError). Any other foreign exception is a bug of ours (InternalError).
+
+
+@dataclass(slots=True)
+class OperatorInstance:
+    """An operator of the chain and what has passed it."""
+
+    id: str
+    running: RunningOperator
+    #: whether it keeps what it holds at a task barrier, instead of emitting and forgetting it
+    hold: bool = False
+    #: the lanes of its task, those for which it had finished before the task was built, and their state
+    lanes: range = range(0)
+    ended: frozenset[int] = frozenset()
+    carried: pa.Table | None = None
+    #: a sink: rows prepared in this attempt, and whether it ever prepares any
+    prepared: int = 0
+    prepares: bool = False
+    rows_in: int = 0
+    rows_out: int = 0
+    batches_out: int = 0
+    bytes_out: int = 0
+    #: rows in, rows out and bytes out when the window began
+    window: tuple[int, int, int] = (0, 0, 0)
+    #: when the window's first row came, by ``time.perf_counter``
+    first_at: float | None = None
+    #: tag of the batch being processed, or processed last
+    at: Tag | None = None
+
+    def end_window(self, drain_seconds: float) -> OperatorWindow:
+        """A task barrier has passed: what happened since the one before."""
+        rows_in, rows_out, bytes_out = self.window
+        self.window = (self.rows_in, self.rows_out, self.bytes_out)
+        first_at, self.first_at = self.first_at, None
+        rows = (self.rows_in - rows_in, self.rows_out - rows_out, self.bytes_out - bytes_out)
+        return OperatorWindow(self.id, *rows, drain_seconds, first_at)
+
+    @property
+    def where(self) -> str:
+        """The batch being processed, in words."""
+        if self.at is None:
+            return "before the first batch"
+        return f"round {self.at.round}, lane {self.at.lane}, batch {self.at.sequence}"
+
+
+class blame:  # noqa: N801 a context manager, read as a verb; a generator would take four times as long
+    """Name ``operator``, and the batch it was given, in whatever the block raises."""
+
+    __slots__ = ("_operator",)
+
+    def __init__(self, operator: OperatorInstance) -> None:
+        self._operator = operator
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or (isinstance(error, PenstockError) and error.operator and not is_users_own(error)):
+            return
+        if not isinstance(error, Exception) and not (is_to_be_told(error) and user_frames(error)):
+            return
+        operator = self._operator
+        named = _named(error, operator.id, f" ({operator.where})")
+        named.batch = None if operator.at is None else (operator.at.round, operator.at.lane)
+        raise named from error
+
+
+@contextmanager
+def blame_build(operator: str) -> Iterator[None]:
+    """Name ``operator`` in what building it raises."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and not (is_to_be_told(error) and user_frames(error)):
+            raise
+        raise _named(error, operator, " (the step that builds it)") from error
+
+
+def blame_split(error: PenstockError, readers: Sequence[SplitReader]) -> PenstockError:
+    """A user's error, with the split whose rows it was given."""
+    found = error.batch
+    if found is None or not isinstance(error, UserCodeError | DataError):
+        return error
+    splits = [f"{reader.operator} {split}" for reader in readers if (split := reader.split_at(*found))]
+    if not splits:
+        return error
+    # the same object: what goes wrong later is attached to it
+    error.args = (f"{error.message} (split {', '.join(splits)})", *error.args[1:])
+    return error
+
+
+def _named(error: BaseException, operator: str, where: str) -> PenstockError:
+    if isinstance(error, PenstockError) and not is_users_own(error):
+        return error.at(operator)
+    if is_too_large(error):
+        remedy = "cast its columns to large_string, large_binary or large_list before it, or let it hold fewer rows"
+        return DataError(f"it needs more than 2 GiB of one column at once: {error}{where}", remedy, operator)
+    if isinstance(error, pa.ArrowException):
+        return DataError(f"{error}{where}", "check the values of the columns that this operator reads", operator)
+    if user_frames(error) is not None:
+        if isinstance(error, OSError):
+            message = f"{type(error).__name__}: {error}{where}"
+            return StorageError(message, "check what its code reads and writes", operator)
+        remedy = "fix the code, or filter out the rows it cannot take"
+        return raised("its code", error, remedy, where.strip(" ()")).at(operator)
+    detail = "".join(traceback.format_exception(error))
+    return InternalError(f"{type(error).__name__}: {error}{where}", "", operator, detail)
+
+
+# ------------------------------------------------------------------ ended operator
+#
+# Operators that had finished at the checkpoint that a task is restored from (FLIP-147): they are not run again.
+#
+# Rules:
+#
+# 1. An operator that had finished for all lanes of a task is not built: :class:`EndedOperator` stands in its place in
+#    the chain, passes the end on and keeps the state as it was.
+# 2. One that had finished for some of them (at another parallelism a task gets lanes of several) is built for the
+#    others: with their state, and with the lanes from the first to the last of them. What it emits in ``finish`` for a
+#    lane that had ended is dropped (``operator_chain``), and the state of such lanes is kept beside its own.
+# 3. A feed is always built: it has finished when its ranks have read everything, which only it knows.
+
+
+class EndedOperator(Stateless):
+    """See rule 1. It has no row to expect: what feeds it had ended, too."""
+
+    def __init__(self, state: pa.Table | None) -> None:
+        # in one piece: those of several tasks may differ in their dictionaries
+        self._state = None if state is None else state.combine_chunks()
+
+    def process(self, port: int, batch: Batch, out: Output) -> None:
+        raise ConfigurationError(
+            "rows came for an operator that had finished at the checkpoint: its input has become longer, or another "
+            "operator stands before it",
+            "append new operators behind finished ones, leave the input as it was, or begin without this checkpoint",
+        )
+
+    def snapshot(self) -> pa.Table | None:
+        return self._state
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """The lanes of a task, divided into those for which an operator had finished and those for which it goes on."""
+
+    lanes: range
+    ended: frozenset[int]
+    #: it had finished for all of them
+    over: bool
+
+    @property
+    def hull(self) -> range:
+        """From the first to the last lane that goes on."""
+        left = [lane for lane in self.lanes if lane not in self.ended]
+        return range(left[0], left[-1] + 1) if left else self.lanes
+
+    def of_state(self, table: pa.Table | None) -> tuple[pa.Table | None, pa.Table | None]:
+        """The state of the lanes that go on, and that of the others. What belongs to no lane goes on."""
+        if table is None or not self.ended:
+            return table, None
+        ended = np.isin(table.column(LANE).to_numpy(), sorted(self.ended))
+        goes_on, rest = table.filter(pa.array(~ended)), table.filter(pa.array(ended)).combine_chunks()
+        return goes_on if goes_on.num_rows else None, rest if rest.num_rows else None
+
+
+def with_carried(state: pa.Table | None, carried: pa.Table) -> pa.Table:
+    """An operator's state and that of the lanes for which it had finished. In one piece: they may differ in their
+    dictionaries, of which a file takes one for a column. Either may say what the other does not (``lane_counts``)."""
+    if state is None:
+        return carried
+    return pa.concat_tables([carried, state], promote_options="default").combine_chunks()
+
+
+def divide(operator: str, lanes: range, ended: Iterable[EndedLanes]) -> Division:
+    """For which of a task's lanes the operator had finished. One of a task without lanes says so, too."""
+    mine = [each for each in ended if each.operator == operator]
+    over = frozenset(lane for lane in lanes if any(each.start <= lane < each.stop for each in mine))
+    return Division(lanes, over, over=bool(mine) and len(over) == len(lanes))
+
+
+def ended_lanes(operator: str, lanes: Iterable[int]) -> list[EndedLanes]:
+    """Lanes as ranges."""
+    found: list[EndedLanes] = []
+    for lane in sorted(lanes):
+        start = found.pop().start if found and found[-1].stop == lane else lane
+        found.append(EndedLanes(operator, start, lane + 1))
+    return found
 
 
 class _Link:

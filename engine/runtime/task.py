@@ -17,32 +17,177 @@ Rules:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
 from ..core.elements import Barrier
 from ..core.errors import InternalError, PenstockError
-from ..core.identity import FINAL_ROUND, Attempt, BarrierKind, CheckpointId, Committable, Opening, TaskId
+from ..core.identity import (
+    FINAL_ROUND,
+    Attempt,
+    BarrierKind,
+    CheckpointId,
+    Committable,
+    Opening,
+    TaskId,
+)
 from ..core.source import Split
 from ..exchange.channel_state import Restored
-from ..exchange.edges import Frame, Upstream
+from ..exchange.channels import Frame, InputChannel, Upstream
 from ..plan.plan import JobPlan
-from ..scheduler.protocol import Handle, Scheduler
+from ..scheduler.protocol import DriverState, Handle, QueryStatistics, Scheduler, Wait
 from ..scheduler.serial import SerialScheduler
-from ..scheduler.states import Wait
 from ..sources.reader import SplitReader, Stop
-from . import orders
+from ..state.memory import TaskMemory
+from .checkpointing import Cut, Teller
 from .driver import Driver
-from .driver_host import Cut, Teller
-from .operator_instance import blame_split
-from .statistics import TaskStatistics
-from .task_checkpoints import TaskCheckpoints
-from .task_listener import News, Step, TaskListener
-from .task_parts import TaskParts, Wiring, build_parts
-from .task_statistics import statistics_of
-from .windows import OperatorWindow
+from .operator_chain import blame_split
+from .statistics import DriverWait, EdgeStatistics, OperatorStatistics, OperatorWindow, SourceStatistics, TaskStatistics
+from .task_builder import TaskParts, Wiring, build_parts
+from .task_checkpoints import TaskCheckpoints, TaskSnapshot
+
+# ------------------------------------------------------------------ task listener
+#
+# What a task tells its owner, and in which form.
+#
+# The owner is whoever calls ``step``: a host with a thread of its own, the serial task, or a test.
+
+
+class TaskListener(Protocol):
+    """What a task tells its owner: one thing at a time, on whichever thread it happened. Must not block."""
+
+    def round_proposed(self, checkpoint: CheckpointId, round: int) -> None: ...
+
+    def snapshot_taken(self, checkpoint: CheckpointId, snapshot: TaskSnapshot) -> None: ...
+
+    def drained(self, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
+        """One driver has drained for a task barrier. Several drivers may say so at the same time."""
+
+    def declined(self, checkpoint: CheckpointId) -> None:
+        """A source has no rows left up to the round of the checkpoint: it cannot be cut there."""
+
+    def data_ended(self) -> None: ...
+
+    def finished(self) -> None: ...
+
+    def failed(self, error: PenstockError) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step did. Without progress, call again after a message, or at ``wake_at`` if that is not None."""
+
+    progressed: bool
+    wake_at: float | None = None
+
+
+class News:
+    """What a task has to tell its listener, in order, one at a time, whichever threads add to it.
+
+    ``tell`` is called outside all locks. A thread that finds another one telling leaves its own news to that one.
+    """
+
+    def __init__(self, listener: TaskListener) -> None:
+        self.listener = listener
+        self._queue: deque[Callable[[TaskListener], None]] = deque()
+        self._telling = threading.Lock()
+
+    def add(self, news: Callable[[TaskListener], None]) -> None:
+        """Put something at the end."""
+        self._queue.append(news)
+
+    def tell(self) -> None:
+        """Tell all there is."""
+        while self._queue and self._telling.acquire(blocking=False):
+            try:
+                while self._queue:
+                    self._queue.popleft()(self.listener)
+            finally:
+                self._telling.release()
+
+
+# ------------------------------------------------------------------ task statistics
+#
+# Puts the counts of a task's parts together. They are numbers that other threads may be changing: each is right by
+# itself, and two of them may be a moment apart.
+
+
+def statistics_of(
+    task: TaskId,
+    attempt: Attempt,
+    state: str,
+    drivers: Sequence[Driver],
+    why: tuple[str, ...],
+    query: QueryStatistics,
+    memory: TaskMemory,
+) -> TaskStatistics:
+    """All of it. ``drivers``: downstream first, as the task keeps them."""
+    operators, sources, edges = _operators(drivers), _sources(drivers), _edges(drivers)
+    held = memory.statistics()
+    return TaskStatistics(task, attempt, state, operators, sources, why, query.handles, edges, held, _waits(drivers))
+
+
+def _operators(drivers: Sequence[Driver]) -> tuple[OperatorStatistics, ...]:
+    """Rows and batches of every operator, upstream first."""
+    return tuple(
+        OperatorStatistics(operator.id, operator.rows_in, operator.rows_out, operator.batches_out)
+        for driver in reversed(drivers)
+        for operator in driver.operators
+    )
+
+
+def _sources(drivers: Sequence[Driver]) -> tuple[SourceStatistics, ...]:
+    """What the sources have read."""
+    readers = [reader for driver in drivers for reader in driver.readers]
+    return tuple(
+        SourceStatistics(reader.operator, reader.rows, reader.batches, reader.current_split) for reader in readers
+    )
+
+
+def _waits(drivers: Sequence[Driver]) -> tuple[DriverWait, ...]:
+    """What the drivers wait for that cannot go on, upstream first."""
+    waiting = [each for each in reversed(drivers) if each.handle and each.handle.state is DriverState.WAITING]
+    return tuple(DriverWait(driver.name, wait) for driver in waiting if driver.handle for wait in driver.handle.waits)
+
+
+def _edges(drivers: Sequence[Driver]) -> tuple[EdgeStatistics, ...]:
+    """Every edge that ends or begins in the task, local ones included, upstream first."""
+    found: dict[tuple[str, str], EdgeStatistics] = {}
+    for driver in reversed(drivers):
+        for one in (*_inputs(driver), *_outputs(driver)):
+            key = (one.edge, one.direction)
+            found[key] = _sum(found[key], one) if key in found else one
+    return tuple(found.values())
+
+
+def _inputs(driver: Driver) -> Iterator[EdgeStatistics]:
+    for feed in driver.ports.feeds:
+        if isinstance(feed, InputChannel):
+            edge = feed.channel.edge
+            yield EdgeStatistics(edge, "in", 1, feed.rows, feed.batches, feed.consumed, feed.queued_bytes)
+
+
+def _outputs(driver: Driver) -> Iterator[EdgeStatistics]:
+    for outlet in driver.outlets:
+        for each in outlet.channels:
+            yield EdgeStatistics(each.channel.edge, "out", 1, each.rows, each.batches, each.sent, each.in_flight)
+
+
+def _sum(one: EdgeStatistics, other: EdgeStatistics) -> EdgeStatistics:
+    return EdgeStatistics(
+        one.edge,
+        one.direction,
+        one.channels + other.channels,
+        one.rows + other.rows,
+        one.batches + other.batches,
+        one.bytes + other.bytes,
+        one.queued + other.queued,
+    )
 
 
 class Task:
@@ -221,10 +366,10 @@ class Task:
         """The checkpoint was given up: stop holding and aligning for it."""
         with self._lock:
             self._checkpoints.give_up(checkpoint)
-            if self.state != "running":
+            if self.state not in ("created", "running"):
                 return
         for driver in self.drivers:
-            driver.post(orders.abort, driver, checkpoint)
+            driver.post(driver.abort, checkpoint)
 
     def reads(self, source: str) -> bool:
         """Whether the source is one of this task's."""
@@ -244,12 +389,19 @@ class Task:
         """Send a task barrier behind the splits that the sources have got so far."""
         for driver in self.drivers:
             if driver.readers:
-                driver.post(orders.drain, driver.readers, barrier)
+                driver.post(driver.drain, barrier)
+
+    def expect(self, checkpoint: CheckpointId) -> None:
+        """A checkpoint begins: throttled operators take what stands before its barriers."""
+        for driver in self.drivers:
+            driver.post(driver.expect, checkpoint)
 
     def notify_committed(self, checkpoint: CheckpointId) -> None:
         """The checkpoint stands in the log and its committables are visible."""
         with self._lock:
             self._checkpoints.committed(checkpoint)
+        for driver in self.drivers:
+            driver.post(driver.committed, checkpoint)
         self._advance_end()
 
     def met(self, driver: Teller, barrier: Barrier) -> None:
@@ -345,3 +497,60 @@ class Task:
         """Counts since this attempt began."""
         parts, query = self._parts, self._query.statistics()
         return statistics_of(self.id, self.attempt, self.state, parts.drivers, tuple(self.why()), query, parts.memory)
+
+
+# ------------------------------------------------------------------ fed orders
+#
+# What a task's sources are fed while it runs: split sets, task barriers behind them, and their end.
+#
+# Rules:
+#
+# 1. A split set is whole rounds: in each of them one split for each lane of each source. It is given to a reader at
+#    once, so no round ends for want of a lane that is still to come, and a set begins in the same round everywhere.
+# 2. What a reader has had is known by its rounds: a reader that is restored stands at the end of a window (its cursors
+#    say of which round), and gets what follows.
+
+
+@dataclass(frozen=True, slots=True)
+class FedSplits:
+    """A split set as the sources get it: whole rounds, one split for each lane in each."""
+
+    splits: Mapping[str, Sequence[Split]]
+
+
+@dataclass(frozen=True, slots=True)
+class FedBarrier:
+    """A task barrier behind what was fed before."""
+
+    barrier: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class FedEnd:
+    """No more split sets."""
+
+
+Fed = FedSplits | FedBarrier | FedEnd
+
+
+def feed(task: Task, rounds: int, items: Sequence[Fed]) -> None:
+    """Give the sources of a task what the caller has fed, behind so many ``rounds``."""
+    for driver in task.drivers:
+        if driver.readers:
+            driver.post(_feed, driver, rounds, items)
+
+
+def _feed(driver: Driver, rounds: int, items: Sequence[Fed]) -> None:
+    for reader in driver.readers:
+        if reader.last_round != rounds - 1 and not reader.over:
+            message = f"is fed round {rounds}, but has had {reader.last_round + 1} rounds"
+            raise InternalError(message, operator=reader.operator)
+    for item in items:
+        if isinstance(item, FedBarrier):
+            driver.drain(item.barrier)
+        for reader in driver.readers:
+            if isinstance(item, FedSplits):
+                for split in item.splits[reader.operator]:
+                    reader.add_split(split)
+            elif isinstance(item, FedEnd):
+                reader.no_more_splits()

@@ -10,11 +10,32 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
 
 from ..core.elements import Barrier
-from ..core.identity import BarrierKind, CheckpointId, Committable, Holds, later_round
-from .driver_host import Cut
-from .task_listener import TaskSnapshot
+from ..core.identity import Account, BarrierKind, CheckpointId, Committable, EndedLanes, Holds, later_round
+from ..exchange.channel_state import ChannelPart
+from .checkpointing import Cut
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSnapshot:
+    """What one task adds to a checkpoint. ``tables``: operator id to state; ``data_ended``: it is a final one;
+    ``finished_on_restore``: the task's operators had finished before it was built, and ``tables`` are left out; the
+    rest is as in a driver's ``Cut``, of all drivers together."""
+
+    tables: dict[str, pa.Table]
+    committables: tuple[Committable, ...]
+    data_ended: bool
+    channels: tuple[ChannelPart, ...] = ()
+    unaligned: bool = False
+    alignment: float = 0.0
+    processed_bytes: int = 0
+    ended: tuple[EndedLanes, ...] = ()
+    finished_on_restore: bool = False
+    ledger: tuple[Account, ...] = ()
 
 
 class TaskCheckpoints:

@@ -15,19 +15,414 @@ for the generation and the state it was given for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import heapq
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 from ..core.errors import InternalError
-from .dependency import Dependency
-from .effects import Effect
-from .endings import Endings
-from .entries import Entry, QueryEntry
-from .moves import Moves
-from .protocol import Handle, QueryTimeoutError
-from .runnable import Blocked, Failed, Finished, Outcome, Progress, Runnable
-from .shares import LEVEL_THRESHOLDS
-from .states import DriverState
-from .trace import Trace
+from .entries import Effect, Entry, Halted, Over, QueryEntry, Report
+from .observation import Trace
+from .protocol import (
+    LEGAL,
+    Blocked,
+    Dependency,
+    DriverState,
+    Failed,
+    Finished,
+    Handle,
+    Outcome,
+    Progress,
+    QueryTimeoutError,
+    Runnable,
+    Wait,
+    WaitReason,
+    check_move,
+)
+from .shares import LEVEL_THRESHOLDS, Shares
+
+# ------------------------------------------------------------------ timers
+#
+# When something must happen by itself: wake-ups of waiting runnables, time limits of queries. Data, no clock.
+
+T = TypeVar("T", bound=Hashable)
+SLACK = 64
+
+
+class Timers(Generic[T]):
+    """At most one time per target. Those that were replaced or cancelled stay in the heap until they come up, or
+    until there are more of them than of the others."""
+
+    def __init__(self) -> None:
+        self._at: dict[T, float] = {}
+        self._heap: list[tuple[float, int, T]] = []
+        self._count = 0
+
+    def set(self, target: T, at: float) -> None:
+        if self._at.get(target) == at:
+            return
+        self._at[target] = at
+        self._count += 1
+        heapq.heappush(self._heap, (at, self._count, target))
+        if len(self._heap) > 2 * len(self._at) + SLACK:
+            self._heap = [item for item in self._heap if self._at.get(item[2]) == item[0]]
+            heapq.heapify(self._heap)
+
+    def cancel(self, target: T) -> None:
+        self._at.pop(target, None)
+
+    def __contains__(self, target: object) -> bool:
+        return target in self._at
+
+    def next(self) -> float | None:
+        """The earliest time."""
+        while self._heap:
+            at, _, target = self._heap[0]
+            if self._at.get(target) == at:
+                return at
+            heapq.heappop(self._heap)
+        return None
+
+    def due(self, now: float) -> Iterator[T]:
+        """Take out the targets whose time has come."""
+        while (at := self.next()) is not None and at <= now:
+            _, _, target = heapq.heappop(self._heap)
+            del self._at[target]
+            yield target
+
+
+# ------------------------------------------------------------------ moves
+#
+# Moving runnables between states, and all that must change in the same step.
+#
+# This is the only place where a state changes. With it go: the time booked for the state that is left, the query's
+# count of ready ones and its place among the others, the neighbours' inhibitions, and requests to yield.
+#
+# *Neighbours* (Fennel's rule). ``inhibitions`` of an entry is the number of its neighbours that a thread is inside of.
+# A READY one whose neighbour becomes busy goes to WAITING for it, and one that would become READY meanwhile does too;
+# it is made READY by the neighbour that leaves last, and by nothing else. So what is READY may be claimed, and no
+# completion looks at anyone but the neighbours of the one that completed.
+
+
+class Moves:
+    """The entries in their queues. ``workers``: how many may run at once."""
+
+    def __init__(self, workers: int, trace: Trace | None, levels: Sequence[float]) -> None:
+        self.workers = workers
+        self.trace = trace
+        self.shares: Shares[QueryEntry] = Shares(levels)
+        self.timers: Timers[Entry | QueryEntry] = Timers()
+        # All and only entries that are RUNNING.
+        self.running: list[Entry] = []
+        # In whose queue the last ready one was put.
+        self.last_home: int | None = None
+
+    def move(self, entry: Entry, to: DriverState, now: float) -> None:
+        """Change the state, if the table allows it, and book the time spent in the old one."""
+        if to not in LEGAL[entry.state]:
+            check_move(entry.name, entry.state, to)
+        if self.trace is not None:
+            self.trace.left(entry, now)
+        if now != entry.since:
+            entry.spend(now - entry.since)
+            entry.since = now
+        entry.state = to
+
+    def make_ready(self, entry: Entry, now: float, worker: int | None) -> None:
+        """It has something to do: queue it, at the worker that woke it or ran it last, unless a neighbour is busy."""
+        entry.notified = False
+        if entry.inhibitions:
+            self._inhibit(entry, now)
+            return
+        self.move(entry, DriverState.READY, now)
+        entry.waits = ()
+        entry.wanted = False
+        entry.home = self.last_home = worker
+        entry.generation += 1
+        query = entry.query
+        query.ready.push(entry)
+        query.ready.count += 1
+        if not query.active:
+            self.refresh(query)
+        if len(self.running) >= self.workers:
+            self._hurry(query)
+
+    def leave_ready(self, entry: Entry) -> None:
+        """Void its place in the queue; the caller moves it on."""
+        entry.generation += 1
+        query = entry.query
+        query.ready.count -= 1
+        if not query.ready.count:
+            self.refresh(query)
+
+    def refresh(self, query: QueryEntry) -> None:
+        """Put the query among those that may run, or take it away."""
+        active = query.ready.count > 0 and (query.limit is None or query.running < query.limit)
+        if active and not query.active:
+            self.shares.activate(query)
+        elif query.active and not active:
+            self.shares.deactivate(query)
+
+    def make_waiting(self, entry: Entry, waits: tuple[Wait, ...], now: float) -> None:
+        """It cannot run before a wake-up."""
+        self.move(entry, DriverState.WAITING, now)
+        entry.waits = waits
+
+    # ------------------------------------------------------------------ neighbours
+
+    def enter(self, entry: Entry, now: float) -> None:
+        """A thread goes into the entry: none of its neighbours may run."""
+        for neighbour in entry.neighbours:
+            neighbour.inhibitions += 1
+            if neighbour.state is DriverState.READY:
+                self._inhibit(neighbour, now)
+
+    def leave(self, entry: Entry, now: float) -> list[Entry]:
+        """The thread has left. Returns the neighbours that now wait to be closed."""
+        closable = []
+        for neighbour in entry.neighbours:
+            neighbour.inhibitions -= 1
+            if neighbour.state is DriverState.FINISHING:
+                closable.append(neighbour)
+            elif neighbour.wanted and neighbour.state is DriverState.WAITING:
+                if neighbour.inhibitions:
+                    self._wait_for_neighbour(neighbour, entry)
+                else:
+                    self.make_ready(neighbour, now, neighbour.last_worker)
+        return closable
+
+    def _inhibit(self, entry: Entry, now: float) -> None:
+        """It would run if its neighbours let it."""
+        if entry.state is DriverState.READY:
+            self.leave_ready(entry)
+        elif entry.state is DriverState.CREATED:
+            self.move(entry, DriverState.READY, now)
+        if entry.state is not DriverState.WAITING:
+            self.move(entry, DriverState.WAITING, now)
+        else:
+            self.rebook(entry, now)
+        entry.wanted = True
+        self._wait_for_neighbour(entry, None)
+
+    def rebook(self, entry: Entry, now: float) -> None:
+        """Book the time so far, because what it waits for changes."""
+        if self.trace is not None:
+            self.trace.left(entry, now)
+        entry.spend(now - entry.since)
+        entry.since = now
+
+    def _wait_for_neighbour(self, entry: Entry, left: Entry | None) -> None:
+        busy = next(other for other in entry.neighbours if other.busy and other is not left)
+        entry.waits = (Wait(WaitReason.NEIGHBOUR, busy.name),)
+
+    # ------------------------------------------------------------------ yields
+
+    def _hurry(self, query: QueryEntry) -> None:
+        """No worker is free: ask the oldest running query of the group to make room, if it is older than this one."""
+        best: Entry | None = None
+        for entry in self.running:
+            other = entry.query
+            if (
+                other.group is query.group
+                and other.level.number > (best.query.level.number if best else query.level.number)
+                and not entry.yield_asked
+            ):
+                best = entry
+        if best is not None:
+            best.yield_asked = True
+
+    def hurry_for_closing(self) -> None:
+        """Something must be closed: if no worker is free, ask one to make room."""
+        if len(self.running) >= self.workers and not any(entry.yield_asked for entry in self.running):
+            self.running[0].yield_asked = True
+
+
+# ------------------------------------------------------------------ endings
+#
+# How runnables and queries end: errors, cancels, time limits, the eager lane, pauses.
+#
+# 1. A runnable whose work is over is FINISHING until nothing holds it: background work, a neighbour that a thread is
+#    inside of, a pause of its query, an error that is just being told. Then it stands in the *eager lane*, which
+#    workers serve before anything else: what is to be closed frees memory and never queues behind work.
+# 2. ``close`` is given to a thread exactly once, by ``claim_closing``; ``closed`` ends it.
+# 3. The first error of a query is its error. Later ones become notes of it, or, after a cancel without an error, are
+#    only kept for the statistics.
+# 4. A query is over when it has nothing left to close, and that is said once.
+
+UNFINISHED = frozenset({DriverState.CREATED, DriverState.READY, DriverState.WAITING, DriverState.PAUSED})
+"""States that a runnable is in as long as its work is not over and no thread is inside."""
+
+
+class Endings:
+    """See above."""
+
+    def __init__(self, moves: Moves) -> None:
+        self._moves = moves
+        # What the shell has to do; it takes them in the same step in which they were made.
+        self.effects: list[Effect] = []
+        # Entries that may be closed. One may stand here twice, or no longer be closable: `claim_closing` looks again.
+        self.eager: deque[Entry] = deque()
+
+    # ------------------------------------------------------------------ runnables
+
+    def finish(self, entry: Entry, now: float) -> None:
+        """Its work is over."""
+        if entry.state is DriverState.READY:
+            self._moves.leave_ready(entry)
+        self._moves.timers.cancel(entry)
+        self._moves.move(entry, DriverState.FINISHING, now)
+        entry.wanted = False
+        entry.waits = ()
+        self.offer(entry)
+
+    def offer(self, entry: Entry) -> None:
+        """Something that may have held a FINISHING entry is gone: put it into the eager lane if nothing else does."""
+        if entry.outstanding:
+            whom = "background work" if entry.outstanding == 1 else f"{entry.outstanding} pieces of background work"
+            entry.waits = (Wait(WaitReason.DEPENDENCY, whom),)
+            return
+        entry.waits = ()
+        if self._closable(entry):
+            self.eager.append(entry)
+            self._moves.hurry_for_closing()
+
+    def _closable(self, entry: Entry) -> bool:
+        query = entry.query
+        held = entry.outstanding or entry.inhibitions or query.paused or query.reporting
+        return entry.state is DriverState.FINISHING and not entry.closing and not held
+
+    def claim_closing(self, now: float) -> Entry | None:
+        """An entry for the caller to close."""
+        while self.eager:
+            entry = self.eager.popleft()
+            if self._closable(entry):
+                entry.closing = True
+                entry.query.inside += 1
+                if entry.neighbours:
+                    self._moves.enter(entry, now)
+                return entry
+        return None
+
+    def closed(self, entry: Entry, error: BaseException | None, now: float) -> None:
+        """It has been closed; ``error``: what ``close`` raised although it must not."""
+        query = entry.query
+        entry.closing = False
+        query.inside -= 1
+        self._moves.move(entry, DriverState.CLOSED, now)
+        query.open_count -= 1
+        if entry.neighbours:
+            self.offer_all(self._moves.leave(entry, now))
+        if error is not None:
+            self.fail(query, entry, error, now)
+        self.check_halted(query)
+        self._check_over(query, now)
+
+    def offer_all(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            self.offer(entry)
+
+    # ------------------------------------------------------------------ queries
+
+    def fail(self, query: QueryEntry, entry: Entry | None, error: BaseException, now: float) -> None:
+        """An error of the query, met in ``entry`` if in any."""
+        if query.ending:
+            self._attach(query, error)
+        else:
+            query.error = error
+            query.ending = query.reporting = True
+            self.effects.append(Report(query, entry, error))
+            self._end_all(query, now)
+
+    def reported(self, query: QueryEntry, now: float) -> None:
+        """The owner knows of the error: what was held back may be closed."""
+        query.reporting = False
+        self.offer_all([entry for entry in query.entries if entry.state is DriverState.FINISHING])
+        self._check_over(query, now)
+
+    def cancel(self, query: QueryEntry, error: BaseException | None, now: float) -> None:
+        """The owner wants it to end."""
+        if query.over:
+            return
+        if query.ending:
+            if error is not None and error is not query.error:
+                self._attach(query, error)
+            return
+        query.error = error
+        query.cancelled = query.ending = True
+        self._end_all(query, now)
+        self._check_over(query, now)
+
+    def _attach(self, query: QueryEntry, error: BaseException) -> None:
+        query.suppressed.append(error)
+        if query.error is not None:
+            query.error.add_note(f"another error followed: {type(error).__name__}: {error}")
+
+    def _end_all(self, query: QueryEntry, now: float) -> None:
+        self._moves.timers.cancel(query)
+        for entry in query.entries:
+            if entry.state in UNFINISHED:
+                self.finish(entry, now)
+            elif entry.state is DriverState.RUNNING:
+                entry.yield_asked = True
+
+    def _check_over(self, query: QueryEntry, now: float) -> None:
+        """The last one has been closed, or there was none."""
+        if query.open_count or query.reporting or query.over or not (query.entries or query.ending):
+            return
+        query.ending = query.over = True
+        self._moves.timers.cancel(query)
+        for entry in query.entries:
+            self._moves.move(entry, DriverState.RELEASED, now)
+        self._halted(query)
+        self.effects.append(Over(query))
+
+    # ------------------------------------------------------------------ pauses
+
+    def pause(self, query: QueryEntry, future: object, now: float) -> None:
+        """Let nothing of it run; ``future`` is for the shell to resolve when that is so. What was ready, or would be
+        but for a neighbour, is marked to run again."""
+        query.pauses.append(future)
+        if query.over:
+            self._halted(query)
+            return
+        query.paused = True
+        for entry in query.entries:
+            if entry.state is DriverState.READY:
+                self._moves.leave_ready(entry)
+                self._moves.move(entry, DriverState.PAUSED, now)
+                entry.notified = True
+            elif entry.state is DriverState.WAITING:
+                entry.notified = entry.notified or entry.wanted
+                entry.wanted = False
+                self._moves.move(entry, DriverState.PAUSED, now)
+            elif entry.state is DriverState.RUNNING:
+                entry.yield_asked = True
+        self.check_halted(query)
+
+    def check_halted(self, query: QueryEntry) -> None:
+        """Whether the pause is complete: no thread is inside."""
+        if query.paused and not query.inside:
+            self._halted(query)
+
+    def _halted(self, query: QueryEntry) -> None:
+        if query.pauses:
+            self.effects.append(Halted(query, tuple(query.pauses)))
+            query.pauses.clear()
+
+    def resume(self, query: QueryEntry, now: float) -> None:
+        """Go on: those that were ready or have been woken meanwhile are ready, the others wait as before."""
+        if not query.paused or query.over:
+            return
+        query.paused = False
+        self._halted(query)
+        for entry in query.entries:
+            if entry.state is DriverState.FINISHING:
+                self.offer(entry)
+            elif entry.state is DriverState.PAUSED:
+                self._moves.move(entry, DriverState.WAITING, now)
+                if entry.notified:
+                    self._moves.timers.cancel(entry)
+                    self._moves.make_ready(entry, now, entry.last_worker)
 
 
 class Core:

@@ -16,15 +16,241 @@ the same promises, because all of them ask the same core:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from enum import Enum
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
-from ..core.errors import Domain, PenstockError
-from .dependency import Dependency
-from .runnable import Runnable
-from .states import DriverState, Wait
+from ..core.errors import ConfigurationError, Domain, InternalError, PenstockError
+from ..core.identity import TaskId
+
+# ------------------------------------------------------------------ states
+#
+# The states of a driver, the legal moves between them, and what a driver may wait for.
+#
+# One enum, one table, one way to move. The states join those of Velox (on thread, enqueued, blocked, terminated), Doris
+# (runnable, blocked, pending finish, finalized), Fennel (sleeping, running, inhibited) and DuckDB (interrupted):
+#
+# - CREATED: built, not started, or what it may only start after is not done. READY: may run. RUNNING: a thread is in
+#   it.
+# - WAITING: cannot run before what it waits for happens; it always names that (:class:`Wait`).
+# - PAUSED: kept from running by its task. FINISHING: its work is over; what it started elsewhere is not, or nobody has
+#   closed it yet.
+# - CLOSED: its operators are closed. RELEASED: the scheduler has forgotten it.
+#
+# Two moves deserve a word. READY → WAITING: a neighbour that may not run at the same time has begun to run (Fennel
+# calls such a stream inhibited). CREATED → FINISHING: cancelled before it ran; its operators must be closed all the
+# same, and by the thread that closes, not by the one that cancels.
+
+
+class DriverState(Enum):
+    """See above."""
+
+    CREATED = "created"
+    READY = "ready"
+    RUNNING = "running"
+    WAITING = "waiting"
+    PAUSED = "paused"
+    FINISHING = "finishing"
+    CLOSED = "closed"
+    RELEASED = "released"
+
+    # Members are compared by identity, so they may be hashed by it: Enum's own hash is Python code on the hottest path.
+    __hash__ = object.__hash__
+
+
+MOVES: dict[tuple[DriverState, DriverState], str] = {
+    (DriverState.CREATED, DriverState.READY): "started, and what it comes after is done",
+    (DriverState.CREATED, DriverState.FINISHING): "cancelled",
+    (DriverState.CREATED, DriverState.CLOSED): "closed by its owner, no scheduler",
+    (DriverState.READY, DriverState.RUNNING): "claimed",
+    (DriverState.READY, DriverState.WAITING): "a neighbour runs",
+    (DriverState.READY, DriverState.PAUSED): "pause",
+    (DriverState.READY, DriverState.FINISHING): "cancelled",
+    (DriverState.RUNNING, DriverState.READY): "progress, or woken meanwhile",
+    (DriverState.RUNNING, DriverState.WAITING): "blocked",
+    (DriverState.RUNNING, DriverState.PAUSED): "pause, seen at its end",
+    (DriverState.RUNNING, DriverState.FINISHING): "finished, failed, or cancelled",
+    (DriverState.WAITING, DriverState.READY): "woken",
+    (DriverState.WAITING, DriverState.PAUSED): "pause",
+    (DriverState.WAITING, DriverState.FINISHING): "cancelled",
+    (DriverState.PAUSED, DriverState.READY): "resumed, woken meanwhile",
+    (DriverState.PAUSED, DriverState.WAITING): "resumed",
+    (DriverState.PAUSED, DriverState.FINISHING): "cancelled",
+    (DriverState.FINISHING, DriverState.CLOSED): "nothing of it is under way, closed",
+    (DriverState.CLOSED, DriverState.RELEASED): "its query is over",
+}
+"""Every legal move, and what makes it."""
+
+LEGAL: dict[DriverState, frozenset[DriverState]] = {
+    state: frozenset(to for start, to in MOVES if start is state) for state in DriverState
+}
+
+
+class WaitReason(Enum):
+    """What a waiting driver waits for."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    NEIGHBOUR = "neighbour"
+    DEPENDENCY = "dependency"
+    ALIGNMENT = "alignment"
+    MEMORY = "memory"
+    TIMER = "timer"
+    COMMIT = "commit"
+    CONSUMER = "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why a driver waits, and for whom, in words. ``tasks``: those among them, as far as tasks have to act."""
+
+    reason: WaitReason
+    whom: str
+    tasks: tuple[TaskId, ...] = ()
+
+    def __str__(self) -> str:
+        return f"waits for {self.reason.value}: {self.whom}"
+
+
+def check_move(who: str, start: DriverState, to: DriverState) -> None:
+    """Raises InternalError if a driver may not go from ``start`` to ``to``."""
+    if to not in LEGAL[start]:
+        raise InternalError(f"illegal move of driver {who}: {start.value} → {to.value}")
+
+
+# ------------------------------------------------------------------ dependency
+#
+# Something that must be done before others can go on: a join's build side, say, or the start of a query.
+#
+# A ready flag and the handles that wait for it (Doris's shape). It knows no
+# scheduler: all it does is wake handles. There is no lock in it either, because of the order of the two steps on each
+# side: who waits *registers first and then looks* at the flag, who makes it ready *sets the flag first and then takes*
+# the waiters. Whatever happens in between, the waiter is woken or sees the flag, or both, which does no harm. (The
+# appends and pops of a deque are atomic.)
+
+
+class Waiter(Protocol):
+    """Who can be woken: a handle."""
+
+    def wake(self) -> None: ...
+
+
+class Dependency:
+    """See above. ``name`` says what must be done, for ``why``."""
+
+    __slots__ = ("_ready", "_waiters", "name")
+
+    def __init__(self, name: str, *, ready: bool = False) -> None:
+        self.name = name
+        self._ready = ready
+        self._waiters: deque[Waiter] = deque()
+
+    @property
+    def ready(self) -> bool:
+        return self._ready
+
+    @property
+    def wait(self) -> Wait:
+        """What someone who is blocked by it says."""
+        return Wait(WaitReason.DEPENDENCY, self.name)
+
+    def blocks(self, waiter: Waiter) -> bool:
+        """Whether ``waiter`` must wait; if so, it will be woken."""
+        if self._ready:
+            return False
+        self._waiters.append(waiter)
+        return not self._ready
+
+    def set_ready(self) -> None:
+        """It is done: wake everybody who waits."""
+        self._ready = True
+        while self._waiters:
+            try:
+                waiter = self._waiters.popleft()
+            except IndexError:  # another thread has taken the last one
+                return
+            waiter.wake()
+
+    def block(self) -> None:
+        """It is no longer done."""
+        self._ready = False
+
+
+# ------------------------------------------------------------------ runnable
+#
+# What the scheduler runs, and what one run of it may answer.
+#
+# The contract between the scheduler and what it schedules (drivers, and anything else that works in quanta):
+#
+# 1. ``run`` is called by one thread at a time, never before ``open`` has returned and never after ``close``. It goes on
+#    until it can do no more, or until ``quantum.expired()``, which it asks at every batch border. It never waits
+#    inside: work that must wait goes through ``Query.background`` and comes back as a wake-up.
+# 2. Whoever changes something that a runnable may wait for calls ``Handle.wake`` *after* the change. A wake-up that
+#    arrives while the runnable runs is not lost: it runs again. Wake-ups at any other time do no harm.
+# 3. ``close`` is called exactly once, whether it ran or not, also after an error, when no thread is inside.
+#
+# The outcome is one of four, all explicit (after DuckDB's operator results): "nothing now" cannot be taken for "nothing
+# ever".
+
+
+class Quantum(Protocol):
+    """The turn that a runnable has been given."""
+
+    @property
+    def now(self) -> float:
+        """The scheduler's clock when the turn began, in seconds; only differences mean anything."""
+
+    def expired(self) -> bool:
+        """Whether the turn is over: the time slice is used up, someone more urgent waits, or it was told to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The turn is over and there is more to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Nothing can be done before a wake-up, or before ``wake_at`` (on the scheduler's clock). ``waits``: for whom."""
+
+    waits: tuple[Wait, ...]
+    wake_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """All work is done. What was started elsewhere may still be under way: see ``Query.background``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It cannot go on. Raising from ``run`` means the same."""
+
+    error: BaseException
+
+
+Outcome: TypeAlias = Progress | Blocked | Finished | Failed
+
+
+class Runnable(Protocol):
+    """Something that works in quanta. See the rules above."""
+
+    @property
+    def name(self) -> str:
+        """For messages, traces and statistics."""
+
+    def open(self) -> None:
+        """Called once, by the thread of the first run and just before it."""
+
+    def run(self, quantum: Quantum) -> Outcome:
+        """Work for a turn."""
+
+    def close(self) -> None:
+        """Release everything. Must not raise, must not wait."""
+
 
 T = TypeVar("T")
 
@@ -157,3 +383,64 @@ class Scheduler(Protocol):
 
     def shutdown(self) -> None:
         """Cancel every query and wait until all is closed and no thread is left. No more queries can be opened."""
+
+
+# ------------------------------------------------------------------ sharing
+#
+# A scheduler as one of its users sees it: whatever is opened here has the same group, share and time limit.
+#
+# Rules:
+#
+# 1. What a user opens belongs together: its ``weight`` is divided by the number of ``queries`` that it is going to
+#    open, so that a plan of many tasks gets no more than one of few.
+# 2. Groups and the scheduler's end are not its business: ``set_group`` and ``shutdown`` go to the scheduler itself.
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one user may take. ``timeout``: seconds from the start until it is ended; None: no limit."""
+
+    group: str = "default"
+    weight: float = 1.0
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.weight > 0:
+            raise ConfigurationError(f"a weight of {self.weight}", "give a number above 0; 1 is everybody's")
+        if self.timeout is not None and not self.timeout > 0:
+            raise ConfigurationError(f"a timeout of {self.timeout} s", "give seconds above 0, or None for no limit")
+
+
+class SharedScheduler:
+    """See the rules above."""
+
+    def __init__(self, scheduler: Scheduler, share: Share, queries: int) -> None:
+        self._scheduler, self._share, self._queries = scheduler, share, queries
+
+    def open(
+        self,
+        name: str,
+        *,
+        group: str = "default",
+        weight: float = 1.0,
+        timeout: float | None = None,
+        parallelism: int | None = None,
+        on_failure: Callable[[Handle | None, BaseException], None] | None = None,
+        on_closed: Callable[[], None] | None = None,
+    ) -> Query:
+        """A new query with the user's group, part of its weight, and its time limit, whatever is asked for."""
+        return self._scheduler.open(
+            name,
+            group=self._share.group,
+            weight=self._share.weight / self._queries,
+            timeout=self._share.timeout,
+            parallelism=parallelism,
+            on_failure=on_failure,
+            on_closed=on_closed,
+        )
+
+    def set_group(self, name: str, *, weight: float = 1.0, cap: float | None = None) -> None:
+        self._scheduler.set_group(name, weight=weight, cap=cap)
+
+    def shutdown(self) -> None:
+        self._scheduler.shutdown()

@@ -22,9 +22,9 @@ from typing import NamedTuple, TypeVar
 from ..core.errors import InternalError
 from .core import Core
 from .entries import Entry
-from .runnable import Failed
+from .observation import Trace
+from .protocol import Failed
 from .shell import Shell, close, run
-from .trace import Trace
 
 T = TypeVar("T")
 CALLS_PER_TURN = 16

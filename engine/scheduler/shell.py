@@ -13,14 +13,11 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from ..core.errors import InternalError
-from .background import BackgroundPool
 from .core import Core
-from .dependency import Dependency
-from .effects import Effect, Halted, Report
-from .entries import Entry, QueryEntry
-from .explanation import why
-from .protocol import Handle, Query, QueryStatistics
-from .runnable import Failed, Outcome, Quantum, Runnable
+from .entries import Effect, Entry, Halted, QueryEntry, Report
+from .observation import why
+from .protocol import Dependency, Failed, Handle, Outcome, Quantum, Query, QueryStatistics, Runnable
+from .threads import BackgroundPool
 
 T = TypeVar("T")
 OnFailure = Callable[[Handle | None, BaseException], None]

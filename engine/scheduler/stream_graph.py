@@ -18,12 +18,22 @@ from threading import Lock
 from typing import Protocol, Self, runtime_checkable
 
 from ..core.errors import FlowError, InternalError
-from .dependency import Dependency
 from .pool import PoolScheduler
-from .protocol import Handle, Query, QueryStatistics, Scheduler
-from .runnable import Blocked, Finished, Outcome, Progress, Quantum
+from .protocol import (
+    Blocked,
+    Dependency,
+    Finished,
+    Handle,
+    Outcome,
+    Progress,
+    Quantum,
+    Query,
+    QueryStatistics,
+    Scheduler,
+    Wait,
+    WaitReason,
+)
 from .serial import SerialScheduler
-from .states import Wait, WaitReason
 from .stream_edges import Edge, EdgeKind, Outlet
 from .streams import Overflow, Stream, Underflow, Verdict
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from ..core.errors import InternalError
 from .core import Core
 from .entries import Entry, QueryEntry
-from .states import DriverState, WaitReason
+from .protocol import DriverState, WaitReason
 
 GONE = frozenset({DriverState.CLOSED, DriverState.RELEASED})
 AFTER_THE_END = frozenset({DriverState.RUNNING, DriverState.FINISHING}) | GONE

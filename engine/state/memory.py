@@ -12,7 +12,7 @@ Rules:
    what sorting, merging and emitting take for a moment: about two to four times what the operator holds.
 4. The folder is made with the first file and removed by ``release``. After it nothing is held and no file is left,
    however the task has ended. If nobody says ``release`` it goes with the object, or with the process at the latest;
-   if that is killed, the next process that spills removes it (``spill_folders.py``).
+   if that is killed, the next process that spills removes it (``spill.py``).
 5. Accounts may be used from several threads.
 """
 
@@ -30,8 +30,7 @@ from weakref import finalize
 import pyarrow as pa
 
 from ..core.errors import InternalError, StorageError
-from .spill import ArrowSpillFile, blaming_disk
-from .spill_folders import SpillFolder
+from .spill import ArrowSpillFile, SpillFolder, blaming_disk
 from .write_behind import WriteBehind
 
 DEFAULT_BUDGET = 512 * 1024 * 1024

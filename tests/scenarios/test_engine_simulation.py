@@ -15,14 +15,13 @@ from penstock.coordinator.model.events import TaskFailed, TaskLost
 from penstock.coordinator.model.job_states import TaskStatus
 from penstock.engine.core.elements import Batch, Element
 from penstock.engine.core.identity import CheckpointId, Committable
-from penstock.engine.exchange.edges import InputChannel
-from penstock.engine.exchange.gate import Delivered
+from penstock.engine.exchange.channels import InputChannel
+from penstock.engine.exchange.input_gate import Delivered
 from penstock.engine.runtime.driver import Driver
-from penstock.engine.runtime.ended_operator import Division, divide
-from penstock.engine.runtime.operator_chain import OperatorChain
-from penstock.engine.runtime.ports import Port
+from penstock.engine.runtime.input_ports import Port
+from penstock.engine.runtime.operator_chain import Division, OperatorChain, divide
 from penstock.engine.runtime.task import Task
-from penstock.engine.runtime.task_parts import _Builder
+from penstock.engine.runtime.task_builder import _Builder
 from penstock.engine.sources.reader import SplitReader
 from support.engine_simulation import FAULTS, NO_FAULTS, SETTINGS, EngineSimulation, Faults, Sizes
 from support.engine_simulation_runs import check, expected_rows, shape_of, simulate, varied

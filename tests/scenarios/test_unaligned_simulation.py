@@ -9,9 +9,9 @@ import pytest
 
 from penstock.engine.core.elements import Batch
 from penstock.engine.exchange.channel_state import ChannelPart
-from penstock.engine.exchange.edges import InputChannel
+from penstock.engine.exchange.channels import InputChannel
 from penstock.engine.runtime.checkpointing import Checkpointing, _Open
-from penstock.engine.runtime.task_parts import _Builder
+from penstock.engine.runtime.task_builder import _Builder
 from support.engine_simulation_arrival import ARRIVAL, SHAPES, check, expected_rows, simulate, varied
 from support.trailer_flows import TRAILERS
 

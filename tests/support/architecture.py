@@ -1,6 +1,6 @@
 """Checks of a package's structure, from its sources alone: layers, import-time loads, cycles, lengths, docstrings.
 
-Modules are named relative to the package: ``engine.exchange.edges``; the root is the empty name. Every check takes
+Modules are named relative to the package: ``engine.exchange.channels``; the root is the empty name. Every check takes
 sources (name → text) and returns what it found, as sentences, so that a test can show it failing. The rules themselves
 stand in ``tests/test_architecture.py``.
 

@@ -1,7 +1,7 @@
 """What every wire under a channel must keep, as one check: ``check_channel(make)``.
 
-``make(credit)`` gives a :class:`Wired` channel: both ends of ``engine.exchange.edges`` with the wire under test between
-them, seen from outside. The contract is that of ``engine.exchange.edges`` (rules 1 to 4) and
+``make(credit)`` gives a :class:`Wired` channel: both ends of ``engine.exchange.channels`` with the wire under test
+between them, seen from outside. The contract is that of ``engine.exchange.channels`` (rules 1 to 4) and
 ``actors/transport/protocol.py``.
 """
 
@@ -26,7 +26,15 @@ from penstock.engine.core.elements import (
     Watermark,
 )
 from penstock.engine.core.identity import Attempt, BarrierKind, CheckpointId, TaskId
-from penstock.engine.exchange.edges import AllProcessed, ChannelId, Frame, Grant, InputChannel, OutputChannel, Upstream
+from penstock.engine.exchange.channels import (
+    AllProcessed,
+    ChannelId,
+    Frame,
+    Grant,
+    InputChannel,
+    OutputChannel,
+    Upstream,
+)
 
 CHANNEL = ChannelId("gather-1", TaskId("source", 0), TaskId("sink", 0))
 ATTEMPTS = (Attempt(1, 3), Attempt(1, 4))

@@ -5,10 +5,10 @@ import pyarrow as pa
 from penstock.engine.core.elements import FINAL_ROUND, Barrier, Batch, Tag
 from penstock.engine.core.identity import Attempt, BarrierKind, CheckpointId, TaskId
 from penstock.engine.core.operator import LANE, Emitter, Stateless
-from penstock.engine.exchange.edges import ChannelId, InputChannel, OutputChannel
-from penstock.engine.exchange.gate import Gate
+from penstock.engine.exchange.channels import ChannelId, InputChannel, OutputChannel
+from penstock.engine.exchange.input_gate import Gate
 from penstock.engine.runtime.driver import Driver
-from penstock.engine.runtime.operator_instance import OperatorInstance
+from penstock.engine.runtime.operator_chain import OperatorInstance
 
 ATTEMPTS = (Attempt(1, 1), Attempt(1, 1))
 

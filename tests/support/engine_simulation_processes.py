@@ -36,7 +36,7 @@ from penstock.coordinator.model.commands import Command, DeployTask
 from penstock.coordinator.model.events import DeadlinePassed, Event
 from penstock.coordinator.model.settings import Settings
 from penstock.engine.core.identity import Attempt, TaskId
-from penstock.engine.exchange.edges import Frame, Upstream
+from penstock.engine.exchange.channels import Frame, Upstream
 from penstock.engine.plan.plan import JobPlan
 from penstock.engine.runtime.task import Task
 from support.engine_simulation_storage import SimulatedSnapshots

@@ -17,8 +17,8 @@ import pytest
 
 from penstock.engine.core.elements import Batch
 from penstock.engine.core.operator import Background, OperatorContext, Output, Stateless
-from penstock.engine.exchange.edges import OutputChannel
-from penstock.engine.runtime import task_parts
+from penstock.engine.exchange.channels import OutputChannel
+from penstock.engine.runtime import task_builder
 
 
 @dataclass(frozen=True)
@@ -94,5 +94,5 @@ class TinyChannel(OutputChannel):
 def tiny_credit() -> Iterator[None]:
     """Tasks that are built in the block have tiny channels."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(task_parts, "OutputChannel", TinyChannel)
+        patch.setattr(task_builder, "OutputChannel", TinyChannel)
         yield

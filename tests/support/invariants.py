@@ -9,7 +9,7 @@ from __future__ import annotations
 from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.runtime.driver import Driver
 from penstock.engine.runtime.task import Task
-from penstock.engine.scheduler.states import DriverState
+from penstock.engine.scheduler.protocol import DriverState
 
 _OVER = (DriverState.CLOSED, DriverState.RELEASED)
 

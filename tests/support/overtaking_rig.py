@@ -4,13 +4,12 @@ from functools import partial
 
 from penstock.engine.core.elements import Barrier, Batch
 from penstock.engine.core.identity import BarrierKind, CheckpointId, Holds, TaskId
-from penstock.engine.exchange.arrival_gate import ArrivalGate
 from penstock.engine.exchange.channel_state import channel_batches
-from penstock.engine.exchange.edges import ChannelId, Frame, InputChannel, OutputChannel
-from penstock.engine.exchange.gate import Gate
+from penstock.engine.exchange.channels import ChannelId, Frame, InputChannel, OutputChannel
+from penstock.engine.exchange.input_gate import ArrivalGate, Gate
 from penstock.engine.planner.overtaking import Overtaking
 from penstock.engine.runtime.driver import Driver
-from penstock.engine.runtime.operator_instance import OperatorInstance
+from penstock.engine.runtime.operator_chain import OperatorInstance
 from support.driver_rig import ATTEMPTS, Brief, Host, rows
 
 EXCHANGE, OUTPUT = "in", "out"

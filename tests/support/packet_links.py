@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.engine.core.elements import size_of
 from penstock.engine.core.identity import Attempt, TaskId
-from penstock.engine.exchange.edges import ChannelId, Frame, Grant, Upstream
+from penstock.engine.exchange.channels import ChannelId, Frame, Grant, Upstream
 
 PACKET_BYTES = 8 * 1024 * 1024
 WINDOW = 2

@@ -11,7 +11,7 @@ import ray
 from penstock.actors.transport.dialling import Endpoint
 from penstock.actors.transport.wire import BatchReader, BatchWriter
 from penstock.engine.core.elements import Batch, Element
-from penstock.engine.exchange.edges import Frame
+from penstock.engine.exchange.channels import Frame
 from support.channel_contract import ATTEMPTS, CHANNEL
 from support.stream_wire import FENCE, FencedWire, StreamEnd
 

@@ -13,8 +13,7 @@ from threading import get_ident
 
 from penstock.engine.scheduler.core import Core
 from penstock.engine.scheduler.entries import Entry, QueryEntry
-from penstock.engine.scheduler.runnable import Blocked, Failed, Finished, Outcome, Progress, Quantum
-from penstock.engine.scheduler.states import Wait, WaitReason
+from penstock.engine.scheduler.protocol import Blocked, Failed, Finished, Outcome, Progress, Quantum, Wait, WaitReason
 
 INPUT = (Wait(WaitReason.INPUT, "somebody"),)
 PROGRESS = Progress()

@@ -21,12 +21,10 @@ from typing import Any
 
 from penstock.engine.core.errors import InternalError
 from penstock.engine.scheduler.core import Core
-from penstock.engine.scheduler.effects import Effect
-from penstock.engine.scheduler.entries import Entry
-from penstock.engine.scheduler.explanation import story
-from penstock.engine.scheduler.runnable import Outcome
+from penstock.engine.scheduler.entries import Effect, Entry
+from penstock.engine.scheduler.observation import Trace, story
+from penstock.engine.scheduler.protocol import Outcome
 from penstock.engine.scheduler.shell import Shell, close, perform_background, run
-from penstock.engine.scheduler.trace import Trace
 from penstock.engine.scheduler.validation import validate
 
 STRAY = 0.05

@@ -33,7 +33,7 @@ from penstock.coordinator.model.split_sets import (
 )
 from penstock.engine.core.elements import Barrier, Batch, EndOfData
 from penstock.engine.core.identity import BarrierKind, CheckpointId, Committable, StateHandle, TaskId
-from penstock.engine.runtime.driver_host import Cut
+from penstock.engine.runtime.checkpointing import Cut
 from penstock.engine.runtime.task_checkpoints import TaskCheckpoints
 from penstock.engine.sources.reader import SplitReader
 

@@ -17,7 +17,7 @@ from penstock.actors.transport.tls import Certificate
 from penstock.actors.transport.wire import Codec
 from penstock.engine.core.elements import Element, EndOfRound
 from penstock.engine.core.identity import Attempt, TaskId
-from penstock.engine.exchange.edges import ChannelId, Frame, Grant, InputChannel, OutputChannel, Upstream
+from penstock.engine.exchange.channels import ChannelId, Frame, Grant, InputChannel, OutputChannel, Upstream
 from support.channel_contract import ATTEMPTS, CHANNEL
 
 PATIENCE = 20.0

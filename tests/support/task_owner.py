@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.engine.core.identity import Attempt, BarrierKind, CheckpointId, TaskId
-from penstock.engine.exchange.edges import Frame
+from penstock.engine.exchange.channels import Frame
 from penstock.engine.flow.flow import Flow
 from penstock.engine.planner.pipelines import plan_job
 from penstock.engine.runtime.task import Task

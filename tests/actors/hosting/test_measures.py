@@ -23,7 +23,7 @@ from penstock.coordinator.model.statistics import (
     VertexCheckpoint,
 )
 from penstock.engine.core.identity import CheckpointId, TaskId
-from penstock.engine.scheduler.states import WaitReason
+from penstock.engine.scheduler.protocol import WaitReason
 from support.instruments import InstrumentsInMemory
 from support.ray_jobs import ROWS_PER_SPLIT, SPLITS, gather_flow
 

@@ -38,7 +38,7 @@ from penstock.engine.core.identity import (
     StateHandle,
     TaskId,
 )
-from penstock.engine.exchange.edges import ChannelId, Frame
+from penstock.engine.exchange.channels import ChannelId, Frame
 from penstock.engine.flow.flow import Flow
 from penstock.engine.planner.pipelines import plan_job
 from support.ray_jobs import expected, gather_flow

@@ -5,8 +5,7 @@ from __future__ import annotations
 from penstock.actors.hosting.waiting_chain import Standing, chain_of_waiting
 from penstock.engine.core.identity import Attempt, TaskId
 from penstock.engine.runtime.statistics import DriverWait, TaskStatistics
-from penstock.engine.scheduler.protocol import HandleStatistics
-from penstock.engine.scheduler.states import Wait, WaitReason
+from penstock.engine.scheduler.protocol import HandleStatistics, Wait, WaitReason
 
 READ, READ_2, MAP, SINK = TaskId("read", 0), TaskId("read", 1), TaskId("map", 0), TaskId("sink", 0)
 TASKS = [READ, READ_2, MAP, SINK]

@@ -10,9 +10,9 @@ import pyarrow.dataset as ds
 import pytest
 
 import penstock as ps
-from penstock.engine.exchange.edges import DEFAULT_CREDIT
+from penstock.engine.exchange.channels import DEFAULT_CREDIT
 from penstock.engine.planner.memory_bound import memory_bound
-from penstock.engine.scheduler.states import WaitReason
+from penstock.engine.scheduler.protocol import WaitReason
 from support.wide_source import BATCH_BYTES, WideSource, until_file
 
 pytestmark = pytest.mark.ray

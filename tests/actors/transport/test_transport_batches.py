@@ -23,7 +23,7 @@ from penstock.actors.transport.wire import (
 )
 from penstock.engine.core.elements import Barrier, Batch, EndOfRound, Tag
 from penstock.engine.core.identity import BarrierKind, CheckpointId
-from penstock.engine.exchange.edges import AllProcessed, ChannelId, Frame, Grant, Upstream
+from penstock.engine.exchange.channels import AllProcessed, ChannelId, Frame, Grant, Upstream
 from support.channel_contract import ATTEMPTS, CHANNEL, shapes
 
 NUMBERS = pa.record_batch({"n": pa.array(range(100_000), pa.int64())})

@@ -35,7 +35,7 @@ from penstock.actors.transport.wire import Bye, MessageEncoder, message
 from penstock.engine.core.elements import Barrier, Batch, EndOfData, EndOfRound, Tag
 from penstock.engine.core.errors import PenstockError
 from penstock.engine.core.identity import Attempt, BarrierKind, CheckpointId, TaskId
-from penstock.engine.exchange.edges import AllProcessed, Frame, Grant, Upstream
+from penstock.engine.exchange.channels import AllProcessed, Frame, Grant, Upstream
 from penstock.engine.feed.messages import Ask, Commit, FeedEnded, Reply, Slice, World
 from support.channel_contract import ATTEMPTS, CHANNEL, shapes
 from support.stream_wire import PATIENCE, TOKEN

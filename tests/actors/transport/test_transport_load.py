@@ -10,7 +10,7 @@ import pytest
 
 from penstock.engine.core.elements import Barrier, Batch, EndOfData, EndOfRound, Tag
 from penstock.engine.core.identity import BarrierKind, CheckpointId, TaskId
-from penstock.engine.exchange.edges import DEFAULT_CREDIT, ChannelId
+from penstock.engine.exchange.channels import DEFAULT_CREDIT, ChannelId
 from support.channel_contract import ATTEMPTS, CHANNEL, batch
 from support.stream_wire import FENCE, StreamEnd, connect_ends
 

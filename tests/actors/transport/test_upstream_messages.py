@@ -7,7 +7,7 @@ import pytest
 from penstock.actors.transport.frames import HEAD_BYTES
 from penstock.actors.transport.wire import message, note_of, upstream_note, upstream_of
 from penstock.engine.core.identity import Attempt, TaskId
-from penstock.engine.exchange.edges import AllProcessed, ChannelId, DropInput, Upstream
+from penstock.engine.exchange.channels import AllProcessed, ChannelId, DropInput, Upstream
 
 CHANNEL = ChannelId("edge", TaskId("up", 0), TaskId("down", 1))
 ATTEMPTS = (Attempt(1, 1), Attempt(1, 2))

@@ -6,7 +6,7 @@ import pytest
 from penstock.engine.core.elements import Batch, EndOfData, EndOfPartition, EndOfRound, Tag, size_of
 from penstock.engine.core.errors import InternalError
 from penstock.engine.core.identity import Attempt, TaskId
-from penstock.engine.exchange.edges import AllProcessed, ChannelId, Grant, InputChannel, OutputChannel
+from penstock.engine.exchange.channels import AllProcessed, ChannelId, Grant, InputChannel, OutputChannel
 
 CHANNEL = ChannelId("edge", TaskId("a", 0), TaskId("b", 0))
 ATTEMPTS = (Attempt(1, 1), Attempt(1, 2))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.engine.exchange.edges import OutputChannel
+from penstock.engine.exchange.channels import OutputChannel
 from penstock.engine.operators.sequence import regroup
 from penstock.engine.plan import rounds
 from penstock.engine.planner import pipelines

@@ -7,8 +7,8 @@ import pytest
 
 from penstock.engine.core.elements import Barrier, Batch, EndOfData, EndOfPartition, EndOfRound, Tag
 from penstock.engine.core.identity import Attempt, BarrierKind, CheckpointId, TaskId
-from penstock.engine.exchange.edges import ChannelId, Frame, InputChannel
-from penstock.engine.exchange.gate import Delivered, Gate, Refused, Starved
+from penstock.engine.exchange.channels import ChannelId, Frame, InputChannel
+from penstock.engine.exchange.input_gate import Delivered, Gate, Refused, Starved
 
 ATTEMPTS = (Attempt(1, 1), Attempt(1, 1))
 BARRIER = Barrier(CheckpointId(1, 1), BarrierKind.CHECKPOINT, 0.0)

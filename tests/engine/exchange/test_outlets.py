@@ -6,10 +6,9 @@ import pytest
 
 from penstock.engine.core.elements import Batch, EndOfData, EndOfPartition, EndOfRound, Tag
 from penstock.engine.core.identity import FINAL_ROUND, Attempt, TaskId
-from penstock.engine.exchange.edges import ChannelId, Frame, Grant, InputChannel, OutputChannel
-from penstock.engine.exchange.gate import Delivered, Refused, Starved
-from penstock.engine.exchange.outlets import CopyingOutlet, PartitionedOutlet
-from penstock.engine.exchange.round_gate import RoundGate
+from penstock.engine.exchange.channels import ChannelId, Frame, Grant, InputChannel, OutputChannel
+from penstock.engine.exchange.input_gate import Delivered, Refused, RoundGate, Starved
+from penstock.engine.exchange.result_partition import CopyingOutlet, PartitionedOutlet
 from penstock.engine.plan.partitioning import PART, HashPartitioning, RangePartitioning
 
 PAIR = (Attempt(1, 1), Attempt(1, 1))

@@ -3,10 +3,9 @@
 import pytest
 
 from penstock.engine.core.elements import Barrier, Batch, EndOfData, EndOfRound
-from penstock.engine.exchange import spooling
-from penstock.engine.exchange.edges import Grant
-from penstock.engine.exchange.gate import Delivered, Gate, PutAside, Refused
-from penstock.engine.exchange.spooling import SpoolingGate
+from penstock.engine.exchange import input_gate
+from penstock.engine.exchange.channels import Grant
+from penstock.engine.exchange.input_gate import Delivered, Gate, PutAside, Refused, SpoolingGate
 from penstock.engine.state.memory import TaskMemory
 from support.driver_rig import Rig, barrier, batch
 
@@ -44,7 +43,7 @@ def deliver(gate) -> list:
 
 @pytest.mark.parametrize("limit", [1, 40, 1 << 20])
 def test_elements_come_back_in_order_whether_they_were_on_disk_or_not(rig, memory, monkeypatch, limit):
-    monkeypatch.setattr(spooling, "MEMORY_BYTES", limit)
+    monkeypatch.setattr(input_gate, "MEMORY_BYTES", limit)
     sent = [each for number in range(5) for each in (batch(number, 0, number, number + 1), EndOfRound(number))]
     rig.send(*sent)
     gate = gate_of(rig, memory)
@@ -70,7 +69,7 @@ def test_end_of_a_round_before_any_batch_is_delivered_where_it_is(rig, memory):
 
 
 def test_elements_may_be_put_aside_while_older_ones_are_given_out(rig, memory, monkeypatch):
-    monkeypatch.setattr(spooling, "MEMORY_BYTES", 1)
+    monkeypatch.setattr(input_gate, "MEMORY_BYTES", 1)
     gate = gate_of(rig, memory)
     sent = [batch(0, lane, lane) for lane in range(6)]
     rig.send(*sent[:3])
@@ -82,7 +81,7 @@ def test_elements_may_be_put_aside_while_older_ones_are_given_out(rig, memory, m
 
 
 def test_nothing_is_left_in_memory_or_on_disk(rig, memory, monkeypatch, tmp_path):
-    monkeypatch.setattr(spooling, "MEMORY_BYTES", 1)
+    monkeypatch.setattr(input_gate, "MEMORY_BYTES", 1)
     gate = gate_of(rig, memory)
     rig.send(*(batch(0, lane, lane) for lane in range(4)))
     put_aside(gate)

@@ -16,7 +16,7 @@ from penstock.engine.core.identity import Attempt, TaskId
 from penstock.engine.core.operator import OperatorContext
 from penstock.engine.integrity.lane_digests import DIGEST, DIGESTED, digested
 from penstock.engine.integrity.row_digests import MODULUS, VERSION, RowDigest
-from penstock.engine.runtime.ended_operator import with_carried
+from penstock.engine.runtime.operator_chain import with_carried
 from penstock.engine.sinks.collect import CollectSink
 from penstock.engine.sinks.lane_counts import LaneCounts
 from penstock.engine.sinks.parquet_writer import stored_schema

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from penstock.engine.exchange.edges import DEFAULT_CREDIT, OutputChannel
+from penstock.engine.exchange.channels import DEFAULT_CREDIT, OutputChannel
 from penstock.engine.flow.flow import Flow
 from penstock.engine.plan import rounds
 from support.plan_simulation import Simulation, run_serially

@@ -9,7 +9,7 @@ import pytest
 
 import penstock as ps
 from penstock.engine.core.errors import ConfigurationError
-from penstock.engine.exchange.edges import DEFAULT_CREDIT
+from penstock.engine.exchange.channels import DEFAULT_CREDIT
 from penstock.engine.plan.rounds import CHUNK_ROWS
 from penstock.engine.plan.sizes import TEXT_BYTES, batch_bytes, size
 from penstock.engine.planner.memory_bound import EdgeBound, memory_bound

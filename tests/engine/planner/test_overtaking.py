@@ -9,7 +9,7 @@ from penstock.engine.core.elements import FINAL_ROUND, Barrier, Batch, EndOfData
 from penstock.engine.core.errors import ConfigurationError
 from penstock.engine.core.identity import CLOSING_ROUND, BarrierKind, CheckpointId, TaskId
 from penstock.engine.exchange.channel_state import channel_batches, channel_table
-from penstock.engine.exchange.edges import ChannelId, InputChannel, OutputChannel
+from penstock.engine.exchange.channels import ChannelId, InputChannel, OutputChannel
 from penstock.engine.flow.flow import Flow
 from penstock.engine.plan.partitioning import wire_schema
 from penstock.engine.plan.rounds import lanes_of, read_cursors

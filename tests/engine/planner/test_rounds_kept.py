@@ -10,7 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock.engine.core.errors import FlowError
-from penstock.engine.exchange.edges import OutputChannel
+from penstock.engine.exchange.channels import OutputChannel
 from penstock.engine.flow import index
 from penstock.engine.kernels.sorting import as_sort_keys
 from penstock.engine.operators import MergeJoin, Sort

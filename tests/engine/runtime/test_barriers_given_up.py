@@ -9,12 +9,10 @@ import pytest
 
 from penstock.engine.core.elements import Barrier, EndOfData, EndOfPartition, EndOfRound
 from penstock.engine.core.identity import CheckpointId, TaskId
-from penstock.engine.exchange.arrival_gate import ArrivalGate
-from penstock.engine.exchange.edges import ChannelId, InputChannel, OutputChannel
-from penstock.engine.exchange.gate import Gate
-from penstock.engine.exchange.round_gate import RoundGate
+from penstock.engine.exchange.channels import ChannelId, InputChannel, OutputChannel
+from penstock.engine.exchange.input_gate import ArrivalGate, Gate, RoundGate
 from penstock.engine.runtime.driver import Driver
-from penstock.engine.runtime.operator_instance import OperatorInstance
+from penstock.engine.runtime.operator_chain import OperatorInstance
 from support.driver_rig import ATTEMPTS, Double, Host, barrier, batch
 from support.overtaking_rig import OvertakingRig, timed
 

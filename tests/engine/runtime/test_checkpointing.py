@@ -4,7 +4,7 @@ import pytest
 
 from penstock.engine.core.elements import CancelBarrier, EndOfData, EndOfPartition, EndOfRound
 from penstock.engine.core.identity import CheckpointId, Holds
-from penstock.engine.scheduler.runnable import Blocked
+from penstock.engine.scheduler.protocol import Blocked
 from penstock.engine.sources.reader import SplitReader
 from support.driver_rig import Double, Sum, barrier, batch, rows
 from support.overtaking_rig import OvertakingRig, timed, unaligned, values

@@ -7,9 +7,8 @@ from penstock.engine.core.elements import FINAL_ROUND, Batch, CancelBarrier, End
 from penstock.engine.core.errors import DataError, InternalError, UserCodeError
 from penstock.engine.core.identity import CheckpointId
 from penstock.engine.core.operator import Stateless
-from penstock.engine.exchange.edges import AllProcessed, EndSettled, Grant
-from penstock.engine.scheduler.runnable import Blocked, Finished
-from penstock.engine.scheduler.states import WaitReason
+from penstock.engine.exchange.channels import AllProcessed, EndSettled, Grant
+from penstock.engine.scheduler.protocol import Blocked, Finished, WaitReason
 from support.driver_rig import Double, Endless, Rig, Sum, barrier, batch, tags
 
 

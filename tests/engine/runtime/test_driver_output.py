@@ -7,9 +7,8 @@ from penstock.engine.core.elements import FINAL_ROUND, Barrier, Batch, EndOfData
 from penstock.engine.core.errors import DataError
 from penstock.engine.core.identity import BarrierKind, CheckpointId
 from penstock.engine.core.operator import Emitter, Stateless
-from penstock.engine.exchange.edges import DropInput
-from penstock.engine.scheduler.runnable import Blocked, Failed, Progress
-from penstock.engine.scheduler.states import WaitReason
+from penstock.engine.exchange.channels import DropInput
+from penstock.engine.scheduler.protocol import Blocked, Failed, Progress, WaitReason
 from support.driver_rig import Brief, Double, Endless, Rig, Sum, barrier, batch, tags
 
 

@@ -15,7 +15,7 @@ from penstock.engine.exchange.channel_state import Restored
 from penstock.engine.flow.flow import Flow
 from penstock.engine.plan.plan import JobPlan
 from penstock.engine.planner.pipelines import plan_job
-from penstock.engine.runtime.ended_operator import Division, EndedOperator, divide, ended_lanes
+from penstock.engine.runtime.operator_chain import Division, EndedOperator, divide, ended_lanes
 from support.driver_rig import batch, rows
 from support.engine_simulation_flows import Disk, DiskSink, numbers
 from support.operator_harness import Collected

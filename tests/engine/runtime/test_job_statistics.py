@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from penstock.engine.core.identity import Attempt, TaskId
-from penstock.engine.runtime.job_statistics import JobStatistics
-from penstock.engine.runtime.statistics import EdgeStatistics, SourceStatistics, TaskStatistics
+from penstock.engine.runtime.statistics import EdgeStatistics, JobStatistics, SourceStatistics, TaskStatistics
 from penstock.engine.scheduler.protocol import HandleStatistics
 from penstock.engine.state.memory import MemoryStatistics
 

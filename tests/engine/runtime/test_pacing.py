@@ -7,9 +7,8 @@ import pyarrow as pa
 from penstock.engine.core.elements import Barrier, Batch, EndOfRound
 from penstock.engine.core.identity import BarrierKind, CheckpointId
 from penstock.engine.core.operator import Stateless
-from penstock.engine.exchange.edges import HoldRound
+from penstock.engine.exchange.channels import HoldRound
 from penstock.engine.plan.rounds import lanes_of
-from penstock.engine.runtime.orders import are_released, committed, expect, give_up
 from penstock.engine.sources.memory import MemorySource
 from penstock.engine.sources.reader import SplitReader
 from support.driver_rig import Double, Rig, barrier, batch
@@ -71,12 +70,12 @@ def test_what_stands_before_a_barrier_is_taken_though_there_is_no_room():
     rig = Rig(tank).send(*(batch(0, lane, lane) for lane in range(3)), EndOfRound(0), barrier(1), batch(1, 0, 9))
     rig.run()
     assert tank.taken == 1
-    expect([rig.driver], CUT)
+    rig.driver.post(rig.driver.expect, CUT)
     assert barrier(1) in rig.run()
-    give_up([rig.driver], CUT)
+    rig.driver.post(rig.driver.abort, CUT)
     rig.run()
     assert tank.expected is None
-    committed([rig.driver], CUT)
+    rig.driver.post(rig.driver.committed, CUT)
     rig.run()
     assert tank.committed_up_to == CUT
 
@@ -92,9 +91,10 @@ def test_driver_between_passes_the_word_on_and_takes_it_back():
 def test_task_waits_for_those_who_read():
     tank = Tank(1)
     rig = Rig(tank)
-    assert not are_released([rig.driver])
+    assert not rig.driver.is_released
     tank.is_released = True
-    assert are_released([rig.driver, Rig(Double()).driver])
+    assert rig.driver.is_released
+    assert Rig(Double()).driver.is_released
 
 
 def test_held_source_ends_its_round_and_begins_none_but_those_up_to_a_barrier():

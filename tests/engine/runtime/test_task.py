@@ -6,7 +6,7 @@ import pytest
 from penstock.engine.core.elements import FINAL_ROUND, Barrier, Batch, EndOfData, EndOfPartition, EndOfRound
 from penstock.engine.core.errors import UserCodeError
 from penstock.engine.core.identity import CommitPermit, TaskId
-from penstock.engine.exchange.edges import AllProcessed, ChannelId, EndSettled, Grant
+from penstock.engine.exchange.channels import AllProcessed, ChannelId, EndSettled, Grant
 from penstock.engine.flow.flow import Flow
 from penstock.engine.planner.pipelines import plan_job
 from penstock.engine.sinks.collect import COLLECTED

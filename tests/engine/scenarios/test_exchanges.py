@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.exchange.edges import OutputChannel
+from penstock.engine.exchange.channels import OutputChannel
 from penstock.engine.flow.flow import Flow
 from penstock.engine.operators import Sort, SortKey
 from support.scenario_tasks import (

@@ -3,12 +3,9 @@
 import pytest
 
 from penstock.engine.core.errors import InternalError
-from penstock.engine.scheduler.dependency import Dependency
-from penstock.engine.scheduler.effects import Over, Report
-from penstock.engine.scheduler.explanation import why
-from penstock.engine.scheduler.protocol import QueryTimeoutError
-from penstock.engine.scheduler.runnable import Blocked
-from penstock.engine.scheduler.states import DriverState, Wait, WaitReason
+from penstock.engine.scheduler.entries import Over, Report
+from penstock.engine.scheduler.observation import why
+from penstock.engine.scheduler.protocol import Blocked, Dependency, DriverState, QueryTimeoutError, Wait, WaitReason
 from penstock.engine.scheduler.validation import validate
 from support.scheduling import BLOCKED, FINISHED, INPUT, PROGRESS, CoreDriver, Script
 

@@ -9,12 +9,9 @@ import time
 import pytest
 
 from penstock.engine.core.errors import ConfigurationError, InternalError
-from penstock.engine.scheduler.dependency import Dependency
-from penstock.engine.scheduler.pool import PoolScheduler, default_degree
-from penstock.engine.scheduler.protocol import QueryTimeoutError
-from penstock.engine.scheduler.runnable import Blocked
+from penstock.engine.scheduler.pool import PoolScheduler, WorkerHooks, default_degree
+from penstock.engine.scheduler.protocol import Blocked, Dependency, QueryTimeoutError
 from penstock.engine.scheduler.serial import SerialScheduler
-from penstock.engine.scheduler.worker import WorkerHooks
 from support.scheduling import BLOCKED, FINISHED, INPUT, PROGRESS, Endless, Probe, Script, add_chain
 from support.simulated_scheduler import SimulatedScheduler
 

@@ -7,9 +7,8 @@ time, so a race is an order of calls; ``test_simulated.py`` tries thousands of s
 import pytest
 
 from penstock.engine.core.errors import InternalError
-from penstock.engine.scheduler.effects import Halted, Over, Report
-from penstock.engine.scheduler.runnable import Blocked, Failed
-from penstock.engine.scheduler.states import DriverState
+from penstock.engine.scheduler.entries import Halted, Over, Report
+from penstock.engine.scheduler.protocol import Blocked, DriverState, Failed
 from penstock.engine.scheduler.validation import validate
 from support.scheduling import BLOCKED, FINISHED, INPUT, PROGRESS, CoreDriver, Script
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.engine.scheduler.ready_queue import OLDEST_FIRST
+from penstock.engine.scheduler.entries import OLDEST_FIRST
 from support.scheduling import BLOCKED, CoreDriver
 
 

@@ -8,9 +8,8 @@ from concurrent.futures import CancelledError
 import pytest
 
 from penstock.engine.core.errors import InternalError
-from penstock.engine.scheduler.runnable import Blocked
+from penstock.engine.scheduler.protocol import Blocked, DriverState
 from penstock.engine.scheduler.serial import CALLS_PER_TURN, SerialScheduler, Turn
-from penstock.engine.scheduler.states import DriverState
 from support.scheduling import BLOCKED, FINISHED, INPUT, PROGRESS, Endless, Probe, Script, add_chain
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.scheduler.dependency import Dependency
-from penstock.engine.scheduler.runnable import Blocked
+from penstock.engine.scheduler.protocol import Blocked, Dependency
 from support.scheduling import BLOCKED, INPUT, PROGRESS, Endless, Probe, Script, add_chain
 from support.simulated_scheduler import SimulatedScheduler, StuckError
 from support.simulated_scheduling import NUMBERS, Watching, check_ends, run_asking, run_chain, run_ring

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.engine.core.errors import InternalError
-from penstock.engine.scheduler.core import Core
+from penstock.engine.scheduler.core import Core, Moves
 from penstock.engine.scheduler.entries import Entry
-from penstock.engine.scheduler.moves import Moves
-from penstock.engine.scheduler.states import DriverState
+from penstock.engine.scheduler.protocol import DriverState
 from support.simulated_scheduler import SimulatedScheduler
 from support.simulated_scheduling import run_asking, run_cancelled, run_chain, run_ring
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.engine.scheduler.runnable import Outcome, Quantum
+from penstock.engine.scheduler.protocol import Outcome, Quantum
 from penstock.engine.scheduler.serial import CALLS_PER_TURN, SerialScheduler, Turn
 from support.scheduling import BLOCKED, FINISHED, PROGRESS, Probe, Script
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from penstock.engine.core.errors import InternalError
-from penstock.engine.scheduler.moves import Moves
-from penstock.engine.scheduler.states import LEGAL, DriverState, Wait, WaitReason, check_move
-from penstock.engine.scheduler.states import MOVES as TABLE
+from penstock.engine.scheduler.core import Moves
+from penstock.engine.scheduler.protocol import LEGAL, DriverState, Wait, WaitReason, check_move
+from penstock.engine.scheduler.protocol import MOVES as TABLE
 from support.scheduling import CoreDriver
 
 MOVES = """

@@ -3,10 +3,10 @@
 import json
 from itertools import pairwise
 
+from penstock.engine.scheduler.observation import RUNNABLES, WORKERS, Trace
 from penstock.engine.scheduler.pool import PoolScheduler
-from penstock.engine.scheduler.runnable import Blocked
+from penstock.engine.scheduler.protocol import Blocked
 from penstock.engine.scheduler.serial import SerialScheduler
-from penstock.engine.scheduler.trace import RUNNABLES, WORKERS, Trace
 from support.scheduling import INPUT, PROGRESS, Script, add_chain
 
 

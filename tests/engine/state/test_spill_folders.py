@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine.state.spill_folders import SpillFolder
+from penstock.engine.state.spill import SpillFolder
 
 WAITING = """
 import sys
-from penstock.engine.state.spill_folders import SpillFolder
+from penstock.engine.state.spill import SpillFolder
 print((folder := SpillFolder()).path, flush=True)
 sys.stdin.read()
 """

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..core.elements import FINAL_ROUND, Batch
-from ..exchange.gate import Feed, Gate
+from ..exchange.input_gate import Feed, Gate
 from ..integrity.lane_digests import LaneDigests
 from ..integrity.tally import Count
 

@@ -1,6 +1,6 @@
 """The outlets of exchanges: how one producer's elements are divided among the subtasks that consume them.
 
-An :class:`~penstock.engine.exchange.edges.OutputChannel` is the outlet of a local edge and of a gather. Rules:
+An :class:`~penstock.engine.exchange.channels.OutputChannel` is the outlet of a local edge and of a gather. Rules:
 
 1. A partitioned batch is sorted by part, once and stably, and cut into one piece per consumer. A piece carries the part
    of each row in its last column (``PART``) and the tag of the batch; an empty piece is not sent.
@@ -29,7 +29,7 @@ from ..core.elements import Batch, Element
 from ..plan.partitioning import Broadcast, Gather, Partitioner, sorted_by_part, wire_schema
 from ..plan.plan import Exchange
 from ..plan.rounds import lanes_of
-from .edges import Outlet, OutputChannel
+from .channels import Outlet, OutputChannel
 
 
 def outlet_of(exchange: Exchange, channels: Sequence[OutputChannel]) -> Outlet:

@@ -19,13 +19,10 @@ from ..core.elements import Batch
 from ..core.errors import InternalError, PenstockError
 from ..core.identity import Attempt, Holds, Opening, TaskId
 from ..core.operator import LANE, OperatorContext
-from ..exchange.arrival_gate import ArrivalGate
 from ..exchange.channel_state import Restored, channel_batches
-from ..exchange.edges import ChannelId, Frame, InputChannel, Outlet, OutputChannel, Upstream
-from ..exchange.gate import Feed, Gate
-from ..exchange.outlets import outlet_of
-from ..exchange.round_gate import RoundGate
-from ..exchange.spooling import SpoolingGate
+from ..exchange.channels import ChannelId, Frame, InputChannel, Outlet, OutputChannel, Upstream
+from ..exchange.input_gate import ArrivalGate, Feed, Gate, RoundGate, SpoolingGate
+from ..exchange.result_partition import outlet_of
 from ..integrity.lane_digests import LaneDigests
 from ..integrity.row_digests import RowDigest
 from ..operators.join.replicated_join import EVERYWHERE
@@ -35,12 +32,9 @@ from ..scheduler.protocol import Query
 from ..sources.reader import Rounds, SplitReader
 from ..state.memory import TaskMemory
 from ..state.write_behind import WriteBehind
-from . import orders
+from .checkpointing import DriverHost, WindowedCheckpointing
 from .driver import Driver
-from .driver_host import DriverHost
-from .ended_operator import Division, EndedOperator, divide
-from .operator_instance import OperatorInstance, blame, blame_build
-from .windowed_checkpointing import WindowedCheckpointing
+from .operator_chain import Division, EndedOperator, OperatorInstance, blame, blame_build, divide
 
 
 class Wiring(Protocol):
@@ -76,7 +70,7 @@ class TaskParts:
     @property
     def ends_agree(self) -> bool:
         """Whether every consumer, in other tasks and outside, has processed everything, and every input is closed."""
-        processed = orders.are_released(self.drivers) and all(
+        processed = all(driver.is_released for driver in self.drivers) and all(
             output.all_processed for output, _ in self.outputs.values()
         )
         return processed and all(channel.closed for channel, _ in self.inputs.values())
@@ -104,7 +98,7 @@ class _Background:
     def wake(self) -> None:
         """Let the driver look again (``OperatorContext.wake``)."""
         if self.driver is not None:
-            self.driver.post(orders.advance, self.driver)
+            self.driver.post(self.driver.look_again)
 
     def __call__(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         if self.driver is None or self.driver.handle is None:
