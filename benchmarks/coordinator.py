@@ -22,15 +22,15 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from harness import Row, compare, report, results_folder, sized
-from penstock.coordinator.checkpoint.barrier_orders import BarrierOrders
+from penstock.coordinator.checkpoint.barriers import BarrierOrders
 from penstock.coordinator.checkpoint.pending import PendingCheckpoint
+from penstock.coordinator.checkpoint.plan import CheckpointPlan, compute_checkpoint_plan, vertex_states
 from penstock.coordinator.machine import Coordinator
 from penstock.coordinator.model import events
 from penstock.coordinator.model.commands import Command, StoreEntry
 from penstock.coordinator.model.events import Event
 from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
 from penstock.coordinator.model.settings import Settings
-from penstock.coordinator.restore.plan_calculator import CheckpointPlan, compute_checkpoint_plan
 from penstock.engine.core.identity import Attempt, CheckpointId, Committable, StateHandle
 
 AIM = 100_000.0
@@ -157,7 +157,7 @@ def start_rows() -> list[Row]:
     orders = BarrierOrders(core._context)
 
     def begin(told: bool = False) -> PendingCheckpoint:
-        plan = compute_checkpoint_plan(graph, table.plan_states())
+        plan = compute_checkpoint_plan(graph, vertex_states(table))
         if not isinstance(plan, CheckpointPlan):
             raise TypeError(plan.reason)
         wait_for, finished = plan.waiting_set(), plan.finished_set()

@@ -13,10 +13,11 @@ Rules:
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from typing import assert_never
 
 from ..engine.core.identity import JobIdentity
-from .checkpoint.feeding import feeds_somebody
 from .job.job import CLOSING, ENDING, WORKING, Job
 from .job.log_answers import LogAnswers
 from .job.status import describe
@@ -34,6 +35,7 @@ from .model.events import (
     Failure,
     LogFailed,
     LogRead,
+    NoticeGiven,
     OutputsRefused,
     OutputsTaken,
     PinRequested,
@@ -43,6 +45,10 @@ from .model.events import (
     SavepointFailed,
     SavepointRequested,
     SavepointStored,
+    SplitsAssigned,
+    SplitSetsAdded,
+    SplitSetsRead,
+    SplitSkipped,
     StopRequested,
     TaskAcked,
     TaskCommitted,
@@ -52,22 +58,47 @@ from .model.events import (
     TaskFinished,
     TaskLost,
     UnpinRequested,
+    WindowDrained,
 )
 from .model.execution_graph import ExecutionGraph
 from .model.job_states import FINAL_JOB_STATES, IllegalTransition, JobState, TaskStatus
+from .model.kinds import Cause, Request
 from .model.manifest import Claimant, Manifest
-from .model.notices import NoticeGiven, SplitSkipped
-from .model.requests import Cause, Request
 from .model.settings import Settings
-from .model.split_events import SplitSetsAdded, SplitSetsRead, TaskFed, WindowDrained
-from .model.statistics import JobStatus, Overview
-from .model.window_reports import WindowReport
-from .restore.restoring import Snapshot
+from .model.statistics import JobStatus, Overview, WindowReport
+from .restore.stored_state import Snapshot
 from .state.context import Context
-from .state.story import Story
 from .state.tasks import TaskRecord
 
-_Done = TaskAcked | TaskDeclined | TaskCommitted | DataEnded | TaskFinished | TaskFed | WindowDrained
+LOGGED = 40
+"""Events kept: a checkpoint of a small job, from its trigger on."""
+
+
+class EventLog:
+    """The last ``LOGGED`` events with the orders given because of them: the text that goes with an error of ours."""
+
+    def __init__(self) -> None:
+        self._pairs: deque[tuple[Event, tuple[Command, ...]]] = deque(maxlen=LOGGED)
+
+    def add(self, event: Event, commands: Sequence[Command]) -> None:
+        self._pairs.append((event, tuple(commands)))
+
+    def show(self, word: str = "") -> str:
+        """One line per event and per command; only pairs that mention ``word``."""
+        lines: list[str] = []
+        for event, commands in self._pairs:
+            said = [_shorten(event), *(f"    → {_shorten(command)}" for command in commands)]
+            if any(word in line for line in said):
+                lines += said
+        return "\n".join(lines)
+
+
+def _shorten(message: Event | Command) -> str:
+    text = f"LogRead({len(message.entries)} entries)" if isinstance(message, LogRead) else str(message)
+    return text if len(text) <= 300 else f"{text[:300]}…"
+
+
+_Done = TaskAcked | TaskDeclined | TaskCommitted | DataEnded | TaskFinished | SplitsAssigned | WindowDrained
 _TaskReport = TaskDeployed | RoundProposed | _Done
 
 
@@ -101,7 +132,7 @@ class Coordinator:
         self._job = Job(self._context, snapshot)
         takeover = TakeOverAttempt(self._context, description, owner, snapshot, claimant)
         self._log_answers = LogAnswers(self._job, takeover)
-        self._story = Story()
+        self._event_log = EventLog()
         #: When unanswered orders are looked through next.
         self._resend_at = float("-inf")
         #: The next time at which something becomes possible by itself; derived, after every event that is not quiet.
@@ -128,10 +159,10 @@ class Coordinator:
                     self._advance()
                     self._deadline = self._find_deadline()
         except IllegalTransition as error:
-            self._story.add(event, context.out)
+            self._event_log.add(event, context.out)
             machine, before, after = error.args[:3]
-            raise IllegalTransition(machine, before, after, self._story.tell()) from error
-        self._story.add(event, context.out)
+            raise IllegalTransition(machine, before, after, self._event_log.show()) from error
+        self._event_log.add(event, context.out)
         return context.out
 
     def next_deadline(self) -> float | None:
@@ -164,7 +195,7 @@ class Coordinator:
 
     def story(self, word: str = "") -> str:
         """The last events and orders, as text; only those that mention ``word``."""
-        return self._story.tell(word)
+        return self._event_log.show(word)
 
     def validate(self) -> None:
         """Every invariant that can be checked; raises AssertionError. For tests."""
@@ -271,7 +302,7 @@ class Coordinator:
         elif isinstance(event, TaskDeclined):
             job.checkpoints.declined(event)
             quiet = False
-        elif isinstance(event, TaskFed | WindowDrained):
+        elif isinstance(event, SplitsAssigned | WindowDrained):
             job.windows.told(event, record)
         return quiet
 
@@ -291,7 +322,7 @@ class Coordinator:
         job = self._job
         if not record.covered:
             text = f"{record.id} has finished before a completed checkpoint held its end of data"
-            job.fail(Failure(text, retry=False, kind="InternalError", detail=self._story.tell(str(record.id))))
+            job.fail(Failure(text, retry=False, kind="InternalError", detail=self._event_log.show(str(record.id))))
             return True
         self._context.tasks.move(record, TaskStatus.FINISHED)
         job.committing.finished(record.id)
@@ -312,7 +343,7 @@ class Coordinator:
         if record is None or record.state in over or (event.attempt is not None and record.attempt != event.attempt):
             return
         if record.state is TaskStatus.FINISHED and not (
-            isinstance(event, TaskLost) and feeds_somebody(self._context.graph, self._context.tasks, record)
+            isinstance(event, TaskLost) and self._context.tasks.feeds_unfinished(record)
         ):
             return
         if failure.retry:

@@ -44,9 +44,8 @@ from ..actors.storage.stores import open_store
 from ..actors.transport.protocol import BrokenLink
 from ..coordinator.model.commands import Command, DeployTask
 from ..coordinator.model.events import Event, TaskFailed, TaskLost
-from ..coordinator.model.statistics import JobStatus, Overview
-from ..coordinator.model.window_reports import WindowReport
-from ..coordinator.restore.restoring import Snapshot
+from ..coordinator.model.statistics import JobStatus, Overview, WindowReport
+from ..coordinator.restore.stored_state import Snapshot
 from ..engine.core.arguments import Parallelism, Rate, Seconds, Threads, checked
 from ..engine.core.errors import ConfigurationError, PenstockError
 from ..engine.core.identity import Attempt, TaskId

@@ -98,7 +98,7 @@ ALONE = {
         actors.claims.leases.Leasing.spark_released actors.claims.leases.Leasing.wait_spark_released
         actors.feed.reader.Reader.iter_rows actors.job.job_face.JobFace.unpin
         actors.job.split_sets_face.SplitSetsFace.add_splits actors.job.split_sets_face.WindowBarrier.is_done
-        coordinator.model.window_reports.WindowReport.first_token engine.flow.flow.Flow.from_ray_dataset
+        coordinator.model.statistics.WindowReport.first_token engine.flow.flow.Flow.from_ray_dataset
         engine.flow.flow.Flow.from_split_sets engine.flow.flow.Flow.read_ipc engine.flow.flow.Stream.hash_join
         engine.flow.flow.Stream.map_batches engine.flow.flow.Stream.mark_distinct
         engine.flow.flow.Stream.partition_by_range engine.flow.flow.Stream.partitioned_by engine.flow.flow.Stream.top_n
@@ -115,7 +115,7 @@ ALONE = {
         engine.files.object_files._Writer.writable engine.indexes.in_memory._Hashing.writable""",
     "tests and benchmarks reach into a running job by it": """
         actors.feed.intake.Intake.save actors.job.job.Job.cut_task actors.job.job.Job.identities
-        actors.job.job.Job.kill_coordinator coordinator.restore.plan_calculator.CheckpointPlan.to_wait_for
+        actors.job.job.Job.kill_coordinator coordinator.checkpoint.plan.CheckpointPlan.to_wait_for
         engine.runtime.task.Task.memory_held""",
     "to be made real, or to go, with the engine's local edges and the checkpoints' barriers": """
         engine.alignment.tracker.BarrierTracker.pending_checkpoints engine.scheduler.stream_graph.StreamGraph.pull
@@ -154,8 +154,8 @@ RULES = (
     Rule(SQL, inside=("engine.core", "engine.expressions"), outside=ARROW | {"sqlglot"}),
     Rule(("engine.files.object_store",), inside=ERRORS, outside=ARROW | {"obstore"}),
     Rule(
-        ("coordinator.restore.plan_calculator", "coordinator.model.execution_graph"),
-        inside=("coordinator.model", IDENTITY),
+        ("coordinator.checkpoint.plan", "coordinator.model.execution_graph"),
+        inside=("coordinator.model", "coordinator.state.tasks", IDENTITY),
         outside=frozenset({"numpy"}),
         stdlib=PURE,
     ),

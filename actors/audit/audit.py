@@ -5,7 +5,7 @@ Rules:
 1. It compares independent counts: the lengths that the splits had when the job was planned, the counters in the last
    checkpoint (cursors of the sources, rows per lane of the sinks: part of the cut, so exactly once by construction),
    and what a reader of the outputs finds. A row too few is a gap, a row too many a repeat. Between sources and sinks
-   every checkpoint was checked by the ledger (``coordinator/state/ledger.py``) before it was stored.
+   every checkpoint was checked by the ledger (``coordinator/checkpoint/row_accounts.py``) before it was stored.
 2. Of each source and sink it says what it knows: *counted*, *unknown* (and why), or *wrong*. A sink of which nobody can
    tell what a reader sees is unknown, and so is everything of a job that is not over.
 3. With ``audit="content"`` sources digest the rows that they hand on, and sinks those that they take
@@ -27,7 +27,7 @@ from typing import Literal
 import pyarrow as pa
 
 from ...coordinator.model.manifest import LogEntry, Manifest
-from ...coordinator.model.splits import SplitName
+from ...coordinator.model.split_sets import SplitName
 from ...coordinator.model.statistics import JobStatus
 from ...engine.core.errors import AuditError, ConfigurationError
 from ...engine.core.operator import SinkConfig

@@ -15,7 +15,7 @@ from typing import TypeVar
 from ...coordinator.log.recovery import identity_in
 from ...coordinator.model.manifest import Claim as ClaimEntry
 from ...coordinator.model.manifest import LogEntry
-from ...coordinator.restore.restoring import Snapshot
+from ...coordinator.restore.stored_state import Snapshot
 from ...engine.core.identity import JobIdentity
 from ...engine.flow.flow import Flow
 from ...engine.flow.handoff import has_deferred, not_handed_over

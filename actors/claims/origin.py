@@ -23,7 +23,7 @@ import pyarrow as pa
 from ...coordinator.model.events import Failure
 from ...coordinator.model.kinds import ClaimMode
 from ...coordinator.model.manifest import LogEntry, Manifest, committables_of
-from ...coordinator.restore.restoring import Snapshot, check_snapshot
+from ...coordinator.restore.stored_state import Snapshot, check_snapshot
 from ...engine.core.errors import ConfigurationError
 from ...engine.core.operator import SinkConfig
 from ...engine.files.paths import absolute

@@ -28,8 +28,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...coordinator.log.claimants import find_run, last_claim, running_claimant
-from ...coordinator.log.recovery import identity_in
+from ...coordinator.log.recovery import find_run, identity_in, last_claim, running_claimant
 from ...coordinator.model.commands import TakeOutputs
 from ...coordinator.model.manifest import Claim, Ended, LogEntry, Manifest, committables_of
 from ...engine.core.errors import ConfigurationError, StorageError

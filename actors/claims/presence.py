@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from ...coordinator.log.claimants import newest_claim, say_whose
+from ...coordinator.log.recovery import newest_claim, say_whose
 from ...coordinator.model.events import Failure
 from ...coordinator.model.manifest import Claim, Claimant, LogEntry
 from ..transport.dialling import this_machine

@@ -22,8 +22,8 @@ from msgspec.structs import replace
 from pyarrow import ipc
 
 from ...coordinator.model.manifest import Claim, LogEntry, Manifest, TaskState
-from ...coordinator.restore.restore_check import FinishedState
-from ...coordinator.restore.restoring import Snapshot
+from ...coordinator.restore.finished_check import FinishedState
+from ...coordinator.restore.stored_state import Snapshot
 from ...engine.core.errors import ConfigurationError, StorageError
 from ...engine.core.identity import StateHandle
 from ...engine.feed.batch_grid import BatchGrid

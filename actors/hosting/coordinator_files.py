@@ -28,11 +28,11 @@ from ...coordinator.model.events import (
     SavepointCopied,
     SavepointFailed,
     SavepointStored,
+    SplitSetsRead,
     TaskCommitted,
     TaskFailed,
 )
 from ...coordinator.model.manifest import Claim, LogEntry, Manifest
-from ...coordinator.model.split_events import SplitSetsRead
 from ...coordinator.model.store import Store
 from ...engine.core.errors import PenstockError
 from ...engine.core.identity import CheckpointId, StateHandle

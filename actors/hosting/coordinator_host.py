@@ -33,7 +33,7 @@ from ...coordinator.model.events import DeadlinePassed, Event
 from ...coordinator.model.manifest import Claimant
 from ...coordinator.model.settings import Settings
 from ...coordinator.model.statistics import JobStatus
-from ...coordinator.restore.restoring import Snapshot
+from ...coordinator.restore.stored_state import Snapshot
 from ...engine.core.errors import InternalError
 from ...engine.plan.plan import JobPlan
 from ..claims.ownership import outputs_of

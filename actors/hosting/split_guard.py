@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from ...coordinator.model.splits import SplitName
+from ...coordinator.model.split_sets import SplitName
 from ...engine.core.source import Split
 from ...engine.plan.plan import JobPlan
 from ...engine.sources.repeated import again

@@ -33,9 +33,8 @@ from typing import Protocol
 
 from ...coordinator.job.poison import PoisonPolicy, PoisonWatch
 from ...coordinator.model.commands import DeployTask, ReplaceProcess
-from ...coordinator.model.events import Event, ProcessReady, TaskFailed, TaskLost
-from ...coordinator.model.notices import NoticeGiven, SplitSkipped
-from ...coordinator.model.splits import SplitName
+from ...coordinator.model.events import Event, NoticeGiven, ProcessReady, SplitSkipped, TaskFailed, TaskLost
+from ...coordinator.model.split_sets import SplitName
 from ...engine.core.identity import Attempt, TaskId
 from ..protocol.messages import (
     UNKNOWN_TIME,

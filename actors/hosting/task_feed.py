@@ -17,11 +17,17 @@ from threading import Lock
 
 import pyarrow as pa
 
-from ...coordinator.model.commands import FeedTask, TriggerCheckpoint
-from ...coordinator.model.events import Event, Failure, TaskDeclined
-from ...coordinator.model.split_events import TaskFed, WindowDrained
+from ...coordinator.model.commands import AssignSplits, TriggerCheckpoint
+from ...coordinator.model.events import (
+    Event,
+    Failure,
+    OperatorReport,
+    SplitsAssigned,
+    TaskDeclined,
+    TaskReport,
+    WindowDrained,
+)
 from ...coordinator.model.split_sets import NoMoreSets, SetAdded, SplitRef, WindowEnded, places
-from ...coordinator.model.window_reports import OperatorReport, TaskReport
 from ...engine.core.identity import CheckpointId
 from ...engine.core.source import Split
 from ...engine.plan.plan import JobPlan
@@ -54,7 +60,7 @@ class TaskFeed:
         with self._lock:
             self._told = {}
 
-    def fed(self, task: Task, command: FeedTask) -> None:
+    def fed(self, task: Task, command: AssignSplits) -> None:
         """Give the sources what is new, and confirm."""
         number = command.base if self._number is None else self._number
         if command.start <= number:
@@ -69,7 +75,7 @@ class TaskFeed:
                 feed(task, new[0][0], [item for _, item in new])
             self._number = number
         if self._number is not None:
-            self._report(TaskFed(command.task, command.attempt, self._number, UNKNOWN_TIME))
+            self._report(SplitsAssigned(command.task, command.attempt, self._number, UNKNOWN_TIME))
 
     def _item(self, entry: SetAdded | NoMoreSets) -> Fed:
         if not isinstance(entry, SetAdded):

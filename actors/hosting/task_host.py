@@ -243,7 +243,7 @@ class TaskHost:
                     task.propose_round(checkpoint)
                 case commands.TriggerCheckpoint():
                     self._feed.trigger(task, command)
-                case commands.FeedTask():
+                case commands.AssignSplits():
                     self._feed.fed(task, command)
                 case commands.AbortCheckpoint(checkpoint=checkpoint):
                     task.abort(checkpoint)

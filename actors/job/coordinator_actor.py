@@ -29,9 +29,8 @@ from ...coordinator.job.poison import PoisonPolicy
 from ...coordinator.model.events import Event
 from ...coordinator.model.manifest import Claimant
 from ...coordinator.model.settings import Settings
-from ...coordinator.model.statistics import JobStatus, Overview
-from ...coordinator.model.window_reports import WindowReport
-from ...coordinator.restore.restoring import Snapshot
+from ...coordinator.model.statistics import JobStatus, Overview, WindowReport
+from ...coordinator.restore.stored_state import Snapshot
 from ...engine.core.errors import InternalError, PenstockError
 from ...engine.core.identity import TaskId
 from ...engine.core.shown import hides_credentials

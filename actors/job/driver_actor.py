@@ -29,9 +29,8 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from ...coordinator.model.events import Event, TaskFailed
-from ...coordinator.model.notices import NoticeGiven
-from ...coordinator.model.splits import SplitName
+from ...coordinator.model.events import Event, NoticeGiven, TaskFailed
+from ...coordinator.model.split_sets import SplitName
 from ...engine.core.identity import Attempt, TaskId
 from ...engine.exchange.channels import Frame, Upstream
 from ...engine.runtime.statistics import TaskStatistics

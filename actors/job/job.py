@@ -28,8 +28,7 @@ from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
 
 from ...coordinator.model.events import Event, Failure
 from ...coordinator.model.manifest import Ended
-from ...coordinator.model.statistics import JobStatus, Overview
-from ...coordinator.model.window_reports import WindowReport
+from ...coordinator.model.statistics import JobStatus, Overview, WindowReport
 from ...engine.core.arguments import Seconds, checked
 from ...engine.core.errors import ConfigurationError, InternalError, PenstockError, TaskLostError
 from ...engine.core.identity import TaskId

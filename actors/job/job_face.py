@@ -33,8 +33,7 @@ from ...coordinator.model.events import (
 )
 from ...coordinator.model.kinds import CheckpointKind, StopMode
 from ...coordinator.model.manifest import Manifest
-from ...coordinator.model.requests import SavepointResult
-from ...coordinator.model.statistics import JobStatus, Overview
+from ...coordinator.model.statistics import JobStatus, Overview, SavepointResult
 from ...engine.core.arguments import Seconds, checked
 from ...engine.core.errors import ConfigurationError, TaskLostError
 from ...engine.core.identity import CheckpointId

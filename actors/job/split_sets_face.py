@@ -23,8 +23,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from ...coordinator.model.events import Event
-from ...coordinator.model.split_events import SplitSetsAdded
+from ...coordinator.model.events import Event, SplitSetsAdded
 from ...coordinator.model.split_sets import (
     NoMoreSets,
     SetAdded,
@@ -35,8 +34,7 @@ from ...coordinator.model.split_sets import (
     following,
     rounds_of,
 )
-from ...coordinator.model.statistics import JobStatus
-from ...coordinator.model.window_reports import WindowReport
+from ...coordinator.model.statistics import JobStatus, WindowReport
 from ...engine.arrow.plain_types import plain_table
 from ...engine.core.arguments import checked
 from ...engine.core.errors import ConfigurationError, FlowError, PenstockError

@@ -18,8 +18,8 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
-from ...coordinator.log.claimants import find_run
-from ...coordinator.restore.restoring import Snapshot
+from ...coordinator.log.recovery import find_run
+from ...coordinator.restore.stored_state import Snapshot
 from ...engine.core.errors import ConfigurationError
 from ...engine.plan.plan import JobPlan
 from ..claims.presence import this_claimant

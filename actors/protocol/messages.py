@@ -19,10 +19,10 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from ...coordinator.model.commands import (
     AbortCheckpoint,
+    AssignSplits,
     CommitCheckpoint,
     DeployTask,
     ExpectBarrier,
-    FeedTask,
     ProposeRound,
     StartTask,
     StopTask,
@@ -30,7 +30,7 @@ from ...coordinator.model.commands import (
 )
 from ...coordinator.model.events import Event, TaskFailed, TaskLost
 from ...coordinator.model.settings import Settings
-from ...coordinator.model.splits import SplitName
+from ...coordinator.model.split_sets import SplitName
 from ...engine.core.errors import PenstockError
 from ...engine.core.identity import Attempt, CheckpointId, TaskId
 from ...engine.core.shown import hides_credentials
@@ -75,7 +75,7 @@ Order: TypeAlias = (
     | ProposeRound
     | TriggerCheckpoint
     | ExpectBarrier
-    | FeedTask
+    | AssignSplits
     | AbortCheckpoint
     | CommitCheckpoint
 )

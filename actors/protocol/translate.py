@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import traceback
 
-from ...coordinator.model.channel_mapping import ChannelMapper
 from ...coordinator.model.events import Failure
 from ...coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
+from ...coordinator.model.rescaling import ChannelMapper
 from ...engine.core import errors
 from ...engine.core.errors import Domain, InternalError, PenstockError
 from ...engine.core.identity import TaskId
@@ -30,7 +30,7 @@ def execution_graph(plan: JobPlan) -> ExecutionGraph:
                 stage.lanes,
                 stage.paced,
                 _is_fed(plan, stage),
-                in_step=plan.deterministic and not plan.fed and len(_sources(stage)) == 1,
+                aligned_sources=plan.deterministic and not plan.fed and len(_sources(stage)) == 1,
             )
             for stage in plan.stages.values()
         ),

@@ -7,7 +7,7 @@ Rules:
    propose then lies behind that cut, so barriers stand in every channel in the order of their ids.
 2. What is acknowledged by a stale attempt, or for a checkpoint that is over, is discarded, except files that a kept or
    doubtful manifest refers to. A current attempt's committables of such a checkpoint are carried to its next one.
-3. Once its manifest is ordered into the log, only the log's answer ends a checkpoint (``completion.py``).
+3. Once its manifest is ordered into the log, only the log's answer ends a checkpoint (``finalizer.py``).
 4. Tasks take "given up" for everything up to that id. So giving one up gives up the older ones whose barriers travel,
    too. Of a savepoint that could not be copied tasks need not hear: they have done their part.
 5. Failures count in a row; one more than the settings tolerate fails the job (:meth:`Checkpoints.take_failure`). When
@@ -21,26 +21,21 @@ from collections import deque
 from dataclasses import replace
 
 from ...engine.core.identity import CheckpointId, Committable, StateHandle
-from ..log.completed import CompletedCheckpoints
+from ..log.retained import RetainedCheckpoints
 from ..model.commands import AbortCheckpoint, DiscardState
 from ..model.events import Failure, RoundProposed, TaskAcked, TaskDeclined
 from ..model.job_states import TaskStatus
-from ..model.kinds import CheckpointKind
+from ..model.kinds import Cause, CheckpointKind, FailureReason, Request
 from ..model.manifest import TaskState
-from ..model.reasons import FailureReason
-from ..model.requests import Cause, Request
-from ..restore.plan_calculator import CheckpointPlan, compute_checkpoint_plan
 from ..state.context import Context
-from ..state.ledger import imbalance
 from ..state.tasks import TaskRecord
-from .barrier_orders import BarrierOrders
-from .checkpoint_history import CheckpointHistory
-from .failure_manager import FailureManager, Origin, Verdict
-from .feeding import unfed_consumers
-from .open_ends import OpenEnds
+from .barriers import BarrierOrders
+from .failures import FailureTolerance, Origin, Verdict
+from .history import CheckpointHistory
 from .pending import AckResult, PendingCheckpoint, Phase
-from .request_decider import RequestDecider
-from .savepoint_book import SavepointBook
+from .plan import CheckpointPlan, compute_checkpoint_plan, orphaned_consumers, vertex_states
+from .requests import EndedBranches, RequestDecider, SavepointResults
+from .row_accounts import imbalance
 
 _REMEMBERED = 64
 """Given-up checkpoints whose late acknowledgements still count as news."""
@@ -55,7 +50,7 @@ OVERTAKEN_END = Failure("a task has finished whose last rows the checkpoint's ba
 class Checkpoints:
     """The pending checkpoints, and the wish for the next."""
 
-    def __init__(self, context: Context, completed: CompletedCheckpoints) -> None:
+    def __init__(self, context: Context, completed: RetainedCheckpoints) -> None:
         settings = context.settings
         self._context = context
         self.completed = completed
@@ -63,9 +58,9 @@ class Checkpoints:
         #: In flight, oldest first.
         self.pendings: dict[CheckpointId, PendingCheckpoint] = {}
         self.next_number = 1
-        self.failures = FailureManager(settings.tolerable_failures)
+        self.failures = FailureTolerance(settings.tolerable_failures)
         self.history = CheckpointHistory(context.graph.parallelism, settings.history)
-        self.savepoints = SavepointBook()
+        self.savepoints = SavepointResults()
         #: Checkpoints that failed, others than those given up in the ordinary course of things.
         self.failed_count = 0
         #: The failure that went beyond the tolerable, and the one that a stop left the sources ended by, until taken.
@@ -73,7 +68,7 @@ class Checkpoints:
         self._interrupted: Failure | None = None
         #: Given-up checkpoints of this generation, oldest first.
         self._aborted: deque[CheckpointId] = deque(maxlen=_REMEMBERED)
-        self.open_ends = OpenEnds(context.tasks, self.decider, each=settings.ended_branches)
+        self.open_ends = EndedBranches(context.tasks, self.decider, each=settings.ended_branches)
         self._orders = BarrierOrders(context)
 
     @property
@@ -123,7 +118,7 @@ class Checkpoints:
 
     @property
     def _may_start(self) -> bool:
-        """Rule 1, and that of ``split_feed``."""
+        """Rule 1, and that of ``released_splits``."""
         between_windows = self._context.split_feed.is_between_windows
         if not (between_windows and self._context.graph.deterministic):
             return between_windows
@@ -135,7 +130,7 @@ class Checkpoints:
         request = self.decider.choose(context.now)
         if request is None or not self._may_start:
             return
-        plan = compute_checkpoint_plan(context.graph, context.tasks.plan_states())
+        plan = compute_checkpoint_plan(context.graph, vertex_states(context.tasks))
         if isinstance(plan, CheckpointPlan) and plan.waits:
             self._start(plan, request)
 
@@ -146,9 +141,10 @@ class Checkpoints:
 
     def _start(self, plan: CheckpointPlan, request: Request) -> None:
         context, id = self._context, self.draw_id()
-        triggers, proposing = context.tasks.ids(plan.to_trigger), context.graph.deterministic
+        triggers, proposing = plan.to_trigger, context.graph.deterministic
         wait_for, finished = plan.waiting_set(), plan.finished_set()
-        pending = PendingCheckpoint(id, triggers, wait_for, proposing, context.now, request, finished)
+        triggered = context.tasks.ids({vertex: numbers.tolist() for vertex, numbers in triggers.items()})
+        pending = PendingCheckpoint(id, triggered, wait_for, proposing, context.now, request, finished)
         if context.split_feed.begun:
             pending.splits, pending.fed = context.split_feed.cut, context.split_feed.released
         self.pendings[id] = pending
@@ -266,7 +262,7 @@ class Checkpoints:
             if not pending.drop_finished(record.id):
                 continue
             self.history.finished(pending, record.id.vertex)
-            unfed = unfed_consumers(self._context.graph, self._context.tasks, record.id)
+            unfed = orphaned_consumers(self._context.graph, self._context.tasks, record.id)
             self._orders.tell(pending, pending.add_triggers(unfed, self._context.now))
             self._trigger_if_proposed(pending)
             self._orders.left(pending, record)

@@ -4,7 +4,7 @@ Rules:
 
 1. ``waiting`` and ``acked`` are disjoint and, with the tasks that finished on the way, are the plan's wait-for set.
 2. STORING begins when nobody is waited for any more, and may not be left but by the store's answer: the entry may
-   stand in the log already. A savepoint is COPYING before that, and complete after it unless the job stops with it.
+   be in the log already. A savepoint is COPYING before that, and complete after it unless the job stops with it.
 3. A task that finishes before it acknowledged is repaired inside the checkpoint (:meth:`drop_finished`): its state is
    the one that let it end. Only a report of the current attempt says so, never a failed call.
 4. Every region has its own round: regions share no channel, so a slow one need not catch up with a fast one.
@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 
 from ...engine.core.identity import (
@@ -26,12 +27,10 @@ from ...engine.core.identity import (
 )
 from ..model.events import Failure
 from ..model.job_states import check_move
-from ..model.kinds import CheckpointKind
+from ..model.kinds import PERIODIC, CheckpointKind, Request
 from ..model.manifest import Manifest, TaskState
-from ..model.requests import PERIODIC, Request
 from ..model.split_sets import SetPosition
 from ..model.task_set import TaskSet
-from .keeping_step import Waiting
 
 
 class Phase(Enum):
@@ -101,7 +100,7 @@ class PendingCheckpoint:
         self.rounds: dict[int, int] = {}
         self.proposals: dict[TaskId, int] = {}
         #: By region, tasks that get their trigger when others have cut.
-        self.held: dict[int, Waiting] = {}
+        self.held: dict[int, HeldSources] = {}
         #: All and only the tasks that still have to acknowledge.
         self.waiting = wait_for if isinstance(wait_for, TaskSet) else TaskSet.of(wait_for)
         #: What was acknowledged.
@@ -250,3 +249,11 @@ class PendingCheckpoint:
                 raise AssertionError(f"checkpoint {self.id}: {sorted(each.tasks)} wait for nobody who will cut")
         if self._uncut != len(set(self.triggers) - set(self.acked)):
             raise AssertionError(f"checkpoint {self.id}: the count of triggers that have not cut is wrong")
+
+
+@dataclass(slots=True)
+class HeldSources:
+    """Of one region: the tasks that wait, and those that they wait for."""
+
+    tasks: set[TaskId]
+    behind: set[TaskId]

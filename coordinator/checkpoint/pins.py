@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from ..log.completed import CompletedCheckpoints, Gone
+from ..log.retained import Gone, RetainedCheckpoints
 from ..model.events import PinRequested, UnpinRequested
 from ..model.manifest import Pinned, Unpinned
 from ..state.context import Context
@@ -23,7 +23,7 @@ REMEMBERED = 64
 class Pins:
     """See the module's rules. ``let_go`` orders deleted what an unpinned checkpoint leaves."""
 
-    def __init__(self, context: Context, completed: CompletedCheckpoints, let_go: Callable[[Gone], None]) -> None:
+    def __init__(self, context: Context, completed: RetainedCheckpoints, let_go: Callable[[Gone], None]) -> None:
         self._context = context
         self._completed = completed
         self._let_go = let_go

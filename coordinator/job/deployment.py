@@ -14,15 +14,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...engine.core.identity import Attempt, CheckpointId, Opening
-from ..log.completed import CompletedCheckpoints
+from ..checkpoint.row_accounts import opening_failure
+from ..checkpoint.sink_commits import SinkCommits
+from ..log.retained import RetainedCheckpoints
 from ..model.commands import AbortCheckpoint, DeployTask, StartTask, StopTask
 from ..model.events import Failure
 from ..model.job_states import LIVE, TaskStatus
 from ..model.manifest import Manifest
-from ..restore.restoring import StoredState, finished_vertices
-from ..state.committing import Committing
+from ..restore.stored_state import StoredState, finished_vertices
 from ..state.context import Context
-from ..state.ledger import opening_failure
 from ..state.tasks import Region, TaskRecord
 
 _NOWHERE = frozenset({TaskStatus.CREATED, TaskStatus.DEPLOYING, TaskStatus.STOPPED})
@@ -31,7 +31,7 @@ _NOWHERE = frozenset({TaskStatus.CREATED, TaskStatus.DEPLOYING, TaskStatus.STOPP
 class Deployment:
     """Regions between their attempts."""
 
-    def __init__(self, context: Context, completed: CompletedCheckpoints, committing: Committing) -> None:
+    def __init__(self, context: Context, completed: RetainedCheckpoints, committing: SinkCommits) -> None:
         self._context = context
         self._completed = completed
         self._committing = committing

@@ -21,26 +21,24 @@ from msgspec.structs import replace as renumber
 
 from ...engine.core.identity import CheckpointId
 from ..checkpoint.checkpoints import Checkpoints
-from ..checkpoint.completion import Completion
-from ..checkpoint.manifest_making import imported
+from ..checkpoint.finalizer import CheckpointFinalizer, imported
 from ..checkpoint.pins import Pins
-from ..log.claimants import last_claim
-from ..log.completed import CompletedCheckpoints
-from ..log.recovery import Over, TakeOver
+from ..checkpoint.sink_commits import SinkCommits
+from ..log.recovery import Over, TakeOver, last_claim
+from ..log.retained import RetainedCheckpoints
 from ..model.commands import EndJob
 from ..model.events import Failure, SavepointFailed
 from ..model.job_states import LEGAL_JOB_MOVES, JobState, TaskStatus, check_move
 from ..model.kinds import CheckpointKind, ClaimMode
 from ..model.manifest import Dropped, Ended, LogEntry, Manifest
+from ..model.restarts import RestartBudget
 from ..model.retention import Ending
-from ..restore.restoring import Snapshot
-from ..state.committing import Committing
+from ..restore.stored_state import Snapshot
 from ..state.context import Context
 from .deployment import Deployment
-from .failover import Failover
-from .handover import Handover
+from .migration import TaskMigrations
+from .split_assignment import SplitAssignment
 from .takeover import TRIES
-from .windows import Windows
 
 ENDING = frozenset({JobState.FAILING, JobState.CANCELLING})
 WORKING = frozenset({JobState.DEPLOYING, JobState.RUNNING, JobState.RESTARTING})
@@ -60,15 +58,15 @@ class Job:
     def __init__(self, context: Context, snapshot: Snapshot | None = None) -> None:
         self.context = context
         self.state = JobState.CREATED
-        completed = CompletedCheckpoints(context.settings.retained, context.settings.retention)
-        self.committing = Committing(context)
+        completed = RetainedCheckpoints(context.settings.retained, context.settings.retention)
+        self.committing = SinkCommits(context)
         self.checkpoints = Checkpoints(context, completed)
-        self.completion = Completion(context, self.checkpoints, self.committing)
+        self.completion = CheckpointFinalizer(context, self.checkpoints, self.committing)
         self.deployment = Deployment(context, completed, self.committing)
-        self.windows = Windows(context, self.checkpoints, self.committing)
+        self.windows = SplitAssignment(context, self.checkpoints, self.committing)
         self.pins = Pins(context, completed, self.completion.let_go)
-        self.failover = Failover(context.settings)
-        self.handover = Handover(context, self.checkpoints, completed, self.restart)
+        self.restarts = RestartBudget(context.settings.restart_policy)
+        self.handover = TaskMigrations(context, self.checkpoints, completed, self.restart)
         #: What a job without a checkpoint of its own starts from.
         self.snapshot = snapshot
         #: The snapshot as the first checkpoint of our log, until it stands there.
@@ -202,7 +200,7 @@ class Job:
 
     def restart(self, region_index: int, failure: Failure) -> None:
         """A task of the region is gone: all of it starts again from the newest checkpoint, if the budget allows."""
-        at = self.failover.next_restart(self.context.now)
+        at = self.restarts.next_restart(self.context.now)
         if at is None:
             self.fail(self._spent(failure))
             return
@@ -224,11 +222,11 @@ class Job:
 
     def commit_again(self, failure: Failure) -> None:
         """A commit for a task that is gone failed: it is ordered again later, if the budget allows."""
-        if self.failover.next_restart(self.context.now) is None:
+        if self.restarts.next_restart(self.context.now) is None:
             self.fail(self._spent(failure))
 
     def _spent(self, failure: Failure) -> Failure:
-        count = self.context.settings.max_restarts
+        count = self.restarts.total
         return replace(failure, message=f"gave up after {count} restarts; the last failure: {failure.message}")
 
     # --- the end -------------------------------------------------------------------------------------------------

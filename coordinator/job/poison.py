@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from ...engine.core.identity import Attempt, TaskId
 from ..model.events import Failure
-from ..model.splits import Skipped, SplitName
+from ..model.split_sets import Skipped, SplitName
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ def describe(job: Job) -> JobStatus:
         job=context.job,
         state=job.state.value,
         generation=context.generation,
-        restarts=job.failover.total,
+        restarts=job.restarts.total,
         checkpoints_completed=counts.completed,
         checkpoints_failed=checkpoints.failed_count,
         latest_completed=completed.latest_id,

@@ -19,8 +19,8 @@ from ..log.recovery import Over, Refused, TakeOver, check_inputs, decide_recover
 from ..model.commands import Command
 from ..model.events import EntryFailed, EntryRefused, EntryStored, Failure, LogFailed, LogRead
 from ..model.manifest import Claim, Claimant, LogEntry, encode
-from ..restore.restoring import Snapshot, check_snapshot
-from ..restore.restoring_channels import check_channels
+from ..restore.stored_channels import check_channels
+from ..restore.stored_state import Snapshot, check_snapshot
 from ..state.context import Context
 
 TRIES = 3

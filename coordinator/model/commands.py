@@ -36,8 +36,7 @@ from ...engine.core.identity import (
 from .events import Failure
 from .kinds import StopMode
 from .manifest import LogEntry, Manifest
-from .split_sets import SplitEntry
-from .splits import Skipped
+from .split_sets import Skipped, SplitEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +148,11 @@ class TriggerCheckpoint(msgspec.Struct, frozen=True, gc=False):
     has got fewer does nothing: the rest is on its way, and the order comes again. One that has got more declines."""
 
 
-class FeedTask(msgspec.Struct, frozen=True, gc=False):
-    """Give the sources what was fed, and answer ``TaskFed``. ``base``: the number of the first entry that the attempt
-    gets; ``start``: that of the first one here. What the task has got is left out; if something before ``start`` is
-    missing, nothing is done. ``barriers``: the ids of the task barriers among the entries, in order."""
+class AssignSplits(msgspec.Struct, frozen=True, gc=False):
+    """Give the sources the splits of these entries, and answer ``SplitsAssigned``. ``base``: the number of the first
+    entry that the attempt gets; ``start``: that of the first one here. What the task has got is left out; if something
+    before ``start`` is missing, nothing is done. ``barriers``: the ids of the task barriers among the entries, in
+    order."""
 
     task: TaskId
     attempt: Attempt
@@ -312,7 +312,7 @@ Command: TypeAlias = (
     | ProposeRound
     | TriggerCheckpoint
     | ExpectBarrier
-    | FeedTask
+    | AssignSplits
     | AbortCheckpoint
     | CommitCheckpoint
     | CommitOrphans

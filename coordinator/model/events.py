@@ -6,6 +6,16 @@ Rules:
 2. Whatever a task says carries (task, attempt). Facts of a stale attempt change nothing.
 3. ``now`` is the shell's monotonic clock in seconds; the core has no clock of its own.
 """
+# MERGED DOC:
+# """What is told of windows: plain data, for whoever waits for a barrier and for people.
+#
+# Times are seconds. Points in time are seconds since the epoch, each by the clock of the machine that it was read on:
+# what lies between two of them is only as exact as these clocks agree.
+# """
+# MERGED DOC:
+# """Events that the shells find out about processes and what they read, beside their ends."""
+# MERGED DOC:
+# """Facts about what a caller feeds to a job (see ``events``, whose rules hold here, too)."""
 
 from __future__ import annotations
 
@@ -22,11 +32,9 @@ from ...engine.core.identity import (
     StateHandle,
     TaskId,
 )
-from .kinds import StopMode
+from .kinds import FailureReason, StopMode
 from .manifest import LogEntry
-from .notices import NoticeGiven, SplitSkipped
-from .reasons import FailureReason
-from .split_events import SplitEvent
+from .split_sets import Skipped, SplitEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +357,97 @@ class DeadlinePassed:
 
     now: float
 
+
+@dataclass(frozen=True, slots=True)
+class OperatorReport:
+    """One operator of a task in one window. ``drain``: what it took to emit what it held at the barrier. ``waits``: how
+    long each input of the pipeline that begins with it stood behind the barrier until the last one had come."""
+
+    operator: str
+    rows_in: int
+    rows_out: int
+    bytes_out: int
+    drain: float
+    waits: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """One task in one window, upstream operators first. ``first_at``: when its first row came; None: none did.
+    ``drained_at``: when the last of its pipelines had drained."""
+
+    operators: tuple[OperatorReport, ...]
+    first_at: float | None
+    drained_at: float
+
+    @property
+    def drain(self) -> float:
+        """What its operators took to emit what they held."""
+        return sum(each.drain for each in self.operators)
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeGiven:
+    """The process of a task was told that it will be ended, in no less than ``budget`` seconds."""
+
+    task: TaskId
+    incarnation: str
+    budget: float
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSkipped:
+    """A split has ended its task too often, and is not to be read any more; told before the loss that it is for."""
+
+    skipped: Skipped
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSetsAdded:
+    """These entries stand in the log of split sets: somebody has just written them."""
+
+    entries: tuple[SplitEntry, ...]
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSetsRead:
+    """Answer to ``ReadSplitSets``: the entries from there on. ``oldest``: the number of the oldest entry that there is.
+    ``failed``: it could not be read."""
+
+    entries: tuple[SplitEntry, ...]
+    oldest: int
+    now: float
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsAssigned:
+    """The sources of the attempt have got everything before that number of the log of split sets."""
+
+    task: TaskId
+    attempt: Attempt
+    number: int
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class WindowDrained:
+    """Every pipeline of the task has drained for that task barrier."""
+
+    task: TaskId
+    attempt: Attempt
+    barrier: CheckpointId
+    report: TaskReport
+    now: float
+
+
+SplitsTold: TypeAlias = SplitSetsAdded | SplitSetsRead
+WindowTold: TypeAlias = SplitsAssigned | WindowDrained
+"""What a task says of its windows."""
+SplitEvent: TypeAlias = SplitsTold | WindowTold
 
 Event: TypeAlias = (
     OutputsTaken

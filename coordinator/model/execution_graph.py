@@ -16,7 +16,7 @@ from enum import Enum
 from functools import cached_property
 
 from ...engine.core.identity import TaskId
-from .channel_mapping import ChannelMapper
+from .rescaling import ChannelMapper
 
 
 class Pattern(Enum):
@@ -31,8 +31,8 @@ class Pattern(Enum):
 class Vertex:
     """A stage: ``parallelism`` equal tasks. ``operators``: the ids under which its state is stored; empty: unknown.
     ``lanes``: into how many lanes it is divided; 0: as the graph's. ``paced``: it takes no more rows than somebody
-    outside the job reads (a feed). ``fed``: it has sources that the caller feeds with split sets. ``in_step``: each of
-    its tasks reads one source, by whole rounds."""
+    outside the job reads (a feed). ``fed``: it has sources that the caller adds split sets to. ``aligned_sources``:
+    each of its tasks reads one source, by whole rounds, so it can be held until others have caught up."""
 
     name: str
     parallelism: int
@@ -40,7 +40,7 @@ class Vertex:
     lanes: int = 0
     paced: bool = False
     fed: bool = False
-    in_step: bool = False
+    aligned_sources: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +130,15 @@ class ExecutionGraph:
         return tuple(vertex.name for vertex in self.vertices if vertex.paced)
 
     @cached_property
-    def fed_tasks(self) -> tuple[TaskId, ...]:
+    def split_tasks(self) -> tuple[TaskId, ...]:
         """The tasks with sources that the caller feeds."""
         fed = (vertex for vertex in self.vertices if vertex.fed)
         return tuple(TaskId(vertex.name, subtask) for vertex in fed for subtask in range(vertex.parallelism))
 
     @cached_property
-    def in_step(self) -> frozenset[str]:
+    def aligned_sources(self) -> frozenset[str]:
         """The vertices whose tasks can be kept near each other by their rounds."""
-        return frozenset(vertex.name for vertex in self.vertices if vertex.in_step)
+        return frozenset(vertex.name for vertex in self.vertices if vertex.aligned_sources)
 
     @cached_property
     def inputs(self) -> Mapping[str, tuple[JobEdge, ...]]:

@@ -23,8 +23,7 @@ import msgspec
 
 from ...engine.core.identity import CheckpointId, Committable, EndedLanes, StateHandle, TaskId
 from .records import decode_record, encode_record
-from .split_sets import SetPosition
-from .splits import Skipped
+from .split_sets import SetPosition, Skipped
 
 FORMAT = 5
 """Version of the form, stored in every entry. 2: manifests with a root, a kind and operators; pins. 3: files of

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .restart_strategies import ExponentialDelay, RestartPolicy
+from .restarts import ExponentialDelay, RestartPolicy
 from .retention import RetentionPolicy
 
 
@@ -38,7 +38,7 @@ class Settings:
     """Completed checkpoints kept."""
     retention: RetentionPolicy = RetentionPolicy.ALWAYS
     """At which ends of the job the kept ones are deleted. ``ALWAYS`` deletes none."""
-    lead: int = 8
+    max_drift: int = 8
     """A source of a deterministic flow that is so many rounds ahead of another one at a checkpoint waits for it.
     0: none ever does, and checkpoints may take longer and longer."""
     history: int = 10
@@ -75,7 +75,7 @@ class Settings:
             ("max_restarts", 0),
             ("max_concurrent", 1),
             ("history", 1),
-            ("lead", 0),
+            ("max_drift", 0),
         ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
@@ -93,6 +93,5 @@ class Settings:
             maximum=self.max_restart_delay,
             factor=self.restart_factor,
             reset_after=self.quiet_period,
-            jitter=0.0,
             attempts=self.max_restarts,
         )

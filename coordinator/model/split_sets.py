@@ -1,23 +1,47 @@
-"""The log of split sets: what a caller has fed to a job, in order, and where its windows end. Versioned JSON.
+"""The log of split sets: what a caller has added to a job, in order, and where its windows end. Versioned JSON.
 
 Rules:
 
-1. It is one dense sequence of entries beside the job's log, each created if absent by whoever feeds the job. An entry
-   that stands there is never changed, and goes only when the newest completed checkpoint lies behind it. The last one
-   stays: it says where the next one goes.
-2. Each entry says what stands before it (:class:`SetPosition`), so one entry is enough to go on from.
+1. It is one dense sequence of entries beside the job's log, each created if absent by whoever adds to the job. An entry
+   is never changed, and goes only when the newest completed checkpoint lies behind it. The last one stays: it says
+   where the next one goes.
+2. Each entry says what comes before it (:class:`SetPosition`), so one entry is enough to go on from.
 3. A set is whole rounds of every source: the same number of splits for each, split ``k`` of one source beside split
-   ``k`` of every other. In which lanes they stand depends on their number and the set's (:func:`places`), so it is the
+   ``k`` of every other. In which lanes they are depends on their number and the set's (:func:`places`), so it is the
    same at any parallelism; lanes that get none have an empty split in that round.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
 
 from .records import decode_record, encode_record
+
+
+@dataclass(frozen=True, slots=True)
+class SplitName:
+    """A split of a source."""
+
+    source: str
+    split: str
+
+    def __str__(self) -> str:
+        return f"split {self.split} of {self.source}"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A split that is not read any more, and why."""
+
+    name: SplitName
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name} was skipped: {self.reason}"
+
 
 FORMAT = 2
 """Version of the form, stored in every entry. 2: digests of entries and files."""

@@ -10,8 +10,8 @@ from ..model.commands import Command
 from ..model.execution_graph import ExecutionGraph
 from ..model.manifest import Claim
 from ..model.settings import Settings
-from ..model.splits import Skipped
-from .split_feed import SplitFeed
+from ..model.split_sets import Skipped
+from .released_splits import ReleasedSplits
 from .tasks import TaskTable
 
 
@@ -41,7 +41,7 @@ class Context:
         self.tasks = TaskTable(graph)
         self.log = LogWriter()
         #: What the caller has fed, if the job's sources are fed.
-        self.split_feed = SplitFeed()
+        self.split_feed = ReleasedSplits()
         #: 0 until the job is claimed.
         self.generation = 0
         #: The claim that made the job ours; None until it stands.

@@ -10,14 +10,13 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ...engine.core.identity import Attempt, CheckpointId, Committable, Opening, StateHandle, TaskId
 from ..model.commands import DeployTask
 from ..model.execution_graph import ExecutionGraph
-from ..model.job_states import LEGAL_TASK_MOVES, STARTED, TaskStatus, check_move
-from ..restore.plan_calculator import Subtasks, VertexStates
+from ..model.job_states import LEGAL_TASK_MOVES, TaskStatus, check_move
 
 _STATES = tuple(TaskStatus)
 _LEGAL = {before.code: frozenset(to.code for to in moves) for before, moves in LEGAL_TASK_MOVES.items()}
@@ -221,18 +220,25 @@ class TaskTable:
             draining[vertex] = ends_soon or after
         return False
 
-    def ids(self, subtasks: Mapping[str, Subtasks]) -> list[TaskId]:
+    def ids(self, subtasks: Mapping[str, Iterable[int]]) -> list[TaskId]:
         """A plan's part as ids, those that the records have."""
         found: list[TaskId] = []
         for vertex, numbers in subtasks.items():
             records = self._records[vertex]
-            found += [records[number].id for number in numbers.tolist()]
+            found += [records[number].id for number in numbers]
         return found
 
-    def plan_states(self) -> dict[str, VertexStates]:
-        """The states as the plan calculator wants them."""
-        running, finished = [state.code for state in STARTED], TaskStatus.FINISHED.code
-        return {name: VertexStates.of_codes(codes, running, finished) for name, codes in self._codes.items()}
+    def feeds_unfinished(self, record: TaskRecord) -> bool:
+        """Whether a consumer of the task has not finished: the end of their channel may be lost with the task's
+        process, and the consumer would wait for it for ever."""
+        consumers = {edge.target for edge in self._graph.outputs[record.id.vertex]}
+        tasks = self.region_of(record).tasks
+        return any(task.vertex in consumers and self[task].state is not TaskStatus.FINISHED for task in tasks)
+
+    @property
+    def codes(self) -> Mapping[str, bytearray]:
+        """By vertex, its tasks' states as codes; not to be changed."""
+        return self._codes
 
     def validate(self) -> None:
         """Rules 1 and 2."""

@@ -9,7 +9,7 @@ Rules:
    because nobody needs it. What a barrier has overtaken is in flight; what was in flight at the checkpoint that the
    attempt was restored from is the opening balance. All tallies begin with the attempt.
 3. Given + restored = taken + dropped + in flight, at every cut, in rows, batches and checksums (:class:`Account`). The
-   coordinator checks that before it stores the manifest (``coordinator/state/ledger.py``).
+   coordinator checks that before it stores the manifest (``coordinator/checkpoint/row_accounts.py``).
 4. A batch is known by its tag and its rows: one that is lost, repeated, cut or exchanged changes the sum. Its bytes
    are checked where they travel (the transport's frames); within a process a batch is handed over by reference. Edges
    inside a task have no account: nothing of them is ever in flight across a cut.

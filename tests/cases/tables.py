@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from penstock.coordinator.checkpoint.plan import VertexStates
 from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
-from penstock.coordinator.restore.plan_calculator import VertexStates
 
 FOLDER = Path(os.environ.get("PENSTOCK_CASES") or Path(__file__).parent / "data")
 NOT_RUNNING = {"CREATED", "SCHEDULED", "DEPLOYING", "INITIALIZING", "CANCELING", "RECONCILING"}

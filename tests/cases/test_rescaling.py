@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from cases.tables import Row, by_subtask, rows
 
-from penstock.coordinator.model.channel_mapping import ChannelMapper, RescaleError
-from penstock.coordinator.model.key_groups import owned_groups, owner
+from penstock.coordinator.model.rescaling import ChannelMapper, RescaleError, owned_groups, owner
 
 FILE = "checkpoint_plan.json"
 GROUPS = 128

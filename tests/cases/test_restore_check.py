@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cases.tables import HINTS, Row, graph_of, refuse_unknown, rows
 
-from penstock.coordinator.restore.restore_check import FinishedState, OperatorName, check_restore
+from penstock.coordinator.restore.finished_check import FinishedState, OperatorName, check_restore
 
 FILE = "checkpoint_plan.json"
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as replace_entry
 
-from penstock.coordinator.log.claimants import last_claim
-from penstock.coordinator.log.recovery import Refused, decide_recovery
+from penstock.coordinator.log.recovery import Refused, decide_recovery, last_claim
 from penstock.coordinator.model.commands import (
     AbortCheckpoint,
     CommitCheckpoint,

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from penstock.coordinator.checkpoint.pending import AckResult, PendingCheckpoint
-from penstock.coordinator.checkpoint.request_decider import RequestDecider
-from penstock.coordinator.job.failover import Failover
-from penstock.coordinator.log.completed import CompletedCheckpoints
+from penstock.coordinator.checkpoint.requests import RequestDecider
+from penstock.coordinator.checkpoint.sink_commits import CommitLedger
+from penstock.coordinator.log.retained import RetainedCheckpoints
 from penstock.coordinator.model.job_states import (
     LEGAL_JOB_MOVES,
     IllegalTransition,
     JobState,
     check_move,
 )
+from penstock.coordinator.model.kinds import PERIODIC, USER
 from penstock.coordinator.model.manifest import Manifest, TaskState, decode, encode
-from penstock.coordinator.model.requests import PERIODIC, USER
+from penstock.coordinator.model.restarts import RestartBudget
 from penstock.coordinator.model.settings import Settings
-from penstock.coordinator.state.commits import CommitLedger
 from penstock.engine.core.identity import Attempt, CheckpointId, StateHandle, TaskId
 from support.coordinator_driver import committable
 from support.protocol_pictures import PAGE, TABLES, drawn, picture
@@ -75,10 +75,10 @@ def test_request_stands_again_when_its_checkpoint_fails() -> None:
 
 
 def test_each_restart_waits_longer_up_to_a_limit() -> None:
-    failover = Failover(Settings(restart_delay=1.0, restart_factor=2.0, max_restart_delay=5.0))
+    budget = RestartBudget(Settings(restart_delay=1.0, restart_factor=2.0, max_restart_delay=5.0).restart_policy)
     now, delays = 0.0, []
     for _ in range(5):
-        at = failover.next_restart(now)
+        at = budget.next_restart(now)
         assert at is not None
         delays.append(at - now)
         now = at
@@ -86,30 +86,30 @@ def test_each_restart_waits_longer_up_to_a_limit() -> None:
 
 
 def test_failures_before_a_scheduled_restart_belong_to_it() -> None:
-    failover = Failover(Settings(max_restarts=1, restart_delay=1.0))
-    assert [failover.next_restart(now) for now in (0.0, 0.5, 0.9)] == [1.0, 1.0, 1.0]
-    assert failover.next_restart(1.5) is None
+    budget = RestartBudget(Settings(max_restarts=1, restart_delay=1.0).restart_policy)
+    assert [budget.next_restart(now) for now in (0.0, 0.5, 0.9)] == [1.0, 1.0, 1.0]
+    assert budget.next_restart(1.5) is None
 
 
 def test_quiet_period_forgives_all_restarts() -> None:
-    failover = Failover(Settings(max_restarts=1, restart_delay=1.0, quiet_period=60.0))
-    assert failover.next_restart(0.0) == 1.0
-    assert failover.next_restart(61.0) == 62.0
-    assert failover.total == 2
+    budget = RestartBudget(Settings(max_restarts=1, restart_delay=1.0, quiet_period=60.0).restart_policy)
+    assert budget.next_restart(0.0) == 1.0
+    assert budget.next_restart(61.0) == 62.0
+    assert budget.total == 2
 
 
 # --- completed -------------------------------------------------------------------------------------------------------
 
 
 def test_file_shared_with_a_kept_manifest_stays_when_an_older_one_goes() -> None:
-    completed = CompletedCheckpoints(retained=1)
+    completed = RetainedCheckpoints(retained=1)
     completed.add(manifest(1, "shared", "old"))
     gone = completed.add(manifest(2, "shared", "new"))
     assert (gone.numbers, [handle.location for handle in gone.handles]) == ((1,), ["old"])
 
 
 def test_files_of_a_doubtful_manifest_stay_until_its_number_is_taken() -> None:
-    completed = CompletedCheckpoints(retained=1)
+    completed = RetainedCheckpoints(retained=1)
     completed.doubt(manifest(1, "doubtful"))
     doubtful = StateHandle("operator", "doubtful", 1, 1)
     assert completed.unreferenced((doubtful,)) == ()
@@ -117,7 +117,7 @@ def test_files_of_a_doubtful_manifest_stay_until_its_number_is_taken() -> None:
 
 
 def test_checkpoint_may_not_complete_after_a_newer_one() -> None:
-    completed = CompletedCheckpoints(retained=1)
+    completed = RetainedCheckpoints(retained=1)
     completed.add(manifest(2))
     with pytest.raises(AssertionError, match=r"1\.1 completed after 1\.2"):
         completed.add(manifest(1))

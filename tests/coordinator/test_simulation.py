@@ -15,18 +15,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as changed
 
-from penstock.coordinator.checkpoint import manifest_making
+from penstock.coordinator.checkpoint import finalizer
+from penstock.coordinator.checkpoint.sink_commits import SinkCommits
 from penstock.coordinator.job.job import Job
-from penstock.coordinator.log.completed import CompletedCheckpoints
 from penstock.coordinator.log.recovery import TakeOver
+from penstock.coordinator.log.retained import RetainedCheckpoints
 from penstock.coordinator.machine import Coordinator
 from penstock.coordinator.model.commands import Command, TriggerCheckpoint
 from penstock.coordinator.model.events import Event
 from penstock.coordinator.model.manifest import Manifest, TaskState
 from penstock.coordinator.model.settings import Settings
-from penstock.coordinator.restore.restoring import Snapshot
-from penstock.coordinator.restore.restoring_channels import StoredChannels
-from penstock.coordinator.state.committing import Committing
+from penstock.coordinator.restore.stored_channels import StoredChannels
+from penstock.coordinator.restore.stored_state import Snapshot
 from penstock.coordinator.state.tasks import TaskRecord, TaskTable
 from penstock.engine.core.identity import Attempt, Holds, TaskId
 from support.simulated_cluster import MakeCoordinator, SimulatedCluster, make_coordinator
@@ -102,10 +102,10 @@ class Hasty(Coordinator):
 
     def handle(self, event: Event) -> list[Command]:
         pending = next((one for one in self._job.checkpoints.pendings.values() if one.is_being_stored), None)
-        restarts = self._job.failover.total
+        restarts = self._job.restarts.total
         orders = super().handle(event)
         still = pending is not None and pending.id in self._job.checkpoints.pendings
-        if self._job.failover.total > restarts and pending is not None and still:
+        if self._job.restarts.total > restarts and pending is not None and still:
             del self._job.checkpoints.pendings[pending.id]
             self._job.checkpoints.decider.aborted(pending.request, event.now)
             self._context.log.dropped()
@@ -113,7 +113,7 @@ class Hasty(Coordinator):
         return orders
 
 
-class Forgetful(Committing):
+class Forgetful(SinkCommits):
     """Commits nothing that was completed before this coordinator came."""
 
     def restore(self, manifest: Manifest) -> None:
@@ -133,7 +133,7 @@ def without_settling(flow: Flow, settings: Settings, owner: str, snapshot: Snaps
     return coordinator
 
 
-class Careless(CompletedCheckpoints):
+class Careless(RetainedCheckpoints):
     """Takes a write that failed and is not in the log for one that never happened."""
 
     def doubt(self, manifest: Manifest) -> None:
@@ -150,12 +150,12 @@ class Finished(UnalignedTask):
 def with_channels_carried_on(patch: pytest.MonkeyPatch) -> None:
     """What a finished task had in flight stays in later checkpoints, though all of it was processed."""
 
-    def carried(completed: CompletedCheckpoints, task: TaskId) -> TaskState:
+    def carried(completed: RetainedCheckpoints, task: TaskId) -> TaskState:
         state = completed.state_of(task)
         assert state is not None
         return changed(state, committables=(), finished=True)
 
-    patch.setattr(manifest_making, "carried", carried)
+    patch.setattr(finalizer, "carried", carried)
 
 
 def without_batches_in_flight(patch: pytest.MonkeyPatch, side: Holds) -> None:

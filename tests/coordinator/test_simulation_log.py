@@ -11,8 +11,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.actors.storage.log import read_entries
-from penstock.coordinator.checkpoint.completion import Completion
-from penstock.coordinator.checkpoint.manifest_making import make_savepoint
+from penstock.coordinator.checkpoint.finalizer import CheckpointFinalizer, make_savepoint
 from penstock.coordinator.job.job import _ENDINGS, Job
 from penstock.coordinator.log.log_writer import LogWriter
 from penstock.coordinator.model.commands import StoreSavepoint
@@ -72,9 +71,9 @@ def deletes_without_a_word(patch: Patch) -> None:
 
 def stands_before_the_log_knows(patch: Patch) -> None:
     """The folder is a savepoint as soon as its files are copied, and whoever is asked again takes it for its own."""
-    copied = Completion.copied
+    copied = CheckpointFinalizer.copied
 
-    def stands(completion: Completion, event: SavepointCopied) -> None:
+    def stands(completion: CheckpointFinalizer, event: SavepointCopied) -> None:
         copied(completion, event)
         pending = completion._checkpoints.pendings.get(event.checkpoint)
         if pending is not None and pending.manifest is not None and pending.kind.commits:
@@ -87,7 +86,7 @@ def stands_before_the_log_knows(patch: Patch) -> None:
         storage.savepoints.setdefault(order.location, new)
         return storage.saved(order.location).checkpoint
 
-    patch.setattr(Completion, "copied", stands)
+    patch.setattr(CheckpointFinalizer, "copied", stands)
     patch.setattr(SimulatedStorage, "store_savepoint", store)
     patch.setattr(SimulatedStorage, "copy_savepoint", lambda storage, order: (order.target or "anywhere", None))
 

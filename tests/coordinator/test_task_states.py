@@ -7,14 +7,18 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.coordinator.checkpoint.feeding import unfed_consumers
+from penstock.coordinator.checkpoint.plan import (
+    CheckpointPlan,
+    compute_checkpoint_plan,
+    orphaned_consumers,
+    vertex_states,
+)
 from penstock.coordinator.model.commands import DeployTask, StopTask
 from penstock.coordinator.model.events import ProcessReady, TaskDeployed
 from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex, lane_owner, owned_lanes
 from penstock.coordinator.model.job_states import TaskStatus
 from penstock.coordinator.model.settings import Settings
 from penstock.coordinator.model.task_set import TaskSet
-from penstock.coordinator.restore.plan_calculator import CheckpointPlan, compute_checkpoint_plan
 from penstock.coordinator.state.tasks import TaskTable
 from penstock.engine.core.identity import Attempt, TaskId
 from support.coordinator_driver import A1, SINK, SOURCE, CoordinatorDriver
@@ -62,15 +66,15 @@ def test_consumers_without_anybody_that_feeds_them_are_those_that_a_new_plan_wou
         triggered: set[TaskId] = set()
         order = list(graph.tasks)
         chance.shuffle(order)
-        plan = compute_checkpoint_plan(graph, table.plan_states())
+        plan = compute_checkpoint_plan(graph, vertex_states(table))
         assert isinstance(plan, CheckpointPlan)
         triggered |= set(task_ids(plan.to_trigger))
         for task in order:
             for state in (TaskStatus.DATA_ENDED, TaskStatus.FINISHED):
                 table.move(table[task], state)
             triggered.discard(task)
-            triggered |= set(unfed_consumers(graph, table, task))
-            plan = compute_checkpoint_plan(graph, table.plan_states())
+            triggered |= set(orphaned_consumers(graph, table, task))
+            plan = compute_checkpoint_plan(graph, vertex_states(table))
             assert isinstance(plan, CheckpointPlan)
             assert triggered == set(task_ids(plan.to_trigger)), f"seed {seed} after {task}"
         table.validate()

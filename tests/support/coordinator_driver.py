@@ -11,7 +11,7 @@ from penstock.coordinator.model.events import Event
 from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
 from penstock.coordinator.model.manifest import LogEntry
 from penstock.coordinator.model.settings import Settings
-from penstock.coordinator.restore.restoring import Snapshot
+from penstock.coordinator.restore.stored_state import Snapshot
 from penstock.engine.core.identity import Attempt, BarrierKind, CheckpointId, Committable, StateHandle, TaskId
 
 SOURCE, SINK = TaskId("source", 0), TaskId("sink", 0)

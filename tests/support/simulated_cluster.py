@@ -24,7 +24,7 @@ from penstock.coordinator.model.events import Event
 from penstock.coordinator.model.kinds import ClaimMode, StopMode
 from penstock.coordinator.model.manifest import Claim, Ended, Manifest
 from penstock.coordinator.model.settings import Settings
-from penstock.coordinator.restore.restoring import Snapshot
+from penstock.coordinator.restore.stored_state import Snapshot
 from penstock.engine.core.identity import Attempt, TaskId
 from support.simulated_faults import FAULTS, NO_FAULTS, SETTINGS, Faults
 from support.simulated_feed import Trainers

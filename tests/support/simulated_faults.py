@@ -17,7 +17,7 @@ SETTINGS = Settings(
     resend=0.1,
     retry_pause=0.005,
     ending_timeout=0.5,
-    lead=1,
+    max_drift=1,
 )
 
 

@@ -18,7 +18,8 @@ def _flow(
     name: str, parallelism: dict[str, int], edges: tuple[Edge, ...], rows: dict[str, tuple[int, ...]], ordered: bool
 ) -> Flow:
     vertices = tuple(
-        Vertex(vertex, number, (vertex,), in_step=ordered and vertex in rows) for vertex, number in parallelism.items()
+        Vertex(vertex, number, (vertex,), aligned_sources=ordered and vertex in rows)
+        for vertex, number in parallelism.items()
     )
     named = tuple(JobEdge(*edge, name=exchange_name(edge[0], edge[1])) for edge in edges)
     graph = ExecutionGraph(vertices, named, deterministic=ordered, lanes=LANES)
@@ -66,7 +67,7 @@ def two_sinks(p: int, ordered: bool) -> Flow:
 
 def fed(p: int, ordered: bool) -> Flow:
     """Ends in a feed that the ranks of a training job read."""
-    source = Vertex("source", p, ("source",), in_step=ordered)
+    source = Vertex("source", p, ("source",), aligned_sources=ordered)
     vertices = (source, Vertex("map", p, ("map",)), Vertex("feed", 1, ("feed",), paced=True))
     edges = (
         JobEdge("source", "map", NARROW, exchange_name("source", "map")),

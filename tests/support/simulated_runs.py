@@ -88,7 +88,7 @@ def cluster_for(seed: int) -> SimulatedCluster:
         max_concurrent=chance.choice((1, 1, 2, 3)),
         retained=chance.choice((1, 2, 3)),
         unaligned=unaligned,
-        lead=(1, 1, 2, 0)[seed // 14 % 4],
+        max_drift=(1, 1, 2, 0)[seed // 14 % 4],
     )
     if not flows[0].feed and chance.random() < 0.2:  # what trainers have seen, nobody can take back
         settings = replace(settings, retention=RetentionPolicy.NEVER)

@@ -17,10 +17,10 @@ import pyarrow as pa
 from penstock.actors.hosting.task_feed import TaskFeed
 from penstock.coordinator.machine import Coordinator
 from penstock.coordinator.model import commands, events
+from penstock.coordinator.model.events import SplitSetsAdded, SplitSetsRead
 from penstock.coordinator.model.execution_graph import ExecutionGraph, Vertex
 from penstock.coordinator.model.manifest import LogEntry
 from penstock.coordinator.model.settings import Settings
-from penstock.coordinator.model.split_events import SplitSetsAdded, SplitSetsRead
 from penstock.coordinator.model.split_sets import (
     NoMoreSets,
     SetAdded,
@@ -88,7 +88,7 @@ class FedTask:
                 self.world.report(events.RoundProposed(self.id, self.attempt, checkpoint, round, now))
             case commands.TriggerCheckpoint():
                 self.feed.trigger(self, order)  # type: ignore[arg-type]
-            case commands.FeedTask():
+            case commands.AssignSplits():
                 self.feed.fed(self, order)  # type: ignore[arg-type]
             case commands.AbortCheckpoint(checkpoint=checkpoint):
                 self.checkpoints.give_up(checkpoint)

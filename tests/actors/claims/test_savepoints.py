@@ -12,7 +12,7 @@ import pytest
 
 from penstock.actors.claims.savepoints import FILE, SavepointFiles, prepared_for_savepoints, read_savepoint
 from penstock.actors.storage.snapshots import SnapshotFiles
-from penstock.coordinator.checkpoint.manifest_making import make_savepoint
+from penstock.coordinator.checkpoint.finalizer import make_savepoint
 from penstock.coordinator.model.commands import CopySavepoint, StoreSavepoint
 from penstock.coordinator.model.manifest import Manifest, TaskState
 from penstock.engine.core.errors import StorageError

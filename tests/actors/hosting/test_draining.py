@@ -9,8 +9,7 @@ import pytest
 from penstock.actors.hosting.draining import seconds_left
 from penstock.actors.hosting.supervisor import Supervisor
 from penstock.actors.protocol.messages import Identity, NodesDraining, ProcessAppeared, Seat, spare_seat
-from penstock.coordinator.model.events import ProcessReady
-from penstock.coordinator.model.notices import NoticeGiven
+from penstock.coordinator.model.events import NoticeGiven, ProcessReady
 from penstock.engine.core.identity import TaskId
 from support.recorded_calls import RecordedCalls
 

@@ -16,9 +16,8 @@ from penstock.actors.protocol.messages import (
 )
 from penstock.coordinator.job.poison import PoisonPolicy
 from penstock.coordinator.model.commands import DeployTask, StartTask
-from penstock.coordinator.model.events import Event, Failure, ProcessReady, TaskFailed, TaskLost
-from penstock.coordinator.model.notices import SplitSkipped
-from penstock.coordinator.model.splits import SplitName
+from penstock.coordinator.model.events import Event, Failure, ProcessReady, SplitSkipped, TaskFailed, TaskLost
+from penstock.coordinator.model.split_sets import SplitName
 from penstock.engine.core.identity import Attempt, TaskId
 from support.recorded_calls import RecordedCalls
 

@@ -16,8 +16,7 @@ from penstock.actors.storage.stores import open_store
 from penstock.coordinator.model.events import Event, Failure, SavepointRequested, StopRequested
 from penstock.coordinator.model.kinds import StopMode
 from penstock.coordinator.model.manifest import Manifest
-from penstock.coordinator.model.requests import SavepointResult
-from penstock.coordinator.model.statistics import JobStatus, Overview
+from penstock.coordinator.model.statistics import JobStatus, Overview, SavepointResult
 from penstock.engine.core.errors import ConfigurationError, StorageError, TaskLostError
 from penstock.engine.core.identity import CheckpointId
 

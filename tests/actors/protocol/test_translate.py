@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from penstock.actors.protocol.translate import error_of, execution_graph, failure_of, neighbours_of
-from penstock.coordinator.model.channel_mapping import ChannelMapper
 from penstock.coordinator.model.events import Failure
 from penstock.coordinator.model.execution_graph import JobEdge, Pattern
+from penstock.coordinator.model.rescaling import ChannelMapper
 from penstock.engine.core import errors
 from penstock.engine.core.identity import TaskId
 from penstock.engine.planner.pipelines import plan_job

@@ -14,7 +14,7 @@ from penstock.actors.spark import watch
 from penstock.actors.spark.causes import cause_of, remedy_of
 from penstock.actors.spark.lease import _as_failure
 from penstock.actors.spark.watch import ALONE_SECONDS, Watch, wait_watched
-from penstock.coordinator.model.splits import SplitName
+from penstock.coordinator.model.split_sets import SplitName
 from penstock.engine.core.errors import ConfigurationError, SetupError
 
 PYTHON = """

@@ -23,7 +23,7 @@ from penstock.actors.storage.log import SplitLog, create_entry, read_log
 from penstock.actors.storage.snapshots import SnapshotFiles
 from penstock.actors.storage.stores import FileStore
 from penstock.actors.transport.dialling import Endpoint
-from penstock.coordinator.checkpoint.manifest_making import make_savepoint
+from penstock.coordinator.checkpoint.finalizer import make_savepoint
 from penstock.coordinator.model.commands import CopySavepoint, StoreSavepoint
 from penstock.coordinator.model.events import Failure
 from penstock.coordinator.model.manifest import Claim, Ended, LogEntry, Manifest, Pinned, TaskState, Unpinned

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.coordinator.checkpoint.failure_manager import FailureManager, Origin, Verdict
-from penstock.coordinator.model.kinds import CheckpointKind
-from penstock.coordinator.model.reasons import COUNTED, FailureReason
+from penstock.coordinator.checkpoint.failures import FailureTolerance, Origin, Verdict
+from penstock.coordinator.model.kinds import COUNTED, CheckpointKind, FailureReason
 from penstock.coordinator.model.retention import Ending, RetentionPolicy, StoredCheckpoint, plan_subsumption
 from penstock.engine.core.identity import CheckpointId
 
@@ -23,13 +22,13 @@ def id(number: int) -> CheckpointId:
 
 
 def test_counted_failures_in_a_row_beyond_the_limit_fail_the_job_and_the_count_begins_anew() -> None:
-    manager = FailureManager(tolerable=1)
+    manager = FailureTolerance(tolerable=1)
     assert [manager.failed(EXPIRED, id(number)) for number in (1, 2, 3, 4)] == [TOLERATED, FAIL_JOB] * 2
 
 
 @pytest.mark.parametrize("reason", FailureReason)
 def test_only_reasons_that_count_fail_the_job(reason: FailureReason) -> None:
-    assert FailureManager(0).failed(reason, id(1)) is (FAIL_JOB if reason in COUNTED else IGNORED)
+    assert FailureTolerance(0).failed(reason, id(1)) is (FAIL_JOB if reason in COUNTED else IGNORED)
 
 
 def test_reasons_know_what_they_are() -> None:
@@ -38,14 +37,14 @@ def test_reasons_know_what_they_are() -> None:
 
 
 def test_a_checkpoint_counts_once_but_failures_before_there_was_an_id_each() -> None:
-    manager = FailureManager(tolerable=3)
+    manager = FailureTolerance(tolerable=3)
     assert [manager.failed(EXPIRED, id(1)) for _ in range(3)] == [TOLERATED, IGNORED, IGNORED]
     io = FailureReason.IO_EXCEPTION
     assert [manager.failed(io, None) for _ in range(3)] == [TOLERATED, TOLERATED, FAIL_JOB]
 
 
 def test_success_ends_the_row_and_older_failures_are_no_news() -> None:
-    manager = FailureManager(tolerable=1)
+    manager = FailureTolerance(tolerable=1)
     manager.failed(EXPIRED, id(1))
     manager.completed(id(3))
     assert manager.failed(EXPIRED, id(2)) is IGNORED
@@ -67,7 +66,7 @@ def test_success_ends_the_row_and_older_failures_are_no_news() -> None:
     ],
 )
 def test_savepoints_count_only_on_a_tasks_side(kind: CheckpointKind, origin: Origin, verdict: Verdict) -> None:
-    assert FailureManager(tolerable=5).failed(FailureReason.CHECKPOINT_DECLINED, id(1), kind, origin) is verdict
+    assert FailureTolerance(tolerable=5).failed(FailureReason.CHECKPOINT_DECLINED, id(1), kind, origin) is verdict
 
 
 # --- retention -------------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.coordinator.checkpoint.pending import LEGAL_PHASE_MOVES, AckResult, PendingCheckpoint, Phase
 from penstock.coordinator.model.job_states import IllegalTransition
+from penstock.coordinator.model.kinds import PERIODIC, Cause, Request
 from penstock.coordinator.model.manifest import TaskState
-from penstock.coordinator.model.requests import PERIODIC, Cause, Request
 from penstock.engine.core.identity import CheckpointId, StateHandle, TaskId
 
 TASKS = [TaskId(vertex, subtask) for vertex in "ab" for subtask in range(3)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from penstock.coordinator.model import events
 from penstock.coordinator.model.commands import DeployTask
+from penstock.coordinator.model.events import SplitSkipped
 from penstock.coordinator.model.manifest import Manifest, decode, encode
-from penstock.coordinator.model.notices import SplitSkipped
-from penstock.coordinator.model.splits import Skipped, SplitName
+from penstock.coordinator.model.split_sets import Skipped, SplitName
 from support.coordinator_driver import A1, SINK, SOURCE, CoordinatorDriver, running
 
 BAD = Skipped(SplitName("numbers", "7"), "it has ended source[0] 3 times: killed")

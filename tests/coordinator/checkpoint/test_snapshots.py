@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as changed
 
-from penstock.coordinator.checkpoint.manifest_making import make_savepoint
+from penstock.coordinator.checkpoint.finalizer import make_savepoint
 from penstock.coordinator.model.commands import (
     DeployTask,
     DiscardSnapshot,
@@ -22,7 +22,7 @@ from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, 
 from penstock.coordinator.model.kinds import ClaimMode
 from penstock.coordinator.model.manifest import Manifest, TaskState, decode, encode
 from penstock.coordinator.model.settings import Settings
-from penstock.coordinator.restore.restoring import Snapshot
+from penstock.coordinator.restore.stored_state import Snapshot
 from penstock.engine.core.identity import StateHandle, TaskId
 from support.coordinator_driver import (
     A1,

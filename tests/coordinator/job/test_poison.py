@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.coordinator.job.poison import PoisonPolicy, PoisonWatch
 from penstock.coordinator.model.events import Failure
-from penstock.coordinator.model.splits import SplitName
+from penstock.coordinator.model.split_sets import SplitName
 from penstock.engine.core.identity import Attempt, TaskId
 
 TASK, OTHER = TaskId("numbers", 0), TaskId("numbers", 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.coordinator.checkpoint.checkpoint_history import PORTION, SLOWEST, CheckpointHistory, summarise
+from penstock.coordinator.checkpoint.history import PORTION, SLOWEST, CheckpointHistory, summarise
 from penstock.coordinator.checkpoint.pending import PendingCheckpoint
 from penstock.coordinator.model.commands import CopySavepoint
 from penstock.coordinator.model.events import (

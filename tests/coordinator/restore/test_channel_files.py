@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.coordinator.checkpoint.manifest_making import make_savepoint
-from penstock.coordinator.model.channel_mapping import ChannelMapper
+from penstock.coordinator.checkpoint.finalizer import make_savepoint
 from penstock.coordinator.model.commands import DeployTask, DiscardState, EndJob
 from penstock.coordinator.model.events import DataEnded, TaskAcked, TaskCommitted, TaskFinished, TaskLost
 from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
 from penstock.coordinator.model.manifest import Manifest, TaskState, decode, encode
+from penstock.coordinator.model.rescaling import ChannelMapper
 from penstock.coordinator.model.settings import Settings
-from penstock.coordinator.restore.restoring import Snapshot, StoredState, check_snapshot
-from penstock.coordinator.restore.restoring_channels import check_channels
+from penstock.coordinator.restore.stored_channels import check_channels
+from penstock.coordinator.restore.stored_state import Snapshot, StoredState, check_snapshot
 from penstock.engine.core.identity import Holds, StateHandle, TaskId
 from support.coordinator_driver import A1, FIRST, SECOND, SINK, SOURCE, CoordinatorDriver, handle, running
 

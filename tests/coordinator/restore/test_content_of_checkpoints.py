@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.coordinator.log.completed import CompletedCheckpoints
+from penstock.coordinator.log.retained import RetainedCheckpoints
 from penstock.coordinator.model.commands import (
     AbortCheckpoint,
     CommitCheckpoint,
@@ -42,7 +42,7 @@ from penstock.coordinator.model.manifest import (
 from penstock.coordinator.model.records import FormatError
 from penstock.coordinator.model.retention import RetentionPolicy
 from penstock.coordinator.model.settings import Settings
-from penstock.coordinator.restore.restoring import StoredState, finished_vertices
+from penstock.coordinator.restore.stored_state import StoredState, finished_vertices
 from penstock.engine.core.identity import CheckpointId, EndedLanes, TaskId
 from penstock.engine.integrity.checksums import sealed, unsealed
 from support.coordinator_driver import (
@@ -347,7 +347,7 @@ def test_entry_with_a_field_that_is_not_known_is_refused() -> None:
 
 
 def test_pins_of_unknown_checkpoints_in_the_log_are_obsolete() -> None:
-    completed = CompletedCheckpoints(retained=1)
+    completed = RetainedCheckpoints(retained=1)
     completed.restore((), [Pinned(number=7, generation=1, checkpoint=FIRST, name="gone")])
     manifest = Manifest(number=9, checkpoint=SECOND, fingerprint="f", parallelism={}, tasks=())
     assert completed.add(manifest).numbers == (7,)

@@ -10,7 +10,7 @@ from penstock.coordinator.model.commands import DeployTask, EndJob, TakeOutputs
 from penstock.coordinator.model.events import Failure
 from penstock.coordinator.model.kinds import ClaimMode
 from penstock.coordinator.model.manifest import Claim, Manifest
-from penstock.coordinator.restore.restoring import Snapshot
+from penstock.coordinator.restore.stored_state import Snapshot
 from penstock.engine.core.identity import CheckpointId, JobIdentity
 from support.coordinator_driver import CoordinatorDriver, committable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
-from penstock.coordinator.restore.restore_check import FinishedState, OperatorName, check_restore, find_left_behind
+from penstock.coordinator.restore.finished_check import FinishedState, OperatorName, check_restore, find_left_behind
 
 PAIR = (Vertex("a", 1), Vertex("b", 1))
 NAMES = {"a": [OperatorName("a1", "mine")], "b": [OperatorName("b1")]}

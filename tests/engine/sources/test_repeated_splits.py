@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.actors.hosting.split_guard import SplitGuard
-from penstock.coordinator.model.splits import SplitName
+from penstock.coordinator.model.split_sets import SplitName
 from penstock.engine.core.elements import Barrier, Batch, EndOfData, EndOfRound
 from penstock.engine.core.epochs import Epochs, ends_epoch, epoch_of
 from penstock.engine.core.identity import BarrierKind, CheckpointId

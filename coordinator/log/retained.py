@@ -3,7 +3,7 @@
 Rules:
 
 1. Ids strictly increase. The newest is what a restart goes back to; it is never given up.
-2. How many stay, and which of them may go, says :func:`retention.plan_subsumption`. Pinned ones stay whatever their
+2. How many stay, and which of them may go, says :func:`plan_subsumption`. Pinned ones stay whatever their
    number.
 3. A state file may go when no kept manifest refers to it, no pending one will, and no *doubtful* one may: one whose
    write failed in a way that leaves open whether it will still appear in the log.
@@ -38,7 +38,7 @@ class Gone:
     checkpoints: tuple[CheckpointId, ...] = ()
 
 
-class CompletedCheckpoints:
+class RetainedCheckpoints:
     """Kept and doubtful manifests, oldest first."""
 
     def __init__(self, retained: int, policy: RetentionPolicy = RetentionPolicy.ALWAYS) -> None:

@@ -24,7 +24,7 @@ WINDOWS_AHEAD = 4
 covers them all, so more would only make the first of them wait."""
 
 
-class SplitFeed:
+class ReleasedSplits:
     """See the module's rules."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.coordinator.model import events
 from penstock.coordinator.model.commands import Command, DeployTask, ReplaceProcess, StopTask
-from penstock.coordinator.model.notices import NoticeGiven
+from penstock.coordinator.model.events import NoticeGiven
 from penstock.coordinator.model.settings import Settings
 from support.coordinator_driver import (
     A1,

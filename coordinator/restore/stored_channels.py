@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ...engine.core.identity import Holds, StateHandle, TaskId
-from ..model.channel_mapping import ChannelMapper
 from ..model.events import Failure
 from ..model.execution_graph import ExecutionGraph, JobEdge, former_lane_owners
 from ..model.manifest import Manifest
+from ..model.rescaling import ChannelMapper
 
 Files = dict[int, list[StateHandle]]
 """By old subtask."""

@@ -9,11 +9,13 @@ Rules:
 3. The cost is linear in vertices, job edges and subtasks. States are one array per vertex; an ALL_TO_ALL edge is one
    look at its upstream array, a POINTWISE edge a few array operations.
 4. Finished reports may arrive in any order, a task's before its upstream's too: only direct upstreams are looked at.
+5. A checkpoint on its way is repaired each time a task finishes: :func:`orphaned_consumers` says of one task's
+   consumers what the plan says of the whole graph, at the cost of these alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Self
@@ -22,9 +24,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ...engine.core.identity import TaskId
-from ..model.execution_graph import ExecutionGraph, JobEdge, Pattern
-from ..model.reasons import FailureReason
+from ..model.execution_graph import ExecutionGraph, JobEdge, Pattern, pointwise_upstreams
+from ..model.job_states import STARTED, TaskStatus
+from ..model.kinds import FailureReason
 from ..model.task_set import TaskSet
+from ..state.tasks import TaskTable
 
 Flags = npt.NDArray[np.bool_]
 Subtasks = npt.NDArray[np.intp]
@@ -55,6 +59,12 @@ class VertexStates:
         for code in running:
             runs |= states == code
         return cls(runs, ended, ended)
+
+
+def vertex_states(tasks: TaskTable) -> dict[str, VertexStates]:
+    """Every vertex's states."""
+    running, finished = [state.code for state in STARTED], TaskStatus.FINISHED.code
+    return {name: VertexStates.of_codes(codes, running, finished) for name, codes in tasks.codes.items()}
 
 
 @dataclass(frozen=True)
@@ -167,3 +177,35 @@ def _first_upstreams(upstream: int, downstream: int) -> Subtasks:
 def _put(into: dict[str, Flags], name: str, flags: Flags) -> None:
     if flags.any():
         into[name] = flags
+
+
+def orphaned_consumers(graph: ExecutionGraph, tasks: TaskTable, finished: TaskId) -> tuple[TaskId, ...]:
+    """The running consumers of ``finished`` that have no running direct upstream task any more, each once."""
+    found: dict[TaskId, None] = {}
+    for edge in graph.outputs[finished.vertex]:
+        for consumer in _consumers(graph, tasks, edge, finished):
+            if tasks[consumer].is_started and not any(
+                _is_fed(graph, tasks, other, consumer) for other in graph.inputs[edge.target]
+            ):
+                found[consumer] = None
+    return tuple(found)
+
+
+def _consumers(graph: ExecutionGraph, tasks: TaskTable, edge: JobEdge, finished: TaskId) -> Iterator[TaskId]:
+    """Those that this edge may have fed by the task last."""
+    up, down = graph.parallelism[edge.source], graph.parallelism[edge.target]
+    if edge.pattern is Pattern.ALL_TO_ALL:
+        if not tasks.any_started(edge.source):
+            yield from (TaskId(edge.target, subtask) for subtask in range(down))
+        return
+    around = range(max(0, finished.subtask * down // up - 1), min(down, (finished.subtask + 1) * down // up + 2))
+    for subtask in around:
+        if finished.subtask in pointwise_upstreams(up, down, subtask):
+            yield TaskId(edge.target, subtask)
+
+
+def _is_fed(graph: ExecutionGraph, tasks: TaskTable, edge: JobEdge, consumer: TaskId) -> bool:
+    if edge.pattern is Pattern.ALL_TO_ALL:
+        return tasks.any_started(edge.source)
+    feeders = pointwise_upstreams(graph.parallelism[edge.source], graph.parallelism[edge.target], consumer.subtask)
+    return any(tasks[TaskId(edge.source, feeder)].is_started for feeder in feeders)

@@ -1,41 +1,47 @@
-"""Completes checkpoints: orders their manifests into the log and savepoints into their folders, and what follows.
+"""Finalizes checkpoints: makes the manifest, orders it into the log or a savepoint into its folder, and what follows.
 
 Rules:
 
 1. Of the checkpoints that everybody has answered, the oldest is stored first. The log takes one entry at a time.
 2. A savepoint's files are copied to its folder, then its manifest is created there: that makes it one, and it is never
-   taken back. Of the savepoint that the job stops with the manifest goes into the log in between, where it is the
-   job's last checkpoint: so what stands in the folder is what the log says, whoever dies and whoever asks again.
-   Whoever finds it in the log commits what it holds, creates it in its folder and closes the log; nothing is deployed
-   any more.
+   taken back. It refers to these copies, named relative to its folder, and to nothing else. Of the savepoint that the
+   job stops with the manifest goes into the log in between, where it is the job's last checkpoint: so what the folder
+   holds is what the log says, whoever dies and whoever asks again. Whoever finds it in the log commits what it holds,
+   creates it in its folder and closes the log; nothing is deployed any more.
 3. A manifest in the log makes older checkpoints superfluous, those in flight too.
-4. Nothing is stored or copied whose books do not balance (``ledger.py``): the job fails.
+4. Nothing is stored or copied whose rows do not balance (``row_accounts.py``): the job fails.
+5. A vertex whose tasks were deployed as finished, some or all, had finished as a whole; so the manifest says.
+6. The state of a task that has finished, or that was deployed as finished, is carried on from the newest checkpoint;
+   its committables are visible, or still open. Not its channel files: it is over, so all has arrived.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from msgspec.structs import replace
 
-from ..log.completed import Gone
+from ...engine.core.identity import CheckpointId, Committable, JobIdentity, StateHandle, TaskId
+from ..log.retained import Gone, RetainedCheckpoints
 from ..model.commands import CopySavepoint, DiscardCopies, DiscardEntries, DiscardSnapshot, StoreSavepoint
 from ..model.events import Failure, SavepointCopied, SavepointFailed, SavepointStored
+from ..model.execution_graph import ExecutionGraph, JobEdge, Pattern, pointwise_upstreams
 from ..model.job_states import TaskStatus
-from ..model.kinds import CheckpointKind
-from ..model.manifest import Manifest
-from ..model.reasons import FailureReason
-from ..model.requests import Cause, Request
-from ..state.committing import Committing
+from ..model.kinds import Cause, CheckpointKind, FailureReason, Request
+from ..model.manifest import Manifest, OperatorEntry, TaskState
+from ..model.task_set import TaskSet
+from ..restore.finished_check import FinishedState
 from ..state.context import Context
 from .checkpoints import Checkpoints
-from .failure_manager import Origin
-from .manifest_making import make_manifest, make_savepoint
+from .failures import Origin
 from .pending import PendingCheckpoint, Phase
+from .sink_commits import SinkCommits
 
 
-class Completion:
+class CheckpointFinalizer:
     """The second half of a checkpoint's life."""
 
-    def __init__(self, context: Context, checkpoints: Checkpoints, committing: Committing) -> None:
+    def __init__(self, context: Context, checkpoints: Checkpoints, committing: SinkCommits) -> None:
         self._context = context
         self._checkpoints = checkpoints
         self._committing = committing
@@ -189,3 +195,147 @@ class Completion:
         self._context.log.failed()
         pending = self._checkpoints.pendings[manifest.checkpoint]
         self._checkpoints.failed(pending, failure, FailureReason.FINALIZE_CHECKPOINT_FAILURE)
+
+
+def make_manifest(
+    context: Context,
+    pending: PendingCheckpoint,
+    completed: RetainedCheckpoints,
+    uncommitted: tuple[tuple[TaskId, Committable], ...],
+) -> Manifest:
+    """The manifest, at the log's next number."""
+    return Manifest(
+        number=context.log.next_number,
+        checkpoint=pending.id,
+        fingerprint=context.fingerprint,
+        parallelism=dict(context.graph.parallelism),
+        tasks=_task_states(pending, completed),
+        uncommitted=uncommitted,
+        kind=pending.kind.value,
+        operators=describe_operators(context.graph, pending),
+        lanes=context.graph.lanes,
+        savepoint=pending.location,
+        request=pending.request.name,
+        skipped=context.skipped,
+        uuid=context.identity.uuid,
+        ancestors=context.identity.ancestors,
+        inputs=context.recorded_inputs,
+        splits=pending.splits,
+    )
+
+
+def describe_operators(graph: ExecutionGraph, pending: PendingCheckpoint) -> tuple[OperatorEntry, ...]:
+    """How far every operator has finished."""
+    over = _surely_finished(graph, pending).by_vertex()
+    restored = {task.vertex for task in pending.finished_on_restore}
+
+    def finished(vertex: str) -> FinishedState:
+        if over.get(vertex, 0) == graph.parallelism[vertex] or vertex in restored:
+            return FinishedState.FULLY_FINISHED
+        return FinishedState.PARTIALLY_FINISHED if over.get(vertex, 0) else FinishedState.ALL_RUNNING
+
+    return tuple(
+        OperatorEntry(
+            operator=name, vertex=vertex, parallelism=graph.parallelism[vertex], finished=finished(vertex).value
+        )
+        for vertex, each in graph.operators.items()
+        for name in each
+    )
+
+
+def _surely_finished(graph: ExecutionGraph, pending: PendingCheckpoint) -> TaskSet:
+    """The finished tasks, and those whose report must be on its way: a task finishes after all that feed it have.
+
+    Without these a checkpoint might say that a consumer has finished and its producer has not: no restore accepts that.
+    """
+    over = TaskSet.of(pending.finished)
+    for vertex in reversed(graph.order):
+        mine = [task.subtask for task in over if task.vertex == vertex]
+        for edge in graph.inputs[vertex] if mine else ():
+            for feeder in _feeders(graph, edge, mine):
+                state = pending.acked.get(feeder)
+                if state is not None and state.data_ended:
+                    over.add(feeder)
+    return over
+
+
+def _feeders(graph: ExecutionGraph, edge: JobEdge, consumers: Sequence[int]) -> Iterator[TaskId]:
+    up, down = graph.parallelism[edge.source], graph.parallelism[edge.target]
+    if edge.pattern is Pattern.ALL_TO_ALL:
+        yield from (TaskId(edge.source, subtask) for subtask in range(up))
+        return
+    for consumer in consumers:
+        yield from (TaskId(edge.source, feeder) for feeder in pointwise_upstreams(up, down, consumer))
+
+
+def _task_states(pending: PendingCheckpoint, completed: RetainedCheckpoints) -> tuple[TaskState, ...]:
+    states = pending.task_states(lambda task: carried(completed, task))
+    if not pending.finished_on_restore:
+        return states
+    over = pending.finished_on_restore
+    return tuple(_unchanged(state, completed) if state.task in over else state for state in states)
+
+
+def _unchanged(state: TaskState, completed: RetainedCheckpoints) -> TaskState:
+    """What a task that was deployed as finished has said, with what it had."""
+    before = carried(completed, state.task)
+    return replace(state, state=before.state, ended=before.ended)
+
+
+def carried(completed: RetainedCheckpoints, task: TaskId) -> TaskState:
+    """A finished task's last state. Its committables are visible, or open in the ledger; what it had in flight has been
+    processed, or stands in the channel files of those that it was for."""
+    state = completed.state_of(task)
+    if state is None:
+        raise AssertionError(f"{task} has finished, but no completed checkpoint holds it")
+    if state.finished and not state.committables:
+        return state
+    files = tuple(handle for handle in state.state if not handle.is_channel_file)
+    return replace(state, state=files, committables=(), finished=True)
+
+
+def make_savepoint(manifest: Manifest) -> tuple[Manifest, tuple[tuple[str, str], ...]]:
+    """The manifest as it stands in the savepoint's folder, and which file is copied to where below it. The same for the
+    manifest that the log holds of it."""
+    places: dict[str, str] = {}
+    for state in manifest.tasks:
+        for handle in state.state:
+            name = handle.location.rpartition("/")[2]
+            place = f"state/{manifest.checkpoint}/{len(places):06d}-{name}"
+            places.setdefault(handle.location, place)
+    tasks = tuple(
+        replace(state, state=tuple(_moved(handle, places[handle.location]) for handle in state.state))
+        for state in manifest.tasks
+    )
+    return replace(manifest, number=0, savepoint="", tasks=tasks), tuple(places.items())
+
+
+def _moved(handle: StateHandle, location: str) -> StateHandle:
+    return StateHandle(handle.operator, location, handle.bytes, handle.rows, handle.holds, handle.digest)
+
+
+def imported(
+    manifest: Manifest,
+    checkpoint: CheckpointId,
+    number: int,
+    fingerprint: str,
+    identity: JobIdentity,
+    root: str,
+    claimed: bool,
+    inputs: str = "",
+) -> Manifest:
+    """A snapshot as the first checkpoint of another job's log. It never ends that job, whatever it ended before."""
+    return replace(
+        manifest,
+        number=number,
+        checkpoint=checkpoint,
+        fingerprint=fingerprint,
+        uuid=identity.uuid,
+        ancestors=identity.ancestors,
+        root=root,
+        claimed=claimed,
+        inputs=inputs,
+        kind="savepoint",
+        savepoint="",
+        request="",
+    )

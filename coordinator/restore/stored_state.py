@@ -7,13 +7,13 @@ Rules:
 2. Files are found by operator where the graph names operators, so that a stage may be named or cut anew between a
    snapshot and the job that starts from it. Within a job the vertex is enough.
 3. A snapshot is checked before anything of it is used: it must be of as many lanes, its finished operators must fit the
-   graph (``restore_check.py``), and every stored operator must be there, unless the user lets state be left behind.
+   graph (``finished_check.py``), and every stored operator must be there, unless the user lets state be left behind.
 4. A vertex that is fully finished is deployed as finished, but not at another parallelism nor from a snapshot outside
    the job's folder: the tasks then write their state again, so that each file is its own subtask's, and that the job's
    first own checkpoint needs nothing of the snapshot. Not so a feed: it has finished when its ranks say so.
 5. Operators that had finished in a task are not run again there, nor, at another parallelism, for that task's lanes.
    They are found as files are.
-6. Batches that were in flight are handed out as ``restoring_channels.py`` says.
+6. Batches that were in flight are handed out as ``stored_channels.py`` says.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ..model.events import Failure
 from ..model.execution_graph import ExecutionGraph, former_lane_owners
 from ..model.kinds import ClaimMode
 from ..model.manifest import Manifest
-from .restore_check import FinishedState, OperatorName, check_restore, find_left_behind
-from .restoring_channels import StoredChannels, check_channels
+from .finished_check import FinishedState, OperatorName, check_restore, find_left_behind
+from .stored_channels import StoredChannels, check_channels
 
 
 @dataclass(frozen=True, slots=True)

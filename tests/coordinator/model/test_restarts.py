@@ -6,22 +6,21 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.coordinator.job.failover import Failover
-from penstock.coordinator.model.restart_strategies import (
-    EagerExponentialDelay,
+from penstock.coordinator.model.restarts import (
     ExponentialDelay,
     FailureHistory,
     FailureRate,
     FixedDelay,
+    RestartBudget,
     RestartPolicy,
 )
 from penstock.coordinator.model.settings import Settings
 
 
-def answers(policy: RestartPolicy, *times: float, chance: float = 0.0) -> list[float | None]:
+def answers(policy: RestartPolicy, *times: float) -> list[float | None]:
     """The delay after each failure; None: the job fails."""
     history = FailureHistory()
-    found = [policy.restart_at(history, now, lambda: chance) for now in times]
+    found = [policy.restart_at(history, now) for now in times]
     return [None if at is None else round(at - now, 6) for at, now in zip(found, times, strict=True)]
 
 
@@ -39,53 +38,30 @@ def test_failure_rate_refuses_one_failure_too_many_within_the_interval(fourth: f
 
 
 def test_exponential_delay_grows_with_each_restart_up_to_the_maximum() -> None:
-    policy = ExponentialDelay(initial=1, maximum=5, factor=2, jitter=0)
+    policy = ExponentialDelay(initial=1, maximum=5, factor=2)
     assert answers(policy, 0, 10, 20, 30, 40) == [1, 2, 4, 5, 5]
 
 
 def test_exponential_delay_takes_failures_before_the_scheduled_restart_for_one() -> None:
-    policy = ExponentialDelay(initial=10, maximum=100, factor=2, jitter=0, attempts=2)
+    policy = ExponentialDelay(initial=10, maximum=100, factor=2, attempts=2)
     assert answers(policy, 0, 4, 9, 10, 29, 30) == [10, 6, 1, 20, 1, None]
 
 
 def test_exponential_delay_forgives_after_a_quiet_time_since_the_restart() -> None:
-    policy = ExponentialDelay(initial=1, maximum=100, factor=2, reset_after=50, jitter=0, attempts=2)
+    policy = ExponentialDelay(initial=1, maximum=100, factor=2, reset_after=50, attempts=2)
     assert answers(policy, 0, 50.9) == [1, 2]
     assert answers(policy, 0, 10, 62, 70, 80) == [1, 2, 1, 2, None]
 
 
-def test_jitter_stays_between_the_first_and_the_longest_delay() -> None:
-    policy = ExponentialDelay(initial=10, maximum=25, factor=2, jitter=0.5)
-    assert answers(policy, 0, 100, 200, chance=1.0) == [15, 25, 25]
-    assert answers(policy, 0, 100, 200, chance=-1.0) == [10, 10, 12.5]
-
-
-def test_eager_exponential_delay_counts_every_failure() -> None:
-    policy = EagerExponentialDelay(initial=1, maximum=5, factor=2, reset_after=50, jitter=0)
-    assert answers(policy, 0, 0.1, 0.2, 0.3, 0.4) == [1, 2, 4, 5, 5]
-
-
-def test_eager_exponential_delay_begins_anew_after_quiet_time_and_current_delay() -> None:
-    policy = EagerExponentialDelay(initial=1, maximum=100, factor=2, reset_after=50, jitter=0)
-    assert answers(policy, 0, 1, 52.9) == [1, 2, 4]
-    assert answers(policy, 0, 1, 53) == [1, 2, 1]
-
-
-def test_eager_exponential_delay_is_jittered_and_capped() -> None:
-    policy = EagerExponentialDelay(initial=10, maximum=21, factor=2, jitter=0.1)
-    assert answers(policy, 0, 1, chance=1.0) == [11, 21]
-    assert answers(policy, 0, 1, chance=-1.0) == [9, 18]
-
-
 def test_delays_of_very_many_failures_do_not_overflow() -> None:
-    for policy in (ExponentialDelay(maximum=7, factor=1e9), EagerExponentialDelay(maximum=7, factor=1e9)):
-        assert answers(policy, *(100.0 * number for number in range(1000)))[-1] == 7
+    policy = ExponentialDelay(maximum=7, factor=1e9)
+    assert answers(policy, *(100.0 * number for number in range(1000)))[-1] == 7
 
 
 def test_failures_before_a_scheduled_restart_are_one_whatever_the_policy() -> None:
-    failover = Failover(Settings(restart=FixedDelay(1, delay=2.0)))
-    assert [failover.next_restart(now) for now in (0.0, 0.5, 1.9, 2.0)] == [2.0, 2.0, 2.0, None]
-    assert failover.total == 1
+    budget = RestartBudget(Settings(restart=FixedDelay(1, delay=2.0)).restart_policy)
+    assert [budget.next_restart(now) for now in (0.0, 0.5, 1.9, 2.0)] == [2.0, 2.0, 2.0, None]
+    assert budget.total == 1
 
 
 @pytest.mark.parametrize(
@@ -93,8 +69,7 @@ def test_failures_before_a_scheduled_restart_are_one_whatever_the_policy() -> No
     [
         (lambda: FixedDelay(-1), "attempts must not be negative"),
         (lambda: FailureRate(interval=0.0), "interval must be above 0"),
-        (lambda: ExponentialDelay(jitter=-0.1), "jitter must not be negative"),
-        (lambda: EagerExponentialDelay(factor=0.0), "factor must be above 0"),
+        (lambda: ExponentialDelay(factor=0.0), "factor must be above 0"),
     ],
 )
 def test_policies_refuse_what_cannot_work(make: Callable[[], RestartPolicy], said: str) -> None:

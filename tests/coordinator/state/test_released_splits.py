@@ -21,7 +21,7 @@ from penstock.coordinator.model.split_sets import (
     places,
     rounds_of,
 )
-from penstock.coordinator.state.split_feed import WINDOWS_AHEAD, SplitFeed
+from penstock.coordinator.state.released_splits import WINDOWS_AHEAD, ReleasedSplits
 
 
 def entries(kinds: str, at: SetPosition | None = None) -> list[SplitEntry]:
@@ -38,14 +38,14 @@ def entries(kinds: str, at: SetPosition | None = None) -> list[SplitEntry]:
     return found
 
 
-def fed(kinds: str) -> SplitFeed:
-    feed = SplitFeed()
+def fed(kinds: str) -> ReleasedSplits:
+    feed = ReleasedSplits()
     feed.begin(SetPosition())
     assert feed.note(entries(kinds))
     return feed
 
 
-def released(feed: SplitFeed, *, whole_windows: bool) -> int:
+def released(feed: ReleasedSplits, *, whole_windows: bool) -> int:
     feed.release(whole_windows=whole_windows)
     feed.validate()
     return feed.released
@@ -98,7 +98,7 @@ def test_entries_are_known_without_gaps_and_once() -> None:
 
 
 def test_feed_that_goes_on_counts_from_what_a_checkpoint_covers() -> None:
-    feed, found = SplitFeed(), entries("sbsbs")
+    feed, found = ReleasedSplits(), entries("sbsbs")
     feed.begin(following(found[1]))
     assert feed.note(found[2:])
     assert released(feed, whole_windows=False) == 5

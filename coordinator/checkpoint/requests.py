@@ -1,4 +1,4 @@
-"""Which checkpoint starts next, and when.
+"""Which checkpoint starts next and when, and how the savepoints that users asked for turned out.
 
 Rules:
 
@@ -15,15 +15,20 @@ Rules:
    coordinator came before) the first periodic one follows after ``after_restart``, if that is less than the interval:
    rows that were made again, and those that waited meanwhile, become visible soon.
 5. A user's checkpoint that fails is wanted again; a savepoint that fails is not, whoever asked is told.
+6. A name of a savepoint is answered once.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
-from ..model.reasons import FailureReason
-from ..model.requests import FINAL, PERIODIC, USER, Cause, Request
+from ...engine.core.identity import CheckpointId
+from ..model.events import Failure
+from ..model.kinds import FINAL, PERIODIC, USER, Cause, FailureReason, Request
 from ..model.settings import Settings
+from ..model.statistics import SavepointResult
+from ..state.tasks import Region, TaskRecord, TaskTable
 
 MOST_QUEUED = 1000
 """Savepoints that may wait: more is a mistake in somebody's loop."""
@@ -147,3 +152,78 @@ class RequestDecider:
         if interval is not None and at_most is not None:
             interval = min(interval, at_most)
         self._periodic_at = None if interval is None else now + interval
+
+
+REMEMBERED = 64
+"""Results: whoever asked looks them up in the job's status soon."""
+
+
+class SavepointResults:
+    """The newest results, oldest first. A name is answered once."""
+
+    def __init__(self) -> None:
+        self._results: deque[SavepointResult] = deque(maxlen=REMEMBERED)
+
+    @property
+    def results(self) -> tuple[SavepointResult, ...]:
+        return tuple(self._results)
+
+    def asked(self, request: Request, in_flight: Iterable[Request], decider: RequestDecider) -> None:
+        """A user asks, perhaps again: a name that has been answered or is about to be is not heard."""
+        known = {one.name for one in (*in_flight, *decider.queued)} | {one.request for one in self._results}
+        if request.name not in known:
+            refusal = decider.request_savepoint(request)
+            if refusal is not None:
+                self.refused(request, refusal.value)
+
+    def taken(self, request: Request, checkpoint: CheckpointId, location: str) -> None:
+        """The savepoint stands."""
+        self._note(request, checkpoint, location, None)
+
+    def failed(self, request: Request, checkpoint: CheckpointId, failure: Failure) -> None:
+        """It was given up."""
+        self._note(request, checkpoint, None, failure)
+
+    def refused(self, request: Request, why: str) -> None:
+        """It was never begun."""
+        failure = Failure(f"the savepoint was not taken: {why}", retry=True, kind="StorageError")
+        self._note(request, None, None, failure)
+
+    def _note(
+        self, request: Request, checkpoint: CheckpointId | None, location: str | None, failure: Failure | None
+    ) -> None:
+        self._results.append(SavepointResult(request.name, request.kind.value, checkpoint, location, failure))
+
+
+class EndedBranches:
+    """Keeps the decider told."""
+
+    def __init__(self, tasks: TaskTable, decider: RequestDecider, *, each: bool) -> None:
+        self._tasks = tasks
+        self._decider = decider
+        #: Whether each branch gets one, and not all together.
+        self._each = each
+        #: Regions with such a branch.
+        self._regions: set[int] = set()
+
+    def data_ended(self, record: TaskRecord) -> bool:
+        """The task's data have ended; whether a checkpoint is wanted now that was not before."""
+        if not self._tasks.branch_ended(self._tasks.region_of(record)):
+            return False
+        self._regions.add(record.region)
+        return self._decider.want_final(self._wanted())
+
+    def region_stopped(self, region: Region) -> None:
+        """Its tasks will reach their end again."""
+        self._regions.discard(region.index)
+        self._decider.want_final(self._wanted())
+
+    def look_again(self) -> None:
+        """A checkpoint completed: which ended branches does none cover?"""
+        regions = self._tasks.regions
+        self._regions = {index for index in self._regions if self._tasks.branch_ended(regions[index])}
+        self._decider.want_final(self._wanted())
+
+    def _wanted(self) -> bool:
+        over = self._each or not any(any(region.unended.values()) for region in self._tasks.regions)
+        return over and bool(self._regions)

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. ``split_feed`` says what may be released. A task gets it in order; it confirms, and what is not confirmed is sent
+1. ``released_splits`` says what may be released. A task gets it in order; it confirms, and what is not is sent
    again. A new attempt begins behind the newest completed checkpoint, which is what it was restored from.
 2. A task barrier takes its id from the sequence of checkpoints' ids when it is released, and each wants a checkpoint at
    once: the rows of a window are visible when a checkpoint behind it is complete and committed (*published*).
@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from ...engine.core.identity import Attempt, CheckpointId, TaskId
 from ..checkpoint.checkpoints import Checkpoints
 from ..checkpoint.pending import Phase
-from ..model.commands import DiscardSplitSets, FeedTask, ReadSplitSets
+from ..checkpoint.sink_commits import SinkCommits
+from ..model.commands import AssignSplits, DiscardSplitSets, ReadSplitSets
+from ..model.events import SplitsAssigned, SplitSetsRead, SplitsTold, TaskReport, WindowTold
 from ..model.job_states import JobState, TaskStatus
-from ..model.split_events import SplitSetsRead, SplitsTold, TaskFed, WindowTold
 from ..model.split_sets import SetPosition, SplitEntry, WindowEnded
-from ..model.window_reports import SplitStatus, TaskReport, WindowReport
-from ..state.committing import Committing
+from ..model.statistics import SplitStatus, WindowReport
 from ..state.context import Context
 from ..state.tasks import TaskRecord
 
@@ -52,10 +52,10 @@ class _Window:
     tasks: dict[TaskId, tuple[Attempt, TaskReport]] = field(default_factory=dict)
 
 
-class Windows:
+class SplitAssignment:
     """See the module's rules. ``committing``: knows what is visible."""
 
-    def __init__(self, context: Context, checkpoints: Checkpoints, committing: Committing) -> None:
+    def __init__(self, context: Context, checkpoints: Checkpoints, committing: SinkCommits) -> None:
         self._context = context
         self._feed = context.split_feed
         self._checkpoints = checkpoints
@@ -99,7 +99,7 @@ class Windows:
 
     def told(self, event: WindowTold, record: TaskRecord) -> None:
         """A task has got what stands before a number, or has drained for a window."""
-        if isinstance(event, TaskFed):
+        if isinstance(event, SplitsAssigned):
             fed = self._fed.get(record.id)
             if fed is not None and fed.attempt == event.attempt:
                 fed.confirmed = max(fed.confirmed, event.number)
@@ -113,7 +113,7 @@ class Windows:
     def advance(self, state: JobState) -> None:
         """Release what may go, and send it."""
         context, feed = self._context, self._feed
-        sources = [context.tasks[task] for task in context.graph.fed_tasks]
+        sources = [context.tasks[task] for task in context.graph.split_tasks]
         if not sources or any(record.attempt is None for record in sources):
             return
         latest = self._checkpoints.completed.latest
@@ -151,7 +151,7 @@ class Windows:
         if fed.sent < feed.released or again:
             start = max(fed.base, fed.confirmed if again else fed.sent)
             entries = feed.since(start)
-            order = FeedTask(record.id, attempt, fed.base, start, entries, self._barriers(entries))
+            order = AssignSplits(record.id, attempt, fed.base, start, entries, self._barriers(entries))
             fed.sent, fed.sent_at = feed.released, self._context.now
             self._context.order(order)
 

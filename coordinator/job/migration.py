@@ -1,11 +1,11 @@
-"""Processes that were told to end (preemption): a checkpoint first, then their tasks go elsewhere.
+"""Task migration: processes that were told to end (preemption). A checkpoint first, then their tasks go elsewhere.
 
 Rules:
 
 1. A notice asks for a checkpoint at once. As soon as one that began after the notice is complete, the task's region
-   restarts from it: what is done again is only what was read since that cut, and no row is committed twice.
+   restarts from it: only what was read since that checkpoint is done again, and no row is committed twice.
 2. Then the task gets another process (``ReplaceProcess``), after its attempt was told to stop.
-3. When the budget is over it is done without that checkpoint: a loss like any other. So it is if the task does not run,
+3. When the budget is over the task goes without that checkpoint: a loss like any other. So it does if it does not run,
    as there is nothing to save.
 4. Several notices for one region (a whole machine goes) are one restart.
 """
@@ -17,10 +17,9 @@ from dataclasses import dataclass
 
 from ...engine.core.identity import CheckpointId, TaskId
 from ..checkpoint.checkpoints import Checkpoints
-from ..log.completed import CompletedCheckpoints
+from ..log.retained import RetainedCheckpoints
 from ..model.commands import ReplaceProcess
-from ..model.events import Failure
-from ..model.notices import NoticeGiven
+from ..model.events import Failure, NoticeGiven
 from ..state.context import Context
 
 
@@ -32,14 +31,14 @@ class _Leaving:
     until: float
 
 
-class Handover:
+class TaskMigrations:
     """See the module's rules. ``restart`` is the job's own, by the region's index."""
 
     def __init__(
         self,
         context: Context,
         checkpoints: Checkpoints,
-        completed: CompletedCheckpoints,
+        completed: RetainedCheckpoints,
         restart: Callable[[int, Failure], None],
     ) -> None:
         self._context = context

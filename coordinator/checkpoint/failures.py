@@ -2,8 +2,8 @@
 
 Rules:
 
-1. Only counted reasons count (``reasons.py``), and each checkpoint once. Failures from before there was an id count one
-   by one.
+1. Only counted reasons count (``model.kinds``), and each checkpoint once. Failures from before there was an id count
+   one by one.
 2. More than the tolerable number *in a row* fails the job, and the count begins anew: what comes then is the restart
    policy's decision.
 3. A checkpoint that completes ends the row, unless a newer one had completed before. What is heard of a checkpoint
@@ -17,8 +17,7 @@ from __future__ import annotations
 from enum import Enum
 
 from ...engine.core.identity import CheckpointId
-from ..model.kinds import CheckpointKind
-from ..model.reasons import FailureReason
+from ..model.kinds import CheckpointKind, FailureReason
 
 
 class Origin(Enum):
@@ -37,7 +36,7 @@ class Verdict(Enum):
     FAIL_JOB = "fail the job"
 
 
-class FailureManager:
+class FailureTolerance:
     """Counts the failures since the newest completed checkpoint."""
 
     def __init__(self, tolerable: int) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.coordinator.checkpoint.row_accounts import imbalance, opening_failure
 from penstock.coordinator.model.commands import Command, EndJob, StartTask, StoreEntry
 from penstock.coordinator.model.events import TaskAcked, TaskDeployed, TaskLost
-from penstock.coordinator.state.ledger import imbalance, opening_failure
 from penstock.engine.core.identity import Account, Holds, Opening, StateHandle, Tally
 from support.coordinator_driver import A1, A2, FIRST, SINK, SOURCE, handle, in_checkpoint
 

@@ -1,7 +1,7 @@
 """The request decider against what its history says, in any order of events.
 
 The model keeps the history only: who asked when, what started and ended when. From it follows what must be the next
-time and the next request, by the rules of ``request_decider.py`` read literally.
+time and the next request, by the rules of ``requests.py`` read literally.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.coordinator.checkpoint import request_decider
-from penstock.coordinator.checkpoint.request_decider import RequestDecider
-from penstock.coordinator.model.kinds import StopMode
-from penstock.coordinator.model.reasons import FailureReason
-from penstock.coordinator.model.requests import FINAL, PERIODIC, USER, Cause, Request
+from penstock.coordinator.checkpoint import requests
+from penstock.coordinator.checkpoint.requests import RequestDecider
+from penstock.coordinator.model.kinds import FINAL, PERIODIC, USER, Cause, FailureReason, Request, StopMode
 from penstock.coordinator.model.settings import Settings
 
 NEVER = float("-inf")
@@ -183,8 +181,8 @@ TestDecider.settings = settings(max_examples=400, stateful_step_count=40, deadli
 
 def test_too_many_savepoints_are_refused() -> None:
     decider = RequestDecider(Settings())
-    for number in range(request_decider.MOST_QUEUED):
+    for number in range(requests.MOST_QUEUED):
         assert decider.request_savepoint(Request(Cause.SAVEPOINT, str(number))) is None
     refused = decider.request_savepoint(Request(Cause.SAVEPOINT, "one more"))
     assert refused is FailureReason.TOO_MANY_CHECKPOINT_REQUESTS
-    assert len(decider.queued) == request_decider.MOST_QUEUED
+    assert len(decider.queued) == requests.MOST_QUEUED

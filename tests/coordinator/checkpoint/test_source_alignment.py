@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.coordinator.checkpoint import barrier_orders
-from penstock.coordinator.checkpoint.keeping_step import Waiting, who_waits
-from penstock.coordinator.checkpoint.pending import PendingCheckpoint
+from penstock.coordinator.checkpoint import barriers
+from penstock.coordinator.checkpoint.barriers import align_sources
+from penstock.coordinator.checkpoint.pending import HeldSources, PendingCheckpoint
 from penstock.coordinator.model.commands import AbortCheckpoint, ProposeRound, TriggerCheckpoint
 from penstock.coordinator.model.events import Failure, RoundProposed, StopRequested, TaskDeclined
 from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
@@ -26,12 +26,12 @@ ONE_REGION = dict.fromkeys((SLOW, FAST, FASTER), 0)
 
 
 def test_who_stands_at_the_largest_round_waits_for_those_far_behind() -> None:
-    waiting = who_waits({SLOW: 2, FAST: 9, FASTER: 10}, ONE_REGION, {"source"}, 8)
-    assert waiting == {0: Waiting({FASTER}, {SLOW, FAST})}
+    waiting = align_sources({SLOW: 2, FAST: 9, FASTER: 10}, ONE_REGION, {"source"}, 8)
+    assert waiting == {0: HeldSources({FASTER}, {SLOW, FAST})}
 
 
 @pytest.mark.parametrize(
-    ("proposals", "in_step", "lead"),
+    ("proposals", "aligned_sources", "max_drift"),
     [
         ({SLOW: 3, FAST: 9, FASTER: 10}, {"source"}, 8),
         ({SLOW: 0, FASTER: 10}, {"another"}, 8),
@@ -42,23 +42,23 @@ def test_who_stands_at_the_largest_round_waits_for_those_far_behind() -> None:
     ],
     ids=["near", "not kept in step", "switched off", "ended", "about to end", "side by side"],
 )
-def test_nobody_waits(proposals: dict[TaskId, int], in_step: set[str], lead: int) -> None:
-    assert who_waits(proposals, ONE_REGION, in_step, lead) == {}
+def test_nobody_waits(proposals: dict[TaskId, int], aligned_sources: set[str], max_drift: int) -> None:
+    assert align_sources(proposals, ONE_REGION, aligned_sources, max_drift) == {}
 
 
 def test_regions_do_not_wait_for_each_other() -> None:
     regions = {SLOW: 0, FAST: 1, FASTER: 1}
-    assert who_waits({SLOW: 0, FAST: 90, FASTER: 100}, regions, {"source"}, 8) == {1: Waiting({FASTER}, {FAST})}
+    assert align_sources({SLOW: 0, FAST: 90, FASTER: 100}, regions, {"source"}, 8) == {1: HeldSources({FASTER}, {FAST})}
 
 
 # --- the coordinator -------------------------------------------------------------------------------------------------
 
 
-def proposing(*rounds: int, stop: bool = False, lead: int = 8) -> CoordinatorDriver:
+def proposing(*rounds: int, stop: bool = False, max_drift: int = 8) -> CoordinatorDriver:
     """Sources that feed one sink have been asked for their rounds, and all but the last have answered."""
-    vertices = (Vertex("source", len(rounds), in_step=True), Vertex("sink", 1))
+    vertices = (Vertex("source", len(rounds), aligned_sources=True), Vertex("sink", 1))
     edges = (JobEdge("source", "sink", Pattern.ALL_TO_ALL),)
-    settings = Settings(interval=None if stop else 1.0, resend=2.0, lead=lead)
+    settings = Settings(interval=None if stop else 1.0, resend=2.0, max_drift=max_drift)
     driver = CoordinatorDriver(ExecutionGraph(vertices, edges, deterministic=True), settings)
     driver.claim()
     driver.run()
@@ -121,7 +121,7 @@ def test_next_checkpoint_does_not_begin_while_a_source_waits() -> None:
 def run_patiently(seed: int) -> None:
     """No faults, and no timeout that would end a deadlock."""
     flows = flows_for(seed)
-    SimulatedCluster(seed, flows, NO_FAULTS, replace(SETTINGS, timeout=1e9, lead=1), steps=2500).run()
+    SimulatedCluster(seed, flows, NO_FAULTS, replace(SETTINGS, timeout=1e9, max_drift=1), steps=2500).run()
 
 
 ORDERED = [seed for seed in range(200) if (seed // len(SHAPES)) % 2 == 0]
@@ -131,13 +131,13 @@ def test_sources_that_wait_never_stop_those_that_they_wait_for(monkeypatch: pyte
     waited: list[int] = []
 
     def counted(
-        proposals: Mapping[TaskId, int], regions: Mapping[TaskId, int], in_step: Collection[str], lead: int
-    ) -> dict[int, Waiting]:
-        waiting = who_waits(proposals, regions, in_step, lead)
+        proposals: Mapping[TaskId, int], regions: Mapping[TaskId, int], aligned_sources: Collection[str], max_drift: int
+    ) -> dict[int, HeldSources]:
+        waiting = align_sources(proposals, regions, aligned_sources, max_drift)
         waited.extend(waiting)
         return waiting
 
-    monkeypatch.setattr(barrier_orders, "who_waits", counted)
+    monkeypatch.setattr(barriers, "align_sources", counted)
     for seed in ORDERED[:60]:
         run_patiently(seed)
     assert len(waited) >= 30

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.coordinator.log.completed import CompletedCheckpoints, Gone
+from penstock.coordinator.log.retained import Gone, RetainedCheckpoints
 from penstock.coordinator.model.manifest import Manifest, Pinned, TaskState, Unpinned
 from penstock.engine.core.identity import CheckpointId, StateHandle, TaskId
 
@@ -27,7 +27,7 @@ class CompletedMachine(RuleBasedStateMachine):
     @initialize(retained=st.integers(1, 3))
     def begin(self, retained: int) -> None:
         self.retained = retained
-        self.completed = CompletedCheckpoints(retained)
+        self.completed = RetainedCheckpoints(retained)
         self.files: set[str] = set()
         #: Entries of the log that are manifests, by number; other entries only take numbers.
         self.log: dict[int, Manifest] = {}
@@ -134,7 +134,7 @@ class CompletedMachine(RuleBasedStateMachine):
     def another_coordinator_takes_over(self) -> None:
         """It knows the log alone, and its claim has taken the number."""
         self.claim_takes_the_number()
-        self.completed = CompletedCheckpoints(self.retained)
+        self.completed = RetainedCheckpoints(self.retained)
         manifests = [self.log[number] for number in sorted(self.log)]
         self.let_go(self.completed.restore(manifests, [self.notes[number] for number in sorted(self.notes)]))
         assert self.completed.pins == self.pins
