@@ -1,7 +1,7 @@
 # The commands of the project. Each sets up what it needs; nothing but Python 3.11 has to be there.
 #
 #   make demo         the flights job on real data, with a kill in the middle, checked against Spark SQL
-#   make test         all tests but those that take gigabytes or many minutes (make chaos has them)
+#   make test         all tests but those that take gigabytes or many minutes (make chaos has them), WORKERS=2 at once
 #   make test-fast    the tests of the pure parts but for long sweeps, with ray and pyspark refused
 #   make check        ruff, mypy --strict on the built wheel, the architecture test
 #   make bench        Penstock beside its peers, short: a table, and benchmarks/results/latest.json
@@ -28,6 +28,7 @@ DISASTERS ?= 100
 EDGES ?= 150
 RANKS ?= 50
 SPARKS ?= 20
+WORKERS ?= 2
 ARGS ?=
 PYTEST := $(PY) -m pytest -p no:cacheprovider
 IS_311 := -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))"
@@ -62,7 +63,7 @@ demo: $(STAMP)
 	@$(VENV)/bin/penstock run flights --demo $(ARGS)
 
 test: $(STAMP)
-	@$(PYTEST) --second-try -m "not large" $(ARGS)
+	@$(PYTEST) --second-try -n $(WORKERS) --dist loadfile -m "not large" $(ARGS)
 
 # --pure refuses to import ray, pyspark and raydp (tests/conftest.py): these parts must not need them.
 # Left to `make test`: sweeps over seeds, generated data and random sequences of events, and what is marked slow.

@@ -15,9 +15,12 @@ Marks: ``ray``, ``spark``, ``slow``, ``chaos``, ``large`` (``pyproject.toml`` sa
 Ray or Spark without a mark fails under ``make test-fast``, which runs with ``--pure``. A test that hangs is failed
 after ``timeout`` seconds with the stacks of all threads.
 
-With ``--second-try`` (``make test``) a test that is marked ``ray``, ``spark`` or ``chaos`` and fails is run once more:
-it shares two cores with dozens of processes that are not ours. The summary shows the failure of the first try. Pure
-tests, simulations and everything else in this process have one try.
+With ``--second-try`` (``make test``) a failed test is run once more if ``tests/second_try.txt`` names it or its file,
+with the reason. The summary shows the failure of the first try, and its last line but one counts them. All other tests
+have one try.
+
+``make test`` has two workers (pytest-xdist). Tests with real processes mostly wait, so the first worker begins with
+them, and the second one with the pure tests; who is done early takes files from what is left to the other.
 """
 
 from __future__ import annotations
@@ -26,10 +29,11 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -38,7 +42,9 @@ from support.bucket_twin import BucketTwin, environment
 FORBIDDEN_WHEN_PURE = frozenset({"ray", "raydp", "pyspark"})
 
 ON_PROCESSES = ("ray", "spark", "chaos")
-"""The marks of tests that run real processes, see ``--second-try``."""
+"""The marks of tests that run real processes."""
+
+SECOND_TRY = Path(__file__).parent / "second_try.txt"
 
 TESTS = str(Path(__file__).parent)
 
@@ -68,7 +74,7 @@ class RefuseImports:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pure", action="store_true", help="refuse to import ray, raydp and pyspark in this process")
-    parser.addoption("--second-try", action="store_true", help="run a failed test on real processes once more")
+    parser.addoption("--second-try", action="store_true", help="run what second_try.txt names once more if it fails")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -82,17 +88,53 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.meta_path.insert(0, RefuseImports(FORBIDDEN_WHEN_PURE))
 
 
+def second_tries() -> dict[str, str]:
+    """The files and tests that have a second try under ``--second-try``, each with the reason."""
+    lines = (line.strip() for line in SECOND_TRY.read_text().splitlines())
+    entries = (line.partition(" | ") for line in lines if line and not line.startswith("#"))
+    return {name.strip(): reason.strip() for name, _, reason in entries}
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--second-try"):
+        named = second_tries()
         for item in items:
-            if any(item.get_closest_marker(mark) for mark in ON_PROCESSES):
+            test = item.nodeid.partition("[")[0]
+            if test in named or test.partition("::")[0] in named:
                 item.add_marker(pytest.mark.flaky(reruns=1))
+    if hasattr(config, "workerinput"):
+        slow = {item.path for item in items if any(item.get_closest_marker(mark) for mark in ON_PROCESSES)}
+        items.sort(key=lambda item: item.path not in slow)  # stable: the tests of a file stay as they are
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for report in terminalreporter.getreports("rerun"):
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Workers take whole files: the first one from the front of the line, the others from its end."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class FromBothEnds(LoadFileScheduling):
+        def _assign_work_unit(self, node: Any) -> None:
+            if node.gateway.id != "gw0":
+                self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+            super()._assign_work_unit(node)
+
+    config.option.loadscopereorder = False
+    return FromBothEnds(config, log)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> Generator[None, None, None]:
+    reruns = terminalreporter.getreports("rerun")
+    for report in reruns:
         terminalreporter.section(f"first try of {report.nodeid}", "_")
         terminalreporter.line(report.longreprtext)
+    yield
+    if config.getoption("--second-try"):
+        names = ", ".join(report.nodeid for report in reruns) or "none"
+        terminalreporter.line(f"second tries needed: {len(reruns)} ({names}); tests/second_try.txt names who may")
 
 
 @pytest.fixture(scope="session")

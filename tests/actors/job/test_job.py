@@ -36,6 +36,9 @@ pytestmark = pytest.mark.ray
 PACE = 4000.0
 """Rows per second: the flow has 9 600, so a paced job runs for two and a half seconds and several checkpoints."""
 
+SLOW = 200.0
+"""For jobs that the fixture ends."""
+
 PATIENCE = 60.0
 
 
@@ -176,14 +179,16 @@ def test_job_goes_on_over_the_files_that_it_began_with_or_not_at_all(jobs: Any, 
 
 
 def test_second_job_of_the_same_name_is_refused_and_the_first_goes_on(jobs: Any, tmp_path: Path) -> None:
-    first = jobs(gather_flow(tmp_path / "out", rate=PACE))
+    first = jobs(gather_flow(tmp_path / "out", rate=SLOW))
+    before = first.wait_until(lambda status: status.state == "running", PATIENCE)
     named = f"a job named 'gather' is running on this cluster: a run that began at .* in process {os.getpid()} on host"
     with pytest.raises(ConfigurationError, match=named):
         jobs(gather_flow(tmp_path / "other"), checkpoints=None)
     with pytest.raises(ConfigurationError, match=f"is in use: a run that began at .* in process {os.getpid()} on host"):
         run_local(gather_flow(tmp_path / "out"), checkpoints=first.folder, resume="never")
-    first.wait(PATIENCE)
-    assert_exactly_once(tmp_path / "out")
+    completed = before.checkpoints_completed + 2
+    after = first.wait_until(lambda status: status.checkpoints_completed >= completed, PATIENCE)
+    assert (after.state, after.restarts, after.generation) == ("running", before.restarts, before.generation)
 
 
 def test_error_of_a_user_function_reaches_the_script_with_operator_and_traceback(jobs: Any, tmp_path: Path) -> None:
