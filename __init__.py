@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.actors import spark_bridge as spark
     from penstock.actors.claims.retiring import retire_output
-    from penstock.actors.job.job import Job
-    from penstock.actors.job.job_face import Savepoint
+    from penstock.actors.client.job import Job, Savepoint
     from penstock.actors.job.launch import attach, list_jobs, run
     from penstock.actors.job.runtime import Runtime
     from penstock.actors.protocol.settings import Checkpoints
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.engine.flow.flow import Flow, Stream
     from penstock.engine.local.plan_task import PlanTask
     from penstock.engine.operators import Aggregate, SortKey, WindowFunction
-    from penstock.jobs.local_run import LocalJob, run_local
+    from penstock.jobs.local_run import run_local
     from penstock.jobs.replay import ReplayedBatch, replay
 
 __version__ = "0.1.0"
@@ -41,7 +40,6 @@ __all__ = [
     "Checkpoints",
     "Flow",
     "Job",
-    "LocalJob",
     "PlanTask",
     "ReplayedBatch",
     "Runtime",
@@ -65,12 +63,11 @@ _HOMES = {
     "Aggregate": "penstock.engine.operators",
     "Checkpoints": "penstock.actors.protocol.settings",
     "Flow": "penstock.engine.flow.flow",
-    "Job": "penstock.actors.job.job",
-    "LocalJob": "penstock.jobs.local_run",
+    "Job": "penstock.actors.client.job",
     "PlanTask": "penstock.engine.local.plan_task",
     "ReplayedBatch": "penstock.jobs.replay",
     "Runtime": "penstock.actors.job.runtime",
-    "Savepoint": "penstock.actors.job.job_face",
+    "Savepoint": "penstock.actors.client.job",
     "SortKey": "penstock.engine.operators",
     "Stream": "penstock.engine.flow.flow",
     "WindowFunction": "penstock.engine.operators",

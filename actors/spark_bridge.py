@@ -26,10 +26,10 @@ from typing import Any
 from ..engine.core.arguments import Seconds, checked
 from ..engine.core.errors import ConfigurationError, SetupError
 from ..engine.files.paths import absolute
+from .client.job import Job
+from .client.outputs import Output, SparkSession
 from .cluster import java
 from .cluster.environment import check_cluster, connect
-from .job.job_face import JobFace
-from .job.outputs import Output, SparkSession
 from .spark import spark_settings
 from .spark.source import SparkFrameSource, Way
 from .spark.spark_settings import Quiet, prepare_environment, settings
@@ -214,13 +214,13 @@ def _room_for(shortage: Callable[[], str]) -> str:
 
 
 @checked(ConfigurationError)
-def read(spark: SparkSession, result: JobFace | Output | str | os.PathLike[str], name: str | None = None) -> Any:
+def read(spark: SparkSession, result: Job | Output | str | os.PathLike[str], name: str | None = None) -> Any:
     """What a job has committed by now, as a DataFrame of ``spark``, which may be any session.
 
     ``result``: a job (``name``: which of its sinks, if there are several), an :class:`Output`, or the folder that a
     Parquet sink wrote.
     """
-    if isinstance(result, JobFace):
+    if isinstance(result, Job):
         result = result.output(name)
     elif not isinstance(result, Output):
         result = Output(absolute(result), None)

@@ -39,7 +39,7 @@ from .progress import watch
 from .registry import RunOptions
 
 if TYPE_CHECKING:
-    from ..actors.job.job import Job
+    from ..actors.client.job import Job
 
 CHECKPOINTS_BEFORE_KILL = 2
 

@@ -10,35 +10,31 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
-from typing import Self, cast
+from typing import cast
 
-import pyarrow as pa
-
-from ..actors.audit.audit import OVER, Audit, LastAudit, audit_job, check_what_is_left
 from ..actors.claims.beginning import begin_in, check_first
-from ..actors.claims.cleaning import at_the_end, clean_outputs
 from ..actors.claims.handing_over import hand_over
 from ..actors.claims.inputs import plan_with_inputs
 from ..actors.claims.origin import Claim
 from ..actors.claims.resuming import Place, Resume, place_in, temporary_place
-from ..actors.feed.hosting import HostedFeeds, feed_handle
-from ..actors.feed.link import local_route
-from ..actors.feed.reader import FeedHandle
+from ..actors.client.backend import Ownership
+from ..actors.client.job import Job
+from ..actors.feed.hosting import HostedFeeds
+from ..actors.feed.link import LocalRoute, local_route
 from ..actors.hosting.coordinator_files import CoordinatorFiles
 from ..actors.hosting.coordinator_host import CoordinatorHost, coordinator_of
 from ..actors.hosting.task_files import TaskFiles
 from ..actors.hosting.task_host import TaskHost
-from ..actors.hosting.waiting_chain import Standing, chain_of_waiting
-from ..actors.job.job_face import JobFace, cannot_be_asked
-from ..actors.process.ending import AtExit, print_interrupts_briefly
-from ..actors.process.waiting import wait_for_status
-from ..actors.protocol.messages import Arrived, Deployment, Order, Ordered, ProcessMessage, Versioned
+from ..actors.hosting.waiting_chain import Standing
+from ..actors.process.ending import print_interrupts_briefly
+from ..actors.process.waiting import Deadline
+from ..actors.protocol.messages import Arrived, Asked, Deployment, Order, Ordered, ProcessMessage, Versioned
 from ..actors.protocol.settings import Checkpoints
-from ..actors.protocol.translate import error_of, neighbours_of
+from ..actors.protocol.translate import neighbours_of
 from ..actors.storage.snapshots import SnapshotFiles
 from ..actors.storage.stores import open_store
 from ..actors.transport.protocol import BrokenLink
@@ -46,7 +42,7 @@ from ..coordinator.model.commands import Command, DeployTask
 from ..coordinator.model.events import Event, TaskFailed, TaskLost
 from ..coordinator.model.statistics import JobStatus, Overview, WindowReport
 from ..coordinator.restore.stored_state import Snapshot
-from ..engine.core.arguments import Parallelism, Rate, Seconds, Threads, checked
+from ..engine.core.arguments import Parallelism, Rate, Threads, checked
 from ..engine.core.errors import ConfigurationError, PenstockError
 from ..engine.core.identity import Attempt, TaskId
 from ..engine.exchange.channels import Frame, Upstream
@@ -54,13 +50,14 @@ from ..engine.flow.flow import Flow
 from ..engine.plan.plan import Audited, JobPlan
 from ..engine.planner.overtaking import with_alignment
 from ..engine.planner.pipelines import plan_job
-from ..engine.runtime.statistics import JobStatistics, TaskStatistics
 from ..engine.scheduler.pool import PoolScheduler
 from ..engine.sinks.collect import COLLECTED
 from ..engine.state.memory import DEFAULT_BUDGET
 
-EXIT_SECONDS = 5.0
-"""How long the end of a script waits for the threads of a job that it has not waited for."""
+ANSWER_SECONDS = 60.0
+"""How long a question may wait for the coordinator's thread."""
+BUSY_SECONDS = 5.0
+"""How long tasks may take to say what they do; after that they are busy."""
 
 
 @checked(ConfigurationError)
@@ -81,8 +78,8 @@ def run_local(
     take_over: bool = False,
     include_new: bool = False,
     audit: Audited = "counts",
-) -> LocalJob:
-    """Start ``flow`` in this process and return its :class:`LocalJob`.
+) -> Job:
+    """Start ``flow`` in this process and return its :class:`~penstock.actors.client.job.Job`.
 
     The arguments are those of ``run``, and ``threads``: how many threads run the drivers of all tasks (by default as
     many as there are cores; 0: each task has a thread of its own). The rows and their order depend on neither. Without
@@ -120,7 +117,7 @@ def run_local(
             COLLECTED.inherit(begun.plan.uuid, begun.start.manifest.uuid, begun.start.manifest.checkpoint)
         print_interrupts_briefly()
         scheduler = None if threads == 0 else PoolScheduler(threads)
-        return LocalJob(begun.plan, place, scheduler, begun.start, take_over=take_over)
+        return start_job(begun.plan, place, scheduler, begun.start, take_over=take_over)
     except BaseException:
         if scheduler is not None:
             scheduler.shutdown()
@@ -128,8 +125,16 @@ def run_local(
         raise
 
 
-WHY_SECONDS = 1.0
-"""How long a task may take to say what it waits for; after that it is busy."""
+def start_job(
+    plan: JobPlan,
+    place: Place,
+    scheduler: PoolScheduler | None = None,
+    start: Snapshot | None = None,
+    *,
+    take_over: bool = False,
+) -> Job:
+    """A job whose tasks run here: each as a thread, or on the threads of a scheduler, which ends with the job."""
+    return Job(plan, place, EmbeddedBackend(plan, place, scheduler, start, take_over))
 
 
 class _Wires:
@@ -170,27 +175,18 @@ class _LocalDrivers:
         return [message] if isinstance(message, TaskLost | TaskFailed) else []
 
 
-class LocalJob(JobFace):
-    """A job that runs in this process; it offers what ``Job`` offers, and ``result``."""
+class EmbeddedBackend:
+    """The coordinator and the tasks of a job as threads of this process (see ``Backend``)."""
+
+    ownership = Ownership.OWNER
+    exit_seconds = 5.0
+    processes = None
 
     def __init__(
-        self,
-        plan: JobPlan,
-        place: Place,
-        scheduler: PoolScheduler | None = None,
-        start: Snapshot | None = None,
-        *,
-        take_over: bool = False,
+        self, plan: JobPlan, place: Place, scheduler: PoolScheduler | None, start: Snapshot | None, take_over: bool
     ) -> None:
-        self.plan = plan
-        self._scheduler = scheduler
-        self.folder = folder = place.folder
-        self.folder_stays = place.stays
-        self._release = place.release
-        self._closed = False
-        self._audit = LastAudit()
-        self._statistics: dict[TaskId, TaskStatistics] = {}
-        self._checkpoints = Overview()
+        self._plan, self._folder, self._scheduler = plan, place.folder, scheduler
+        folder = place.folder
         core = coordinator_of(plan, place.settings, start)
         self._hosts: dict[TaskId, TaskHost] = {}
         snapshots = SnapshotFiles(folder, plan.name)
@@ -199,7 +195,7 @@ class LocalJob(JobFace):
             lambda tell: CoordinatorFiles(plan, open_store(folder), snapshots, tell, take_over),
             lambda _post: _LocalDrivers(plan, self._hosts),
             validate=os.environ.get("PENSTOCK_VALIDATE") == "1",
-            told=self._told,
+            told=self._status_changed,
         )
         self._feeds = HostedFeeds(plan, folder, self._coordinator.post)
         self._files: list[TaskFiles] = []
@@ -207,155 +203,66 @@ class LocalJob(JobFace):
             self._hosts[task] = self._host(task)
         for host in self._hosts.values():
             host.start()
-        self._known: Versioned = self._coordinator.wait_status(None, 0)
         self._coordinator.start()
-        self._at_exit = AtExit(self._leave, EXIT_SECONDS)
 
     def _host(self, task: TaskId) -> TaskHost:
         report: Callable[[Event], None] = self._coordinator.post
-        files = TaskFiles(self.plan, SnapshotFiles(self.folder, self.plan.name), report)
+        files = TaskFiles(self._plan, SnapshotFiles(self._folder, self._plan.name), report)
         self._files.append(files)
 
         def wires(_broken: Callable[[BrokenLink], None]) -> _Wires:
             return _Wires(self._hosts)
 
-        return TaskHost(self.plan, task, files, report, wires, self._scheduler)
+        return TaskHost(self._plan, task, files, report, wires, self._scheduler)
 
-    @property
-    def name(self) -> str:
-        """The job's name."""
-        return self.plan.name
-
-    def tasks(self) -> list[TaskId]:
-        """All tasks of the job."""
-        return list(self._hosts)
-
-    # ------------------------------------------------------------------ waiting
-
-    @checked(ConfigurationError)
-    def wait(self, timeout: Seconds | None = None) -> Self:
-        """Wait until the job is over. Raises its error if it failed, AuditError if what it has left does not balance,
-        TimeoutError after ``timeout`` seconds."""
-        status = self.wait_until(lambda status: status.is_over, timeout)
-        self.shutdown()
-        if status.failure is not None:
-            raise error_of(status.failure)
-        if status.state in OVER:
-            check_what_is_left(self.name, self.audit)
-        return self
-
-    @checked(ConfigurationError)
-    def wait_until(self, condition: Callable[[JobStatus], bool], timeout: Seconds | None = None) -> JobStatus:
-        """Wait for a status of which ``condition`` holds, or for the last one that there is."""
-        return wait_for_status(self.status(), self._next_status, condition, timeout)
-
-    def _next_status(self, timeout: float) -> JobStatus:
-        if self._closed:
-            raise cannot_be_asked(self.name, "it was shut down")
-        self._known = self._coordinator.wait_status(self._known.version, timeout)
-        status: JobStatus = self._known.status
-        return status
-
-    # ------------------------------------------------------------------ questions
-
-    def status(self) -> JobStatus:
-        """Where the job stands now."""
-        if not self._closed:
-            self._known = self._coordinator.wait_status(None, 0)
-        status: JobStatus = self._known.status
-        return status
-
-    def why(self) -> list[str]:
-        """What the job waits for; then the chain of waiting, from the consumers back to whoever holds them up, one
-        sentence for each task."""
-        status = self.status()
-        if self._closed or status.is_over:
-            return [status.why]
-        return [status.why, *chain_of_waiting(self.tasks(), self._standings(), status.tasks)]
-
-    def _standings(self) -> dict[TaskId, Standing]:
-        found = {}
-        for task, host in self._hosts.items():
-            try:
-                found[task] = Standing(host.ask(lambda task: task.statistics(), WHY_SECONDS))
-            except TimeoutError:
-                found[task] = Standing(None, WHY_SECONDS)
-        return found
-
-    def statistics(self) -> JobStatistics:
-        """The counts of every task that is deployed; ``statistics().stages`` has them by stage."""
-        if not self._closed:
-            found = {task: host.ask(lambda task: task.statistics(), 60.0) for task, host in self._hosts.items()}
-            self._statistics.update({task: counts for task, counts in found.items() if counts is not None})
-        return JobStatistics(self._statistics)
-
-    def checkpoints(self) -> Overview:
-        """Counts, history and summary of the checkpoints."""
-        if not self._closed:
-            self._checkpoints = self._coordinator.ask(lambda core: core.checkpoint_statistics(), 60.0)
-        return self._checkpoints
-
-    def _fetch_windows(self) -> tuple[WindowReport, ...] | None:
-        if self._closed:
-            return None
-        found: tuple[WindowReport, ...] = self._coordinator.ask(lambda core: core.windows(), 60.0)
-        return found
-
-    def audit(self) -> Audit:
-        """Compare what was read with what is visible, as of the last checkpoint."""
-        return self._audit.make(lambda: audit_job(self.plan, self.folder, self.status()), is_closed=self._closed)
-
-    @checked(ConfigurationError)
-    def feed(self, name: str = "feed") -> FeedHandle:
-        """The feed that ``stream.feed(batch_size, name=name)`` ends in, for ranks in this process."""
-        return feed_handle(self.plan, name, partial(local_route, self.folder, self.plan.key))
-
-    def _told(self, status: JobStatus) -> None:
+    def _status_changed(self, status: JobStatus) -> None:
         self._feeds.told(status)
 
-    @checked(ConfigurationError)
-    def result(self, name: str) -> pa.Table:
-        """The rows that ``stream.collect(name)`` has kept, once the job is over."""
-        self.wait()
-        return COLLECTED.read(self.plan.key, name, self.name)
+    def wait_status(self, version: tuple[str, int] | None, timeout: float) -> Versioned:
+        """See ``Backend``, as the next ones."""
+        return self._coordinator.wait_status(version, timeout)
 
-    # ------------------------------------------------------------------ requests and the end
-
-    def _tell(self, event: Event) -> None:
-        if not self._closed:
-            self._coordinator.post(event)
-
-    def shutdown(self) -> None:
-        """End the job's threads, whatever it is doing. Nothing half done becomes visible."""
-        if self._closed:
-            return
-        with suppress(TimeoutError):
-            self.statistics()
-        with suppress(PenstockError, TimeoutError):
-            self.checkpoints()
-        self._remember_windows()
+    def peek_status(self) -> JobStatus | None:
         with suppress(PenstockError):
-            self.status()
-        self._at_exit.call_off()
-        self._end(audited=True)
+            status: JobStatus = self._coordinator.wait_status(None, 0).status
+            return status
+        return None
 
-    def _leave(self) -> None:
-        """The script ends, and nobody asks any more."""
-        try:
-            with suppress(PenstockError):
-                self.status()
-            self._end(audited=False)
-        finally:
-            self._release()
+    def request(self, event: Event) -> None:
+        self._coordinator.post(event)
 
-    def _end(self, *, audited: bool) -> None:
-        """Nothing but threads first: what the outputs have become must not keep them. What the job does not keep goes
-        with them, so it is audited before."""
-        if audited and self.status().is_over:
-            with suppress(Exception):
-                self.audit()
-        self._closed = True
-        self._feeds.over(ConfigurationError(f"job {self.name!r} was shut down", "run it again to go on reading"))
+    def fetch_checkpoints(self) -> Overview:
+        found: Overview = self._coordinator.ask(lambda core: core.checkpoint_statistics(), ANSWER_SECONDS)
+        return found
+
+    def fetch_windows(self) -> tuple[WindowReport, ...]:
+        found: tuple[WindowReport, ...] = self._coordinator.ask(lambda core: core.windows(), ANSWER_SECONDS)
+        return found
+
+    def fetch_tasks(self) -> dict[TaskId, Standing]:
+        asked = {task: Asked(lambda task: task.statistics(), Future()) for task in self._hosts}
+        for task, question in asked.items():
+            self._hosts[task].post(question)
+        deadline, found = Deadline(BUSY_SECONDS), {}
+        for task, question in asked.items():
+            try:
+                found[task] = Standing(question.answer.result(deadline.left()))
+            except TimeoutError:
+                found[task] = Standing(None, BUSY_SECONDS)
+        return found
+
+    def feed_route(self, job: str, feed: str) -> LocalRoute:
+        return local_route(self._folder, self._plan.key, job, feed)
+
+    def wait_ended(self, deadline: Deadline) -> None:
+        """Threads can be asked as long as they are there."""
+
+    def stop(self) -> None:
+        """As ``wait_ended``."""
+
+    def end(self) -> bool:
+        status, name = self.peek_status(), self._plan.name
+        self._feeds.over(ConfigurationError(f"job {name!r} was shut down", "run it again to go on reading"))
         self._feeds.close()
         self._coordinator.close()
         for host in self._hosts.values():
@@ -364,18 +271,6 @@ class LocalJob(JobFace):
             self._scheduler.shutdown()
         for files in self._files:
             files.close()
-        if audited:
-            with suppress(Exception):  # whoever asks for the audit is told
-                self.audit()
-        at_the_end(lambda: clean_outputs(self.plan, self.folder, self.status().generation))
-        if self.status().state == "finished":  # nothing goes on from it: its rows go with this object
-            weakref.finalize(self, COLLECTED.forget, self.plan.key).atexit = False
-        self._release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.shutdown()
+        if status is not None and status.state == "finished":  # nothing goes on from it: its rows go with the job
+            weakref.finalize(self, COLLECTED.forget, self._plan.key).atexit = False
+        return True

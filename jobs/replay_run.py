@@ -30,7 +30,7 @@ from ..engine.lineage.tracing import FeedGraph, without_origin
 from ..engine.plan.plan import JobPlan
 from ..engine.planner.pipelines import plan_job
 from ..engine.scheduler.pool import PoolScheduler
-from .local_run import LocalJob
+from .local_run import start_job
 
 NAME_LENGTH = 60
 POLL = 1.0
@@ -131,7 +131,7 @@ class Replaying:
         scheduler = PoolScheduler(None)
         try:
             print_interrupts_briefly()
-            job = LocalJob(plan, place, scheduler, start)
+            job = start_job(plan, place, scheduler, start)
         except BaseException:
             scheduler.shutdown()
             place.release()

@@ -83,6 +83,7 @@ ACTORS = (
     ("feed",),
     ("claims",),
     ("hosting",),
+    ("client",),
     ("job",),
     ("spark_bridge",),
 )
@@ -95,9 +96,9 @@ LIGHT_THOUGH_IN_RAYS_ROOMS = ("actors.cluster.fitting",)
 
 ALONE = {
     "users call it": """
-        actors.claims.leases.Leasing.spark_released actors.claims.leases.Leasing.wait_spark_released
-        actors.feed.reader.Reader.iter_rows actors.job.job_face.JobFace.unpin
-        actors.job.split_sets_face.SplitSetsFace.add_splits actors.job.split_sets_face.WindowBarrier.is_done
+        actors.client.job.Job.add_splits actors.client.job.Job.spark_released actors.client.job.Job.unpin
+        actors.client.job.Job.wait_spark_released actors.client.job.WindowBarrier.is_done
+        actors.feed.reader.Reader.iter_rows
         coordinator.model.statistics.WindowReport.first_token engine.flow.flow.Flow.from_ray_dataset
         engine.flow.flow.Flow.from_split_sets engine.flow.flow.Flow.read_ipc engine.flow.flow.Stream.hash_join
         engine.flow.flow.Stream.map_batches engine.flow.flow.Stream.mark_distinct
@@ -105,7 +106,7 @@ ALONE = {
         engine.indexes.in_parquet.parquet_index engine.indexes.in_sql.sql_index
         jobs.cli.list_running jobs.cli.verify_order_of""",
     "a library, or an entry point, calls it by its name": """
-        actors.job.outputs.SparkSession.createDataFrame actors.spark.ray_datasets.open_dataset
+        actors.client.outputs.SparkSession.createDataFrame actors.spark.ray_datasets.open_dataset
         actors.transport.wire._File.seekable actors.transport.wire._File.writable
         actors.transport.wire._Parts.writable coordinator.model.task_set.TaskSet._from_iterable
         engine.expressions.sql._Dialect.Parser engine.files.object_files.ObjectFiles.get_file_info_selector
@@ -114,8 +115,7 @@ ALONE = {
         engine.files.object_files._Reader.writable engine.files.object_files._Writer.seekable
         engine.files.object_files._Writer.writable engine.indexes.in_memory._Hashing.writable""",
     "tests and benchmarks reach into a running job by it": """
-        actors.feed.intake.Intake.save actors.job.job.Job.cut_task actors.job.job.Job.identities
-        actors.job.job.Job.kill_coordinator coordinator.checkpoint.plan.CheckpointPlan.to_wait_for
+        actors.feed.intake.Intake.save coordinator.checkpoint.plan.CheckpointPlan.to_wait_for
         engine.runtime.task.Task.memory_held""",
     "to be made real, or to go, with the engine's local edges and the checkpoints' barriers": """
         engine.alignment.tracker.BarrierTracker.pending_checkpoints engine.scheduler.stream_graph.StreamGraph.pull

@@ -216,22 +216,22 @@ def calls(world: World) -> dict[str, Callable[[], Call]]:
         "Reader.flush": method(world.handle.reader, "flush", timeout=0.01),
         "Reader.forget": method(world.handle.reader, "forget", model_uri="model"),
         "Reader.close": method(world.handle.reader, "close", timeout=0.01),
-        "LocalJob.add_splits": method(lambda: world.fed, "add_splits", split_set={"in": TABLE}),
-        "LocalJob.audit_feed": method(lambda: world.job, "audit_feed"),
-        "LocalJob.checkpoint": method(lambda: world.fed, "checkpoint", timeout=0.01),
-        "LocalJob.feed": method(lambda: world.feeding, "feed"),
-        "LocalJob.output": method(lambda: world.job, "output"),
-        "LocalJob.pin": method(lambda: world.fed, "pin", name="pin", timeout=0.01),
-        "LocalJob.result": method(lambda: world.job, "result", name="rows"),
-        "LocalJob.savepoint": method(lambda: world.fed, "savepoint", timeout=0.01),
-        "LocalJob.stop": method(lambda: world.job, "stop"),
-        "LocalJob.to_ray_dataset": method(lambda: world.feeding, "to_ray_dataset"),
-        "LocalJob.to_spark": method(lambda: world.feeding, "to_spark", spark=NoSpark()),
-        "LocalJob.unpin": method(lambda: world.fed, "unpin", name="pin", timeout=0.01),
-        "LocalJob.wait": method(lambda: world.job, "wait", timeout=1),
-        "LocalJob.wait_spark_released": method(lambda: world.job, "wait_spark_released", timeout=0.01),
-        "LocalJob.wait_until": method(lambda: world.job, "wait_until", condition=bool, timeout=0.01),
-        "LocalJob.window": method(lambda: world.fed, "window", number=1),
+        "Job.add_splits": method(lambda: world.fed, "add_splits", split_set={"in": TABLE}),
+        "Job.audit_feed": method(lambda: world.job, "audit_feed"),
+        "Job.checkpoint": method(lambda: world.fed, "checkpoint", timeout=0.01),
+        "Job.feed": method(lambda: world.feeding, "feed"),
+        "Job.output": method(lambda: world.job, "output"),
+        "Job.pin": method(lambda: world.fed, "pin", name="pin", timeout=0.01),
+        "Job.result": method(lambda: world.job, "result", name="rows"),
+        "Job.savepoint": method(lambda: world.fed, "savepoint", timeout=0.01),
+        "Job.stop": method(lambda: world.job, "stop"),
+        "Job.to_ray_dataset": method(lambda: world.feeding, "to_ray_dataset"),
+        "Job.to_spark": method(lambda: world.feeding, "to_spark", spark=NoSpark()),
+        "Job.unpin": method(lambda: world.fed, "unpin", name="pin", timeout=0.01),
+        "Job.wait": method(lambda: world.job, "wait", timeout=1),
+        "Job.wait_spark_released": method(lambda: world.job, "wait_spark_released", timeout=0.01),
+        "Job.wait_until": method(lambda: world.job, "wait_until", condition=bool, timeout=0.01),
+        "Job.window": method(lambda: world.fed, "window", number=1),
     }
     return found
 
@@ -241,7 +241,7 @@ def fed_stream() -> ps.Stream:
 
 
 INNER = {
-    *("Job", "LocalJob", "Savepoint", "ReplayedBatch", "Stream"),  # made by the library alone
+    *("Job", "Savepoint", "ReplayedBatch", "Stream"),  # made by the library alone
     *(f"errors.{name}" for name in dir(ps.errors)),
     *(f"index.{name}" for name in dir(ps.index) if name[0].isupper() and name not in ("Between", "InList")),
     *(f"Flow.{name}" for name in ("ask", "asked", "fingerprint", "node", "placement", "with_node")),
@@ -261,7 +261,7 @@ def public() -> dict[str, inspect.Signature]:
             found |= {f"{name}.{each}": getattr(value, each) for each in inner}
         else:
             found[name] = value
-            if inspect.isclass(value) and value is not ps.Job:  # whose methods are LocalJob's
+            if inspect.isclass(value):
                 found |= _methods(name, value)
     for kind in (FeedHandle, Reader):
         found |= _methods(kind.__name__, kind)
@@ -323,7 +323,7 @@ def use(name: str, result: Any) -> None:
         if "hash_join" not in name:
             result.collect("end")
         ps.run_local(result.flow, threads=0).wait(20)
-    elif isinstance(result, ps.LocalJob) and name == "run_local":
+    elif isinstance(result, ps.Job) and name == "run_local":
         result.shutdown()
     elif isinstance(result, Reader):
         result.close(0.0)

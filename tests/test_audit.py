@@ -15,8 +15,8 @@ from pyarrow import parquet
 
 import penstock as ps
 from penstock.actors.audit.audit import Audit
+from penstock.actors.client.job import Job
 from penstock.engine.core.errors import AuditError, ConfigurationError, StorageError
-from penstock.jobs.local_run import LocalJob
 from support.damage import flipped
 from support.random_tables import random_table
 
@@ -25,7 +25,7 @@ ROWS = 1000
 Change = Callable[[pa.Table], pa.Table]
 
 
-def started(tmp_path: Path, name: str = "audited", limit: int | None = None, **settings: Any) -> LocalJob:
+def started(tmp_path: Path, name: str = "audited", limit: int | None = None, **settings: Any) -> Job:
     (tmp_path / "in").mkdir(exist_ok=True)
     parquet.write_table(pa.table({"x": range(ROWS)}), tmp_path / "in" / "a.parquet")
     flow = ps.Flow(name)
@@ -41,7 +41,7 @@ def files(tmp_path: Path) -> list[Path]:
 
 
 @pytest.fixture(params=["always", "on_failure", "never"])
-def over(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalJob]:
+def over(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Job]:
     """A job that is over, of which nobody has asked what it has left, whatever it keeps of its checkpoints."""
     job = started(tmp_path, retention=request.param)
     job.wait_until(lambda status: status.is_over, 60)
@@ -49,14 +49,14 @@ def over(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalJob]:
     job.shutdown()
 
 
-def test_audit_says_what_it_has_compared(tmp_path: Path, over: LocalJob) -> None:
+def test_audit_says_what_it_has_compared(tmp_path: Path, over: Job) -> None:
     audit = over.wait().audit()
     assert set(audit.grades.values()) == {"counted"}
     assert json.loads(audit.to_json())["grades"] == audit.grades
     assert f"{ROWS:,} rows, {ROWS:,} visible (exactly once), counted" in str(audit)
 
 
-def test_rows_that_are_missing_in_an_output_fail_the_job(tmp_path: Path, over: LocalJob) -> None:
+def test_rows_that_are_missing_in_an_output_fail_the_job(tmp_path: Path, over: Job) -> None:
     for file in files(tmp_path):
         rows = parquet.read_table(file)
         parquet.write_table(rows.slice(1), file)
@@ -68,7 +68,7 @@ def test_rows_that_are_missing_in_an_output_fail_the_job(tmp_path: Path, over: L
     assert "wrong" in str(error)
 
 
-def test_files_of_strangers_in_an_output_of_its_own_fail_the_job(tmp_path: Path, over: LocalJob) -> None:
+def test_files_of_strangers_in_an_output_of_its_own_fail_the_job(tmp_path: Path, over: Job) -> None:
     parquet.write_table(pa.table({"x": [1, 2]}), tmp_path / "out" / "part-stranger.parquet")
     with pytest.raises(AuditError, match="0 rows are missing and 2 are there too often"):
         over.wait()
@@ -115,7 +115,7 @@ def content_flow(tmp_path: Path, data: list[pa.Table], rate: float = 0.0, mode: 
     return flow
 
 
-def grades_of(job: LocalJob) -> dict[str, str]:
+def grades_of(job: Job) -> dict[str, str]:
     return {sink.id: sink.grade for sink in job.wait(60).audit().sinks}
 
 

@@ -15,13 +15,13 @@ from pyarrow import csv, parquet
 
 import penstock as ps
 from penstock.actors.audit.audit import Audit, last_state
+from penstock.actors.client.job import Job
 from penstock.engine.core.elements import Batch
 from penstock.engine.core.errors import AuditError
 from penstock.engine.operators.sequence.union import RunningUnion
 from penstock.engine.plan.rounds import CURSOR_SCHEMA
 from penstock.engine.planner.pipelines import plan_job
 from penstock.engine.sources import split_queue
-from penstock.jobs.local_run import LocalJob
 from support.random_tables import random_table
 
 ROWS, SPLITS = 12, 64
@@ -222,7 +222,7 @@ def table_flow(tmp_path: Path) -> ps.Flow:
     return flow
 
 
-def over(tmp_path: Path, audit: str) -> LocalJob:
+def over(tmp_path: Path, audit: str) -> Job:
     job = ps.run_local(table_flow(tmp_path), checkpoints=tmp_path / "state", audit=audit)
     job.wait_until(lambda status: status.is_over, 60)
     return job

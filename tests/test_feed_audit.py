@@ -31,7 +31,7 @@ def lists(flow):
     return flow.mix({one: 2, two: 1}, at_end="go on").rebalance()
 
 
-def fed(folder, build, **options) -> ps.LocalJob:
+def fed(folder, build, **options) -> ps.Job:
     flow = ps.Flow("audited", lanes=4)
     build(flow).feed(50, **options)
     job = ps.run_local(flow, checkpoints=folder)

@@ -279,7 +279,7 @@ def test_run_dies_in_every_epoch_and_goes_on_with_other_ranks(tmp_path, monkeypa
 def lose(job):
     restarts = job.status().restarts
     task, counts = list(job.statistics().items())[-1]
-    job._tell(TaskLost(task, counts.attempt, "the test says so", 0.0))
+    job._request(TaskLost(task, counts.attempt, "the test says so", 0.0))
     job.wait_until(lambda status: status.restarts > restarts and status.state == "running", 60)
 
 

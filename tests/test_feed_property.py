@@ -134,12 +134,12 @@ def test_any_flow_gives_one_order_whatever_reads_it_and_whatever_dies(
     assert found == expected
 
 
-def run(steps: list[Step], batch_size: int, parallelism: int, folder: str | None, epochs: int) -> ps.LocalJob:
+def run(steps: list[Step], batch_size: int, parallelism: int, folder: str | None, epochs: int) -> ps.Job:
     flow, stream = build(steps)
     stream.feed(batch_size, room=4 * batch_size, keep=10_000, epochs=epochs)
     return ps.run_local(flow, parallelism=parallelism, checkpoints=folder)
 
 
-def kill(job: ps.LocalJob) -> None:
+def kill(job: ps.Job) -> None:
     for task, counts in list(job.statistics().items())[-1:]:
-        job._tell(TaskLost(task, counts.attempt, "the test says so", 0.0))
+        job._request(TaskLost(task, counts.attempt, "the test says so", 0.0))

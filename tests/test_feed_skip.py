@@ -12,7 +12,7 @@ from penstock.engine.core.errors import ConfigurationError
 from support.feeds import plain, read_world, take
 
 
-def job_of() -> ps.LocalJob:
+def job_of() -> ps.Job:
     flow = ps.Flow("skipping", lanes=4)
     plain(flow).feed(50, keep=10_000)
     return ps.run_local(flow)

@@ -118,7 +118,7 @@ def flow(bucket: str, rate: float = 0.0) -> ps.Flow:
     return made
 
 
-def go_on(bucket: str) -> ps.LocalJob:
+def go_on(bucket: str) -> ps.Job:
     return ps.run_local(flow(bucket), checkpoints=f"s3://{bucket}/state").wait(PATIENCE)
 
 
@@ -197,7 +197,7 @@ def test_splits_that_a_caller_adds_lie_with_the_checkpoints(buckets: BucketTwin,
     tables = [pa.table({"n": range(100_000 + at * 50_000, 100_000 + (at + 1) * 50_000)}, schema) for at in range(2)]
     buckets.put(f"{bucket}/mine.parquet", numbers(100_000))
 
-    def job() -> ps.LocalJob:
+    def job() -> ps.Job:
         made = ps.Flow("fed", lanes=4)
         made.from_split_sets(schema, name="in").write_parquet(f"s3://{bucket}/out")
         return ps.run_local(made, checkpoints=ps.Checkpoints(f"s3://{bucket}/state", every="50ms"))

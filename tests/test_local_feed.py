@@ -87,7 +87,7 @@ def lose(job):
     restarts = job.status().restarts
     task = TaskId("gather-1", 0)
     wait_for(lambda: job.statistics().get(task) is not None)
-    job._tell(TaskLost(task, job.statistics()[task].attempt, "the test says so", 0.0))
+    job._request(TaskLost(task, job.statistics()[task].attempt, "the test says so", 0.0))
     job.wait_until(lambda status: status.restarts > restarts and status.state == "running", 60)
 
 
@@ -123,7 +123,7 @@ def test_ranks_may_leave_at_the_end_though_the_feed_starts_anew_just_then():
     job = ps.run_local(flow_of("filter"))
     assert len(read_world(job.feed(), 3)) == 16
     if not job.status().is_over:
-        job._tell(TaskLost(TaskId("gather-1", 0), job.statistics()[TaskId("gather-1", 0)].attempt, "late", 0.0))
+        job._request(TaskLost(TaskId("gather-1", 0), job.statistics()[TaskId("gather-1", 0)].attempt, "late", 0.0))
     assert job.wait(60).status().state == "finished"
 
 

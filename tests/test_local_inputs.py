@@ -64,7 +64,7 @@ def stopped_half_way(folder: Path, place: Path, **options: object) -> None:
     assert 0 < len(numbers(place / "out")) < FILES * ROWS
 
 
-def go_on(folder: Path, place: Path, **options: object) -> ps.LocalJob:
+def go_on(folder: Path, place: Path, **options: object) -> ps.Job:
     return ps.run_local(flow(folder, place / "out"), checkpoints=place / "state", **options).wait(PATIENCE)
 
 

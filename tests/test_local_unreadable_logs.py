@@ -28,7 +28,7 @@ def flow(rate: float = 0.0) -> ps.Flow:
     return made
 
 
-def start(state: str, rate: float = 0.0) -> ps.LocalJob:
+def start(state: str, rate: float = 0.0) -> ps.Job:
     return ps.run_local(flow(rate), checkpoints=ps.Checkpoints(state, every=None))
 
 

@@ -96,7 +96,7 @@ def test_nothing_is_lost_or_doubled_when_tasks_are_lost_and_the_process_ends_in_
             for window in windows[fed:until]:
                 feed(job, window)
                 if draw.random() < 0.4:
-                    job._tell(TaskLost(draw.choice(job.tasks()), None, "the test says so", 0.0))
+                    job._request(TaskLost(draw.choice(job.tasks()), None, "the test says so", 0.0))
             fed = until
             if fed == len(windows):
                 job.no_more_splits()
@@ -161,7 +161,7 @@ def test_savepoint_is_refused_while_a_window_is_open(tmp_path):
     with ps.run_local(job_flow(kept, tmp_path), checkpoints=checkpoints(tmp_path)) as job:
         job.add_splits({"left": rows((1, 1))})
         job.wait_until(lambda status: status.splits is not None and status.splits.open_sets == 1, PATIENCE)
-        with pytest.raises(ConfigurationError, match=r"1 split sets .* stand behind its last task barrier"):
+        with pytest.raises(ConfigurationError, match=r"1 split sets .* were added after its last task barrier"):
             job.savepoint(tmp_path / "mine")
 
 

@@ -73,7 +73,7 @@ def test_run_with_restarts_from_the_middle_of_batches_has_no_gap(tmp_path):
         reader.load_state_dict({**reader.state_dict(), "step": (2, 3, 1).index(parallelism) * 3})
         take(reader, 3)
         job.checkpoint(60)
-        job._tell(TaskLost(TaskId("gather-1", 0), job.statistics()[TaskId("gather-1", 0)].attempt, "test", 0.0))
+        job._request(TaskLost(TaskId("gather-1", 0), job.statistics()[TaskId("gather-1", 0)].attempt, "test", 0.0))
         take(reader, 1)
         job.checkpoint(60)
         reader.close(0.0)

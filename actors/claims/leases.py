@@ -11,14 +11,13 @@ from contextlib import contextmanager, suppress
 from typing import Protocol, cast
 
 from ...coordinator.model.manifest import Manifest
-from ...engine.core.arguments import Seconds, checked
-from ...engine.core.errors import ConfigurationError, PenstockError
+from ...engine.core.arguments import Seconds
+from ...engine.core.errors import PenstockError
 from ...engine.plan.dealing import Deal
 from ...engine.plan.plan import JobPlan
 from ...engine.plan.rounds import cursor_of
 from ...engine.planner.graph import Graph
 from ..audit.audit import state_of
-from ..process.waiting import Deadline
 from ..storage.log import read_log_in
 
 
@@ -56,36 +55,16 @@ def closing_leases(flow: Graph) -> Iterator[None]:
         raise
 
 
-class Leasing:
-    """What a user asks a job about Spark: part of ``JobFace``."""
+def leases_in(plan: JobPlan) -> dict[int, Lease]:
+    """The leases among a plan's sources, by position."""
+    return leases_of([source.config for source in plan.sources.values()])
 
-    plan: JobPlan
-    folder: str
 
-    @property
-    def spark_released(self) -> bool:
-        """Whether Spark may stop: no partition is left to be pulled. Always so if the frames were staged."""
-        return all(lease.released for lease in self._leases().values())
-
-    @checked(ConfigurationError)
-    def wait_spark_released(self, timeout: Seconds | None = None) -> None:
-        """Wait until Spark may stop. Raises the error of a hand-off that failed, or TimeoutError."""
-        deadline = Deadline(timeout)
-        for lease in self._leases().values():
-            lease.wait_released(deadline.left())
-
-    def _leases(self) -> dict[int, Lease]:
-        return leases_of([source.config for source in self.plan.sources.values()])
-
-    def follow_leases(self) -> None:
-        """Blocks go when no retained checkpoint needs them."""
-        ids = list(self.plan.sources)
-        for position, lease in self._leases().items():
-            lease.follow(_left_behind(self.plan, ids[position], self.folder))
-
-    def _close_leases(self) -> None:
-        for lease in self._leases().values():
-            lease.close()
+def follow_leases(plan: JobPlan, folder: str) -> None:
+    """Have blocks dropped that no retained checkpoint in ``folder`` needs."""
+    ids = list(plan.sources)
+    for position, lease in leases_in(plan).items():
+        lease.follow(_left_behind(plan, ids[position], folder))
 
 
 def _left_behind(plan: JobPlan, source: str, folder: str) -> Callable[[], Sequence[int]]:

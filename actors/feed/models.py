@@ -33,7 +33,7 @@ from ...engine.feed.messages import FORGET, Commit, Ranges
 from ...engine.feed.ranks import RankPlace
 from ...engine.feed.sink import FeedSink
 from ...engine.files.durable import make_folder, put_file
-from ...engine.files.paths import absolute, resolve, safe_name
+from ...engine.files.paths import absolute, resolve, safe_name, storage_error
 from ...engine.plan.plan import JobPlan
 from ..protocol.messages import UNKNOWN_TIME
 from ..storage.damage import FROM_A_COPY, unreadable
@@ -84,7 +84,10 @@ class ModelBook:
 
     def records(self, feed: str) -> list[ModelRecord]:
         """The records of all models that are bound to a feed, by their names."""
-        infos = self._files.get_file_info(FileSelector(self._folder, allow_not_found=True))
+        try:
+            infos = self._files.get_file_info(FileSelector(self._folder, allow_not_found=True))
+        except OSError as error:
+            raise storage_error("list the models in", self._folder, error) from error
         names = (info for info in infos if info.base_name.endswith(".json") and not info.base_name.startswith("."))
         found = [record for info in names if (record := self._read(info.path)) is not None]
         return sorted((each for each in found if each.feed == feed), key=lambda each: each.model)
@@ -95,6 +98,8 @@ class ModelBook:
                 data = stream.read()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise storage_error("read the model's record", path, error) from error
         try:
             record: ModelRecord = decode_record(data, ModelRecord, FORMAT)
         except msgspec.MsgspecError as error:

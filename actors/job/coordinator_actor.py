@@ -35,6 +35,7 @@ from ...engine.core.errors import InternalError, PenstockError
 from ...engine.core.identity import TaskId
 from ...engine.core.shown import hides_credentials
 from ..claims.presence import this_claimant
+from ..client.backend import FinalStatistics
 from ..cluster.calls import unsealed
 from ..feed.notices import FeedNotices, how_it_ended, run_of
 from ..hosting.coordinator_files import CoordinatorFiles
@@ -48,7 +49,7 @@ from ..storage.log import Deaths
 from ..storage.snapshots import SnapshotFiles
 from ..storage.stores import open_store
 from ..transport.dialling import Secrets
-from .departure import Departure, LastWords
+from .departure import Departure
 from .drain_watch import DrainWatch
 from .driver_calls import RayDriverCalls
 from .metrics import Reporter
@@ -186,7 +187,7 @@ class CoordinatorActor:
 
     @ray.method(concurrency_group="users")
     def request(self, event: Event) -> None:
-        """A user asks for something (``job_face``)."""
+        """A user asks for something (``client``)."""
         self._departure.heard()
         self._host.post(event)
 
@@ -242,7 +243,7 @@ class CoordinatorActor:
         return self._options.detached
 
     @ray.method(concurrency_group="waiters")
-    def farewell(self, timeout: float) -> LastWords | None:
+    def farewell(self, timeout: float) -> FinalStatistics | None:
         """What is left to tell once the processes of a detached job have ended; None: not within ``timeout``."""
         self._departure.heard()
         return self._departure.wait(timeout)

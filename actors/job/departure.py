@@ -16,25 +16,27 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import GetTimeoutError, RayError
 
-from ...coordinator.model.statistics import JobStatus, Overview
+from ...coordinator.model.statistics import JobStatus
 from ...engine.core.errors import PenstockError
 from ...engine.core.identity import TaskId
 from ...engine.plan.plan import JobPlan
 from ...engine.runtime.statistics import TaskStatistics
 from ..claims.cleaning import at_the_end, clean_outputs
+from ..client.backend import FinalStatistics
 from ..hosting.coordinator_host import CoordinatorHost
-from ..process.waiting import POLL_SECONDS
+from ..hosting.waiting_chain import Standing
+from ..process.waiting import POLL_SECONDS, Deadline
 from ..protocol.messages import Address, Seat
 from .plans import SharedPlan
 
 SHUTDOWN_SECONDS = 10.0
 """How long processes may take to stop by themselves before they are ended."""
+PROCESS_SECONDS = 20.0
+"""How long a process may take to say what its task does; it says so if the task is too busy to answer (5 s)."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,34 +50,26 @@ def end_actors(actors: Iterable[Address]) -> None:
         ray.kill(actor)
 
 
-def statistics_of(actors: Mapping[TaskId, Address]) -> dict[TaskId, TaskStatistics]:
-    """The counts of every task that is there to tell."""
-    return {task: found for task, found in answers_of(actors, "statistics").items() if found is not None}
-
-
-def answers_of(actors: Mapping[TaskId, Address], question: str) -> dict[TaskId, Any]:
-    """The answers of all processes that are up; all are asked before any answer is waited for."""
-    refs = {task: getattr(actor, question).remote() for task, actor in actors.items()}
-    answers: dict[TaskId, Any] = {}
+def ask_tasks(actors: Mapping[TaskId, Address]) -> dict[TaskId, Standing]:
+    """What tasks say of themselves whose processes are up; all are asked before any answer is waited for."""
+    refs = {task: actor.standing.remote() for task, actor in actors.items()}
+    answers: dict[TaskId, Standing] = {}
+    deadline = Deadline(PROCESS_SECONDS)
     for task, ref in refs.items():
         try:
-            answers[task] = ray.get(ref)
-        except RayError:
-            continue  # its process is being restarted, or has ended
+            answers[task] = ray.get(ref, timeout=deadline.left())
+        except (RayError, GetTimeoutError):
+            continue  # its process is being restarted, or has ended, or does nothing
     return answers
+
+
+def _statistics(actors: Mapping[TaskId, Address]) -> dict[TaskId, TaskStatistics]:
+    return {task: each.statistics for task, each in ask_tasks(actors).items() if each.statistics is not None}
 
 
 def leave_for_good(actor: Address) -> None:
     """End an actor, maybe the one that this process is, so that Ray does not start it again."""
     ray.kill(actor, no_restart=True)
-
-
-@dataclass(frozen=True, slots=True)
-class LastWords:
-    """What a job's processes knew before they ended."""
-
-    statistics: dict[TaskId, TaskStatistics] = field(default_factory=dict)
-    checkpoints: Overview = field(default_factory=Overview)
 
 
 class Departure:
@@ -97,7 +91,7 @@ class Departure:
         self._actors, self._placement, self._me, self._lease = dict(actors), placement, me, lease
         #: when somebody last asked for something
         self._heard_at = time.monotonic()
-        self._words = LastWords()
+        self._final = FinalStatistics()
         self._ending = threading.Lock()
         #: all other processes have ended
         self._ended = threading.Event()
@@ -110,9 +104,9 @@ class Departure:
         """Somebody has asked for something."""
         self._heard_at = time.monotonic()
 
-    def wait(self, timeout: float) -> LastWords | None:
+    def wait(self, timeout: float) -> FinalStatistics | None:
         """What is left to tell once the other processes have ended; None: they have not."""
-        return self._words if self._ended.wait(timeout) else None
+        return self._final if self._ended.wait(timeout) else None
 
     def dismiss(self) -> None:
         """End the other processes now, whatever they do."""
@@ -122,7 +116,7 @@ class Departure:
             placed = {task: self._actors[seat] for task, seat in self._placement().items()}
             with suppress(PenstockError, TimeoutError):
                 checkpoints = self._host.ask(lambda core: core.checkpoint_statistics(), SHUTDOWN_SECONDS)
-                self._words = LastWords(statistics_of(placed), checkpoints)
+                self._final = FinalStatistics(_statistics(placed), checkpoints)
             self._host.close()
             end_actors(self._actors.values())
             at_the_end(lambda: clean_outputs(self._plan, self._folder, self._status().generation))

@@ -270,15 +270,6 @@ class DriverActor:
         except TimeoutError:
             return Standing(None, ANSWER_SECONDS)
 
-    @ray.method(concurrency_group="questions")
-    def statistics(self) -> TaskStatistics | None:
-        """The task's counts; None if no task is deployed, or if it is too busy to say."""
-        try:
-            found: TaskStatistics | None = self._ask(lambda task: task.statistics())
-        except TimeoutError:
-            return None
-        return found
-
     def _look(self) -> Iterable[Sample] | None:
         """What metrics tell of the task now; nothing if there is none, None if it is too busy to say."""
         try:

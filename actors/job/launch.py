@@ -32,8 +32,8 @@ from ..protocol.settings import Checkpoints
 from .runtime import DEFAULT_RUNTIME, Runtime
 
 if TYPE_CHECKING:
-    from .attaching import JobEntry
-    from .job import Job
+    from ..client.job import Job
+    from .ray_backend import JobEntry
 
 
 @checked(ConfigurationError)
@@ -59,7 +59,7 @@ def run(
     include_new: bool = False,
     audit: Audited = "counts",
 ) -> Job:
-    """Start ``flow`` on Ray and return its :class:`~penstock.actors.job.job.Job`.
+    """Start ``flow`` on Ray and return its :class:`~penstock.actors.client.job.Job`.
 
     ``checkpoints``: where and how often, or just the folder; without any, nothing survives the end of this script.
     ``name``: the job's, by default the flow's. ``address``: of a running Ray cluster; by default a small one is started
@@ -143,7 +143,7 @@ def attach(name: str, *, address: str | None = None, verbose: bool = False) -> J
     """A running job that another script has started, by its name; ``address``: of its cluster, by default the one that
     runs on this machine, or that RAY_ADDRESS names. Raises ConfigurationError if there is no such job."""
     connect(address or "auto", verbose)
-    from .attaching import attach_job
+    from .ray_backend import attach_job
 
     return attach_job(name)
 
@@ -152,7 +152,7 @@ def attach(name: str, *, address: str | None = None, verbose: bool = False) -> J
 def list_jobs(*, address: str | None = None, verbose: bool = False) -> list[JobEntry]:
     """The jobs on a cluster, by name, with the status of each. ``address`` as in :func:`attach`."""
     connect(address or "auto", verbose)
-    from .attaching import list_job_entries
+    from .ray_backend import list_job_entries
 
     return list_job_entries()
 

@@ -24,20 +24,21 @@ from ...engine.core.errors import ConfigurationError
 from ...engine.plan.plan import JobPlan
 from ..claims.presence import this_claimant
 from ..claims.resuming import Place, temporary_place
+from ..client.backend import Ownership
+from ..client.job import Job
 from ..cluster.calls import sealed
 from ..cluster.environment import NAMESPACE
 from ..feed.notices import FeedNotices, Over, run_of
-from ..protocol.messages import Seat, spare_seat
+from ..protocol.messages import JobCard, Seat, spare_seat
 from ..protocol.translate import failure_of
 from ..transport.dialling import Secrets
 from ..transport.tls import make_certificate
 from .admission import admit, options_of
 from .coordinator_actor import CoordinatorOptions, coordinator_actor_class
-from .creation import watch_creation
 from .driver_actor import coordinator_name, driver_actor_class
 from .driver_options import DriverOptions
-from .job import Job, Tie
 from .plans import share_plan
+from .ray_backend import RayBackend, watch_creation
 from .runtime import DEFAULT_RUNTIME, Runtime
 
 _ANSWER_SECONDS = 10.0
@@ -149,4 +150,5 @@ def _start(
     if plan.feeds:
         notices = FeedNotices(place.folder, plan.name, run_of(token))
         watch_creation(plan.name, actor, lambda error: notices.end(Over(notices.run, False, failure_of(error))))
-    return Job(plan, place, actor, drivers, Tie.DETACHED if detached else Tie.OWNER, options.secrets)
+    descriptor = JobCard(plan, place.folder, place.settings, drivers, detached, place.stays, options.secrets)
+    return Job(plan, place, RayBackend(descriptor, actor, Ownership.DETACHED if detached else Ownership.OWNER))

@@ -1,4 +1,4 @@
-"""Waiting for a job, wherever it runs: the one loop behind ``Job.wait_until`` and ``LocalJob.wait_until``. No Ray."""
+"""Waiting for a job, wherever it runs. No Ray."""
 
 from __future__ import annotations
 

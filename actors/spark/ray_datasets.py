@@ -1,4 +1,4 @@
-"""``Flow.from_ray_dataset``: the blocks of a Ray Dataset, in a fixed order, as splits.
+"""``Flow.from_ray_dataset``: the blocks of a Ray Dataset, in a fixed order, as splits. And results as a Ray Dataset.
 
 Rules:
 
@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 import ray
+from pyarrow import fs
 from ray.exceptions import RayError
 
 from ...engine.arrow.nullability import nullable
@@ -38,6 +39,20 @@ _AT_ONCE = 8
 def open_dataset(dataset: Any) -> RayDatasetSource:
     """The source behind ``Flow.from_ray_dataset``."""
     return RayDatasetSource(dataset)
+
+
+def table_to_dataset(table: pa.Table) -> Any:
+    """The rows of a table."""
+    import ray.data
+
+    return ray.data.from_arrow(table)
+
+
+def files_to_dataset(files: Sequence[str], filesystem: fs.FileSystem) -> Any:
+    """The rows of Parquet files."""
+    import ray.data
+
+    return ray.data.read_parquet(list(files), filesystem=filesystem)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ def read_log_in(folder: str, job: str) -> list[LogEntry]:
     """The entries that count of the job's log in a checkpoint folder, in order (``read_log``). Raises
     ConfigurationError or StorageError."""
     store = open_store(folder)
-    with _named("read", folder, job):
+    with naming_log("read", folder, job):
         return read_log(store, job)
 
 
@@ -105,12 +105,13 @@ def create_entry_in(folder: str, job: str, entry: LogEntry) -> Literal["stored",
     """Create the entry in the job's log unless its number is taken by another one. Raises ConfigurationError, or
     StorageError: then it may stand or not."""
     store = open_store(folder)
-    with _named("write into", folder, job):
+    with naming_log("write into", folder, job):
         return create_entry(store, job, entry)
 
 
 @contextmanager
-def _named(action: str, folder: str, job: str) -> Iterator[None]:
+def naming_log(action: str, folder: str, job: str) -> Iterator[None]:
+    """What a store that holds a log of the job refuses is a StorageError that says which log, and what to do."""
     try:
         yield
     except OSError as error:

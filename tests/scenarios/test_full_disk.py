@@ -143,7 +143,7 @@ def test_job_with_patience_outlasts_a_disk_that_is_read_only_for_a_while(tmp_pat
         check_all_is_there(job, output)
 
 
-def check_all_is_there(job: ps.LocalJob, output: Path) -> None:
+def check_all_is_there(job: ps.Job, output: Path) -> None:
     """Every row once, and nothing else."""
     assert rows(output) == list(range(SPLITS * ROWS))
     assert job.audit().clean, str(job.audit())

@@ -71,7 +71,7 @@ class World:
         made.read_parquet(self.inputs(inputs, start), rate=rate).write_parquet(self.output, mode=self.mode)  # type: ignore[arg-type]
         return made
 
-    def start(self, state: Path | None = None, rate: float = 1500.0, **options: Any) -> ps.LocalJob:
+    def start(self, state: Path | None = None, rate: float = 1500.0, **options: Any) -> ps.Job:
         inputs, first = options.pop("inputs", "in"), options.pop("start", 0)
         every = options.pop("every", "40ms")
         checkpoints = ps.Checkpoints(state or self.state, every=every, max_restarts=1)
@@ -94,7 +94,7 @@ class World:
             return False
         return True
 
-    def end(self, job: ps.LocalJob, first: int = 0) -> None:
+    def end(self, job: ps.Job, first: int = 0) -> None:
         """Wait for a job, and expect its rows if it ends well."""
         job.wait(PATIENCE)
         self.said.append("finished")

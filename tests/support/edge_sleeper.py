@@ -47,7 +47,7 @@ def main() -> None:
     told.write_bytes(pickle.dumps((world.said, world.expected, world.audits)))
 
 
-def sleep(job: ps.LocalJob, wanted: int, saved: Path | None) -> None:
+def sleep(job: ps.Job, wanted: int, saved: Path | None) -> None:
     """Stop this process, somewhere behind a checkpoint or savepoint, until somebody wakes it."""
     if saved:
         job.savepoint(saved, PATIENCE)

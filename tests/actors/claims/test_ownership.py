@@ -59,7 +59,7 @@ def read(folder: Path) -> list[int]:
     return sorted(values)
 
 
-def resume(base: Path, state: str = "state", **options: bool) -> ps.LocalJob:
+def resume(base: Path, state: str = "state", **options: bool) -> ps.Job:
     return ps.run_local(flow(base), checkpoints=often(base / state), **options).wait(PATIENCE)
 
 

@@ -66,12 +66,12 @@ def test_gauge_that_is_not_told_any_more_goes_to_nothing(seen: InstrumentsInMemo
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> ps.LocalJob:
+def job(tmp_path_factory: pytest.TempPathFactory) -> ps.Job:
     """At a pace, so that somebody waits for rows."""
     return ps.run_local(gather_flow(tmp_path_factory.mktemp("out"), rate=20_000.0), parallelism=2).wait(60)
 
 
-def test_figures_of_tasks_are_those_of_their_statistics(job: ps.LocalJob, seen: InstrumentsInMemory) -> None:
+def test_figures_of_tasks_are_those_of_their_statistics(job: ps.Job, seen: InstrumentsInMemory) -> None:
     meter, figures = Meter(seen), TaskFigures(job.plan)
     statistics = job.statistics()
     assert len(statistics) == 3
@@ -93,13 +93,13 @@ def test_figures_of_tasks_are_those_of_their_statistics(job: ps.LocalJob, seen: 
     assert {tags["job"] for tags in (dict(found) for _, found in seen.counters)} == {"gather"}
 
 
-def test_statistics_of_a_job_are_also_by_stage(job: ps.LocalJob) -> None:
+def test_statistics_of_a_job_are_also_by_stage(job: ps.Job) -> None:
     read, gather = job.statistics().stages.values()
     assert (read.subtasks, read.rows_read, read.rows_out) == (2, ROWS, ROWS - 100)
     assert (gather.subtasks, gather.rows_in, gather.bytes_in) == (1, ROWS - 100, read.bytes_out)
 
 
-def test_lag_of_a_subtask_is_what_its_own_splits_still_hold(job: ps.LocalJob, seen: InstrumentsInMemory) -> None:
+def test_lag_of_a_subtask_is_what_its_own_splits_still_hold(job: ps.Job, seen: InstrumentsInMemory) -> None:
     found = next(each for each in job.statistics().values() if each.sources)
     assert found.sources[0].rows == ROWS // 2
     samples = {sample.metric: sample.value for sample in TaskFigures(job.plan).samples(found)}

@@ -175,9 +175,9 @@ def test_processes_leave_when_their_coordinator_is_not_heard_of(cluster: str, tm
     job = detached(tmp_path, rate=SLOW)
     job.wait_until(lambda status: status.state == "running", PATIENCE)
     pids = [identity.pid for identity in job.identities().values()]
-    ray.kill(job._coordinator)
+    ray.kill(job._backend._coordinator)
     wait_gone(pids, 30)
-    actors = list(job._actors.values())
+    actors = list(job._backend._actors.values())
     for actor in actors:
         with pytest.raises(ray.exceptions.ActorDiedError):
             ray.get(actor.ready.options(max_task_retries=-1).remote(), timeout=30)

@@ -249,12 +249,12 @@ def test_checkpoint_on_request_is_taken_without_an_interval(jobs: Any, tmp_path:
 
 def test_job_that_ended_without_a_word_is_an_error_and_no_wait(jobs: Any, tmp_path: Path) -> None:
     job = jobs(gather_flow(tmp_path / "out", rate=PACE))
-    ray.kill(job._coordinator)
+    ray.kill(job._backend._coordinator)
     with pytest.raises(TaskLostError, match="its coordinator is gone"):
         job.status()
     job.shutdown()
     for question in (job.status, job.wait):
-        with pytest.raises(TaskLostError, match="its processes have ended") as caught:
+        with pytest.raises(TaskLostError, match="it was shut down") as caught:
             question()
         assert "goes on from the last checkpoint" in caught.value.remedy
 
@@ -343,15 +343,15 @@ def test_job_whose_cluster_was_left_asks_nobody_and_is_let_go(
     asked = []
     with monkeypatch.context() as elsewhere:
         for connected in (None, ("192.0.2.7:6379", "01000000")):
-            elsewhere.setattr("penstock.actors.job.job.connection", lambda connected=connected: connected)
-            elsewhere.setattr("penstock.actors.job.job.end_actors", asked.append)
+            elsewhere.setattr("penstock.actors.job.ray_backend.connection", lambda connected=connected: connected)
+            elsewhere.setattr("penstock.actors.job.ray_backend.end_actors", asked.append)
             for question in (job.statistics, job.identities, job.why, lambda: job.wait(1)):
                 with pytest.raises(TaskLostError, match="is not connected to its cluster any more"):
                     question()
         job.shutdown()
     assert asked == []
-    end_actors([job._address])
-    end_actors(job._actors.values())
+    end_actors([job._backend._address])
+    end_actors(job._backend._actors.values())
 
 
 def test_job_ends_whatever_its_outputs_have_become(jobs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,8 +360,8 @@ def test_job_ends_whatever_its_outputs_have_become(jobs: Any, tmp_path: Path, mo
 
     job = jobs(gather_flow(tmp_path / "out", PACE))
     job.checkpoint(PATIENCE)
-    monkeypatch.setattr("penstock.actors.job.job.audit_job", broken)
-    monkeypatch.setattr("penstock.actors.job.job.clean_outputs", broken)
+    monkeypatch.setattr("penstock.actors.client.job.audit_job", broken)
+    monkeypatch.setattr("penstock.actors.client.job.clean_outputs", broken)
     job.shutdown()
     monkeypatch.undo()
     jobs(gather_flow(tmp_path / "out", PACE)).wait(PATIENCE)  # the name is free, and nothing else wrote

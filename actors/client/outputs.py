@@ -97,13 +97,13 @@ class Output:
 
     def to_ray_dataset(self) -> Any:
         """A ``ray.data.Dataset``, on the cluster that this process is connected to."""
-        import ray.data
+        from ..spark.ray_datasets import files_to_dataset, table_to_dataset
 
         files = self.files()
         if self.collected is not None or not files:
-            return ray.data.from_arrow(self.to_table())
+            return table_to_dataset(self.to_table())
         filesystem, _ = resolve(absolute(str(self.path)))
-        return ray.data.read_parquet(files, filesystem=filesystem)
+        return files_to_dataset(files, filesystem)
 
     def _unreadable(self, error: Exception) -> StorageError:
         reason = str(error).splitlines()[0]
