@@ -234,14 +234,14 @@ class AsynchronousOperator(Protocol):
 
 
 @runtime_checkable
-class SatisfiableOperator(Protocol):
+class EarlyTerminatingOperator(Protocol):
     """What a running operator offers besides, if it may need no more input before its ports have ended."""
 
-    def satisfied(self, port: int) -> bool:
+    def needs_no_more(self, port: int) -> bool:
         """Whether no further row on this port can matter. Once true it stays true, until ``drain`` at the latest.
 
         What is upstream may then throw its rows away; ends of rounds, barriers and the end of the port still come.
-        An operator with an attribute ``for_good`` that is true stays satisfied beyond ``drain``: its sources may end.
+        An operator with an attribute ``for_good`` that is true needs no more beyond ``drain``: its sources may end.
         """
 
 
@@ -360,14 +360,14 @@ class Stateless:
 #
 # 1. A paced operator refuses batches while it is full. Told to ``expect`` a checkpoint it takes what stands before the
 #    barriers all the same, until it has been cut, or given up.
-# 2. So that this ends, the sources begin no further round while it is full (``HoldRound``, from consumer to producer
+# 2. So that this ends, the sources begin no further round while it is full (``PauseRounds``, from consumer to producer
 #    and through every driver on the way): the checkpoint after the next finds nothing before its barriers. What is
 #    taken beyond the room is thus bounded by the credit of the channels and a round, however long it stays full.
 # 3. A task whose paced operator is in use by others does not end, though its data have.
 
 
 @runtime_checkable
-class PacedOperator(Protocol):
+class ThrottledOperator(Protocol):
     """What a running operator offers besides, if somebody outside sets its pace. Its config says so with an attribute
     ``paced`` that is true."""
 
@@ -389,10 +389,10 @@ class PacedOperator(Protocol):
         """Whether nobody outside needs it any more."""
 
     @property
-    def waits_for_whom(self) -> str:
+    def waiting_for(self) -> str:
         """Who does not read, in words; "" if nobody is waited for."""
 
 
-def paced_of(running: Iterable[object]) -> PacedOperator | None:
+def throttled_of(running: Iterable[object]) -> ThrottledOperator | None:
     """The paced operator of a chain, if it has one."""
-    return next((each for each in running if isinstance(each, PacedOperator)), None)
+    return next((each for each in running if isinstance(each, ThrottledOperator)), None)

@@ -11,12 +11,13 @@ Rules:
 2. Credit is bytes, granted by the consumer as it consumes: a producer stops when the credit is used up (the high mark)
    and goes on when half of it has come back, or all that was sent has been consumed (the low mark). With credit it may
    send one batch, however large. Control elements need no credit and are never held back.
-3. ``AllProcessed`` travels upstream once: everything before ``EndOfData`` has been processed. ``EndSettled`` follows,
+3. ``EndOfDataAck`` travels upstream once: everything before ``EndOfData`` has been processed. ``DrainedAck`` follows,
    once: so has everything, further down, that was emitted because of it.
-4. ``DropInput`` travels upstream when the consumer needs no more rows of its window (the part between two task
+4. ``CancelInput`` travels upstream when the consumer needs no more rows of its window (the part between two task
    barriers): from then on the producer's end throws batches away, up to its next task barrier. Control elements go on.
    The message names the window, because it may arrive when the producer is already in the next one.
-5. ``HoldRound`` travels upstream, through drivers, to the sources: while it holds they begin no round (``pacing``).
+5. ``PauseRounds`` travels upstream, through drivers, to the sources: while it holds they begin no round
+   (``core.operator``).
 6. An end belongs to one pair of attempts. Messages of other attempts are dropped before they reach it. Each end is
    touched by one driver alone.
 """
@@ -28,9 +29,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..core.channel_states import ANSWER_MOVES, DEMAND_MOVES, END_MOVES, Answer, Demand, EndState
 from ..core.elements import Barrier, Batch, Element, EndOfData, EndOfPartition, size_of
 from ..core.errors import InternalError
 from ..core.identity import Attempt, BarrierKind, CheckpointId, Tally, TaskId
+from ..core.state_machine import StateMachine
 from ..integrity.tally import Count
 
 DEFAULT_CREDIT = 16 * 1024 * 1024
@@ -75,7 +78,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class AllProcessed:
+class EndOfDataAck:
     """The consumer has processed every record of the channel."""
 
     channel: ChannelId
@@ -83,7 +86,7 @@ class AllProcessed:
 
 
 @dataclass(frozen=True, slots=True)
-class EndSettled:
+class DrainedAck:
     """Nothing that was emitted because of the end of the channel's data is on its way any more, however far down."""
 
     channel: ChannelId
@@ -91,7 +94,7 @@ class EndSettled:
 
 
 @dataclass(frozen=True, slots=True)
-class DropInput:
+class CancelInput:
     """The consumer needs no more rows before the task barrier that ends ``window`` (windows count from 0), or, if
     ``for_good``, never again."""
 
@@ -102,25 +105,25 @@ class DropInput:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldRound:
+class PauseRounds:
     """Whether the consumer has so many rows that no further round should begin."""
 
     channel: ChannelId
     attempts: tuple[Attempt, Attempt]
-    hold: bool
+    paused: bool
 
 
-_TELLING = (Barrier, EndOfData)
+_WITH_TALLY = (Barrier, EndOfData)
 """With these goes the tally of what was sent before them."""
 
-Upstream = Grant | AllProcessed | DropInput | EndSettled | HoldRound
+Upstream = Grant | EndOfDataAck | CancelInput | DrainedAck | PauseRounds
 
 
 def _is_drain(element: Element) -> bool:
     return isinstance(element, Barrier) and element.kind is BarrierKind.DRAIN
 
 
-class Outlet(Protocol):
+class ResultPartition(Protocol):
     """Where a driver puts its elements: one channel, or several between which batches are divided."""
 
     @property
@@ -135,7 +138,7 @@ class Outlet(Protocol):
 
 
 class OutputChannel:
-    """The producer's end; the simplest outlet. ``wire`` takes frames; ``deliver`` takes what comes back."""
+    """The producer's end; the simplest partition. ``wire`` takes frames; ``deliver`` takes what comes back."""
 
     def __init__(
         self,
@@ -152,23 +155,16 @@ class OutputChannel:
         #: all bytes granted beyond the initial credit
         self._granted = 0
         self._sequence = 0
-        #: the consumer has said AllProcessed
-        self.all_processed = False
-        #: the consumer has said EndSettled
-        self.settled = False
-        #: EndOfPartition has been sent; nothing follows
-        self.closed = False
+        self._end = StateMachine(f"the producer's end of {channel}", END_MOVES, EndState.OPEN)
+        self._demand = StateMachine(f"the demand on {channel}", DEMAND_MOVES, Demand.ALL)
+        self._answer = StateMachine(f"the answer on {channel}", ANSWER_MOVES, Answer.NONE)
         #: bytes of batches sent and not yet consumed
         self.in_flight = 0
         #: batches and bytes sent
         self._count = Count()
         self.sent = 0
-        #: the consumer needs no more rows of this window: batches are thrown away
-        self.dropping = False
-        #: the same for all windows to come
-        self.dropping_for_good = False
         #: the consumer wants no further round to begin
-        self.held = False
+        self.rounds_paused = False
         #: task barriers sent
         self._window = 0
 
@@ -179,27 +175,56 @@ class OutputChannel:
     @property
     def ready(self) -> bool:
         """Whether a batch may be sent now."""
-        return self._credit > 0 or self.dropping
+        return self._credit > 0 or self.cancelled
+
+    @property
+    def closed(self) -> bool:
+        """Whether EndOfPartition has been sent."""
+        return self._end.state is EndState.CLOSED
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the consumer needs no more rows of this window: batches are thrown away."""
+        return self._demand.state is not Demand.ALL
+
+    @property
+    def cancelled_for_good(self) -> bool:
+        """The same for all windows to come."""
+        return self._demand.state is Demand.NONE
+
+    @property
+    def end_of_data_acknowledged(self) -> bool:
+        """Whether the consumer has processed everything."""
+        return self._answer.state is not Answer.NONE
+
+    @property
+    def drained(self) -> bool:
+        """Whether nothing that was emitted because of the end is on its way, however far down."""
+        return self._answer.state is Answer.DRAINED
 
     def send(self, element: Element) -> None:
         """Send one element. A batch needs ``ready``; anything else may always be sent."""
         if self.closed:
             raise InternalError(f"{self.channel}: {type(element).__name__} sent after the end of the partition")
         if isinstance(element, Batch):
-            if self.dropping:
+            if self.cancelled:
                 return
             self._count.add(element)
         elif _is_drain(element):
             self._window += 1
-            self.dropping = self.dropping_for_good
+            if self._demand.state is Demand.NEXT_WINDOW:
+                self._demand.move(Demand.ALL)
+        elif isinstance(element, EndOfData):
+            self._end.move(EndState.DATA_ENDED)
+        elif isinstance(element, EndOfPartition):
+            self._end.move(EndState.CLOSED)
         size = size_of(element)
         self._credit -= size
         self.in_flight += size
         self.sent += size
-        self.closed = isinstance(element, EndOfPartition)
         sequence, self._sequence = self._sequence, self._sequence + 1
-        told = self._count.tally if isinstance(element, _TELLING) else None
-        self._wire(Frame(self.channel, self.attempts, sequence, element, size, told))
+        tally = self._count.tally if isinstance(element, _WITH_TALLY) else None
+        self._wire(Frame(self.channel, self.attempts, sequence, element, size, tally))
 
     @property
     def rows(self) -> int:
@@ -215,19 +240,34 @@ class OutputChannel:
         """Take a message of the consumer. Those of other attempts and repeats change nothing."""
         if message.attempts != self.attempts:
             return
-        if isinstance(message, AllProcessed):
-            self.all_processed = True
-        elif isinstance(message, EndSettled):
-            self.settled = True
-        elif isinstance(message, HoldRound):
-            self.held = message.hold
-        elif isinstance(message, DropInput):
-            self.dropping_for_good = self.dropping_for_good or message.for_good
-            self.dropping = self.dropping or message.window == self._window or message.for_good
+        if isinstance(message, EndOfDataAck):
+            if self._answer.state is Answer.NONE:
+                self._answer.move(Answer.END_OF_DATA)
+        elif isinstance(message, DrainedAck):
+            if self._answer.state is not Answer.DRAINED:
+                self._answer.move(Answer.DRAINED)
+        elif isinstance(message, PauseRounds):
+            self.rounds_paused = message.paused
+        elif isinstance(message, CancelInput):
+            self._cancel(message)
         elif message.total > self._granted:
             new, self._granted = message.total - self._granted, message.total
             self._credit += new
             self.in_flight -= new
+
+    def _cancel(self, message: CancelInput) -> None:
+        demand = self._demand.state
+        if message.for_good and demand is not Demand.NONE:
+            self._demand.move(Demand.NONE)
+        elif message.window == self._window and demand is Demand.ALL:
+            self._demand.move(Demand.NEXT_WINDOW)
+
+    def validate(self) -> None:
+        """Raises AssertionError if an invariant does not hold."""
+        assert self.in_flight >= 0, f"{self.channel} has {self.in_flight} bytes in flight"
+        assert self._end.state is not EndState.OPEN or not self.end_of_data_acknowledged, (
+            f"{self.channel}: answered early"
+        )
 
 
 class InputChannel:
@@ -252,19 +292,27 @@ class InputChannel:
         self._mark = credit // 2
         #: bytes of the batches in the queue
         self.queued_bytes = 0
-        #: EndOfData has been taken out of the queue
-        self.data_ended = False
-        #: EndOfPartition has been taken out of the queue
-        self.closed = False
+        #: moved by what is taken out of the queue
+        self._end = StateMachine(f"the consumer's end of {channel}", END_MOVES, EndState.OPEN)
         #: task barriers taken out of the queue
         self._window = 0
         #: batches that were in flight at the checkpoint that the attempt is restored from
         self.restored = Count()
         #: what the producer says it had sent, before the barriers that have come and before the end of its data
-        self._told: dict[CheckpointId, Tally | None] = {}
-        self._told_at_end: Tally | None = None
-        #: told of every element that comes in, where barriers may overtake batches
-        self.watch: Callable[[Element], None] | None = None
+        self._tallies: dict[CheckpointId, Tally | None] = {}
+        self._final_tally: Tally | None = None
+        #: sees every element that comes in, where barriers may overtake batches
+        self.on_element: Callable[[Element], None] | None = None
+
+    @property
+    def data_ended(self) -> bool:
+        """Whether EndOfData has been taken out of the queue."""
+        return self._end.state is not EndState.OPEN
+
+    @property
+    def closed(self) -> bool:
+        """Whether EndOfPartition has been taken out of the queue."""
+        return self._end.state is EndState.CLOSED
 
     def receive(self, frame: Frame) -> bool:
         """Take a frame from the wire. False: dropped, as a repeat or of another attempt. A gap is an error."""
@@ -280,12 +328,12 @@ class InputChannel:
         self._queue.append((frame.element, size))
         self.queued_bytes += size
         if isinstance(frame.element, EndOfData):
-            self._told_at_end = frame.sent
+            self._final_tally = frame.sent
         elif isinstance(frame.element, Barrier) and frame.element.kind is not BarrierKind.DRAIN and not self.is_local:
             # nobody asks for the others, so nobody would forget them
-            self._told[frame.element.checkpoint] = frame.sent
-        if self.watch is not None:
-            self.watch(frame.element)
+            self._tallies[frame.element.checkpoint] = frame.sent
+        if self.on_element is not None:
+            self.on_element(frame.element)
         return True
 
     def refill(self, batches: Iterable[Batch]) -> None:
@@ -300,12 +348,12 @@ class InputChannel:
         """Whether it lies within a task."""
         return self.channel.producer == self.channel.consumer
 
-    def told_before(self, checkpoint: CheckpointId) -> Tally | None:
+    def sent_before(self, checkpoint: CheckpointId) -> Tally | None:
         """What the producer says it had sent before the checkpoint's barrier, or in all; None: it has not said so.
         Asked once for each checkpoint: older ones are forgotten."""
-        told = self._told.get(checkpoint, self._told_at_end)
-        self._told = {known: other for known, other in self._told.items() if known > checkpoint}
-        return told
+        tally = self._tallies.get(checkpoint, self._final_tally)
+        self._tallies = {known: other for known, other in self._tallies.items() if known > checkpoint}
+        return tally
 
     def queued_before(self, checkpoint: CheckpointId) -> tuple[list[Batch], bool]:
         """The batches that stand before the checkpoint's barrier, and whether that has come."""
@@ -342,28 +390,34 @@ class InputChannel:
                 self._granted = self.consumed
                 self._reply(Grant(self.channel, self.attempts, self._granted))
         elif isinstance(element, EndOfData):
-            self.data_ended = True
+            self._end.move(EndState.DATA_ENDED)
         elif isinstance(element, EndOfPartition):
-            self.closed = True
+            self._end.move(EndState.CLOSED)
         elif _is_drain(element):
             self._window += 1
         return element
 
-    def drop_input(self, for_good: bool) -> None:
+    def cancel_input(self, for_good: bool) -> None:
         """Tell the producer that no more rows of this window are needed, or none ever."""
-        self._reply(DropInput(self.channel, self.attempts, self._window, for_good))
+        self._reply(CancelInput(self.channel, self.attempts, self._window, for_good))
 
-    def hold_rounds(self, hold: bool) -> None:
+    def pause_rounds(self, paused: bool) -> None:
         """Tell the producer whether further rounds should begin."""
-        self._reply(HoldRound(self.channel, self.attempts, hold))
+        self._reply(PauseRounds(self.channel, self.attempts, paused))
 
-    def say_all_processed(self) -> None:
+    def acknowledge_end_of_data(self) -> None:
         """Tell the producer that all its records have been processed."""
-        self._reply(AllProcessed(self.channel, self.attempts))
+        self._reply(EndOfDataAck(self.channel, self.attempts))
 
-    def say_settled(self) -> None:
+    def acknowledge_drained(self) -> None:
         """Tell the producer that nothing of its end is on its way any more."""
-        self._reply(EndSettled(self.channel, self.attempts))
+        self._reply(DrainedAck(self.channel, self.attempts))
+
+    def validate(self) -> None:
+        """Raises AssertionError if an invariant does not hold."""
+        queued = sum(size for element, size in self._queue if isinstance(element, Batch))
+        assert self.queued_bytes == queued, f"{self.channel} counts {self.queued_bytes} bytes, {queued} are queued"
+        assert not (self.closed and self._queue), f"{self.channel} is closed and has a queue"
 
     def __len__(self) -> int:
         return len(self._queue)

@@ -27,7 +27,7 @@ from ..core.errors import InternalError
 from ..core.operator import Memory, SpillFile
 
 
-class Feed(Protocol):
+class GateInput(Protocol):
     """A channel's consumer end, or a source: what a gate reads from."""
 
     @property
@@ -40,15 +40,15 @@ class Feed(Protocol):
 
     def pop(self) -> Element: ...
 
-    def say_all_processed(self) -> None: ...
+    def acknowledge_end_of_data(self) -> None: ...
 
-    def say_settled(self) -> None:
+    def acknowledge_drained(self) -> None:
         """Nothing that was emitted because of the feed's end is on its way any more."""
 
-    def drop_input(self, for_good: bool) -> None:
+    def cancel_input(self, for_good: bool) -> None:
         """No more rows are needed before the next task barrier, or ever."""
 
-    def hold_rounds(self, hold: bool) -> None:
+    def pause_rounds(self, hold: bool) -> None:
         """Whether no further round should begin."""
 
 
@@ -73,19 +73,19 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class PutAside:
+class Spooled:
     """An element was put aside: something has happened, though there is nothing to deliver (``spooling``)."""
 
 
 REFUSED = Refused()
-PUT_ASIDE = PutAside()
+SPOOLED = Spooled()
 _AFTER_ALL_LANES = float("inf")
 
 
-class Gate:
+class InputGate:
     """Merges ``feeds`` by tag. See the module's rules."""
 
-    def __init__(self, feeds: Sequence[Feed]) -> None:
+    def __init__(self, feeds: Sequence[GateInput]) -> None:
         self.feeds = feeds
         #: the feeds whose end of ``FINAL_ROUND`` was taken in ahead of the others
         self._final: set[int] = set()
@@ -97,7 +97,7 @@ class Gate:
 
     def poll(
         self, blocked: Collection[int], accepts: bool = True, controls: bool = True
-    ) -> Delivered | Starved | Refused | PutAside:
+    ) -> Delivered | Starved | Refused | Spooled:
         """The next element, skipping feeds in ``blocked``; a batch only if ``accepts``, another one if ``controls``."""
         if len(self.feeds) == 1 and not blocked:
             return self._poll_only(accepts, controls)
@@ -173,15 +173,16 @@ class Gate:
 # Rules:
 #
 # 1. A batch is delivered as soon as it has come, if its channel has not ended the round that is open: no channel waits
-#    for another one within a round (``outlets`` says why that matters). Whoever reads puts them in order (``Regroup``).
+#    for another one within a round (``partitions`` says why that matters). Whoever reads puts them in order
+#    (``Regroup``).
 # 2. ``EndOfRound(r)`` is delivered once, when every live channel has ended round ``r``. A channel that has is not read.
 # 3. A channel that has ended its data early may already send rows of ``FINAL_ROUND``: their order is the reader's, too.
 
 
-class RoundGate(Gate):
+class UnorderedInputGate(InputGate):
     """See the rules above."""
 
-    def __init__(self, feeds: Sequence[Feed]) -> None:
+    def __init__(self, feeds: Sequence[GateInput]) -> None:
         super().__init__(feeds)
         #: the feed to look at first, so that a busy one does not keep the others waiting
         self._next = 0
@@ -234,7 +235,7 @@ class RoundGate(Gate):
 #    a deterministic order; what is given up is the order of lanes within a round.
 
 
-class ArrivalGate(RoundGate):
+class ArrivalInputGate(UnorderedInputGate):
     """See the rules above."""
 
     def poll(
@@ -270,8 +271,8 @@ class ArrivalGate(RoundGate):
 #
 # Where a stream is forked and its branches meet again in one driver (a join of a stream with itself), back-pressure
 # could close a circle: the join wants the rows of one branch first, but the fork cannot send them before the other
-# branch has room. Such a port (``PortPlan.spooled``) is read by a :class:`SpoolingGate`. Rules, after DuckDB's buffered
-# results:
+# branch has room. Such a port (``PortPlan.spooled``) is read by a :class:`SpoolingInputGate`. Rules, after DuckDB's
+# buffered results:
 #
 # 1. Only batches and ends of rounds are put aside, in the order in which the gate gives them out, and only when the
 #    port refuses the batch that comes next. Barriers and ends wait where they are, as they would without a spool: what
@@ -303,10 +304,10 @@ class _File:
         self._file.delete()
 
 
-class SpoolingGate(Gate):
+class SpoolingInputGate(InputGate):
     """See the rules above. ``inner``: the gate whose elements are put aside."""
 
-    def __init__(self, inner: Gate, memory: Memory) -> None:
+    def __init__(self, inner: InputGate, memory: Memory) -> None:
         super().__init__(inner.feeds)
         self._inner = inner
         self._memory = memory
@@ -318,17 +319,17 @@ class SpoolingGate(Gate):
 
     def poll(
         self, blocked: Collection[int], accepts: bool = True, controls: bool = True
-    ) -> Delivered | Starved | Refused | PutAside:
-        """As ``Gate.poll``; PutAside if a batch that is not wanted has made room for others."""
+    ) -> Delivered | Starved | Refused | Spooled:
+        """As ``InputGate.poll``; Spooled if a batch that is not wanted has made room for others."""
         if not self._refill():
             found = self._inner.poll(blocked, accepts, controls)
-            return self._put_aside(blocked) if isinstance(found, Refused) and not accepts else found
+            return self._spool(blocked) if isinstance(found, Refused) and not accepts else found
         head = self._front[0]
         if accepts if isinstance(head, Batch) else controls:
             return Delivered(0, self._front.popleft())
-        return self._put_aside(blocked)
+        return self._spool(blocked)
 
-    def _put_aside(self, blocked: Collection[int]) -> PutAside | Refused:
+    def _spool(self, blocked: Collection[int]) -> Spooled | Refused:
         found = self._inner.poll(blocked, True, False)
         if isinstance(found, Refused):
             # the next one is no batch: an end of a round may be put aside, too, if there is anything before it
@@ -345,7 +346,7 @@ class SpoolingGate(Gate):
             batches = [each for each in self._back if isinstance(each, Batch)]
             self._files.append(_File(self._memory.spill(batches[0].records.schema), self._back))
             self._back, self._back_bytes = [], 0
-        return PUT_ASIDE
+        return SPOOLED
 
     def _refill(self) -> bool:
         """Whether anything was put aside; the oldest of it is in front."""

@@ -1,21 +1,22 @@
-"""The outlets of exchanges: how one producer's elements are divided among the subtasks that consume them.
+"""The partitions of exchanges: how one producer's elements are divided among the subtasks that consume them.
 
-An :class:`~penstock.engine.exchange.channels.OutputChannel` is the outlet of a local edge and of a gather. Rules:
+An :class:`~penstock.engine.exchange.channels.OutputChannel` is the partition of a local edge and of a gather. Rules:
 
 1. A partitioned batch is sorted by part, once and stably, and cut into one piece per consumer. A piece carries the part
    of each row in its last column (``PART``) and the tag of the batch; an empty piece is not sent.
 2. Every other element goes to all channels, in its place. So whatever one consumer knows of the end of a round or of a
    barrier, all others are about to know.
-3. An outlet is ready when all its channels are: the slowest consumer sets the pace of its producers.
+3. An partition is ready when all its channels are: the slowest consumer sets the pace of its producers.
 
 Rule 3 cannot block a job, because consumers do not wait for each other within a round. The gate of a partitioned
-exchange (``RoundGate``) takes pieces of the open round from whichever producer has some; ``Regroup`` behind it takes
-them all and puts nothing out before the round has ended. So a producer in the oldest open round always gets credit, and
-by rule 2 that round ends everywhere. What follows, each consumer can do with what it holds: also where an ordered merge
-(a gather of a partitioned stage) reads one consumer after the other, the one it waits for needs nothing more from the
-producers. An ordered merge directly behind a partitioned exchange would block: producer 1 could wait for credit of
-consumer X, which waits for word from producer 2, which waits for credit of Y, which waits for word from producer 1. A
-broadcast may be merged in order: every consumer gets every batch, so all of them wait for the same producer.
+exchange (``UnorderedInputGate``) takes pieces of the open round from whichever producer has some; ``Regroup`` behind it
+takes them all and puts nothing out before the round has ended. So a producer in the oldest open round always gets
+credit, and by rule 2 that round ends everywhere. What follows, each consumer can do with what it holds: also where an
+ordered merge (a gather of a partitioned stage) reads one consumer after the other, the one it waits for needs nothing
+more from the producers. An ordered merge directly behind a partitioned exchange would block: producer 1 could wait for
+credit of consumer X, which waits for word from producer 2, which waits for credit of Y, which waits for word from
+producer 1. A broadcast may be merged in order: every consumer gets every batch, so all of them wait for the same
+producer.
 """
 
 from __future__ import annotations
@@ -29,21 +30,22 @@ from ..core.elements import Batch, Element
 from ..plan.partitioning import Broadcast, Gather, Partitioner, sorted_by_part, wire_schema
 from ..plan.plan import Exchange
 from ..plan.rounds import lanes_of
-from .channels import Outlet, OutputChannel
+from .channels import OutputChannel, ResultPartition
 
 
-def outlet_of(exchange: Exchange, channels: Sequence[OutputChannel]) -> Outlet:
-    """The outlet of one producer of an exchange; ``channels`` lead to the consumers, in the order of their subtasks."""
+def result_partition_of(exchange: Exchange, channels: Sequence[OutputChannel]) -> ResultPartition:
+    """The partition of one producer of an exchange; ``channels`` lead to the consumers, in the order of their
+    subtasks."""
     config = exchange.config
     if isinstance(config, Gather):
         (channel,) = channels
         return channel
     if isinstance(config, Broadcast):
-        return CopyingOutlet(channels)
-    return PartitionedOutlet(channels, config.partitioner(exchange.schema), config.parts)
+        return BroadcastPartition(channels)
+    return ShuffledPartition(channels, config.partitioner(exchange.schema), config.parts)
 
 
-class CopyingOutlet:
+class BroadcastPartition:
     """Every element to every channel."""
 
     def __init__(self, channels: Sequence[OutputChannel]) -> None:
@@ -60,7 +62,7 @@ class CopyingOutlet:
             channel.send(element)
 
 
-class PartitionedOutlet(CopyingOutlet):
+class ShuffledPartition(BroadcastPartition):
     """See the module's rules. Channel *n* gets the parts that subtask *n* of the consumers owns."""
 
     def __init__(self, channels: Sequence[OutputChannel], partitioner: Partitioner, parts: int) -> None:
@@ -77,7 +79,7 @@ class PartitionedOutlet(CopyingOutlet):
             return
         # round robin counts all rows, also those that nobody needs any more
         parts = self._partitioner.parts(element)
-        if all(channel.dropping for channel in self.channels):
+        if all(channel.cancelled for channel in self.channels):
             return
         if self._schema is None:
             self._schema = wire_schema(element.records.schema)

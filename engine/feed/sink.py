@@ -136,7 +136,7 @@ class NothingToCommit:
 
 
 class RunningFeedSink(Stateless):
-    """The operator of one attempt; also a ``pacing.PacedOperator``."""
+    """The operator of one attempt; also a ``pacing.ThrottledOperator``."""
 
     def __init__(
         self, config: FeedSink, context: OperatorContext, schema: pa.Schema, restored: pa.Table | None
@@ -239,7 +239,7 @@ class RunningFeedSink(Stateless):
         return self._desk.is_settled
 
     @property
-    def waits_for_whom(self) -> str:
+    def waiting_for(self) -> str:
         """The ranks that do not read."""
         return self._desk.waits_for
 

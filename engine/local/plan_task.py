@@ -455,7 +455,7 @@ class PlanTask:
 
     @checked()
     def run(self, split_set: Mapping[str, Split | pa.Table]) -> Iterator[pa.RecordBatch]:
-        """Feed one split to each source and give all that depends on them: the task is warm and empty afterwards."""
+        """Give one split to each source and give all that depends on them: the task is warm and empty afterwards."""
         try:
             for source, split in split_set.items():
                 self.add_split(source, split)

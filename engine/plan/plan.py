@@ -132,7 +132,8 @@ class Exchange:
 
     @property
     def is_partitioned(self) -> bool:
-        """Whether rows are divided by part, and so must be put together by round (``RoundGate``, ``Regroup``)."""
+        """Whether rows are divided by part, and so must be put together by round (``UnorderedInputGate``,
+        ``Regroup``)."""
         return not isinstance(self.config, Gather | Broadcast)
 
 

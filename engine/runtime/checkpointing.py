@@ -32,12 +32,12 @@ from ..core.elements import Barrier, Batch, CancelBarrier, Element
 from ..core.errors import PenstockError
 from ..core.identity import Account, BarrierKind, CheckpointId, Committable, EndedLanes, Holds
 from ..exchange.channel_state import ChannelPart, channel_table
-from ..exchange.channels import InputChannel, Outlet
+from ..exchange.channels import InputChannel, ResultPartition
 from ..planner.overtaking import Overtaking
 from ..sources.reader import SplitReader
 from ..state.write_behind import WriteBehind
 from .input_ports import NO_FEEDS, Ports
-from .ledger import CutLedger
+from .ledger import SnapshotLedger
 from .operator_chain import OperatorChain
 from .statistics import OperatorWindow
 
@@ -47,7 +47,7 @@ from .statistics import OperatorWindow
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class DriverSnapshot:
     """What a driver was at the cut of a checkpoint. ``tables``: operator id to state; ``ended``: for which lanes its
     operators have finished; ``channels``: what ``unaligned`` barriers have overtaken; ``alignment``: seconds from the
     first barrier to the last, in which ``processed_bytes`` of batches were read; ``ledger``: what came in and went out,
@@ -64,7 +64,7 @@ class Cut:
     ledger: tuple[Account, ...] = ()
 
 
-class Teller(Protocol):
+class DriverView(Protocol):
     """A driver, as its host sees it."""
 
     @property
@@ -77,34 +77,34 @@ class Teller(Protocol):
 class DriverHost(Protocol):
     """What a driver tells its task, on the thread that runs the driver."""
 
-    def met(self, driver: Teller, barrier: Barrier) -> None:
+    def met(self, driver: DriverView, barrier: Barrier) -> None:
         """A checkpoint's barrier has come to the driver."""
 
-    def prepared(self, driver: Teller, cut: Cut, committables: list[Committable]) -> None:
+    def prepared(self, driver: DriverView, cut: DriverSnapshot, committables: list[Committable]) -> None:
         """All barriers of a checkpoint have come, and everything from before its cut is written."""
 
-    def left_over(self, driver: Teller, checkpoint: CheckpointId, committables: list[Committable]) -> None:
+    def left_over(self, driver: DriverView, checkpoint: CheckpointId, committables: list[Committable]) -> None:
         """The driver gave a checkpoint up after its cut; this is what its sinks had prepared by then."""
 
-    def drained(self, driver: Teller, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
+    def drained(self, driver: DriverView, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
         """The same for a task barrier, when the driver's operators have drained."""
 
-    def abandoned(self, driver: Teller, checkpoint: CheckpointId) -> None:
+    def abandoned(self, driver: DriverView, checkpoint: CheckpointId) -> None:
         """The driver gave the checkpoint up, because a newer one began or a cancel marker came."""
 
-    def advanced(self, driver: Teller) -> None:
+    def advanced(self, driver: DriverView) -> None:
         """The driver has come further towards its end: its data, an input or the records of a consumer have ended."""
 
-    def closed(self, driver: Teller, errors: Sequence[PenstockError]) -> None:
+    def closed(self, driver: DriverView, errors: Sequence[PenstockError]) -> None:
         """The driver's operators are closed; ``errors``: what they raised."""
 
 
-# ------------------------------------------------------------------ agenda
+# ------------------------------------------------------------------ continuations
 #
 # What a driver is in the middle of: elements that are handled in steps, one after the other.
 
 
-class Agenda:
+class Continuations:
     """Iterators, oldest first. Each step of one emits a little; the next one begins when it is through."""
 
     def __init__(self) -> None:
@@ -134,31 +134,31 @@ class Agenda:
         self._items.clear()
 
 
-class Driving(Teller, Protocol):
+class CheckpointedDriver(DriverView, Protocol):
     """What a checkpoint needs of its driver."""
 
     host: DriverHost
     chain: OperatorChain
     ports: Ports
     pending: deque[Element]
-    agenda: Agenda
+    continuations: Continuations
     writing: WriteBehind
     data_ended: bool
     now: float
 
     @property
-    def outlets(self) -> Sequence[Outlet]: ...
+    def partitions(self) -> Sequence[ResultPartition]: ...
 
     @property
     def clock(self) -> Callable[[], float]: ...
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
+class _PendingSnapshot:
     """A cut that is not told yet."""
 
-    cut: Cut
-    ledger: CutLedger
+    cut: DriverSnapshot
+    ledger: SnapshotLedger
     #: what barriers have overtaken, by feed, and what was not sent
     inputs: dict[int, list[Batch]] = field(default_factory=dict)
     outputs: list[Batch] = field(default_factory=list)
@@ -174,7 +174,7 @@ class _Open:
 class Checkpointing:
     """See the module's rules."""
 
-    def __init__(self, driver: Driving, overtaking: Overtaking) -> None:
+    def __init__(self, driver: CheckpointedDriver, overtaking: Overtaking) -> None:
         self._driver = driver
         self._overtaking = overtaking
         self._feeds = driver.ports.feeds
@@ -194,14 +194,14 @@ class Checkpointing:
         #: the checkpoint that is ordered of a source, and when its barrier overtakes; None: it does not
         self._source_due: tuple[CheckpointId, float] | None = None
         #: the unaligned cut whose barriers have not all come, and the checkpoint whose barriers had last
-        self._open: _Open | None = None
+        self._open: _PendingSnapshot | None = None
         self._completed: CheckpointId | None = None
         #: task barriers for which the operators have drained, or drain, and which have not been sent
         self.drains = 0
         if overtaking.exchange:
             for number, feed in enumerate(self._feeds):
                 if isinstance(feed, InputChannel):
-                    feed.watch = partial(self._arrived, number)
+                    feed.on_element = partial(self._arrived, number)
 
     # ------------------------------------------------------------------ what the driver asks
 
@@ -355,7 +355,7 @@ class Checkpointing:
             if found is not None and found.cut.barrier.checkpoint == outcome.completed:
                 self._complete(found)
         if outcome.aborted or barrier is not None:
-            self._driver.agenda.add(self._cut(outcome, barrier, passed or {}))
+            self._driver.continuations.add(self._cut(outcome, barrier, passed or {}))
 
     def _cut(
         self, outcome: Outcome[CheckpointId], barrier: Barrier | None, passed: dict[int, list[Batch]]
@@ -375,8 +375,8 @@ class Checkpointing:
             barrier = replace(barrier, unaligned=unaligned)
         ended = driver.chain.ended(driver.data_ended)
         tables = self.snapshot()
-        ledger = CutLedger(driver.ports.all, driver.chain.sinks, tables)
-        found = _Open(Cut(barrier, tables, driver.data_ended, ended, unaligned), ledger)
+        ledger = SnapshotLedger(driver.ports.all, driver.chain.sinks, tables)
+        found = _PendingSnapshot(DriverSnapshot(barrier, tables, driver.data_ended, ended, unaligned), ledger)
         if unaligned:
             self._record(found, passed)
         self._send(found, barrier)
@@ -394,7 +394,7 @@ class Checkpointing:
         driver.host.drained(driver, barrier.checkpoint, window)
         driver.ports.begin_window()
 
-    def _record(self, found: _Open, passed: dict[int, list[Batch]]) -> None:
+    def _record(self, found: _PendingSnapshot, passed: dict[int, list[Batch]]) -> None:
         """Keep what stands in the queues ahead of the barriers, and go on with what comes there."""
         checkpoint = found.cut.barrier.checkpoint
         found.inputs = {feed: list(batches) for feed, batches in passed.items() if batches}
@@ -406,15 +406,15 @@ class Checkpointing:
                 if not has_come:
                     found.recording.add(number)
 
-    def _send(self, found: _Open, barrier: Barrier) -> None:
+    def _send(self, found: _PendingSnapshot, barrier: Barrier) -> None:
         """Put the barrier behind what was made before it, or, if it may overtake that, ahead of it."""
         driver = self._driver
         if not found.cut.unaligned or self._overtaking.output is None:
             driver.pending.append(barrier)
             return
         found.outputs = [element for element in driver.pending if isinstance(element, Batch)]
-        for outlet in driver.outlets:
-            outlet.send(barrier)
+        for partition in driver.partitions:
+            partition.send(barrier)
 
     def snapshot(self) -> dict[str, pa.Table]:
         """The state of operators and sources, by id, leaving out those that hold nothing."""
@@ -425,7 +425,7 @@ class Checkpointing:
 
     # ------------------------------------------------------------------ the end of a cut
 
-    def _complete(self, found: _Open) -> None:
+    def _complete(self, found: _PendingSnapshot) -> None:
         times = self.handler.times
         accounts = found.ledger.inputs(found.cut.barrier.checkpoint, found.inputs)
         found.cut = replace(found.cut, alignment=times.duration, processed_bytes=times.processed_bytes, ledger=accounts)
@@ -440,14 +440,14 @@ class Checkpointing:
             found.given_up = True
             self._tell(found)
 
-    def _written(self, found: _Open) -> None:
+    def _written(self, found: _PendingSnapshot) -> None:
         chain, checkpoint = self._driver.chain, found.cut.barrier.checkpoint
         found.committables = chain.prepare(checkpoint)
         found.sinks = found.ledger.outputs()
         found.cut = replace(found.cut, tables=chain.settle(checkpoint, found.cut.tables))
         self._tell(found)
 
-    def _tell(self, found: _Open) -> None:
+    def _tell(self, found: _PendingSnapshot) -> None:
         """Tell the host, once (rule 4)."""
         driver, committables = self._driver, found.committables
         if committables is None:
@@ -458,7 +458,7 @@ class Checkpointing:
             ledger = (*found.cut.ledger, *found.sinks)
             driver.host.prepared(driver, replace(found.cut, channels=self._parts(found), ledger=ledger), committables)
 
-    def _parts(self, found: _Open) -> tuple[ChannelPart, ...]:
+    def _parts(self, found: _PendingSnapshot) -> tuple[ChannelPart, ...]:
         inputs = channel_table((feed, found.inputs[feed]) for feed in sorted(found.inputs))
         outputs = channel_table([(0, found.outputs)])
         parts = []
@@ -487,7 +487,7 @@ class Checkpointing:
 class WindowedCheckpointing(Checkpointing):
     """See the rules above. Nothing overtakes here."""
 
-    def __init__(self, driver: Driving, overtaking: Overtaking) -> None:
+    def __init__(self, driver: CheckpointedDriver, overtaking: Overtaking) -> None:
         super().__init__(driver, overtaking)
         #: barriers of checkpoints up to this one mean nothing
         self._void: CheckpointId | None = None

@@ -34,14 +34,14 @@ from ..core.elements import (
 )
 from ..core.errors import PenstockError
 from ..core.identity import BarrierKind, CheckpointId
-from ..core.operator import PacedOperator
-from ..exchange.channels import Grant, InputChannel, Outlet, OutputChannel, Upstream
-from ..exchange.input_gate import PUT_ASIDE, Delivered, Feed, Gate, Starved
+from ..core.operator import ThrottledOperator
+from ..exchange.channels import Grant, InputChannel, OutputChannel, ResultPartition, Upstream
+from ..exchange.input_gate import SPOOLED, Delivered, GateInput, InputGate, Starved
 from ..planner.overtaking import IN_ORDER, Overtaking
 from ..scheduler.protocol import Blocked, Failed, Finished, Handle, Outcome, Progress, Quantum, Wait, WaitReason
 from ..sources.reader import SplitReader, Stop
 from ..state.write_behind import WriteBehind
-from .checkpointing import Agenda, Checkpointing, DriverHost
+from .checkpointing import Checkpointing, Continuations, DriverHost
 from .input_ports import Port, Ports
 from .operator_chain import OperatorChain, OperatorInstance
 
@@ -54,13 +54,18 @@ FOR_DISK = Wait(WaitReason.DEPENDENCY, "what it writes to disk")
 FOR_CONSUMER = Wait(WaitReason.CONSUMER, "the reader of its output")
 
 
-class WaitWords:
-    """The waits of one driver, by the feeds that have to speak or the outlet that has to be read."""
+class WaitReasons:
+    """The waits of one driver, by the feeds that have to speak or the partition that has to be read."""
 
-    def __init__(self, feeds: Sequence[Feed], outlets: Sequence[Outlet], paced: PacedOperator | None = None) -> None:
+    def __init__(
+        self,
+        feeds: Sequence[GateInput],
+        partitions: Sequence[ResultPartition],
+        throttled: ThrottledOperator | None = None,
+    ) -> None:
         self._feeds = feeds
-        self._paced = paced
-        self._channels = [channel for outlet in outlets for channel in outlet.channels]
+        self._throttled = throttled
+        self._channels = [channel for partition in partitions for channel in partition.channels]
         self._known: dict[tuple[WaitReason, tuple[int, ...]], Wait] = {}
 
     def for_output(self) -> Wait:
@@ -76,7 +81,7 @@ class WaitWords:
 
     def for_consumer(self) -> Wait:
         """Whoever reads what leaves the driver; of a feed, the ranks."""
-        whom = "" if self._paced is None else self._paced.waits_for_whom
+        whom = "" if self._throttled is None else self._throttled.waiting_for
         return Wait(WaitReason.CONSUMER, whom) if whom else FOR_CONSUMER
 
     def explain(self, busy: str, refused: bool, starved: Sequence[int], *, aligning: bool, ended: bool) -> Wait:
@@ -88,16 +93,16 @@ class WaitWords:
             return self.for_consumer()
         if aligning:
             return self._for(WaitReason.ALIGNMENT, starved, "its other inputs")
-        if self._paced is not None and self._paced.waits_for_whom:
+        if self._throttled is not None and self._throttled.waiting_for:
             return self.for_consumer()
-        held = next((number for number, channel in enumerate(self._channels) if channel.held), None)
+        held = next((number for number, channel in enumerate(self._channels) if channel.rounds_paused), None)
         if held is not None:
             return self._of_channel(held)
         return FOR_COMMIT if ended else self._for(WaitReason.INPUT, starved, "its other port")
 
     def _for(self, reason: WaitReason, feeds: Sequence[int], otherwise: str) -> Wait:
         named = [self._feeds[feed] for feed in feeds]
-        if reason is WaitReason.INPUT and named and all(_paced(feed) for feed in named):
+        if reason is WaitReason.INPUT and named and all(_throttled(feed) for feed in named):
             reason = WaitReason.TIMER
         key = (reason, tuple(feeds))
         if key not in self._known:
@@ -108,28 +113,30 @@ class WaitWords:
         return self._known[key]
 
 
-def _paced(feed: Feed) -> bool:
+def _throttled(feed: GateInput) -> bool:
     """Whether it is a source that keeps to its rate."""
     return bool(getattr(feed, "due", 0.0) > getattr(feed, "now", 0.0))
 
 
-class Holding:
+class RoundThrottle:
     """What one driver passes on of rule 2."""
 
-    def __init__(self, paced: PacedOperator | None, feeds: Sequence[Feed], channels: Sequence[OutputChannel]) -> None:
-        self._paced = paced
+    def __init__(
+        self, throttled: ThrottledOperator | None, feeds: Sequence[GateInput], channels: Sequence[OutputChannel]
+    ) -> None:
+        self._throttled = throttled
         self._feeds = feeds
         self._channels = channels
-        self._told = False
+        self._sent = False
 
     def pass_on(self) -> None:
         """Tell the feeds if it has changed."""
-        paced = self._paced
-        hold = (paced is not None and paced.is_full) or any(channel.held for channel in self._channels)
-        if hold != self._told:
-            self._told = hold
+        throttled = self._throttled
+        hold = (throttled is not None and throttled.is_full) or any(channel.rounds_paused for channel in self._channels)
+        if hold != self._sent:
+            self._sent = hold
             for feed in self._feeds:
-                feed.hold_rounds(hold)
+                feed.pause_rounds(hold)
 
 
 PROGRESS, FINISHED = Progress(), Finished()
@@ -137,15 +144,16 @@ PROGRESS, FINISHED = Progress(), Finished()
 
 @dataclass(slots=True, eq=False)
 class Driver:
-    """See the module's rules. ``outlets``: every element goes to all of them; a pipeline that ends in a sink has none.
+    """See the module's rules. ``partitions``: every element goes to all of them; a pipeline that ends in a sink has
+    none.
 
     ``readers`` are those among the feeds that are sources.
     """
 
     name: str
-    gates: Sequence[Gate]
+    gates: Sequence[InputGate]
     operators: Sequence[OperatorInstance]
-    outlets: Sequence[Outlet]
+    partitions: Sequence[ResultPartition]
     host: DriverHost
     readers: Sequence[SplitReader] = ()
     #: what barriers of checkpoints may pass here
@@ -168,7 +176,7 @@ class Driver:
     #: what was posted and not yet taken: an action and its arguments
     _inbox: deque[tuple[Callable[..., object], tuple[Any, ...]]] = field(default_factory=deque)
     #: elements that are being handled
-    agenda: Agenda = field(default_factory=Agenda)
+    continuations: Continuations = field(default_factory=Continuations)
     #: produced and not yet sent, in order
     pending: deque[Element] = field(default_factory=deque)
     #: the last round that every port has ended
@@ -178,8 +186,8 @@ class Driver:
     #: the task is to look at its end again
     advanced: bool = False
     _finished: bool = False
-    _words: WaitWords = field(init=False)
-    _holding: Holding = field(init=False)
+    _words: WaitReasons = field(init=False)
+    _throttle: RoundThrottle = field(init=False)
     _channels: list[OutputChannel] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -188,9 +196,9 @@ class Driver:
             port.handed_on = next((each.handed_on for each in self.readers if each in port.gate.feeds), None)
         self.chain = OperatorChain(self.operators, self.pending.append)
         self.checkpointing = Checkpointing(self, self.overtaking)
-        self._channels = [channel for outlet in self.outlets for channel in outlet.channels]
-        self._words = WaitWords(self.ports.feeds, self.outlets, self.chain.paced)
-        self._holding = Holding(self.chain.paced, self.ports.feeds, self._channels)
+        self._channels = [channel for partition in self.partitions for channel in partition.channels]
+        self._words = WaitReasons(self.ports.feeds, self.partitions, self.chain.throttled)
+        self._throttle = RoundThrottle(self.chain.throttled, self.ports.feeds, self._channels)
 
     # ------------------------------------------------------------------ running
 
@@ -203,11 +211,11 @@ class Driver:
     @property
     def busy(self) -> bool:
         """Whether an element is being handled."""
-        return bool(self.agenda)
+        return bool(self.continuations)
 
     def open(self) -> None:
         """Operators are built with the task; one that was restored may need no rows at all."""
-        self._drop_what_is_not_needed()
+        self._cancel_unneeded_inputs()
 
     def run(self, quantum: Quantum) -> Outcome:
         """Handle elements until none is left or the turn is over."""
@@ -234,10 +242,10 @@ class Driver:
             action, arguments = self._inbox.popleft()
             action(*arguments)
         progressed = not self._finished and self._step()  # an order that comes later is answered by the task's end
-        if self.ports.unsettled and not self.agenda and (not self.data_ended or self._end_is_settled):
-            self.ports.settle()
-        if self.chain.paced is not None:
-            self._holding.pass_on()
+        if self.ports.undrained and not self.continuations and (not self.data_ended or self._end_is_settled):
+            self.ports.acknowledge_drained()
+        if self.chain.throttled is not None:
+            self._throttle.pass_on()
         if self.advanced:
             self.advanced = False
             self.host.advanced(self)
@@ -247,7 +255,9 @@ class Driver:
     def _end_is_settled(self) -> bool:
         """Whether nothing that was sent because of the end is on its way. Rows of a round that others go on with are in
         their place; those of the end may wait, further down, for all rounds of others."""
-        return not self.pending and all(channel.settled for outlet in self.outlets for channel in outlet.channels)
+        return not self.pending and all(
+            channel.drained for partition in self.partitions for channel in partition.channels
+        )
 
     def _step(self) -> bool:
         progressed = self._flush()
@@ -256,9 +266,9 @@ class Driver:
         if not self.pending:
             progressed = self._work() or progressed
             progressed = self._flush() or progressed
-        if self.closing and not self.agenda and not self.pending and self.ports.closed:
-            for outlet in self.outlets:
-                outlet.send(EndOfPartition())
+        if self.closing and not self.continuations and not self.pending and self.ports.closed:
+            for partition in self.partitions:
+                partition.send(EndOfPartition())
             self._finished = True
         if progressed:
             self.wait = None
@@ -271,17 +281,19 @@ class Driver:
         if not (self.writing.has_room() and self.spilling.has_room()):
             self.wait = FOR_DISK
             return False
-        if not self.agenda:
+        if not self.continuations:
             return self.chain.poll() or self._take()
         if not self.chain.has_room:
             self.wait = self._words.for_consumer()
             return False
-        self.agenda.go_on()
+        self.continuations.go_on()
         return True
 
     def _overtake(self) -> bool:
         """Handle the barriers that are due out of turn, unless something else has to be ended before."""
-        idle = self.writing.has_room() and self.spilling.has_room() and not self.agenda and not self.chain.under_way
+        idle = (
+            self.writing.has_room() and self.spilling.has_room() and not self.continuations and not self.chain.under_way
+        )
         if idle:
             self.checkpointing.overtake()
         return idle
@@ -296,12 +308,12 @@ class Driver:
             return False
         blocked, behind = self.checkpointing.blocked, self.checkpointing.behind
         for port in self.ports.readable(behind, self.chain.wants, blocked):
-            accepts = port.dropping or self.chain.accepts(port.number, self.ports.is_last(port, behind))
+            accepts = port.cancelled or self.chain.accepts(port.number, self.ports.is_last(port, behind))
             found = port.gate.poll(port.blocked(blocked), accepts, not busy)
             if isinstance(found, Delivered):
                 self._handle(port, found)
                 return True
-            if found is PUT_ASIDE:
+            if found is SPOOLED:
                 return True
             if isinstance(found, Starved):
                 starved += [port.base + feed for feed in found.waits_for]
@@ -317,18 +329,18 @@ class Driver:
             if self.checkpointing.handler.first is not None:
                 self.checkpointing.read(size_of(element))
             port.take(element)
-            if not port.dropping:
+            if not port.cancelled:
                 self.chain.push(0, port.number, element)
-                self._drop_what_is_not_needed()
+                self._cancel_unneeded_inputs()
         elif isinstance(element, EndOfRound):
-            self.agenda.add(self._end_round(port, element.round))
+            self.continuations.add(self._end_round(port, element.round))
         elif isinstance(element, EndOfData):
-            port.gate.feeds[found.feed].say_all_processed()
+            port.gate.feeds[found.feed].acknowledge_end_of_data()
             if not port.gate.data_ended:
-                port.gate.feeds[found.feed].say_settled()
+                port.gate.feeds[found.feed].acknowledge_drained()
             else:
-                self.ports.unsettled.append(port)
-                self.agenda.add(self._end_port(port))
+                self.ports.undrained.append(port)
+                self.continuations.add(self._end_port(port))
         elif isinstance(element, Barrier):
             self.checkpointing.barrier(port.base + found.feed, element)
             if element.kind is not BarrierKind.DRAIN:
@@ -359,26 +371,26 @@ class Driver:
         port.ended = True
         yield from self.chain.end_port_first(port.number, self.ports.ended)
         yield from self._forward_rounds()
-        self._drop_what_is_not_needed()
+        self._cancel_unneeded_inputs()
         if self.ports.ended:
             yield from self.chain.finish()
             self.pending += (EndOfRound(FINAL_ROUND), EndOfData())
             self.data_ended = self.advanced = True
 
-    def _drop_what_is_not_needed(self) -> None:
+    def _cancel_unneeded_inputs(self) -> None:
         """Tell the feeds of a port whose rows cannot matter any more before the next task barrier."""
-        if self.checkpointing.drains or not (self.chain.may_be_satisfied or self.outlets):
+        if self.checkpointing.drains or not (self.chain.may_terminate_early or self.partitions):
             return
         channels = self._channels
-        unread = bool(channels) and channels[0].dropping and all(channel.dropping for channel in channels)
-        if not unread and not self.chain.may_be_satisfied:
+        unread = bool(channels) and channels[0].cancelled and all(channel.cancelled for channel in channels)
+        if not unread and not self.chain.may_terminate_early:
             return
-        never_read = unread and all(channel.dropping_for_good for channel in channels)
+        never_read = unread and all(channel.cancelled_for_good for channel in channels)
         chain = self.chain
-        self.ports.drop(
+        self.ports.cancel(
             self.checkpointing.behind,
-            lambda port: unread or chain.satisfied(port),
-            lambda port: never_read or chain.satisfied_for_good(port),
+            lambda port: unread or chain.needs_no_more(port),
+            lambda port: never_read or chain.needs_nothing_for_good(port),
         )
 
     # ------------------------------------------------------------------ barriers
@@ -398,8 +410,8 @@ class Driver:
         """The coordinator aborted a checkpoint: forget it."""
         for reader in self.readers:
             reader.abort(checkpoint)
-        if self.chain.paced is not None:
-            self.chain.paced.give_up(checkpoint)
+        if self.chain.throttled is not None:
+            self.chain.throttled.give_up(checkpoint)
         self.checkpointing.abort(checkpoint)
 
     def look_again(self) -> None:
@@ -408,19 +420,19 @@ class Driver:
 
     def expect(self, checkpoint: CheckpointId) -> None:
         """A checkpoint begins."""
-        if self.chain.paced is not None:
-            self.chain.paced.expect(checkpoint)
+        if self.chain.throttled is not None:
+            self.chain.throttled.expect(checkpoint)
 
     def committed(self, checkpoint: CheckpointId) -> None:
         """A checkpoint is in the log."""
-        if self.chain.paced is not None:
-            self.chain.paced.committed(checkpoint)
+        if self.chain.throttled is not None:
+            self.chain.throttled.committed(checkpoint)
             self.look_again()
 
     @property
     def is_released(self) -> bool:
         """Whether nobody outside needs its throttled operator any more."""
-        return self.chain.paced is None or self.chain.paced.is_released
+        return self.chain.throttled is None or self.chain.throttled.is_released
 
     # ------------------------------------------------------------------ output
 
@@ -429,15 +441,15 @@ class Driver:
         sent = False
         while self.pending:
             element = self.pending[0]
-            if isinstance(element, Batch) and not all(outlet.ready for outlet in self.outlets):
+            if isinstance(element, Batch) and not all(partition.ready for partition in self.partitions):
                 break
             self.pending.popleft()
-            for outlet in self.outlets:
-                outlet.send(element)
+            for partition in self.partitions:
+                partition.send(element)
             sent = True
             if isinstance(element, Barrier) and element.kind is BarrierKind.DRAIN:
                 self.checkpointing.drains -= 1
-                self._drop_what_is_not_needed()
+                self._cancel_unneeded_inputs()
         return sent
 
     def deliver(self, channel: OutputChannel, message: Upstream) -> None:
@@ -445,8 +457,8 @@ class Driver:
         channel.deliver(message)
         if not isinstance(message, Grant):
             self.advanced = True
-            self._holding.pass_on()
-            self._drop_what_is_not_needed()
+            self._throttle.pass_on()
+            self._cancel_unneeded_inputs()
 
     def close_partition(self) -> None:
         """The task is over: end the partition once the inputs are closed."""
@@ -462,6 +474,6 @@ class Driver:
         self.spilling.end()
         errors = self.chain.close()
         self._inbox.clear()
-        self.agenda.clear()
+        self.continuations.clear()
         self.pending.clear()
         self.host.closed(self, errors)

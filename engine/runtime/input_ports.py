@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from ..core.channel_states import DEMAND_MOVES, Demand
 from ..core.elements import FINAL_ROUND, Batch
-from ..exchange.input_gate import Feed, Gate
+from ..core.state_machine import StateMachine
+from ..exchange.input_gate import GateInput, InputGate
 from ..integrity.lane_digests import LaneDigests
 from ..integrity.tally import Count
 
@@ -17,7 +19,7 @@ NO_FEEDS: set[int] = set()
 class Port:
     """A gate and how far it has come."""
 
-    gate: Gate
+    gate: InputGate
     number: int
     #: number of the gate's first feed among all feeds of the driver
     base: int
@@ -27,16 +29,23 @@ class Port:
     #: batches that were given to the operators, and those that nobody needed
     taken: Count = field(default_factory=Count)
     dropped: Count = field(default_factory=Count)
-    #: no further row before the next task barrier matters, or ever
-    dropping: bool = False
-    dropping_for_good: bool = False
+    #: which of its rows the operators still need
+    demand: StateMachine[Demand] = field(init=False)
     #: of a source whose rows are digested: what was given to the operators
     handed_on: LaneDigests | None = None
 
+    def __post_init__(self) -> None:
+        self.demand = StateMachine(f"the demand on port {self.number}", DEMAND_MOVES, Demand.ALL)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether no further row before the next task barrier matters."""
+        return self.demand.state is not Demand.ALL
+
     def take(self, batch: Batch) -> None:
         """It goes to the operators, or to nobody."""
-        (self.dropped if self.dropping else self.taken).add(batch)
-        if self.handed_on is not None and not self.dropping:
+        (self.dropped if self.cancelled else self.taken).add(batch)
+        if self.handed_on is not None and not self.cancelled:
             self.handed_on.take(batch.tag.lane, batch.records)
 
     def stands(self, behind: set[int]) -> bool:
@@ -57,11 +66,11 @@ class Port:
 class Ports:
     """All ports of a driver, numbered as the first operator knows them."""
 
-    def __init__(self, gates: Sequence[Gate]) -> None:
+    def __init__(self, gates: Sequence[InputGate]) -> None:
         self.all: list[Port] = []
-        self.feeds: list[Feed] = []
+        self.feeds: list[GateInput] = []
         #: those that have ended, as long as something because of that may be on its way
-        self.unsettled: list[Port] = []
+        self.undrained: list[Port] = []
         for number, gate in enumerate(gates):
             self.all.append(Port(gate, number, len(self.feeds)))
             self.feeds += gate.feeds
@@ -104,27 +113,28 @@ class Ports:
         """Whether the partitions of all feeds have ended."""
         return all(feed.closed for feed in self.feeds)
 
-    def drop(self, behind: set[int], needless: Callable[[int], bool], for_good: Callable[[int], bool]) -> None:
+    def cancel(self, behind: set[int], needless: Callable[[int], bool], for_good: Callable[[int], bool]) -> None:
         """Tell the feeds of the ports of which ``needless`` holds that no more rows of this window are needed, or none
         ever, if ``for_good`` holds. Not those ``behind`` a task barrier: they are in the next window."""
         for port in self.all:
-            if port.ended or port.dropping_for_good or not needless(port.number):
+            if port.ended or port.demand.state is Demand.NONE or not needless(port.number):
                 continue
-            port.dropping_for_good = for_good(port.number)
-            if not port.dropping or port.dropping_for_good:
-                port.dropping = True
+            demand = Demand.NONE if for_good(port.number) else Demand.NEXT_WINDOW
+            if port.demand.state is not demand:
+                port.demand.move(demand)
                 for number, feed in enumerate(port.gate.feeds):
                     if port.base + number not in behind:
-                        feed.drop_input(port.dropping_for_good)
+                        feed.cancel_input(demand is Demand.NONE)
 
-    def settle(self) -> None:
+    def acknowledge_drained(self) -> None:
         """Tell the producers of ports that have ended that nothing is on its way because of that."""
-        for port in self.unsettled:
+        for port in self.undrained:
             for feed in port.gate.feeds:
-                feed.say_settled()
-        self.unsettled.clear()
+                feed.acknowledge_drained()
+        self.undrained.clear()
 
     def begin_window(self) -> None:
         """A task barrier has passed: rows matter again."""
         for port in self.all:
-            port.dropping = port.dropping_for_good
+            if port.demand.state is Demand.NEXT_WINDOW:
+                port.demand.move(Demand.ALL)

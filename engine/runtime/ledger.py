@@ -28,7 +28,7 @@ import pyarrow as pa
 from ..core.elements import Batch
 from ..core.identity import NOTHING, Account, CheckpointId, Tally
 from ..exchange.channels import InputChannel
-from ..exchange.input_gate import Feed
+from ..exchange.input_gate import GateInput
 from ..integrity.tally import tally_of
 from ..sinks.lane_counts import CountingSink
 from ..sources.reader import SplitReader
@@ -36,7 +36,7 @@ from .input_ports import Port
 from .operator_chain import OperatorInstance
 
 
-class CutLedger:
+class SnapshotLedger:
     """A driver's ledger at one cut: what counts as taken stands when it is made, the rest when all barriers have come.
 
     ``tables``: the state at the cut, by operator.
@@ -89,10 +89,10 @@ def _counted(sink: object) -> int | None:
 
 
 def _exchange(
-    feeds: Sequence[Feed], edge: str, checkpoint: CheckpointId, taken: Tally, dropped: Tally, in_flight: Tally
+    feeds: Sequence[GateInput], edge: str, checkpoint: CheckpointId, taken: Tally, dropped: Tally, in_flight: Tally
 ) -> Account:
     channels = [feed for feed in feeds if isinstance(feed, InputChannel)]
-    told = [channel.told_before(checkpoint) for channel in channels]
+    told = [channel.sent_before(checkpoint) for channel in channels]
     said = [tally for tally in told if tally is not None]
     given = _sum(said) if len(said) == len(told) else None
     restored = _sum(channel.restored.tally for channel in channels)

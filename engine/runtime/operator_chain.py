@@ -31,14 +31,14 @@ from ..core.identity import CheckpointId, Committable, EndedLanes
 from ..core.operator import (
     LANE,
     AsynchronousOperator,
+    EarlyTerminatingOperator,
     Output,
     RunningOperator,
     RunningSink,
-    SatisfiableOperator,
     SettlingSink,
     Stateless,
     Steps,
-    paced_of,
+    throttled_of,
 )
 from ..core.user_code import is_to_be_told, is_users_own, raised, user_frames
 from ..sources.reader import SplitReader
@@ -46,7 +46,7 @@ from .statistics import OperatorWindow
 
 # ------------------------------------------------------------------ operator instance
 #
-# A running operator in a driver's chain, what has passed it, and the blame for what it raises.
+# A running operator in a driver's chain, what has passed it, and the operator_context for what it raises.
 #
 # Rule: an error gets its operator's id once, at the innermost operator. What a user's code raises is the user's
 # (``user_code``), what a kernel of pyarrow raises the data's fault (DataError). An OSError of a user's code may pass
@@ -95,7 +95,7 @@ class OperatorInstance:
         return f"round {self.at.round}, lane {self.at.lane}, batch {self.at.sequence}"
 
 
-class blame:  # noqa: N801 a context manager, read as a verb; a generator would take four times as long
+class operator_context:  # noqa: N801 a context manager, read as a verb; a generator would take four times as long
     """Name ``operator``, and the batch it was given, in whatever the block raises."""
 
     __slots__ = ("_operator",)
@@ -118,7 +118,7 @@ class blame:  # noqa: N801 a context manager, read as a verb; a generator would 
 
 
 @contextmanager
-def blame_build(operator: str) -> Iterator[None]:
+def build_error_context(operator: str) -> Iterator[None]:
     """Name ``operator`` in what building it raises."""
     try:
         yield
@@ -128,7 +128,7 @@ def blame_build(operator: str) -> Iterator[None]:
         raise _named(error, operator, " (the step that builds it)") from error
 
 
-def blame_split(error: PenstockError, readers: Sequence[SplitReader]) -> PenstockError:
+def with_split(error: PenstockError, readers: Sequence[SplitReader]) -> PenstockError:
     """A user's error, with the split whose rows it was given."""
     found = error.batch
     if found is None or not isinstance(error, UserCodeError | DataError):
@@ -278,9 +278,9 @@ class OperatorChain:
         ]
         self._sinks = [(each, each.running) for each in operators if isinstance(each.running, RunningSink)]
         running: list[object] = [operator.running for operator in operators]
-        self.paced = paced_of(running)
-        self._satisfiable = [
-            (position, each) for position, each in enumerate(running) if isinstance(each, SatisfiableOperator)
+        self.throttled = throttled_of(running)
+        self._early_terminating = [
+            (position, each) for position, each in enumerate(running) if isinstance(each, EarlyTerminatingOperator)
         ]
 
     # ------------------------------------------------------------------ batches
@@ -295,7 +295,7 @@ class OperatorChain:
             operator.first_at = time.perf_counter()
         operator.rows_in += batch.records.num_rows
         operator.at = batch.tag
-        with blame(operator):
+        with operator_context(operator):
             operator.running.process(port, batch, self._links[position])
 
     @property
@@ -312,19 +312,21 @@ class OperatorChain:
         must take it."""
         return (is_last or self.wants(port)) and self.has_room
 
-    def satisfied(self, port: int) -> bool:
+    def needs_no_more(self, port: int) -> bool:
         """Whether no further row on this port can matter to what leaves the chain."""
-        return any(found.satisfied(0 if position else port) for position, found in self._satisfiable)
+        return any(found.needs_no_more(0 if position else port) for position, found in self._early_terminating)
 
-    def satisfied_for_good(self, port: int) -> bool:
+    def needs_nothing_for_good(self, port: int) -> bool:
         """The same, also behind the next task barrier."""
-        lasting = [(position, found) for position, found in self._satisfiable if getattr(found, "for_good", False)]
-        return any(found.satisfied(0 if position else port) for position, found in lasting)
+        lasting = [
+            (position, found) for position, found in self._early_terminating if getattr(found, "for_good", False)
+        ]
+        return any(found.needs_no_more(0 if position else port) for position, found in lasting)
 
     @property
-    def may_be_satisfied(self) -> bool:
-        """Whether ``satisfied`` can ever be true."""
-        return bool(self._satisfiable)
+    def may_terminate_early(self) -> bool:
+        """Whether ``needs_no_more`` can ever be true."""
+        return bool(self._early_terminating)
 
     # ------------------------------------------------------------------ work under way elsewhere
 
@@ -337,7 +339,7 @@ class OperatorChain:
         """Take over what has come back. Whether anything has."""
         if self._asynchronous is None:
             return False
-        with blame(self.operators[0]):
+        with operator_context(self.operators[0]):
             return self._asynchronous.poll(self._links[0])
 
     # ------------------------------------------------------------------ control elements
@@ -391,7 +393,7 @@ class OperatorChain:
         """The state of the operators, by id, leaving out those that hold nothing."""
         tables: dict[str, pa.Table] = {}
         for operator in self.operators:
-            with blame(operator):
+            with operator_context(operator):
                 table = operator.running.snapshot()
             if table is not None:
                 tables[operator.id] = table
@@ -410,14 +412,14 @@ class OperatorChain:
     def flush(self, checkpoint: CheckpointId) -> None:
         """A checkpoint's barrier has come: let the sinks write out what they have."""
         for operator, sink in self._sinks:
-            with blame(operator):
+            with operator_context(operator):
                 sink.flush(checkpoint)
 
     def prepare(self, checkpoint: CheckpointId) -> list[Committable]:
         """What the sinks flushed, once it is written."""
         found: list[Committable] = []
         for operator, sink in self._sinks:
-            with blame(operator):
+            with operator_context(operator):
                 made = sink.prepare(checkpoint)
             operator.prepared += sum(each.rows for each in made)
             operator.prepares = operator.prepares or bool(made)
@@ -430,7 +432,7 @@ class OperatorChain:
         settled = dict(tables)
         for operator, sink in self._sinks:
             if isinstance(sink, SettlingSink):
-                with blame(operator):
+                with operator_context(operator):
                     state = sink.settle(checkpoint, tables.get(operator.id))
                 if state is not None:
                     settled[operator.id] = state
@@ -449,7 +451,7 @@ class OperatorChain:
         raised: list[PenstockError] = []
         for operator in self.operators:
             try:
-                with blame(operator):
+                with operator_context(operator):
                     operator.running.close()
             except PenstockError as error:
                 raised.append(error)
@@ -458,14 +460,14 @@ class OperatorChain:
 
 def _call(operator: OperatorInstance, method: Callable[..., Steps], *arguments: Any) -> Steps:
     """Call a method of the operator, blaming it for whatever is raised."""
-    with blame(operator):
+    with operator_context(operator):
         return method(*arguments)
 
 
 def _take(operator: OperatorInstance, steps: Steps) -> Iterator[None]:
     """Take the steps that a call has answered, blaming the operator for whatever is raised."""
     while steps is not None:
-        with blame(operator):
+        with operator_context(operator):
             try:
                 next(steps)
             except StopIteration:

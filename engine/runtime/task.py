@@ -44,9 +44,9 @@ from ..scheduler.protocol import DriverState, Handle, QueryStatistics, Scheduler
 from ..scheduler.serial import SerialScheduler
 from ..sources.reader import SplitReader, Stop
 from ..state.memory import TaskMemory
-from .checkpointing import Cut, Teller
+from .checkpointing import DriverSnapshot, DriverView
 from .driver import Driver
-from .operator_chain import blame_split
+from .operator_chain import with_split
 from .statistics import DriverWait, EdgeStatistics, OperatorStatistics, OperatorWindow, SourceStatistics, TaskStatistics
 from .task_builder import TaskParts, Wiring, build_parts
 from .task_checkpoints import TaskCheckpoints, TaskSnapshot
@@ -173,8 +173,8 @@ def _inputs(driver: Driver) -> Iterator[EdgeStatistics]:
 
 
 def _outputs(driver: Driver) -> Iterator[EdgeStatistics]:
-    for outlet in driver.outlets:
-        for each in outlet.channels:
+    for partition in driver.partitions:
+        for each in partition.channels:
             yield EdgeStatistics(each.channel.edge, "out", 1, each.rows, each.batches, each.sent, each.in_flight)
 
 
@@ -274,7 +274,7 @@ class Task:
         turn = self._serial_scheduler.turn(now, len(self.drivers), slice)
         return Step(turn.progressed, turn.wake_at) if self.state == "running" else Step(False)
 
-    def advanced(self, driver: Teller) -> None:
+    def advanced(self, driver: DriverView) -> None:
         """A driver has come further towards its end (called by the driver)."""
         self._advance_end()
 
@@ -404,13 +404,13 @@ class Task:
             driver.post(driver.committed, checkpoint)
         self._advance_end()
 
-    def met(self, driver: Teller, barrier: Barrier) -> None:
+    def met(self, driver: DriverView, barrier: Barrier) -> None:
         """A barrier has come to a driver (called by the driver): others may have no input left that brings it."""
         for other in self.drivers:
             if other is not driver:
                 other.post(other.checkpointing.join, barrier)
 
-    def prepared(self, driver: Teller, cut: Cut, committables: list[Committable]) -> None:
+    def prepared(self, driver: DriverView, cut: DriverSnapshot, committables: list[Committable]) -> None:
         """A driver has everything of its cut (called by the driver)."""
         checkpoint = cut.barrier.checkpoint
         with self._lock:
@@ -419,16 +419,16 @@ class Task:
                 self._news.add(lambda listener: listener.snapshot_taken(checkpoint, snapshot))
         self._news.tell()
 
-    def left_over(self, driver: Teller, checkpoint: CheckpointId, committables: list[Committable]) -> None:
+    def left_over(self, driver: DriverView, checkpoint: CheckpointId, committables: list[Committable]) -> None:
         """A driver gave a checkpoint up after its cut (called by the driver)."""
         with self._lock:
             self._checkpoints.keep(checkpoint, committables)
 
-    def drained(self, driver: Teller, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
+    def drained(self, driver: DriverView, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
         """A driver has drained for a task barrier (called by the driver). Told at once: the next window begins."""
         self._news.listener.drained(barrier, window)
 
-    def abandoned(self, driver: Teller, checkpoint: CheckpointId) -> None:
+    def abandoned(self, driver: DriverView, checkpoint: CheckpointId) -> None:
         """A driver gave a checkpoint up (called by the driver)."""
         with self._lock:
             self._checkpoints.forget(checkpoint)
@@ -460,7 +460,7 @@ class Task:
             return self._serial.finish(closed, timeout)
         return closed in wait([closed], timeout).done
 
-    def closed(self, driver: Teller, errors: Sequence[PenstockError]) -> None:
+    def closed(self, driver: DriverView, errors: Sequence[PenstockError]) -> None:
         """A driver's operators are closed (called by the driver)."""
         if self.error is not None:
             for later in errors:
@@ -470,7 +470,7 @@ class Task:
         """The first error of a driver (called by the scheduler, before it closes the others)."""
         if not isinstance(error, PenstockError):
             error = InternalError(f"{type(error).__name__}: {error}", operator="" if handle is None else handle.name)
-        failure = blame_split(error, self.readers)
+        failure = with_split(error, self.readers)
         with self._lock:
             if self.state != "running":
                 return

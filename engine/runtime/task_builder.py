@@ -20,9 +20,9 @@ from ..core.errors import InternalError, PenstockError
 from ..core.identity import Attempt, Holds, Opening, TaskId
 from ..core.operator import LANE, OperatorContext
 from ..exchange.channel_state import Restored, channel_batches
-from ..exchange.channels import ChannelId, Frame, InputChannel, Outlet, OutputChannel, Upstream
-from ..exchange.input_gate import ArrivalGate, Feed, Gate, RoundGate, SpoolingGate
-from ..exchange.result_partition import outlet_of
+from ..exchange.channels import ChannelId, Frame, InputChannel, OutputChannel, ResultPartition, Upstream
+from ..exchange.input_gate import ArrivalInputGate, GateInput, InputGate, SpoolingInputGate, UnorderedInputGate
+from ..exchange.result_partition import result_partition_of
 from ..integrity.lane_digests import LaneDigests
 from ..integrity.row_digests import RowDigest
 from ..operators.join.replicated_join import EVERYWHERE
@@ -34,7 +34,7 @@ from ..state.memory import TaskMemory
 from ..state.write_behind import WriteBehind
 from .checkpointing import DriverHost, WindowedCheckpointing
 from .driver import Driver
-from .operator_chain import Division, EndedOperator, OperatorInstance, blame, blame_build, divide
+from .operator_chain import Division, EndedOperator, OperatorInstance, build_error_context, divide, operator_context
 
 
 class Wiring(Protocol):
@@ -71,7 +71,7 @@ class TaskParts:
     def ends_agree(self) -> bool:
         """Whether every consumer, in other tasks and outside, has processed everything, and every input is closed."""
         processed = all(driver.is_released for driver in self.drivers) and all(
-            output.all_processed for output, _ in self.outputs.values()
+            output.end_of_data_acknowledged for output, _ in self.outputs.values()
         )
         return processed and all(channel.closed for channel, _ in self.inputs.values())
 
@@ -184,7 +184,7 @@ class _Builder:
     def discard(self) -> None:
         """Close what was built before something else could not be."""
         for operator in self._built:
-            with suppress(PenstockError), blame(operator):
+            with suppress(PenstockError), operator_context(operator):
                 operator.running.close()
         self._parts.release()
 
@@ -192,11 +192,11 @@ class _Builder:
         background = _Background(self._query)
         feeds = [self._feeds(port, background) for port in pipeline.ports]
         operators = [self._operator(operator, background) for operator in pipeline.operators]
-        outlets = [self._outlet(output.kind, output.id) for output in pipeline.outputs]
+        partitions = [self._outlet(output.kind, output.id) for output in pipeline.outputs]
         readers = [feed for found in feeds for feed in found if isinstance(feed, SplitReader)]
         gates = [self._gate(port, found, background) for port, found in zip(pipeline.ports, feeds, strict=True)]
         overtaking = IN_ORDER if self._plan.alignment_timeout is None else self._free.of(pipeline)
-        driver = Driver(pipeline.name, gates, operators, outlets, self._host, readers, overtaking)
+        driver = Driver(pipeline.name, gates, operators, partitions, self._host, readers, overtaking)
         driver.clock = time.perf_counter
         driver.writing, driver.spilling = background.writing, background.spilling
         if self.more_splits:
@@ -204,11 +204,11 @@ class _Builder:
         background.driver = driver
         for output in pipeline.outputs:
             driver.pending += self._unsent(output.id)
-        self._register(driver, pipeline, feeds, [channel for outlet in outlets for channel in outlet.channels])
+        self._register(driver, pipeline, feeds, [channel for partition in partitions for channel in partition.channels])
         return driver
 
     def _register(
-        self, driver: Driver, pipeline: PipelinePlan, feeds: Sequence[Sequence[Feed]], outputs: list[OutputChannel]
+        self, driver: Driver, pipeline: PipelinePlan, feeds: Sequence[Sequence[GateInput]], outputs: list[OutputChannel]
     ) -> None:
         number = 0
         for port, found in zip(pipeline.ports, feeds, strict=True):
@@ -226,7 +226,7 @@ class _Builder:
             if channel.channel.consumer != self._task:
                 self._parts.outputs[channel.channel] = (channel, driver)
 
-    def _feeds(self, port: PortPlan, background: _Background) -> Sequence[Feed]:
+    def _feeds(self, port: PortPlan, background: _Background) -> Sequence[GateInput]:
         if port.kind == "local":
             return [self._edges[port.id].input]
         if port.kind == "exchange":
@@ -289,15 +289,15 @@ class _Builder:
         self._parts.opening.append(Opening(edge, Holds.OUTPUT, sum(batch.records.num_rows for batch in found)))
         return found
 
-    def _gate(self, port: PortPlan, feeds: Sequence[Feed], background: _Background) -> Gate:
+    def _gate(self, port: PortPlan, feeds: Sequence[GateInput], background: _Background) -> InputGate:
         partitioned = port.kind == "exchange" and self._exchange(port.id).is_partitioned
         if partitioned:
-            return RoundGate(feeds)
-        gate = Gate(feeds) if self._plan.deterministic or len(feeds) == 1 else ArrivalGate(feeds)
+            return UnorderedInputGate(feeds)
+        gate = InputGate(feeds) if self._plan.deterministic or len(feeds) == 1 else ArrivalInputGate(feeds)
         disk = background.spilling
-        return SpoolingGate(gate, self._parts.memory.account(port.id, disk)) if port.spooled else gate
+        return SpoolingInputGate(gate, self._parts.memory.account(port.id, disk)) if port.spooled else gate
 
-    def _outlet(self, kind: str, id: str) -> Outlet:
+    def _outlet(self, kind: str, id: str) -> ResultPartition:
         if kind == "local":
             return self._edges[id].output
         exchange = self._exchange(id)
@@ -306,7 +306,7 @@ class _Builder:
             OutputChannel(ChannelId(id, self._task, each), self._pair(self._task, each), self._wiring.send)
             for each in consumers
         ]
-        return outlet_of(exchange, channels)
+        return result_partition_of(exchange, channels)
 
     def _exchange(self, id: str) -> Exchange:
         return next(exchange for exchange in self._plan.exchanges if exchange.id == id)
@@ -335,7 +335,7 @@ class _Builder:
             epochs=self._plan.epochs,
             content=self._plan.audit == "content",
         )
-        with blame_build(operator.id):
+        with build_error_context(operator.id):
             running = operator.config.build(context, operator.inputs, mine)
         built = OperatorInstance(operator.id, running, operator.hold, self._lanes, division.ended, carried)
         self._built.append(built)

@@ -17,14 +17,14 @@ import pyarrow as pa
 from ..core.elements import Barrier
 from ..core.identity import Account, BarrierKind, CheckpointId, Committable, EndedLanes, Holds, later_round
 from ..exchange.channel_state import ChannelPart
-from .checkpointing import Cut
+from .checkpointing import DriverSnapshot
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSnapshot:
     """What one task adds to a checkpoint. ``tables``: operator id to state; ``data_ended``: it is a final one;
     ``finished_on_restore``: the task's operators had finished before it was built, and ``tables`` are left out; the
-    rest is as in a driver's ``Cut``, of all drivers together."""
+    rest is as in a driver's ``DriverSnapshot``, of all drivers together."""
 
     tables: dict[str, pa.Table]
     committables: tuple[Committable, ...]
@@ -47,7 +47,7 @@ class TaskCheckpoints:
         self._finished = finished
         self._timeout = timeout
         #: the cuts of checkpoints that some drivers have reached, by the driver's name
-        self._pending: dict[CheckpointId, dict[str, Cut]] = {}
+        self._pending: dict[CheckpointId, dict[str, DriverSnapshot]] = {}
         #: what sinks prepared, by checkpoint, and no commit has covered yet
         self._prepared: dict[CheckpointId, list[Committable]] = {}
         #: the newest checkpoint that was triggered
@@ -85,7 +85,7 @@ class TaskCheckpoints:
         timeout = self._timeout if kind is BarrierKind.CHECKPOINT else None
         return Barrier(checkpoint, kind, at, unaligned=timeout == 0, timeout=timeout or None)
 
-    def add(self, driver: str, cut: Cut, committables: list[Committable]) -> TaskSnapshot | None:
+    def add(self, driver: str, cut: DriverSnapshot, committables: list[Committable]) -> TaskSnapshot | None:
         """A driver has snapshotted; the whole task's snapshot if it was the last one."""
         checkpoint = cut.barrier.checkpoint
         self.keep(checkpoint, committables)
@@ -99,7 +99,7 @@ class TaskCheckpoints:
         """Sinks have prepared something for the checkpoint."""
         self._prepared.setdefault(checkpoint, []).extend(committables)
 
-    def _complete(self, checkpoint: CheckpointId, cuts: Sequence[Cut]) -> TaskSnapshot:
+    def _complete(self, checkpoint: CheckpointId, cuts: Sequence[DriverSnapshot]) -> TaskSnapshot:
         self._pending = {known: other for known, other in self._pending.items() if known > checkpoint}
         data_ended = all(cut.data_ended for cut in cuts)
         if data_ended and self._final is None:

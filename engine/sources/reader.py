@@ -10,7 +10,7 @@ Rules:
 4. It reads the clock only as a number that the task hands in (``now``), for pacing.
 5. A job that stops with a savepoint ends here behind the barrier's round: *drained*, with the end of the data before
    the barrier, so that operators finish; or *suspended*, with nothing behind it. If given up, the task restarts.
-6. Held by ``hold_rounds`` it begins no round but those up to a barrier.
+6. Held by ``pause_rounds`` it begins no round but those up to a barrier.
 7. Where ``rounds`` are *short*, a barrier that may overtake ends its round where the reader stands; the lane that was
    being read goes on in the next one. Where they are *free* the reader need not stand in the same round as others.
 8. ``handed_on`` are the digests of the rows that the first operator got, if they are wanted: whoever gives a batch to
@@ -20,12 +20,14 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Literal, TypeAlias, cast
 
 import pyarrow as pa
 
 from ..arrow.dictionaries import PlainNulls
+from ..core.channel_states import DEMAND_MOVES, Demand
 from ..core.elements import (
     FINAL_ROUND,
     Barrier,
@@ -42,6 +44,7 @@ from ..core.errors import InternalError, PenstockError, StorageError
 from ..core.identity import CLOSING_ROUND, BarrierKind, CheckpointId
 from ..core.operator import Background
 from ..core.source import Split
+from ..core.state_machine import StateMachine
 from ..integrity.lane_digests import LaneDigests
 from ..plan.dealing import Deal, few
 from ..plan.rounds import LaneCursor, before, read_cursors, write_cursors
@@ -53,6 +56,29 @@ Stop: TypeAlias = Literal["drain", "suspend"]
 
 Rounds: TypeAlias = Literal["whole", "short", "free"]
 """See rule 7."""
+
+
+class ReaderState(Enum):
+    """How far a source has come."""
+
+    __hash__ = object.__hash__  # members are compared by identity; Enum hashes their names, in Python
+
+    READING = "reading"
+    STOPPING = "stopping"
+    """The job stops here for good: the data end, whether or not rows are left."""
+    SUSPENDED = "suspended"
+    """The job stops with a savepoint: nothing follows."""
+    DATA_ENDED = "data ended"
+    CLOSED = "closed"
+
+
+LEGAL_READER_MOVES: Mapping[ReaderState, frozenset[ReaderState]] = {
+    ReaderState.READING: frozenset({ReaderState.STOPPING, ReaderState.SUSPENDED, ReaderState.DATA_ENDED}),
+    ReaderState.STOPPING: frozenset({ReaderState.DATA_ENDED}),
+    ReaderState.SUSPENDED: frozenset(),
+    ReaderState.DATA_ENDED: frozenset({ReaderState.CLOSED}),
+    ReaderState.CLOSED: frozenset(),
+}
 
 
 class SplitReader:
@@ -85,8 +111,11 @@ class SplitReader:
         self._round, self._cursors = read_cursors(restored, lanes, 0 if more else few(len(splits), lane_count))
         #: rows read before this attempt, and those that it read and threw away
         self.restored_rows, self.dropped = self.rows, 0
-        #: no row is needed ever again; else, whether splits may still be added: until then the data have not ended
-        self.over = more and all(cursor.needless for cursor in self._cursors)
+        self._state = StateMachine(f"source {operator}", LEGAL_READER_MOVES, ReaderState.READING)
+        self._demand = StateMachine(f"the demand on source {operator}", DEMAND_MOVES, Demand.ALL)
+        if more and all(cursor.needless for cursor in self._cursors):
+            self._demand.move(Demand.NONE)
+        #: whether splits may still be added: until then the data have not ended
         self._more = more and not self.over
         self._splits = queue_of(schema, splits, self._cursors, lane_count, quota, background, epochs)
         #: position in ``_cursors`` of the lane being read; None between rounds
@@ -106,13 +135,25 @@ class SplitReader:
         #: barriers to be placed, in order, each with the round after which it stands (None: the one in progress), and
         #: with how the data end there, if they do
         self._barriers: deque[tuple[Barrier, int | None, Stop | None]] = deque()
-        self._stopped: Stop | None = None
-        self._closing = self._settled = self._held_back = False
-        #: no row before the next task barrier is needed
-        self._dropping = False
-        self.data_ended = self.closed = False
+        #: the task is over; everything that came of the end of the data is processed; no further round may begin
+        self._closing = self._drained = self._rounds_paused = False
         #: before ``due`` no batch is emitted
         self.now = self.due = 0.0
+
+    @property
+    def data_ended(self) -> bool:
+        """Whether EndOfData has been taken."""
+        return self._state.state in (ReaderState.DATA_ENDED, ReaderState.CLOSED)
+
+    @property
+    def closed(self) -> bool:
+        """Whether EndOfPartition has been taken."""
+        return self._state.state is ReaderState.CLOSED
+
+    @property
+    def over(self) -> bool:
+        """Whether no row is needed ever again."""
+        return self._demand.state is Demand.NONE
 
     def peek(self) -> Element | None:
         """The next element; None while the reader holds, paces or waits for a trigger."""
@@ -133,25 +174,29 @@ class SplitReader:
             raise InternalError("pop without an element", operator=self.operator)
         self._head = None
         if isinstance(element, EndOfData):
-            self.data_ended = True
+            self._state.move(ReaderState.DATA_ENDED)
         elif isinstance(element, Barrier):
-            self._dropping = self._dropping and element.kind is not BarrierKind.DRAIN
+            if element.kind is BarrierKind.DRAIN and self._demand.state is Demand.NEXT_WINDOW:
+                self._demand.move(Demand.ALL)
         elif isinstance(element, EndOfPartition):
-            self.closed = True
+            self._state.move(ReaderState.CLOSED)
         return element
 
-    def say_all_processed(self) -> None: ...
+    def acknowledge_end_of_data(self) -> None: ...
 
-    def say_settled(self) -> None:
+    def acknowledge_drained(self) -> None:
         """Its barriers may stand behind the end now."""
-        self._settled = True
+        self._drained = True
 
-    def hold_rounds(self, hold: bool) -> None:
-        self._held_back = hold
+    def pause_rounds(self, paused: bool) -> None:
+        self._rounds_paused = paused
 
-    def drop_input(self, for_good: bool) -> None:
+    def cancel_input(self, for_good: bool) -> None:
         """Skip the rows before the next task barrier; all that are left, if none can come or none is needed ever."""
-        self._dropping = True
+        if self._demand.state is Demand.ALL:
+            self._demand.move(Demand.NONE if for_good else Demand.NEXT_WINDOW)
+        elif for_good and not self.over:
+            self._demand.move(Demand.NONE)
         self._splits.stop_round()
         if isinstance(self._head, Batch):
             self.dropped += self._head.records.num_rows
@@ -159,7 +204,6 @@ class SplitReader:
         ahead = [self._head, *(barrier for barrier, _, _ in self._barriers)]
         drains = any(isinstance(each, Barrier) and each.kind is BarrierKind.DRAIN for each in ahead)
         if for_good or not (self._more or drains):
-            self.over = self.over or for_good
             self._more = False
             self._splits.pass_all()
             if self._position is not None:
@@ -194,7 +238,7 @@ class SplitReader:
         """
         self._hold = checkpoint
         if self.data_ended or isinstance(self._head, EndOfData):
-            return FINAL_ROUND if self._settled or self._rounds == "free" else CLOSING_ROUND
+            return FINAL_ROUND if self._drained or self._rounds == "free" else CLOSING_ROUND
         return self._reached
 
     @property
@@ -215,7 +259,7 @@ class SplitReader:
             return None
         barrier, at_round, _ = self._barriers.popleft()
         round = max(self._reached, -1 if at_round is None else at_round)
-        self._overtaken = self._state(round + 1, before(self._cursors, self._head))
+        self._overtaken = self._table(round + 1, before(self._cursors, self._head))
         if self._position is not None:
             self._cut_short(self._position, round)
         elif not self.data_ended:
@@ -257,9 +301,9 @@ class SplitReader:
             return table
         if self._position is not None:
             raise InternalError("snapshot in the middle of a round", operator=self.operator)
-        return self._state(self._round, self._cursors)
+        return self._table(self._round, self._cursors)
 
-    def _state(self, round: int, cursors: list[LaneCursor]) -> pa.Table:
+    def _table(self, round: int, cursors: list[LaneCursor]) -> pa.Table:
         table = write_cursors(round, cursors)
         return table if self.handed_on is None else self.handed_on.beside(table, (each.lane for each in cursors))
 
@@ -269,24 +313,25 @@ class SplitReader:
         return self._between_rounds() if self._position is None else self._within_round()
 
     def _between_rounds(self) -> Element | None:
-        if self.closed or self._stopped == "suspend":
+        if self.closed or self._state.state is ReaderState.SUSPENDED:
             return None
         self._stop_if_drained()
         if self._barriers and not self.data_ended and self._shortens(self._round - 1):
             self._round = cast(int, self._barriers[0][1]) + 1
             return EndOfRound(self._round - 1)
         starved = all(self._splits.ended(cursor, self._round) for cursor in self._cursors)
-        ended = (starved and not self._more) or self._stopped == "drain"
+        ended = (starved and not self._more) or self.data_ended or self._state.state is ReaderState.STOPPING
         if self._barrier_is_due(ended):
             barrier, _, stop = self._barriers.popleft()
-            self._stopped = self._stopped or (stop if not self.data_ended else None)
+            if stop == "suspend" and self._state.state is ReaderState.READING:
+                self._state.move(ReaderState.SUSPENDED)
             return barrier
         if ended and self._is_beyond():
             self.declined = self._barriers.popleft()[0].checkpoint
             return CancelBarrier(self.declined)
         if ended and self.data_ended:
             return EndOfPartition() if self._closing else None
-        if self._hold is not None or (self._held_back and not self._barriers):
+        if self._hold is not None or (self._rounds_paused and not self._barriers):
             return None
         if ended:
             return EndOfData()
@@ -311,10 +356,10 @@ class SplitReader:
 
     def _stop_if_drained(self) -> None:
         """If the job stops here for good, the data end here."""
-        if self._barriers and self._stopped is None:
+        if self._barriers and self._state.state is ReaderState.READING:
             _, at_round, stop = self._barriers[0]
             if stop == "drain" and (at_round is None or self._round - 1 >= at_round):
-                self._stopped = stop
+                self._state.move(ReaderState.STOPPING)
 
     def _barrier_is_due(self, ended: bool) -> bool:
         """Whether the next barrier stands here.
@@ -362,7 +407,7 @@ class SplitReader:
 
     def _next_batch(self, cursor: LaneCursor) -> Batch | PendingChunk | None:
         """The next batch of the lane's round; None at its end; PENDING while it is read."""
-        chunk = self._splits.take(cursor, self._round, dropping=self._dropping)
+        chunk = self._splits.take(cursor, self._round, dropping=self._demand.state is not Demand.ALL)
         if chunk is PENDING or chunk is None:
             return chunk
         chunk = self._plain.of(chunk)

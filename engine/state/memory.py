@@ -30,7 +30,7 @@ from weakref import finalize
 import pyarrow as pa
 
 from ..core.errors import InternalError, StorageError
-from .spill import ArrowSpillFile, SpillFolder, blaming_disk
+from .spill import ArrowSpillFile, SpillFolder, disk_error_context
 from .write_behind import WriteBehind
 
 DEFAULT_BUDGET = 512 * 1024 * 1024
@@ -152,7 +152,7 @@ class TaskMemory:
             if self._released:
                 raise InternalError("a task that has been released cannot spill", operator=operator)
             if self._folder is None:
-                with blaming_disk("make the spill folder", self._given or tempfile.gettempdir(), operator):
+                with disk_error_context("make the spill folder", self._given or tempfile.gettempdir(), operator):
                     if self._given is None:
                         own = SpillFolder()
                         self._folder, self._removal = own.path, finalize(self, own.remove)

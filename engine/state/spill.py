@@ -141,11 +141,11 @@ class ArrowSpillFile:
         self._complete, self._rows = True, 0
         with suppress(StorageError):  # a disk that is full, too, lets go of a file
             self._end()
-        with blaming_disk("remove", self.path, self._operator), suppress(FileNotFoundError):
+        with disk_error_context("remove", self.path, self._operator), suppress(FileNotFoundError):
             os.unlink(self.path)
 
     def _write(self, records: pa.RecordBatch) -> None:
-        with blaming_disk("spill to", os.path.dirname(self.path), self._operator):
+        with disk_error_context("spill to", os.path.dirname(self.path), self._operator):
             if self._writer is None:
                 self._sink = pa.OSFile(self.path, "wb")
                 self._writer = pa.ipc.new_stream(self._sink, self._schema)
@@ -154,7 +154,7 @@ class ArrowSpillFile:
     def _end(self) -> None:
         writer, sink, self._writer, self._sink = self._writer, self._sink, None, None
         if sink is not None:
-            with blaming_disk("spill to", os.path.dirname(self.path), self._operator):
+            with disk_error_context("spill to", os.path.dirname(self.path), self._operator):
                 try:
                     writer.close()
                 finally:
@@ -162,12 +162,12 @@ class ArrowSpillFile:
 
     def _read(self) -> Iterator[pa.RecordBatch]:
         self._disk.settle()
-        with blaming_disk("read what was spilled to", self.path, self._operator):
+        with disk_error_context("read what was spilled to", self.path, self._operator):
             source = pa.memory_map(self.path)
         with source:
             batches = pa.ipc.open_stream(source)
             while True:
-                with blaming_disk("read what was spilled to", self.path, self._operator):
+                with disk_error_context("read what was spilled to", self.path, self._operator):
                     try:
                         records = batches.read_next_batch()
                     except StopIteration:
@@ -176,7 +176,7 @@ class ArrowSpillFile:
 
 
 @contextmanager
-def blaming_disk(doing: str, folder: str, operator: str) -> Iterator[None]:
+def disk_error_context(doing: str, folder: str, operator: str) -> Iterator[None]:
     """Turn what the system raises into an error that says what to do."""
     try:
         yield

@@ -10,7 +10,7 @@ import pytest
 from penstock.engine.core.elements import Batch
 from penstock.engine.exchange.channel_state import ChannelPart
 from penstock.engine.exchange.channels import InputChannel
-from penstock.engine.runtime.checkpointing import Checkpointing, _Open
+from penstock.engine.runtime.checkpointing import Checkpointing, _PendingSnapshot
 from penstock.engine.runtime.task_builder import _Builder
 from support.engine_simulation_arrival import ARRIVAL, SHAPES, check, expected_rows, simulate, varied
 from support.trailer_flows import TRAILERS
@@ -87,7 +87,7 @@ def test_cut_that_keeps_nothing_of_what_comes_before_the_last_barrier_is_caught(
 ) -> None:
     record = Checkpointing._record
 
-    def hasty(self: Checkpointing, found: _Open, passed: dict[int, list[Batch]]) -> None:
+    def hasty(self: Checkpointing, found: _PendingSnapshot, passed: dict[int, list[Batch]]) -> None:
         record(self, found, passed)
         found.recording.clear()
 
@@ -98,7 +98,7 @@ def test_cut_that_keeps_nothing_of_what_comes_before_the_last_barrier_is_caught(
 def test_cut_that_is_told_twice_over_what_it_kept_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = Checkpointing._parts
 
-    def generous(self: Checkpointing, found: _Open) -> tuple[ChannelPart, ...]:
+    def generous(self: Checkpointing, found: _PendingSnapshot) -> tuple[ChannelPart, ...]:
         found.inputs = {feed: batches * 2 for feed, batches in found.inputs.items()}
         return parts(self, found)
 

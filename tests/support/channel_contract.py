@@ -27,8 +27,8 @@ from penstock.engine.core.elements import (
 )
 from penstock.engine.core.identity import Attempt, BarrierKind, CheckpointId, TaskId
 from penstock.engine.exchange.channels import (
-    AllProcessed,
     ChannelId,
+    EndOfDataAck,
     Frame,
     Grant,
     InputChannel,
@@ -68,10 +68,10 @@ class Wired(Protocol):
     def wait_in_flight(self, bytes: int) -> bool:
         """Whether ``bytes`` are sent and not yet granted again, as the producer's end knows, within a moment."""
 
-    def say_all_processed(self) -> None:
+    def acknowledge_end_of_data(self) -> None:
         """Say so at the consumer's end."""
 
-    def all_processed(self) -> bool:
+    def end_of_data_acknowledged(self) -> bool:
         """Whether the producer's end has heard it, within a moment."""
 
     def close(self) -> None: ...
@@ -161,9 +161,9 @@ def frames_of_other_attempts_are_dropped(wired: Wired) -> None:
 def messages_of_other_attempts_change_nothing_upstream(wired: Wired) -> None:
     wired.send(batch(0, rows=50_000))
     wired.put_upstream(Grant(CHANNEL, STALE, 10_000_000))
-    wired.put_upstream(AllProcessed(CHANNEL, STALE))
+    wired.put_upstream(EndOfDataAck(CHANNEL, STALE))
     assert not wired.wait_ready()
-    assert not wired.all_processed()
+    assert not wired.end_of_data_acknowledged()
 
 
 def repeated_grants_count_once(wired: Wired) -> None:
@@ -178,8 +178,8 @@ def repeated_grants_count_once(wired: Wired) -> None:
 def all_processed_reaches_the_producer(wired: Wired) -> None:
     wired.send(EndOfData())
     assert wired.take() == EndOfData()
-    wired.say_all_processed()
-    assert wired.all_processed()
+    wired.acknowledge_end_of_data()
+    assert wired.end_of_data_acknowledged()
 
 
 def credit_comes_back_to_the_byte_whatever_the_wire_leaves_out(wired: Wired) -> None:
@@ -276,11 +276,11 @@ class LocalWire:
     def wait_in_flight(self, bytes: int) -> bool:
         return self.output.in_flight == bytes
 
-    def say_all_processed(self) -> None:
-        self.input.say_all_processed()
+    def acknowledge_end_of_data(self) -> None:
+        self.input.acknowledge_end_of_data()
 
-    def all_processed(self) -> bool:
-        return self.output.all_processed
+    def end_of_data_acknowledged(self) -> bool:
+        return self.output.end_of_data_acknowledged
 
     def close(self) -> None:
         pass

@@ -6,7 +6,7 @@ from penstock.engine.core.elements import FINAL_ROUND, Barrier, Batch, Tag
 from penstock.engine.core.identity import Attempt, BarrierKind, CheckpointId, TaskId
 from penstock.engine.core.operator import LANE, Emitter, Stateless
 from penstock.engine.exchange.channels import ChannelId, InputChannel, OutputChannel
-from penstock.engine.exchange.input_gate import Gate
+from penstock.engine.exchange.input_gate import InputGate
 from penstock.engine.runtime.driver import Driver
 from penstock.engine.runtime.operator_chain import OperatorInstance
 
@@ -131,7 +131,9 @@ class Rig:
         self.output = OutputChannel(channel, ATTEMPTS, self.sink.receive, credit)
         self.host = Host()
         instances = [OperatorInstance(f"op{number}", running) for number, running in enumerate(operators)]
-        self.driver = Driver("driver", [Gate([channel]) for channel in inputs], instances, [self.output], self.host)
+        self.driver = Driver(
+            "driver", [InputGate([channel]) for channel in inputs], instances, [self.output], self.host
+        )
 
     def _grant(self, message):
         self.driver.deliver(self.output, message)

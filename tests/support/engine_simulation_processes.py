@@ -155,7 +155,7 @@ class Host(TaskHost):
             if self._task is not None and self._task is not before:
                 self._task._serial_scheduler._pool = self.background  # type: ignore[assignment]
                 for driver in self._task.drivers:
-                    for channel in (channel for outlet in driver.outlets for channel in outlet.channels):
+                    for channel in (channel for outlet in driver.partitions for channel in outlet.channels):
                         channel._credit = self.credit
             self.awake = True
 

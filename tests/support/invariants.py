@@ -23,14 +23,14 @@ def validate_driver(driver: Driver) -> None:
     if driver.handle is not None and driver.handle.state in _OVER:
         assert not pending, f"I12 {name}: closed, and it still holds {len(pending)} elements"
         return
-    for outlet in driver.outlets:
+    for outlet in driver.partitions:
         for channel in outlet.channels:
             assert not (channel.closed and pending), (
                 f"I13 {name}: elements are left behind the end of {channel.channel}"
             )
             assert channel.in_flight >= 0, f"I7 {name}: {channel.channel} has {channel.in_flight} bytes in flight"
     # The first operator may refuse some of its ports, but not all of them unless it has something under way.
-    if driver.operators and not driver.outlets:
+    if driver.operators and not driver.partitions:
         return  # what a sink takes depends on who reads it
     if driver.operators and not driver.data_ended and not pending and not driver.busy:
         first = driver.operators[0].running

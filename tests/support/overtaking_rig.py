@@ -6,7 +6,7 @@ from penstock.engine.core.elements import Barrier, Batch
 from penstock.engine.core.identity import BarrierKind, CheckpointId, Holds, TaskId
 from penstock.engine.exchange.channel_state import channel_batches
 from penstock.engine.exchange.channels import ChannelId, Frame, InputChannel, OutputChannel
-from penstock.engine.exchange.input_gate import ArrivalGate, Gate
+from penstock.engine.exchange.input_gate import ArrivalInputGate, InputGate
 from penstock.engine.planner.overtaking import Overtaking
 from penstock.engine.runtime.driver import Driver
 from penstock.engine.runtime.operator_chain import OperatorInstance
@@ -51,9 +51,9 @@ class OvertakingRig:
         self.output = OutputChannel(channel, ATTEMPTS, self.sent.append, credit)
         instances = [OperatorInstance(f"op{number}", running) for number, running in enumerate(operators)]
         if reader is None:
-            gate, readers, overtaking = ArrivalGate(inputs), (), Overtaking(EXCHANGE, output)
+            gate, readers, overtaking = ArrivalInputGate(inputs), (), Overtaking(EXCHANGE, output)
         else:
-            gate, readers, overtaking = Gate([reader]), (reader,), Overtaking("", output)
+            gate, readers, overtaking = InputGate([reader]), (reader,), Overtaking("", output)
         self.driver = Driver("driver", [gate], instances, [self.output], self.host, readers, overtaking)
 
     def send(self, *elements, feed=0):

@@ -33,7 +33,7 @@ from penstock.coordinator.model.split_sets import (
 )
 from penstock.engine.core.elements import Barrier, Batch, EndOfData
 from penstock.engine.core.identity import BarrierKind, CheckpointId, Committable, StateHandle, TaskId
-from penstock.engine.runtime.checkpointing import Cut
+from penstock.engine.runtime.checkpointing import DriverSnapshot
 from penstock.engine.runtime.task_checkpoints import TaskCheckpoints
 from penstock.engine.sources.reader import SplitReader
 
@@ -116,7 +116,7 @@ class FedTask:
             self.held += element.records.column(0).to_pylist()
         elif isinstance(element, EndOfData):
             assert not self.held, "the end stands behind a task barrier"
-            self.reader.say_settled()
+            self.reader.acknowledge_drained()
         elif isinstance(element, Barrier):
             assert self.last is None or element.checkpoint > self.last, "barriers stand in the order of their ids"
             self.last = element.checkpoint
@@ -131,7 +131,7 @@ class FedTask:
         location = f"{self.id}/{self.attempt}/{barrier.checkpoint}"
         made = [Committable("left", len(self.drained), {"id": location, "rows": self.drained})] if self.drained else []
         self.drained = []
-        cut = Cut(barrier, {"left": self.reader.snapshot()}, self.reader.data_ended)
+        cut = DriverSnapshot(barrier, {"left": self.reader.snapshot()}, self.reader.data_ended)
         snapshot = self.checkpoints.add("left", cut, made)
         if snapshot is not None:
             self.world.files[location] = snapshot.tables["left"]

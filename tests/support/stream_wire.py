@@ -134,7 +134,7 @@ class StreamEnd:
         """Of the producer's end: ready, bytes in flight, all processed."""
         with self._changed:
             end = self.outputs[CHANNEL]
-            return end.ready, end.in_flight, end.all_processed
+            return end.ready, end.in_flight, end.end_of_data_acknowledged
 
     def send_fence(self, number: int) -> None:
         self.transport.send(Frame(FENCE, ATTEMPTS, number, EndOfRound(number)))
@@ -154,8 +154,8 @@ class StreamEnd:
     def put_upstream(self, message: Upstream) -> None:
         self.transport.reply(message)
 
-    def say_all_processed(self) -> None:
-        self.inputs[CHANNEL].say_all_processed()
+    def acknowledge_end_of_data(self) -> None:
+        self.inputs[CHANNEL].acknowledge_end_of_data()
 
     def seen(self) -> tuple[int, str]:
         return self._dropped, self._gap
@@ -225,10 +225,10 @@ class FencedWire:
     def wait_in_flight(self, bytes: int) -> bool:
         return bool(self._output()[1] == bytes)
 
-    def say_all_processed(self) -> None:
-        self._consumer("say_all_processed")
+    def acknowledge_end_of_data(self) -> None:
+        self._consumer("acknowledge_end_of_data")
 
-    def all_processed(self) -> bool:
+    def end_of_data_acknowledged(self) -> bool:
         return bool(self._output()[2])
 
     def _output(self) -> Any:

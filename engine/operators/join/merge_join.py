@@ -18,9 +18,9 @@ Rules:
    join emit at one comes behind the last round that has ended. Such *late* rows belong to the unit of the final round
    and their lane, where they meet those of a side that has ended before the barrier; they leave in the round that ended
    last. If the other side stands behind the barrier already, and so has no more, the driver gives them without asking.
-7. Once a side has ended and none of its rows can match what is still to come, the other side is ``satisfied``, unless
-   its rows stay without a match: inner and semi joins end both sides early, left and anti joins the right one, right
-   joins the left one.
+7. Once a side has ended and none of its rows can match what is still to come, no more is needed of the other side,
+   unless its rows stay without a match: inner and semi joins end both sides early, left and anti joins the right one,
+   right joins the left one.
 8. Inputs whose rows come in other rounds than the source rows that they are made of would miss each other: the planner
    lets in none (``engine.planner.rounds_kept``).
 """
@@ -139,7 +139,7 @@ class RunningMergeJoin(Stateless):
         self._units = {}
         self._account()
 
-    def satisfied(self, port: int) -> bool:
+    def needs_no_more(self, port: int) -> bool:
         """Whether the other side has ended, and neither its rows nor this one's can come of further rows here."""
         if self._how not in NEED_A_MATCH[port] or self._reached[1 - port] != ENDED:
             return False

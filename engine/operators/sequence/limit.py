@@ -7,7 +7,7 @@ Rules:
 2. They count over the whole task, or anew behind every barrier (``per="window"``).
 3. A subtask counts what it receives: to limit a stream as a whole it must be gathered into one subtask
    (``Stream.limit`` does). State is the number of rows seen, under the subtask's first lane.
-4. Once all its rows have come a limit needs no more (``satisfied``): for good, or until the next barrier if it counts
+4. Once all its rows have come a limit needs no more: for good, or until the next barrier if it counts
    by windows. Rows that come nevertheless are dropped.
 """
 
@@ -85,7 +85,7 @@ class RunningLimit(Stateless):
         if self._per_window:
             self._seen = 0
 
-    def satisfied(self, port: int) -> bool:
+    def needs_no_more(self, port: int) -> bool:
         """Whether the last row has passed."""
         return self._over or self._seen >= self._end
 

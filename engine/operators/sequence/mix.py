@@ -149,7 +149,7 @@ class RunningMix:
         awaited = self._awaited
         return self._ended[awaited] or self._rounds[awaited] >= self._open_round
 
-    def satisfied(self, port: int) -> bool:
+    def needs_no_more(self, port: int) -> bool:
         """Whether the mixture has ended, and no other epoch follows."""
         return self._stopped and self._epochs is None
 

@@ -6,7 +6,7 @@ Rules:
    in the order of the tags under which the rows came. So the outcome depends neither on which producer was faster, nor
    on batches, nor on how parts are spread over subtasks. Rows of ``FINAL_ROUND`` come out with ``finish``.
 2. Behind an exchange the part stands in the last column (``PART``), and takes no sorting. Pieces of one round may come
-   in any order, and rows of ``FINAL_ROUND`` before other rounds have ended (``RoundGate``).
+   in any order, and rows of ``FINAL_ROUND`` before other rounds have ended (``UnorderedInputGate``).
 3. With a ``partitioning`` it stands behind an operator that emits rows of many parts under one lane, in the subtask
    that owns them (an aggregate, a sort, a join), and finds their parts anew.
 4. Too much held is written to disk (``RoundRows``); it comes out a part at a time.

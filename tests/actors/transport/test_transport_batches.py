@@ -23,7 +23,7 @@ from penstock.actors.transport.wire import (
 )
 from penstock.engine.core.elements import Barrier, Batch, EndOfRound, Tag
 from penstock.engine.core.identity import BarrierKind, CheckpointId
-from penstock.engine.exchange.channels import AllProcessed, ChannelId, Frame, Grant, Upstream
+from penstock.engine.exchange.channels import ChannelId, EndOfDataAck, Frame, Grant, Upstream
 from support.channel_contract import ATTEMPTS, CHANNEL, shapes
 
 NUMBERS = pa.record_batch({"n": pa.array(range(100_000), pa.int64())})
@@ -175,7 +175,7 @@ def test_messages_of_several_channels_keep_their_order_and_names() -> None:
         Frame(CHANNEL, ATTEMPTS, 0, Batch(NUMBERS.slice(0, 5), Tag(1, 2, 3))),
         Frame(other, ATTEMPTS, 0, barrier),
         Frame(CHANNEL, ATTEMPTS, 1, Batch(NUMBERS.slice(5, 5), Tag(2**62, 2, 4))),
-        AllProcessed(other, ATTEMPTS),
+        EndOfDataAck(other, ATTEMPTS),
         Frame(other, ATTEMPTS, 1, EndOfRound(2**62)),
     ]
     found, notes = over_the_wire(sent)

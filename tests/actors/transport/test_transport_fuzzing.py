@@ -35,7 +35,7 @@ from penstock.actors.transport.wire import Bye, MessageEncoder, message
 from penstock.engine.core.elements import Barrier, Batch, EndOfData, EndOfRound, Tag
 from penstock.engine.core.errors import PenstockError
 from penstock.engine.core.identity import Attempt, BarrierKind, CheckpointId, TaskId
-from penstock.engine.exchange.channels import AllProcessed, Frame, Grant, Upstream
+from penstock.engine.exchange.channels import EndOfDataAck, Frame, Grant, Upstream
 from penstock.engine.feed.messages import Ask, Commit, FeedEnded, Reply, Slice, World
 from support.channel_contract import ATTEMPTS, CHANNEL, shapes
 from support.stream_wire import PATIENCE, TOKEN
@@ -98,7 +98,7 @@ def stream() -> tuple[tuple[Frame | Upstream, ...], bytes]:
     ]
     barrier = Barrier(CheckpointId(3, 4), BarrierKind.CHECKPOINT, 1.5)
     said += [Frame(CHANNEL, ATTEMPTS, 100 + at, each) for at, each in enumerate([EndOfRound(1), barrier, EndOfData()])]
-    said.append(AllProcessed(CHANNEL, ATTEMPTS))
+    said.append(EndOfDataAck(CHANNEL, ATTEMPTS))
     data = bytearray()
     for each in said:  # one by one, so that grants keep their place
         encoder = _encoder()

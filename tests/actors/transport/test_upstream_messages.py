@@ -7,7 +7,7 @@ import pytest
 from penstock.actors.transport.frames import HEAD_BYTES
 from penstock.actors.transport.wire import message, note_of, upstream_note, upstream_of
 from penstock.engine.core.identity import Attempt, TaskId
-from penstock.engine.exchange.channels import AllProcessed, ChannelId, DropInput, Upstream
+from penstock.engine.exchange.channels import CancelInput, ChannelId, EndOfDataAck, Upstream
 
 CHANNEL = ChannelId("edge", TaskId("up", 0), TaskId("down", 1))
 ATTEMPTS = (Attempt(1, 1), Attempt(1, 2))
@@ -16,9 +16,9 @@ ATTEMPTS = (Attempt(1, 1), Attempt(1, 2))
 @pytest.mark.parametrize(
     "said",
     [
-        AllProcessed(CHANNEL, ATTEMPTS),
-        DropInput(CHANNEL, ATTEMPTS, 3, for_good=False),
-        DropInput(CHANNEL, ATTEMPTS, 4, for_good=True),
+        EndOfDataAck(CHANNEL, ATTEMPTS),
+        CancelInput(CHANNEL, ATTEMPTS, 3, for_good=False),
+        CancelInput(CHANNEL, ATTEMPTS, 4, for_good=True),
     ],
     ids=["all processed", "drop for now", "drop for good"],
 )

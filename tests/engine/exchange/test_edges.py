@@ -6,7 +6,7 @@ import pytest
 from penstock.engine.core.elements import Batch, EndOfData, EndOfPartition, EndOfRound, Tag, size_of
 from penstock.engine.core.errors import InternalError
 from penstock.engine.core.identity import Attempt, TaskId
-from penstock.engine.exchange.channels import AllProcessed, ChannelId, Grant, InputChannel, OutputChannel
+from penstock.engine.exchange.channels import ChannelId, EndOfDataAck, Grant, InputChannel, OutputChannel
 
 CHANNEL = ChannelId("edge", TaskId("a", 0), TaskId("b", 0))
 ATTEMPTS = (Attempt(1, 1), Attempt(1, 2))
@@ -64,8 +64,8 @@ def test_repeated_grant_adds_nothing():
 def test_messages_of_another_attempt_are_dropped():
     producer, consumer, _ = ends()
     stale = (Attempt(1, 0), Attempt(1, 2))
-    producer.deliver(AllProcessed(CHANNEL, stale))
-    assert not producer.all_processed
+    producer.deliver(EndOfDataAck(CHANNEL, stale))
+    assert not producer.end_of_data_acknowledged
     other = OutputChannel(CHANNEL, stale, consumer.receive)
     other.send(EndOfData())
     assert len(consumer) == 0

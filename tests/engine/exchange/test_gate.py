@@ -8,7 +8,7 @@ import pytest
 from penstock.engine.core.elements import Barrier, Batch, EndOfData, EndOfPartition, EndOfRound, Tag
 from penstock.engine.core.identity import Attempt, BarrierKind, CheckpointId, TaskId
 from penstock.engine.exchange.channels import ChannelId, Frame, InputChannel
-from penstock.engine.exchange.input_gate import Delivered, Gate, Refused, Starved
+from penstock.engine.exchange.input_gate import Delivered, InputGate, Refused, Starved
 
 ATTEMPTS = (Attempt(1, 1), Attempt(1, 1))
 BARRIER = Barrier(CheckpointId(1, 1), BarrierKind.CHECKPOINT, 0.0)
@@ -38,19 +38,19 @@ def poll(gate, blocked=(), accepts=True):
 
 
 def test_batches_come_in_the_order_of_their_tags():
-    gate = Gate([Channel(0, batch(0, 1), EndOfRound(0)), Channel(1, batch(0, 0), batch(0, 2), EndOfRound(0))])
+    gate = InputGate([Channel(0, batch(0, 1), EndOfRound(0)), Channel(1, batch(0, 0), batch(0, 2), EndOfRound(0))])
     lanes = [poll(gate)[1].tag.lane for _ in range(3)]
     assert lanes == [0, 1, 2]
 
 
 def test_gate_waits_for_a_channel_that_may_still_send_something_earlier():
-    gate = Gate([Channel(0, batch(0, 1)), Channel(1)])
+    gate = InputGate([Channel(0, batch(0, 1)), Channel(1)])
     assert poll(gate) == Starved((1,))
 
 
 def test_end_of_round_is_delivered_once_when_all_channels_have_ended_it():
     first, second = Channel(0, EndOfRound(0)), Channel(1)
-    gate = Gate([first, second])
+    gate = InputGate([first, second])
     assert poll(gate) == Starved((1,))
     second.put(EndOfRound(0), batch(1, 0))
     assert poll(gate) == (0, EndOfRound(0))
@@ -58,7 +58,7 @@ def test_end_of_round_is_delivered_once_when_all_channels_have_ended_it():
 
 
 def test_ended_channel_is_not_waited_for():
-    gate = Gate([Channel(0, EndOfData()), Channel(1, batch(3, 0), EndOfRound(3))])
+    gate = InputGate([Channel(0, EndOfData()), Channel(1, batch(3, 0), EndOfRound(3))])
     assert poll(gate) == (0, EndOfData())
     assert poll(gate)[1].tag == Tag(3, 0, 0)
     assert poll(gate)[1] == EndOfRound(3)
@@ -66,25 +66,25 @@ def test_ended_channel_is_not_waited_for():
 
 def test_batch_is_left_in_its_channel_while_the_operator_refuses():
     channel = Channel(0, batch(0, 0))
-    gate = Gate([channel])
+    gate = InputGate([channel])
     assert poll(gate, accepts=False) == Refused()
     assert len(channel) == 1
 
 
 def test_control_elements_are_delivered_while_the_operator_refuses():
-    gate = Gate([Channel(0, EndOfRound(0), BARRIER)])
+    gate = InputGate([Channel(0, EndOfRound(0), BARRIER)])
     assert poll(gate, accepts=False) == (0, EndOfRound(0))
     assert poll(gate, accepts=False) == (0, BARRIER)
 
 
 def test_blocked_channel_is_not_read():
-    gate = Gate([Channel(0, batch(1, 0)), Channel(1, BARRIER)])
+    gate = InputGate([Channel(0, batch(1, 0)), Channel(1, BARRIER)])
     assert poll(gate, blocked={0}) == (1, BARRIER)
     assert poll(gate, blocked={0, 1}) == Starved((0, 1))
 
 
 def test_end_of_partition_is_delivered_after_the_data():
-    gate = Gate([Channel(0, EndOfData(), EndOfPartition())])
+    gate = InputGate([Channel(0, EndOfData(), EndOfPartition())])
     assert [poll(gate)[1] for _ in range(2)] == [EndOfData(), EndOfPartition()]
     assert gate.data_ended
 
@@ -103,7 +103,7 @@ def test_sequence_does_not_depend_on_when_elements_arrive(seed):
             script.append(EndOfRound(round))
         scripts.append([*script, EndOfData()])
     expected = sorted(e.tag for script in scripts for e in script if isinstance(e, Batch))
-    gate, seen, ends = Gate(channels), [], []
+    gate, seen, ends = InputGate(channels), [], []
     assert lanes == 6
     while not gate.data_ended:
         found = poll(gate)

@@ -7,8 +7,8 @@ import pytest
 from penstock.engine.core.elements import Batch, EndOfData, EndOfPartition, EndOfRound, Tag
 from penstock.engine.core.identity import FINAL_ROUND, Attempt, TaskId
 from penstock.engine.exchange.channels import ChannelId, Frame, Grant, InputChannel, OutputChannel
-from penstock.engine.exchange.input_gate import Delivered, Refused, RoundGate, Starved
-from penstock.engine.exchange.result_partition import CopyingOutlet, PartitionedOutlet
+from penstock.engine.exchange.input_gate import Delivered, Refused, Starved, UnorderedInputGate
+from penstock.engine.exchange.result_partition import BroadcastPartition, ShuffledPartition
 from penstock.engine.plan.partitioning import PART, HashPartitioning, RangePartitioning
 
 PAIR = (Attempt(1, 1), Attempt(1, 1))
@@ -36,8 +36,8 @@ def batch(values, round=0, lane=0, sequence=0) -> Batch:
 RANGES = RangePartitioning("k", (10, 20, 30))
 
 
-def outlet(wire: Wire, config=RANGES) -> PartitionedOutlet:
-    return PartitionedOutlet(wire.channels, config.partitioner(batch([1]).records.schema), config.parts)
+def outlet(wire: Wire, config=RANGES) -> ShuffledPartition:
+    return ShuffledPartition(wire.channels, config.partitioner(batch([1]).records.schema), config.parts)
 
 
 def test_each_consumer_gets_the_rows_of_its_parts_in_their_order_with_the_part():
@@ -89,7 +89,7 @@ def test_an_outlet_is_ready_when_all_its_channels_are():
 
 def test_a_copying_outlet_sends_every_element_to_all():
     wire = Wire(3)
-    found = CopyingOutlet(wire.channels)
+    found = BroadcastPartition(wire.channels)
     for element in (sent := [batch([1]), EndOfRound(0)]):
         found.send(element)
     assert wire.sent == [sent] * 3
@@ -105,7 +105,7 @@ class Inputs:
         ids = [ChannelId("edge", TaskId("a", number), TaskId("b", 0)) for number in range(producers)]
         self.feeds = [InputChannel(id, PAIR, lambda message: None) for id in ids]
         self._sent = [0] * producers
-        self.gate = RoundGate(self.feeds)
+        self.gate = UnorderedInputGate(self.feeds)
 
     def send(self, producer: int, *elements) -> None:
         for element in elements:

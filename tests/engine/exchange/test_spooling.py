@@ -5,7 +5,7 @@ import pytest
 from penstock.engine.core.elements import Barrier, Batch, EndOfData, EndOfRound
 from penstock.engine.exchange import input_gate
 from penstock.engine.exchange.channels import Grant
-from penstock.engine.exchange.input_gate import Delivered, Gate, PutAside, Refused, SpoolingGate
+from penstock.engine.exchange.input_gate import Delivered, InputGate, Refused, Spooled, SpoolingInputGate
 from penstock.engine.state.memory import TaskMemory
 from support.driver_rig import Rig, barrier, batch
 
@@ -22,13 +22,13 @@ def rig():
     return Rig()
 
 
-def gate_of(rig, memory) -> SpoolingGate:
-    return SpoolingGate(Gate([rig.driver.ports.feeds[0]]), memory)
+def gate_of(rig, memory) -> SpoolingInputGate:
+    return SpoolingInputGate(InputGate([rig.driver.ports.feeds[0]]), memory)
 
 
 def put_aside(gate) -> int:
     count = 0
-    while isinstance(found := gate.poll((), accepts=False), PutAside):
+    while isinstance(found := gate.poll((), accepts=False), Spooled):
         count += 1
     assert isinstance(found, Refused)
     return count

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.engine.core.elements import FINAL_ROUND, Batch, Tag
-from penstock.engine.core.operator import SatisfiableOperator
+from penstock.engine.core.operator import EarlyTerminatingOperator
 from penstock.engine.operators import Limit, MergeJoin
 from penstock.engine.operators.join.join_shape import JOIN_TYPES
 from penstock.engine.operators.join.merge_join import RunningMergeJoin
@@ -48,7 +48,7 @@ def joined(how: str, rounds: list[list[list[int | None]]], chance: random.Random
     while not all(ended):
         port = chance.choice([port for port in (0, 1) if not ended[port]])
         for each in (0, 1):
-            now = running.satisfied(each)
+            now = running.needs_no_more(each)
             assert now or not satisfied[each], "an operator that needed no more needs more"
             satisfied[each] = now
         if not left[port]:
@@ -87,7 +87,7 @@ ENDS_EARLY = {
 def after_one_side_has_ended(how: str, port: int, others: list[int]) -> RunningMergeJoin:
     """The other side of ``port`` had keys 1 and 2 and has ended, ``port`` has had ``others``."""
     running = MergeJoin(("k",), how).build(context(), SCHEMAS, None)
-    assert isinstance(running, SatisfiableOperator)
+    assert isinstance(running, EarlyTerminatingOperator)
     out = Collected(MergeJoin(("k",), how).output_schema(SCHEMAS))
     for side, found in ((1 - port, [1, 2]), (port, others)):
         for batch in batches_of(side, [list(found)]):
@@ -100,35 +100,35 @@ def after_one_side_has_ended(how: str, port: int, others: list[int]) -> RunningM
 @pytest.mark.parametrize("port", [0, 1])
 @pytest.mark.parametrize("how", JOIN_TYPES)
 def test_merge_join_needs_a_side_no_more_once_it_has_passed_the_end_of_the_other(how: str, port: int) -> None:
-    assert after_one_side_has_ended(how, port, [1, 3]).satisfied(port) == ENDS_EARLY[how][port]
-    assert not after_one_side_has_ended(how, port, [1, 2]).satisfied(port), "another 2 would match"
-    assert not after_one_side_has_ended(how, port, []).satisfied(port)
+    assert after_one_side_has_ended(how, port, [1, 3]).needs_no_more(port) == ENDS_EARLY[how][port]
+    assert not after_one_side_has_ended(how, port, [1, 2]).needs_no_more(port), "another 2 would match"
+    assert not after_one_side_has_ended(how, port, []).needs_no_more(port)
 
 
 def limited(config: Limit, *sizes: int) -> RunningLimit:
     schema = pa.schema([("n", pa.int64())])
     running = config.build(context(), [schema], None)
-    assert isinstance(running, SatisfiableOperator)
+    assert isinstance(running, EarlyTerminatingOperator)
     for number, rows in enumerate(sizes):
         running.process(0, Batch(pa.record_batch({"n": range(rows)}), Tag(0, 0, number)), Collected(schema))
     return running
 
 
 def test_limit_needs_no_more_once_its_last_row_has_passed() -> None:
-    assert not limited(Limit(3, offset=2), 4).satisfied(0)
-    assert limited(Limit(3, offset=2), 4, 1).satisfied(0)
-    assert limited(Limit(0)).satisfied(0)
+    assert not limited(Limit(3, offset=2), 4).needs_no_more(0)
+    assert limited(Limit(3, offset=2), 4, 1).needs_no_more(0)
+    assert limited(Limit(0)).needs_no_more(0)
 
 
 @pytest.mark.parametrize(("per", "still"), [("task", True), ("window", False)])
 def test_limit_needs_rows_again_behind_a_barrier_only_if_it_counts_by_windows(per: Per, still: bool) -> None:
     running = limited(Limit(3, per=per), 5)
-    assert running.satisfied(0)
+    assert running.needs_no_more(0)
     running.drain(Collected(pa.schema([("n", pa.int64())])))
-    assert running.satisfied(0) is still
+    assert running.needs_no_more(0) is still
 
 
 def test_restored_limit_that_has_had_its_rows_needs_none() -> None:
     state = limited(Limit(3), 3).snapshot()
     running = Limit(3).build(context(), [pa.schema([("n", pa.int64())])], state)
-    assert running.satisfied(0)
+    assert running.needs_no_more(0)

@@ -10,7 +10,7 @@ import pytest
 from penstock.engine.core.elements import Barrier, EndOfData, EndOfPartition, EndOfRound
 from penstock.engine.core.identity import CheckpointId, TaskId
 from penstock.engine.exchange.channels import ChannelId, InputChannel, OutputChannel
-from penstock.engine.exchange.input_gate import ArrivalGate, Gate, RoundGate
+from penstock.engine.exchange.input_gate import ArrivalInputGate, InputGate, UnorderedInputGate
 from penstock.engine.runtime.driver import Driver
 from penstock.engine.runtime.operator_chain import OperatorInstance
 from support.driver_rig import ATTEMPTS, Double, Host, barrier, batch
@@ -73,14 +73,14 @@ def test_barriers_with_a_timeout_behind_those_of_a_checkpoint_that_was_given_up(
 
 
 @pytest.mark.parametrize("ports", [1, 2])
-@pytest.mark.parametrize("kind", [Gate, ArrivalGate, RoundGate])
-def test_end_of_a_channel_counts_for_the_checkpoint_that_is_due(kind: type[Gate], ports: int) -> None:
+@pytest.mark.parametrize("kind", [InputGate, ArrivalInputGate, UnorderedInputGate])
+def test_end_of_a_channel_counts_for_the_checkpoint_that_is_due(kind: type[InputGate], ports: int) -> None:
     """One feed has ended its data; behind that stands a barrier that was given up, then the end of the partition."""
     for seed in range(100):
         assert _told(random.Random(seed), kind, ports) == [2], f"seed {seed}"
 
 
-def _told(draw: random.Random, kind: type[Gate], ports: int) -> list[int]:
+def _told(draw: random.Random, kind: type[InputGate], ports: int) -> list[int]:
     host, sources, inputs = Host(), [], []
     for number in range(2):
         channel = ChannelId("in", TaskId("up", number), TaskId("here", 0))

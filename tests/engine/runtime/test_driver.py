@@ -1,4 +1,4 @@
-"""The driver: order of what it puts out, barriers, the end of the data, back-pressure, and blame."""
+"""The driver: order of what it puts out, barriers, the end of the data, back-pressure, and operator_context."""
 
 import pyarrow as pa
 import pytest
@@ -7,7 +7,7 @@ from penstock.engine.core.elements import FINAL_ROUND, Batch, CancelBarrier, End
 from penstock.engine.core.errors import DataError, InternalError, UserCodeError
 from penstock.engine.core.identity import CheckpointId
 from penstock.engine.core.operator import Stateless
-from penstock.engine.exchange.channels import AllProcessed, EndSettled, Grant
+from penstock.engine.exchange.channels import DrainedAck, EndOfDataAck, Grant
 from penstock.engine.scheduler.protocol import Blocked, Finished, WaitReason
 from support.driver_rig import Double, Endless, Rig, Sum, barrier, batch, tags
 
@@ -62,16 +62,16 @@ def test_operators_finish_in_order_and_emit_into_the_final_round():
 def test_driver_says_all_processed_for_each_input_that_ended():
     rig = Rig(Double(), ports=2).send(EndOfData())
     rig.run()
-    assert [type(message) for message in rig.upstream] == [AllProcessed, EndSettled]
+    assert [type(message) for message in rig.upstream] == [EndOfDataAck, DrainedAck]
 
 
 def test_driver_says_settled_when_its_consumers_have_said_so():
     rig = Rig(Sum()).send(batch(0, 0, 1, 2), EndOfRound(0), EndOfData())
     rig.run()
-    assert [type(message) for message in rig.upstream if not isinstance(message, Grant)] == [AllProcessed]
-    rig.driver.post(rig.driver.deliver, rig.output, EndSettled(rig.output.channel, rig.output.attempts))
+    assert [type(message) for message in rig.upstream if not isinstance(message, Grant)] == [EndOfDataAck]
+    rig.driver.post(rig.driver.deliver, rig.output, DrainedAck(rig.output.channel, rig.output.attempts))
     rig.run()
-    assert isinstance(rig.upstream[-1], EndSettled)
+    assert isinstance(rig.upstream[-1], DrainedAck)
 
 
 def test_snapshot_is_taken_when_all_barriers_have_come_and_the_barrier_leaves_behind_the_data():

@@ -7,7 +7,7 @@ from penstock.engine.core.elements import FINAL_ROUND, Barrier, Batch, EndOfData
 from penstock.engine.core.errors import DataError
 from penstock.engine.core.identity import BarrierKind, CheckpointId
 from penstock.engine.core.operator import Emitter, Stateless
-from penstock.engine.exchange.channels import DropInput
+from penstock.engine.exchange.channels import CancelInput
 from penstock.engine.scheduler.protocol import Blocked, Failed, Progress, WaitReason
 from support.driver_rig import Brief, Double, Endless, Rig, Sum, barrier, batch, tags
 
@@ -95,7 +95,7 @@ class Few(Stateless):
         if self.seen <= self._limit:
             out.emit(batch)
 
-    def satisfied(self, port):
+    def needs_no_more(self, port):
         return self.seen >= self._limit
 
     def drain(self, out):
@@ -108,12 +108,12 @@ def test_operator_that_needs_no_more_rows_stops_the_producer_until_the_next_task
     channel = rig.sources[0]
     rig.driver.ports.feeds[0]._reply = lambda message: (rig.upstream.append(message), channel.deliver(message))
     assert tags(rig.send(batch(0, 0, 1)).run()) == [Tag(0, 0, 0)]
-    assert channel.dropping
+    assert channel.cancelled
     rig.send(batch(0, 1, 1), EndOfRound(0), drain(1))
-    assert not channel.dropping, "the window is over"
+    assert not channel.cancelled, "the window is over"
     assert tags(rig.run()) == [EndOfRound(0), drain(1)]
     assert tags(rig.send(batch(1, 0, 1)).run()) == [Tag(1, 0, 0)]
-    assert [message.window for message in rig.upstream if isinstance(message, DropInput)] == [0, 1]
+    assert [message.window for message in rig.upstream if isinstance(message, CancelInput)] == [0, 1]
 
 
 def test_request_to_stop_that_comes_when_the_next_window_has_begun_stops_nothing():
@@ -126,13 +126,13 @@ def test_request_to_stop_that_comes_when_the_next_window_has_begun_stops_nothing
     rig.send(EndOfRound(0), drain(1))
     for message in late:
         channel.deliver(message)
-    assert not channel.dropping
+    assert not channel.cancelled
 
 
 def test_driver_whose_output_nobody_needs_stops_its_own_producer():
     rig = Rig(Double())
-    rig.driver.deliver(rig.output, DropInput(rig.output.channel, rig.output.attempts, 0))
-    assert [type(message) for message in rig.upstream] == [DropInput]
+    rig.driver.deliver(rig.output, CancelInput(rig.output.channel, rig.output.attempts, 0))
+    assert [type(message) for message in rig.upstream] == [CancelInput]
     assert rig.send(batch(0, 0, 1), EndOfRound(0), EndOfData()).run() == [
         EndOfRound(0),
         EndOfRound(FINAL_ROUND),

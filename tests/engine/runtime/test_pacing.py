@@ -7,7 +7,7 @@ import pyarrow as pa
 from penstock.engine.core.elements import Barrier, Batch, EndOfRound
 from penstock.engine.core.identity import BarrierKind, CheckpointId
 from penstock.engine.core.operator import Stateless
-from penstock.engine.exchange.channels import HoldRound
+from penstock.engine.exchange.channels import PauseRounds
 from penstock.engine.plan.rounds import lanes_of
 from penstock.engine.sources.memory import MemorySource
 from penstock.engine.sources.reader import SplitReader
@@ -45,12 +45,12 @@ class Tank(Stateless):
         return self.taken >= self.room
 
     @property
-    def waits_for_whom(self):
+    def waiting_for(self):
         return "the drain" if self.is_full else ""
 
 
 def holds(rig: Rig) -> list[bool]:
-    return [message.hold for message in rig.upstream if isinstance(message, HoldRound)]
+    return [message.paused for message in rig.upstream if isinstance(message, PauseRounds)]
 
 
 def test_full_operator_holds_the_producers_once_and_says_for_whom_it_waits():
@@ -83,7 +83,7 @@ def test_what_stands_before_a_barrier_is_taken_though_there_is_no_room():
 def test_driver_between_passes_the_word_on_and_takes_it_back():
     rig = Rig(Double())
     for hold in (True, True, False):
-        rig.driver.post(rig.driver.deliver, rig.output, HoldRound(rig.output.channel, rig.output.attempts, hold))
+        rig.driver.post(rig.driver.deliver, rig.output, PauseRounds(rig.output.channel, rig.output.attempts, hold))
         rig.run()
     assert holds(rig) == [True, False]
 
@@ -110,7 +110,7 @@ def test_held_source_ends_its_round_and_begins_none_but_those_up_to_a_barrier():
         return found
 
     assert isinstance(reader.pop(), Batch)
-    reader.hold_rounds(True)
+    reader.pause_rounds(True)
     assert drained() == [EndOfRound(0)]
     assert reader.propose(CUT) == 0
     cut = Barrier(CUT, BarrierKind.CHECKPOINT, 0.0)
@@ -120,5 +120,5 @@ def test_held_source_ends_its_round_and_begins_none_but_those_up_to_a_barrier():
     assert reader.propose(later.checkpoint) == 1
     reader.trigger(later, 1)
     assert drained() == [later], "nothing stands before the next one"
-    reader.hold_rounds(False)
+    reader.pause_rounds(False)
     assert drained().count("rows") == 8

@@ -6,7 +6,7 @@ import pytest
 from penstock.engine.core.elements import FINAL_ROUND, Barrier, Batch, EndOfData, EndOfPartition, EndOfRound
 from penstock.engine.core.errors import UserCodeError
 from penstock.engine.core.identity import CommitPermit, TaskId
-from penstock.engine.exchange.channels import AllProcessed, ChannelId, EndSettled, Grant
+from penstock.engine.exchange.channels import ChannelId, DrainedAck, EndOfDataAck, Grant
 from penstock.engine.flow.flow import Flow
 from penstock.engine.planner.pipelines import plan_job
 from penstock.engine.sinks.collect import COLLECTED
@@ -69,7 +69,7 @@ def test_task_ends_only_after_its_final_checkpoint_is_committed_and_all_is_proce
     owner = source_owner().run()
     [channel] = {frame.channel for frame in owner.frames}
     owner.task.notify_committed(cp(0))
-    owner.task.deliver(AllProcessed(channel, (ATTEMPT, ATTEMPT)))
+    owner.task.deliver(EndOfDataAck(channel, (ATTEMPT, ATTEMPT)))
     owner.run().trigger(1).run()
     assert owner.snapshots[1].data_ended
     assert owner.said == ["data ended"]
@@ -88,7 +88,7 @@ def test_task_does_not_end_while_a_consumer_still_processes():
 def test_checkpoint_taken_before_the_end_of_the_data_is_no_final_one():
     owner = source_owner().trigger(1, at_round=0).run()
     [channel] = {frame.channel for frame in owner.frames}
-    owner.task.deliver(AllProcessed(channel, (ATTEMPT, ATTEMPT)))
+    owner.task.deliver(EndOfDataAck(channel, (ATTEMPT, ATTEMPT)))
     owner.task.notify_committed(cp(1))
     assert owner.run().said == ["data ended"]
     assert not owner.snapshots[1].data_ended
@@ -132,7 +132,7 @@ def test_barrier_passes_from_task_to_task_and_the_sink_prepares_its_rows():
     forward(source, sink)
     [committable] = sink.snapshots[1].committables
     assert committable.rows == 4
-    assert {type(message) for message in sink.upstream} == {Grant, AllProcessed, EndSettled}
+    assert {type(message) for message in sink.upstream} == {Grant, EndOfDataAck, DrainedAck}
 
 
 def test_what_a_sink_prepared_for_an_aborted_checkpoint_comes_with_the_next_one():

@@ -64,7 +64,7 @@ class Content(Buffering):
     def _releasing_one(self, left: int) -> None:
         self._content = self._content or left == 5
 
-    def satisfied(self, port: int) -> bool:
+    def needs_no_more(self, port: int) -> bool:
         return self._content
 
 

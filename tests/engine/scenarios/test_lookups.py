@@ -47,7 +47,7 @@ class Elsewhere:
     """An index that is asked from other threads. ``gate`` is called there before each answer."""
 
     inner: index.Index
-    gate: Gate | None = None
+    gate: InputGate | None = None
     blocks: bool = True
 
     @property
@@ -71,7 +71,7 @@ class Elsewhere:
 @dataclass
 class OpenElsewhere:
     inner: index.OpenIndex
-    gate: Gate | None
+    gate: InputGate | None
 
     def lookup(self, keys: pa.RecordBatch) -> index.Found:
         if self.gate is not None:
@@ -83,7 +83,7 @@ class OpenElsewhere:
 
 
 @dataclass(eq=False)
-class Gate:
+class InputGate:
     """Holds lookups up, and counts those that wait."""
 
     is_open: threading.Event = field(default_factory=threading.Event)
@@ -164,7 +164,7 @@ def test_left_lookups_give_the_wanted_batches(size, split_output, variant, degre
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_as_many_lookups_are_under_way_as_were_asked_for(prefetch, degree, make_task, one_row_batches):
     """il.prefetch: exactly 1 + P lookups wait before the first one is answered, and never more."""
-    gate = Gate()
+    gate = InputGate()
     join = LookupJoin(Elsewhere(indexed(False), gate), ("t0", "t1", "t2"), prefetch=prefetch)
     flow = Flow("plan")
     task = make_task(flow.apply(join, [scan(flow, like=PROBE.empty_table())]), degree)
@@ -200,7 +200,7 @@ def test_barrier_comes_behind_the_lookups_of_its_window(prefetch, barriers, degr
 @MODES
 def test_cancel_waits_for_the_lookups_under_way(degree, make_task):
     """il.prefetch: a lookup that has begun comes back before its task is closed; the fixture finds no thread left."""
-    gate = Gate()
+    gate = InputGate()
     flow = Flow("plan")
     join = LookupJoin(Elsewhere(indexed(False), gate), ("t0", "t1", "t2"))
     task = make_task(flow.apply(join, [scan(flow, like=PROBE.empty_table())]), degree)

@@ -125,7 +125,7 @@ def test_reader_that_has_ended_its_data_asks_for_a_barrier_behind_all_data():
     reader = make(splits(1))
     drain(reader)
     assert reader.propose(CheckpointId(1, 1)) == CLOSING_ROUND
-    reader.say_settled()
+    reader.acknowledge_drained()
     assert reader.propose(CheckpointId(1, 1)) == FINAL_ROUND
     reader.trigger(barrier(), at_round=FINAL_ROUND)
     assert drain(reader) == [barrier()]
@@ -150,7 +150,7 @@ def test_checkpoint_is_given_up_if_the_rows_end_before_its_round():
 def test_reader_of_which_nobody_needs_more_ends_where_it_stands_also_after_a_restore():
     reader = make(splits(5, 5, 5, 5), lanes=2, quota=2)
     reader.pop()
-    reader.drop_input(True)
+    reader.cancel_input(True)
     assert drain(reader) == [EndOfRound(0), EndOfData()]
     state = reader.snapshot()
     assert reader.rows == sum(state.column("rows").to_pylist()) == 2

@@ -142,9 +142,9 @@ def test_a_mixture_that_has_stopped_because_a_stream_has_ended_stays_so() -> Non
     running = Mix((1, 1)).build(context(), [SCHEMA] * 2, None)
     running.end_port(0, Collected(SCHEMA))
     assert _window(running, 0, (0, 50)) == expected((0, 50), Mix((1, 1)))
-    assert running.satisfied(1)
+    assert running.needs_no_more(1)
     restored = Mix((1, 1)).build(context(), [SCHEMA] * 2, running.snapshot())
-    assert restored.satisfied(1)
+    assert restored.needs_no_more(1)
     assert _window(restored, 1, (0, 50)) == []
 
 

@@ -21,7 +21,7 @@ from penstock.engine.core.errors import StorageError
 from penstock.engine.core.operator import exhaust
 from penstock.engine.operators import Sort, SortKey
 from penstock.engine.state.memory import TaskMemory
-from penstock.engine.state.spill import blaming_disk
+from penstock.engine.state.spill import disk_error_context
 from support.key_types import KEY_TYPES, key_column
 from support.operator_harness import Collected, context, rows_of, run
 from support.operator_windows import windows_of
@@ -215,6 +215,6 @@ def test_a_disk_that_becomes_full_is_an_error_with_a_remedy_and_leaves_nothing(
 def test_what_the_disk_says_without_a_number_is_passed_on() -> None:
     with (
         pytest.raises(StorageError, match="sort-1: cannot spill to /x: gone"),
-        blaming_disk("spill to", "/x", "sort-1"),
+        disk_error_context("spill to", "/x", "sort-1"),
     ):
         raise OSError("gone")
