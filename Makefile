@@ -9,7 +9,7 @@
 #   make chaos        the tests that kill processes or take gigabytes, then DISASTERS=100 seeded ones, EDGES=150 at the edges of jobs
 #                     (copies, old logs, lost and damaged files, other writers, power cuts), RANKS=50 accidents of the
 #                     ranks of feeds, and SPARKS=20 of scripts that hand Spark frames over; tables in docs/reliability.md
-#   make simulate     the simulations of coordinator and engine, SEEDS=… schedules each
+#   make simulate     the simulations of coordinator and engine, SEEDS=… schedules each, and the sweeps of the pure tests
 #   make lock         resolve requirements.lock anew after a change of pyproject.toml; UPGRADE=1 takes newer versions
 #   make clean        remove the environment and everything built
 #
@@ -63,17 +63,18 @@ demo: $(STAMP)
 	@$(VENV)/bin/penstock run flights --demo $(ARGS)
 
 test: $(STAMP)
-	@$(PYTEST) --second-try -n $(WORKERS) --dist loadfile -m "not large" $(ARGS)
+	@$(PYTEST) --second-try -n $(WORKERS) --dist loadfile -m "not large and not sweep" $(ARGS)
 
 # --pure refuses to import ray, pyspark and raydp (tests/conftest.py): these parts must not need them.
 # Left to `make test`: sweeps over seeds, generated data and random sequences of events, and what is marked slow.
 FAST := $(wildcard tests/engine tests/coordinator tests/cases tests/test_*.py)
 SWEEPS := tests/engine/oracle tests/engine/local/test_plan_simulation.py tests/engine/exchange/test_exchange_runs.py \
-    $(wildcard tests/coordinator/test_*simulation.py tests/coordinator/*/test_*_machine.py) \
+    $(wildcard tests/coordinator/test_*simulation*.py tests/coordinator/*/test_*_machine.py) \
     $(wildcard tests/engine/operators/*/test_*_spill.py tests/engine/indexes/test_*oracle.py) \
     $(wildcard tests/engine/scheduler/test_*simulat*.py)
 test-fast: $(STAMP)
-	@$(PYTEST) --pure -m "not ray and not spark and not slow and not chaos and not large" $(FAST) $(SWEEPS:%=--ignore=%) $(ARGS)
+	@$(PYTEST) --pure -n $(WORKERS) --dist loadfile \
+	    -m "not ray and not spark and not slow and not chaos and not large and not sweep" $(FAST) $(SWEEPS:%=--ignore=%) $(ARGS)
 
 check: lint types architecture
 
@@ -100,7 +101,7 @@ bench-full: $(STAMP)
 	@$(PY) benchmarks/house.py --full $(ARGS)
 
 chaos: $(STAMP)
-	@$(PYTEST) -m "chaos or large" $(ARGS)
+	@$(PYTEST) -m "chaos or large or sweep and ray" $(ARGS)
 	@$(PY) tests/scenarios/chaos.py --seeds $(DISASTERS) --write docs/reliability.md
 	@$(PY) tests/scenarios/edges.py --seeds $(EDGES) --write docs/reliability.md
 	@$(PY) tests/scenarios/ranks.py --seeds $(RANKS) --write docs/reliability.md
@@ -109,6 +110,7 @@ chaos: $(STAMP)
 simulate: $(STAMP)
 	@PYTHONPATH=tests $(PY) tests/coordinator/simulate.py --seeds $(SEEDS) $(ARGS)
 	@PYTHONPATH=tests $(PY) tests/scenarios/simulate_engine.py --seeds $(SEEDS) $(ARGS)
+	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "sweep and not ray"
 
 # pip-tools lives in an environment of its own, so that it is not part of what it resolves. The line of Penstock itself
 # (its extras refer to each other) carries this folder's path and goes.

@@ -37,7 +37,8 @@ from support.simulated_runs import check, simulate
 from support.simulated_task import SimulatedTask
 from support.simulated_unaligned import UnalignedTask
 
-SEEDS = 2000
+SEEDS = 400
+"""``make simulate`` runs 2,000 and more."""
 USUAL = Faults(ask_checkpoint=0, ask_savepoint=0, ask_stop=0, ask_pin=0)
 SCRIPT = Path(__file__).parent / "simulate.py"
 

@@ -15,6 +15,7 @@ from penstock.engine.sources.ipc import IpcSource
 from penstock.jobs import flights_local
 from penstock.jobs.flights import DAILY_KEY, FEATURES_KEY, FlightsConfig, build
 from penstock.jobs.flights_reference import compare
+from support.sweeps import seeds
 
 pytestmark = pytest.mark.ray
 
@@ -70,7 +71,7 @@ def check(job, output, undisturbed) -> None:
     assert audit.clean, str(audit)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(2, of=10))
 @pytest.mark.parametrize("victim", ["driver", "coordinator"])
 def test_outputs_are_equal_when_a_process_is_killed_at_a_seeded_point(
     cluster, staged, undisturbed, tmp_path, victim, seed

@@ -30,6 +30,7 @@ from penstock.engine.core.identity import TaskId
 from penstock.engine.flow.flow import Flow
 from penstock.jobs.local_run import run_local
 from support.ray_jobs import expected, fails_at, gather_flow, tables, written
+from support.sweeps import seeds, swept
 
 pytestmark = pytest.mark.ray
 
@@ -72,7 +73,7 @@ def test_every_row_is_written_once_and_in_the_order_of_the_splits(jobs: Any, tmp
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(2, of=4))
 def test_outputs_are_equal_when_a_driver_is_killed_at_some_point(jobs: Any, tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     job = jobs(gather_flow(tmp_path / "out", rate=PACE))
@@ -107,7 +108,7 @@ def test_surviving_processes_are_kept_when_another_is_killed(jobs: Any, tmp_path
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("completed", [0, 1, 4])
+@pytest.mark.parametrize("completed", [0, swept(1), 4])
 def test_outputs_are_equal_when_the_coordinator_is_killed(jobs: Any, tmp_path: Path, completed: int) -> None:
     job = jobs(gather_flow(tmp_path / "out", rate=PACE))
     job.wait_until(lambda status: status.state == "running" and status.checkpoints_completed >= completed, PATIENCE)

@@ -20,6 +20,7 @@ from penstock.engine.expressions.evaluator import Evaluator, types_of
 from penstock.engine.expressions.expressions import as_expression
 from penstock.engine.expressions.sql_decimals import Exact
 from support.oracle import connect
+from support.sweeps import seeds
 
 # ---------------------------------------------------------------------- the model: a number, its precision, its scale
 
@@ -178,7 +179,7 @@ def computed(text: str, records: pa.RecordBatch) -> pa.Array | None:
     return found
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(3, of=20))
 def test_decimals_are_those_of_the_model_and_of_duckdb(seed: int) -> None:
     rng = random.Random(seed)
     agreed = compared = failed = 0
@@ -364,7 +365,7 @@ def hard_number(rng: random.Random, digits: int) -> int:
     return rng.choice([-1, 1]) * (abs(found) % 10**digits)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(3, of=10))
 def test_quotients_and_remainders_are_those_of_integers(seed: int) -> None:
     """Arrow divides wrongly where a word of the dividend equals the divisor's first: mostly near powers."""
     rng, exactly = random.Random(seed), Context(prec=200)

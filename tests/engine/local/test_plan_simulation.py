@@ -8,9 +8,9 @@ from penstock.engine.exchange.channels import DEFAULT_CREDIT, OutputChannel
 from penstock.engine.flow.flow import Flow
 from penstock.engine.plan import rounds
 from support.plan_simulation import Simulation, run_serially
+from support.sweeps import swept
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
-SEEDS = 100
 
 
 def table(*pairs) -> pa.Table:
@@ -79,9 +79,10 @@ SETS = [
 LAST = {"a": table((7, 7), (8, 1)), "b": table((7, 70))}
 
 
+@pytest.mark.parametrize("seeds", [range(15), swept(range(15, 100))], ids=["few", "many"])
 @pytest.mark.parametrize("credit", [1, DEFAULT_CREDIT])
 @pytest.mark.parametrize("build", PLANS)
-def test_plan_gives_the_same_rows_in_the_same_order_in_every_interleaving(build, credit, monkeypatch):
+def test_plan_gives_the_same_rows_in_the_same_order_in_every_interleaving(build, credit, seeds, monkeypatch):
     monkeypatch.setattr(OutputChannel.__init__, "__defaults__", (credit,))
     monkeypatch.setattr(rounds, "CHUNK_ROWS", 5)
     monkeypatch.setattr("penstock.engine.operators.join.merge_join.HELD_ROWS", 1)
@@ -90,5 +91,5 @@ def test_plan_gives_the_same_rows_in_the_same_order_in_every_interleaving(build,
     last = {name: found for name, found in LAST.items() if name in names}
     expected = run_serially(build, sets, last)
     assert any(expected), "a test of nothing"
-    for seed in range(SEEDS):
+    for seed in seeds:
         assert Simulation(build, sets, last, seed).run() == expected, f"seed {seed}"

@@ -21,6 +21,7 @@ from penstock.engine.planner.rounds_kept import rounds_kept
 from support.oracle import query
 from support.plan_simulation import Simulation, run_serially
 from support.scenario_tasks import In
+from support.sweeps import swept
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 HOLD: Any = {"at_barrier": "hold"}
@@ -253,7 +254,7 @@ def in_tiny_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.engine.operators.join.merge_sides.STEP_ROWS", 1)
 
 
-@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 40), marks=pytest.mark.slow)], ids=["few", "many"])
+@pytest.mark.parametrize("seeds", [range(2), swept(range(2, 40))], ids=["few", "many"])
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.usefixtures("in_tiny_steps")
