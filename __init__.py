@@ -25,11 +25,18 @@ if TYPE_CHECKING:
     from penstock.actors.job.runtime import Runtime
     from penstock.actors.protocol.settings import Checkpoints
     from penstock.engine.core import errors
+    from penstock.engine.core.elements import Batch
+    from penstock.engine.core.operator import OperatorConfig as Operator
+    from penstock.engine.core.operator import SinkConfig as Sink
+    from penstock.engine.core.operator import Stateless
+    from penstock.engine.core.source import SourceConfig as Source
+    from penstock.engine.core.traits import Columns, Emission, Lineage, State, Traits
     from penstock.engine.expressions.expressions import field
     from penstock.engine.flow import index
     from penstock.engine.flow.flow import Flow, Stream
     from penstock.engine.local.plan_task import PlanTask
     from penstock.engine.operators import Aggregate, SortKey, WindowFunction
+    from penstock.engine.operators.join.index_protocol import Index
     from penstock.jobs.local_run import run_local
     from penstock.jobs.replay import ReplayedBatch, replay
 
@@ -37,15 +44,26 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Aggregate",
+    "Batch",
     "Checkpoints",
+    "Columns",
+    "Emission",
     "Flow",
+    "Index",
     "Job",
+    "Lineage",
+    "Operator",
     "PlanTask",
     "ReplayedBatch",
     "Runtime",
     "Savepoint",
+    "Sink",
     "SortKey",
+    "Source",
+    "State",
+    "Stateless",
     "Stream",
+    "Traits",
     "WindowFunction",
     "attach",
     "errors",
@@ -61,15 +79,26 @@ __all__ = [
 
 _HOMES = {
     "Aggregate": "penstock.engine.operators",
+    "Batch": "penstock.engine.core.elements",
     "Checkpoints": "penstock.actors.protocol.settings",
+    "Columns": "penstock.engine.core.traits",
+    "Emission": "penstock.engine.core.traits",
     "Flow": "penstock.engine.flow.flow",
+    "Index": "penstock.engine.operators.join.index_protocol",
     "Job": "penstock.actors.client.job",
+    "Lineage": "penstock.engine.core.traits",
+    "Operator": "penstock.engine.core.operator",
     "PlanTask": "penstock.engine.local.plan_task",
     "ReplayedBatch": "penstock.jobs.replay",
     "Runtime": "penstock.actors.job.runtime",
     "Savepoint": "penstock.actors.client.job",
+    "Sink": "penstock.engine.core.operator",
     "SortKey": "penstock.engine.operators",
+    "Source": "penstock.engine.core.source",
+    "State": "penstock.engine.core.traits",
+    "Stateless": "penstock.engine.core.operator",
     "Stream": "penstock.engine.flow.flow",
+    "Traits": "penstock.engine.core.traits",
     "WindowFunction": "penstock.engine.operators",
     "attach": "penstock.actors.job.launch",
     "field": "penstock.engine.expressions.expressions",
@@ -79,6 +108,7 @@ _HOMES = {
     "run": "penstock.actors.job.launch",
     "run_local": "penstock.jobs.local_run",
 }
+_CALLED_THERE = {"Operator": "OperatorConfig", "Sink": "SinkConfig", "Source": "SourceConfig"}
 _MODULES = {
     "errors": "penstock.engine.core.errors",
     "index": "penstock.engine.flow.index",
@@ -90,7 +120,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
     if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        return getattr(importlib.import_module(_HOMES[name]), _CALLED_THERE.get(name, name))
     message = f"module 'penstock' has no attribute {name!r}"
     raise AttributeError(message)
 

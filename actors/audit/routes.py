@@ -2,8 +2,8 @@
 
 Rules:
 
-1. Operators that only change the order or the place of rows (exchanges, sort, shuffle, union, a mixture that goes on to
-   its end) are left out; those that work row by row (filter, project, unnest) are named.
+1. Operators that only change the order or the place of rows (``Rows.SAME``) are left out, as are exchanges; those that
+   work row by row (``Traits.is_row_wise``) are named.
 2. Behind any other operator (a join, an aggregation, a function of the user) it is not known which rows should come,
    and behind a broadcast not how often.
 """
@@ -12,13 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...engine.operators import Filter, Mix, Project, Shuffle, Sort, Union, Unnest
-from ...engine.operators.sequence.regroup import Regroup
+from ...engine.core.traits import Rows, traits_of
 from ...engine.plan.partitioning import Broadcast
 from ...engine.plan.plan import JobPlan, OperatorPlan, PipelinePlan, PortPlan
-
-ROW_BY_ROW = (Filter, Project, Unnest)
-ORDER_ONLY = (Sort, Shuffle, Union, Regroup)
 
 
 class UnknownRoute(Exception):
@@ -36,11 +32,10 @@ def routes(plan: JobPlan, pipeline: PipelinePlan, end: int) -> Iterator[tuple[st
     UnknownRoute."""
     passed: tuple[OperatorPlan, ...] = ()
     for operator in pipeline.operators[:end]:
-        if isinstance(operator.config, ROW_BY_ROW):
+        traits = traits_of(operator.config)
+        if traits.is_row_wise():
             passed = (*passed, operator)
-        elif isinstance(operator.config, Mix) and operator.config.at_end == "go on":
-            continue
-        elif not isinstance(operator.config, ORDER_ONLY):
+        elif traits.rows is not Rows.SAME:
             raise UnknownRoute(f"{operator.id} makes other rows of its input")
     for port in pipeline.ports:
         if port.kind == "source":

@@ -8,10 +8,9 @@ from functools import partial
 from ...coordinator.model.events import CheckpointRequested, Event
 from ...coordinator.model.statistics import JobStatus
 from ...engine.core.errors import ConfigurationError, PenstockError
+from ...engine.core.traits import Rows, traits_of
 from ...engine.feed.desk import DESKS, FeedDesk
 from ...engine.feed.sink import FeedSink
-from ...engine.operators import Project, Shuffle, Sort
-from ...engine.operators.sequence.regroup import Regroup
 from ...engine.plan.plan import JobPlan
 from ..protocol.messages import UNKNOWN_TIME
 from ..storage.digest_files import DigestFiles
@@ -19,9 +18,6 @@ from .link import FeedRoute
 from .models import ModelBinder
 from .notices import end_of_job
 from .reader import FeedHandle
-
-KEEP_ROWS = (Project, Sort, Shuffle, Regroup)
-"""Operators that give as many rows as they take."""
 
 
 class HostedFeeds:
@@ -90,5 +86,7 @@ def _rows(plan: JobPlan) -> int | None:
         for operator in pipeline.operators
         if not operator.is_sink
     ]
-    plain = len(plan.sources) == 1 and all(isinstance(operator.config, KEEP_ROWS) for operator in operators)
+    plain = len(plan.sources) == 1 and all(
+        len(operator.inputs) == 1 and traits_of(operator.config).rows is not Rows.OTHER for operator in operators
+    )
     return next(iter(plan.sources.values())).rows if plain else None

@@ -280,9 +280,8 @@ class Committer(Protocol):
 class OperatorConfig(Protocol):
     """The immutable half of an operator. Configs are frozen dataclasses; equal configs behave equally.
 
-    One whose running operator is an :class:`AsynchronousOperator` says so with an attribute ``asynchronous`` that is
-    true: the planner then begins a pipeline with it. One that emits nothing before its input has ended, or its window,
-    says so with an attribute ``blocking``: a pipeline then begins behind it.
+    What the planner may know of it (the columns that it needs, when it emits, what it holds) it says in an attribute
+    ``traits`` (:mod:`.traits`). Without one it is right everywhere, and planned with care.
     """
 
     @property

@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -72,6 +72,17 @@ def columns_of(expression: pc.Expression) -> set[str] | None:
                 return None
     except (pa.ArrowException, StopIteration, ValueError, IndexError):
         return None
+    return found
+
+
+def columns_read(expressions: Iterable[pc.Expression], schema: pa.Schema) -> set[str]:
+    """The columns that expressions over ``schema`` name; all, if one of them cannot be taken apart."""
+    found: set[str] = set()
+    for expression in expressions:
+        columns = columns_of(expression)
+        if columns is None or not columns <= set(schema.names):
+            return set(schema.names)
+        found |= columns
     return found
 
 

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
 
 import pyarrow as pa
 
@@ -19,6 +18,7 @@ from ..core.epochs import ends_epoch
 from ..core.errors import FlowError
 from ..core.identity import CheckpointId, CommitPermit, Committable
 from ..core.operator import Committer, OperatorContext, Output, Stateless
+from ..core.traits import State, Traits
 from ..kernels.hashing import Hashes, hashes
 from .batch_digests import BatchDigests
 from .batch_grid import BatchGrid
@@ -50,7 +50,25 @@ class FeedSink:
     keep: int
     epochs: int = 1
     room_bytes: int | None = None
-    paced: ClassVar[bool] = True
+
+    @property
+    def traits(self) -> Traits:
+        """The ranks set the pace, and its epochs are those of the sources."""
+        return Traits(
+            deterministic=True,
+            state=State.ROWS,
+            needs_order=True,
+            epochs=self.epochs,
+            throttled=True,
+            held_bytes=self._held_bytes,
+        )
+
+    def _held_bytes(self, row: int) -> int:
+        """Rows that it keeps for its ranks."""
+        waiting = self.room * row
+        if self.room_bytes is not None:
+            waiting = min(waiting, self.room_bytes + self.batch_size * row)
+        return waiting + self.kept * row
 
     @classmethod
     def of(cls, name: str, batch_size: int, drop_last: bool, room: int | None, keep: int, epochs: int = 1) -> FeedSink:

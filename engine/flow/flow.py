@@ -38,6 +38,7 @@ from ..core.arguments import Parallelism, Rate, checked
 from ..core.errors import FlowError
 from ..core.operator import OperatorConfig, SinkConfig
 from ..core.source import SourceConfig
+from ..core.traits import Emission, traits_of
 from ..feed.sink import FeedSink
 from ..kernels.sorting import as_sort_keys
 from ..operators import (
@@ -93,6 +94,9 @@ Asked: TypeAlias = tuple[str, str] | str | Aggregate
 
 AtBarrier: TypeAlias = Literal["flush", "hold"]
 FLUSH: Final = "flush"
+
+_UNDER_ONE_LANE = (Emission.AT_END, Emission.AFTER_BUILD, Emission.UNKNOWN)
+"""Operators that emit like this put rows of many parts under one lane of their subtask."""
 
 Through: TypeAlias = Literal["gather", "key"]
 """The exchange that brings rows of one key together, where they are not yet."""
@@ -243,7 +247,7 @@ class Flow(Graph):
         barrier: "flush" emits what it holds and forgets it, "hold" goes on with it."""
         if at_barrier not in ("flush", "hold"):
             raise FlowError(f"{config.kind}: at_barrier is {at_barrier!r}", "choose 'flush' or 'hold'")
-        if at_barrier == "hold" and getattr(config, "always_drains", False):
+        if at_barrier == "hold" and traits_of(config).always_drains:
             raise FlowError(f"{config.kind}: it has nothing of its own to hold", "leave out at_barrier")
         for stream in inputs:
             if stream.flow is not self:
@@ -260,6 +264,8 @@ class Flow(Graph):
     def attach(self, config: SinkConfig, stream: Stream, *, name: str | None = None) -> None:
         """End a stream in a sink."""
         id = self._id(config.kind, name)
+        if traits_of(config).needs_order and self.order != "deterministic":
+            raise FlowError(f"a {config.kind} of a flow without an order", 'build it with order="deterministic"', id)
         try:
             config.output_schema([stream.schema])
             self._place(Node(id, config, (stream.id,), None))
@@ -336,6 +342,26 @@ class Stream:
 
     def _with(self, other: Stream, config: OperatorConfig, name: str | None, at_barrier: AtBarrier = FLUSH) -> Stream:
         return self.flow.apply(config, [self, other], name=name, at_barrier=at_barrier)
+
+    @checked()
+    def apply(
+        self,
+        config: OperatorConfig,
+        *others: Stream,
+        exchange: Through = GATHER,
+        at_barrier: AtBarrier = FLUSH,
+        name: str | None = None,
+    ) -> Stream:
+        """What an operator of your own (:class:`ps.Operator`) makes of this stream, and of ``others`` if it has several
+        inputs. Its traits say what it needs: rows of a group are brought into one subtask first, where they are not
+        yet. ``exchange="key"``: groups into different subtasks, by the key that the traits name."""
+        traits, streams = traits_of(config), [self, *others]
+        if traits.grouped_by is None:
+            return self.flow.apply(config, streams, name=name, at_barrier=at_barrier)
+        check_exchange(config.kind, exchange, traits.grouped_by)
+        grouped = [each._grouped(traits.grouped_by, exchange) for each in streams]
+        made = self.flow.apply(config, grouped, name=name, at_barrier=at_barrier)
+        return made._regrouped() if traits.emission in _UNDER_ONE_LANE else made
 
     def _gathered(self) -> Stream:
         return self if self.is_gathered else self.gather()
@@ -501,14 +527,13 @@ class Stream:
     ) -> Stream:
         """A boolean column ``marker``: whether the row is the first one with its values of ``by``. ``masks``: boolean
         columns, each with the name of a column that marks the first row of a key in which the mask is true."""
-        check_exchange("mark distinct", exchange)
         config = MarkDistinct(by, marker, tuple((masks or {}).items()))
-        return self._grouped(by, exchange)._then(config, name, at_barrier)
+        return self.apply(config, exchange=exchange, at_barrier=at_barrier, name=name)
 
     @checked()
     def sort(self, *keys: str | SortKey, at_barrier: AtBarrier = FLUSH, name: str | None = None) -> Stream:
         """All rows in the order of ``keys``: ``ps.SortKey`` or a name. Equal ones stay as they came."""
-        return self._gathered()._then(Sort(as_sort_keys(keys)), name, at_barrier)
+        return self.apply(Sort(as_sort_keys(keys)), at_barrier=at_barrier, name=name)
 
     @checked()
     def top_n(self, count: int, *keys: str | SortKey, at_barrier: AtBarrier = FLUSH, name: str | None = None) -> Stream:
@@ -529,7 +554,7 @@ class Stream:
     ) -> Stream:
         """``count`` rows after the first ``offset``, in the order of the stream; of each window between barriers with
         ``per="window"``."""
-        return self._gathered()._then(Limit(count, offset, per), name, at_barrier)
+        return self.apply(Limit(count, offset, per), at_barrier=at_barrier, name=name)
 
     @checked()
     def window(
@@ -664,7 +689,7 @@ class Stream:
 
         A window must fit into memory. For a shuffle of everything sort by a hash, or let Spark do it.
         """
-        return self._gathered()._then(Shuffle(window, seed, epoch), name, at_barrier)
+        return self.apply(Shuffle(window, seed, epoch), at_barrier=at_barrier, name=name)
 
     @checked()
     def pack(
@@ -690,7 +715,7 @@ class Stream:
         is of (from 0; −1 is padding). None leaves a column out. Other columns of the stream are left out.
         """
         config = Pack(length, tokens, separator, pad, remainder, segments, positions, documents)
-        return self._gathered()._then(config, name, at_barrier)
+        return self.apply(config, at_barrier=at_barrier, name=name)
 
     # ------------------------------------------------------------------ ends
 
@@ -708,7 +733,7 @@ class Stream:
         ``mode``: "new" wants a folder without data, "append" adds to what is there. ``compression``: "zstd" makes the
         smallest files, "snappy" and "lz4" take about two thirds of the time; others are "none", "gzip", "brotli".
         """
-        self._end(ParquetSink(str(path), mode=mode, compression=compression), name)
+        self.write_to(ParquetSink(str(path), mode=mode, compression=compression), name=name)
 
     @checked()
     def feed(
@@ -736,16 +761,16 @@ class Stream:
         """
         sink = FeedSink.of(name, batch_size, drop_last, room, keep, epochs)
         stream = self if shuffle is None else self.shuffle(shuffle, seed=seed)
-        stream._gathered()._end(sink, name)
+        stream._gathered().write_to(sink, name=name)
 
     @checked()
     def collect(self, name: str) -> None:
         """Keep the rows in memory: ``ps.run_local(flow).result(name)``."""
-        self._end(CollectSink(name), name)
+        self.write_to(CollectSink(name), name=name)
 
-    def _end(self, sink: SinkConfig, name: str | None) -> None:
-        if isinstance(sink, FeedSink) and self.flow.order != "deterministic":
-            raise FlowError("a feed of a flow without an order", 'build it with order="deterministic"', sink.name)
+    @checked()
+    def write_to(self, sink: SinkConfig, *, name: str | None = None) -> None:
+        """End the stream in a sink of your own (:class:`ps.Sink`)."""
         self.flow.attach(sink, self, name=name)
 
 

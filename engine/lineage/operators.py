@@ -3,34 +3,26 @@
 Rules:
 
 1. What they do to the rows is done by the operator that they stand for, from which the origins are kept.
-2. *Pack*: a row is of the sequences whose tokens it has, in order: a span for each. Sequences that came before a
+2. *Numbers* (pack): a row is of the rows that it numbers, in order: a span for each. Those that came before a
    checkpoint that was gone on from are from NOWHERE.
-3. *Map batches*: a row is of some row of the batch that the function was given: a span for each split in it.
+3. *Batches* (map batches): a row is of some row of the batch that the operator was given: a span for each split in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Protocol, cast
 
 import numpy as np
 import pyarrow as pa
 
 from ..core.elements import Batch
-from ..core.operator import OperatorContext, Output, Stateless
-from ..operators.rowwise.map_batches import MapBatches, RunningMapBatches
-from ..operators.sequence.pack import Pack, RunningPack
+from ..core.operator import OperatorConfig, OperatorContext, Output, RunningOperator, Stateless
+from ..core.traits import Traits, traits_of
 from .origins import NOWHERE, ORIGIN, SPANS, spans_of, united_spans
 
-_DOCUMENTS = "__penstock_documents"
-
-C = TypeVar("C")
-
-
-def _plain(kind: type[C], config: Any, **changes: Any) -> C:
-    """The operator that a traced one stands for."""
-    return kind(**{each.name: getattr(config, each.name) for each in fields(kind)} | changes)  # type: ignore[arg-type]
+DOCUMENTS = "__penstock_documents"
 
 
 def _without_origin(schema: pa.Schema) -> pa.Schema:
@@ -40,7 +32,7 @@ def _without_origin(schema: pa.Schema) -> pa.Schema:
 class _Origins:
     """Adds origins to what an operator emits. ``of``: the lists of spans of a batch that it emits."""
 
-    def __init__(self, out: Output, running: RunningTracedPack | RunningTracedMap) -> None:
+    def __init__(self, out: Output, running: RunningTracedNumbers | RunningTracedBatches) -> None:
         self._out = out
         self._running = running
 
@@ -49,28 +41,58 @@ class _Origins:
 
 
 @dataclass(frozen=True)
-class TracedPack(Pack):
-    """Pack, with the origins of the sequences."""
+class _Traced:
+    """An operator whose rows have a column of origins more."""
+
+    config: OperatorConfig
+
+    @property
+    def kind(self) -> str:
+        return self.config.kind
+
+    @property
+    def traits(self) -> Traits:
+        return traits_of(self.config)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        made = _plain(Pack, self).output_schema([_without_origin(each) for each in inputs])
+        made = self.config.output_schema([_without_origin(each) for each in inputs])
         return made.append(pa.field(ORIGIN, SPANS))
 
-    def build(  # type: ignore[override]
+    def describe(self) -> str:
+        return self.config.describe()
+
+
+class _Numbering(RunningOperator, Protocol):
+    """See ``Lineage.numbering``."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def oldest(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class TracedNumbers(_Traced):
+    """An operator that numbers the rows it makes others of: ``numbering`` does, in the column ``numbers``."""
+
+    numbering: OperatorConfig
+    numbers: str
+
+    def build(
         self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
-    ) -> RunningTracedPack:
-        inner = _plain(Pack, self, documents=self.documents or _DOCUMENTS)
-        running = inner.build(context, [_without_origin(inputs[0])], restored)
-        return RunningTracedPack(running, inner.documents or _DOCUMENTS, self.output_schema(inputs))
+    ) -> RunningTracedNumbers:
+        running = cast(_Numbering, self.numbering.build(context, [_without_origin(inputs[0])], restored))
+        return RunningTracedNumbers(running, self.numbers, self.output_schema(inputs))
 
 
-class RunningTracedPack(Stateless):
+class RunningTracedNumbers(Stateless):
     """See rule 2."""
 
-    def __init__(self, running: RunningPack, documents: str, schema: pa.Schema) -> None:
+    def __init__(self, running: _Numbering, numbers: str, schema: pa.Schema) -> None:
         self._running = running
-        self._documents, self._schema = documents, schema
-        #: the sequence that comes first in ``_counts`` and ``_spans``: of each, how many spans, and the spans
+        self._numbers, self._schema = numbers, schema
+        #: the row that comes first in ``_counts`` and ``_spans``: of each, how many spans, and the spans
         self._first = running.count
         self._counts = np.zeros(0, dtype=np.int64)
         self._spans = np.zeros((0, 2), dtype=np.int64)
@@ -93,7 +115,7 @@ class RunningTracedPack(Stateless):
 
     def with_origins(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Packed rows with the spans of their sequences."""
-        found = records.column(self._documents)
+        found = records.column(self._numbers)
         rows = found.flatten().to_numpy().reshape(len(found), -1)
         begins = np.ones(rows.shape, dtype=np.bool_)
         np.not_equal(rows[:, 1:], rows[:, :-1], out=begins[:, 1:])
@@ -132,23 +154,20 @@ class RunningTracedPack(Stateless):
 
 
 @dataclass(frozen=True)
-class TracedMap(MapBatches):
-    """A function of the user, with the origins of the batches that it is given."""
+class TracedBatches(_Traced):
+    """An operator without state whose rows are made of those of a batch, with the origins of the batch."""
 
-    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        return super().output_schema(inputs).append(pa.field(ORIGIN, SPANS))
-
-    def build(  # type: ignore[override]
+    def build(
         self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None
-    ) -> RunningTracedMap:
-        inner = _plain(MapBatches, self).build(context, [_without_origin(inputs[0])], restored)
-        return RunningTracedMap(inner, self.output_schema(inputs))
+    ) -> RunningTracedBatches:
+        inner = self.config.build(context, [_without_origin(inputs[0])], restored)
+        return RunningTracedBatches(inner, self.output_schema(inputs))
 
 
-class RunningTracedMap(Stateless):
+class RunningTracedBatches(Stateless):
     """See rule 3."""
 
-    def __init__(self, running: RunningMapBatches, schema: pa.Schema) -> None:
+    def __init__(self, running: RunningOperator, schema: pa.Schema) -> None:
         self._running, self._schema = running, schema
         self._spans = np.zeros(0, dtype=np.int64)
 

@@ -5,17 +5,17 @@ Rules:
 1. What leads to the feed is kept, under its names; other sinks are left out, with what leads to them alone.
 2. The origin travels as one more column through operators that pass rows on: these neither look at it nor emit other
    rows because of it. An operator that compares whole rows goes on with the columns that it had.
-3. A join passes on the origins of the side whose rows it follows: the left one, but for a right semi join. Rows that
-   right and full joins give of the right side alone are from nowhere.
-4. Operators that make rows of several others have a traced form (``operators.traced``), or end the trace: what comes
-   behind them is from nowhere, and ``ends`` says why.
+3. A join passes on the origins of the side whose rows it follows (``Lineage.follows``). Rows that right and full joins
+   give of the right side alone are from nowhere.
+4. Operators that make rows of several others say how (``operators``), or end the trace: what comes behind them is from
+   nowhere, and ``ends`` says why.
 5. An operator whose output would differ by anything but the origin ends the trace too.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,39 +23,13 @@ import pyarrow.compute as pc
 from ..core.errors import ConfigurationError
 from ..core.operator import OperatorConfig
 from ..core.source import SourceConfig, Split
-from ..feed.sink import FeedSink
-from ..operators import (
-    Distinct,
-    Filter,
-    Limit,
-    LookupJoin,
-    MapBatches,
-    MarkDistinct,
-    Mix,
-    Pack,
-    Project,
-    Shuffle,
-    Sort,
-    TopN,
-    Union,
-    Unnest,
-    Window,
-)
-from ..operators.join.equi_join import EquiJoin
-from ..operators.join.join_shape import RIGHT_STAYS
-from ..operators.join.replicated_join import MarkPart, ReplicatedJoin
-from ..operators.sequence.regroup import Regroup
+from ..core.traits import ALL_INPUTS, State, traits_of
+from ..operators import Project
 from ..plan.plan import JobPlan
 from ..planner.graph import Graph, Node
 from ..planner.pruning import pruned
-from .operators import TracedMap, TracedPack
+from .operators import DOCUMENTS, TracedBatches, TracedNumbers
 from .origins import ONE, ORIGIN, SPANS, TracedSource
-
-_PASS_ON = (Filter, Unnest, Shuffle, Sort, TopN, Limit, LookupJoin, MarkDistinct, Window, MarkPart, Regroup)
-_TRACED = {Pack: TracedPack, MapBatches: TracedMap}
-_NO_ROWS_IN_STATE = (Limit, TracedPack, TracedMap, Filter, Project, Unnest)
-_ROWS_IN_STATE = (Shuffle, Mix, FeedSink)
-"""Operators whose state holds rows in a column ``row``, a struct."""
 
 
 class FeedGraph(Graph):
@@ -79,7 +53,7 @@ class FeedGraph(Graph):
         self.splits: list[tuple[str, Split]] = []
         #: operator to why the trace ends there
         self.ends: dict[str, str] = {}
-        wide = any(isinstance(node.config, (Pack, MapBatches)) for node in flow.nodes if node.id in needed)
+        wide = any(traits_of(node.config).lineage.of_several() for node in flow.nodes if node.id in needed)
         self._type = None if not traced else SPANS if wide else ONE
         for node in flow.nodes:
             if node.id in needed and not node.inputs:
@@ -111,9 +85,9 @@ class FeedGraph(Graph):
         node, before = self.node(operator), self._flow.node(operator)
         if not node.inputs or not any(self._has_origin(each) for each in node.inputs):
             return table
-        if isinstance(node.config, _NO_ROWS_IN_STATE):
+        if traits_of(node.config).state in (State.NONE, State.COUNTERS):
             return table
-        if not isinstance(before.config, _ROWS_IN_STATE):
+        if traits_of(before.config).state is not State.ROWS:
             return None
         return _with_null_origins(table, self._schema(node.inputs[0]))
 
@@ -142,27 +116,23 @@ class FeedGraph(Graph):
 
     def _traced(self, node: Node) -> tuple[OperatorConfig, tuple[str, ...]] | None:
         """Config and inputs of the node that passes origins on; None: there is none."""
-        config = cast(OperatorConfig, node.config)
-        schemas = [cast(pa.Schema, self._flow.node(each).schema) for each in self._flow.node(node.id).inputs]
-        kind: Any = type(config)
-        if isinstance(config, _PASS_ON):
-            return config, node.inputs
-        if isinstance(config, Project):
-            return Project((*config.columns, (ORIGIN, pc.field(ORIGIN)))), node.inputs
-        if isinstance(config, Distinct):
-            return replace(config, by=config.keys(schemas[0])), node.inputs
-        if kind in _TRACED:
-            return _TRACED[kind](**{name: getattr(config, name) for name in kind.__dataclass_fields__}), node.inputs
-        if isinstance(config, (Union, Mix)):
+        config, lineage = cast(OperatorConfig, node.config), traits_of(node.config).lineage
+        before = self._flow.node(node.id).inputs
+        if lineage.numbering is not None:
+            return TracedNumbers(config, *lineage.numbering(DOCUMENTS)), node.inputs
+        if lineage.of_batch:
+            return TracedBatches(config), node.inputs
+        if lineage.follows is None:
+            return None
+        if lineage.follows == ALL_INPUTS:
             return config, tuple(self._in_order(node, port) for port in range(len(node.inputs)))
-        if isinstance(config, (EquiJoin, ReplicatedJoin)):
-            followed = 1 if config.how == "right semi" else 0
-            if config.how in RIGHT_STAYS:
-                self.ends[node.id] = f"of rows that {node.id} gives of its right side alone nothing is known"
-            return config, tuple(
-                each if port == followed else self._dropped(node, port) for port, each in enumerate(node.inputs)
-            )
-        return None
+        if lineage.lost:
+            self.ends[node.id] = f"of rows that {node.id} {lineage.lost} nothing is known"
+        if lineage.carrying is not None:
+            config = lineage.carrying(ORIGIN, [cast(pa.Schema, self._flow.node(each).schema) for each in before])
+        return config, tuple(
+            each if port == lineage.follows else self._dropped(node, port) for port, each in enumerate(node.inputs)
+        )
 
     def _cut(self, node: Node) -> tuple[OperatorConfig, tuple[str, ...]]:
         """The node as it was: it passes no origins on."""
@@ -198,7 +168,7 @@ class FeedGraph(Graph):
 
 def find_feed(flow: Graph, name: str | None) -> Node:
     """The feed with this name; None: the only one. Raises ConfigurationError."""
-    feeds = [node for node in flow.nodes if isinstance(node.config, FeedSink)]
+    feeds = [node for node in flow.nodes if traits_of(node.config).throttled]
     known = ", ".join(node.id for node in feeds)
     if not feeds:
         message, remedy = f"flow {flow.name!r} has no feed", "name a flow that ends in stream.feed(batch_size)"

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +59,8 @@ class Gather:
     """All rows to one subtask, in the order of their tags."""
 
     kind: str = "gather"
+    keys: ClassVar[tuple[str, ...]] = ()
+    is_partitioned: ClassVar[bool] = False
 
     def describe(self) -> str:
         return "all rows to one subtask, in order"
@@ -69,6 +71,8 @@ class Broadcast:
     """All rows to every subtask, in the order of their tags; lanes stay what they are."""
 
     kind: str = "broadcast"
+    keys: ClassVar[tuple[str, ...]] = ()
+    is_partitioned: ClassVar[bool] = False
 
     def describe(self) -> str:
         return "all rows to every subtask, in order"
@@ -81,6 +85,7 @@ class HashPartitioning:
     keys: tuple[str, ...]
     parts: int = DEFAULT_PARTS
     kind: str = "partition by"
+    is_partitioned: ClassVar[bool] = True
 
     def check(self, schema: pa.Schema) -> None:
         """Raises FlowError if rows of ``schema`` cannot be divided like this."""
@@ -103,10 +108,8 @@ class RoundRobin:
 
     parts: int = DEFAULT_PARTS
     kind: str = "rebalance"
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return ()
+    keys: ClassVar[tuple[str, ...]] = ()
+    is_partitioned: ClassVar[bool] = True
 
     def check(self, schema: pa.Schema) -> None:
         """Raises FlowError if rows of ``schema`` cannot be divided like this."""
@@ -127,6 +130,7 @@ class RangePartitioning:
     column: str
     bounds: tuple[Any, ...]
     kind: str = "partition by range"
+    is_partitioned: ClassVar[bool] = True
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -18,9 +18,10 @@ from ..core.errors import ConfigurationError, PenstockError
 from ..core.identity import TaskId
 from ..core.operator import Committer, OperatorConfig, SinkConfig
 from ..core.source import SourceConfig, Split
+from ..core.traits import traits_of
 from ..files.nesting import check_nesting, check_savepoint
 from ..state.memory import DEFAULT_BUDGET
-from .partitioning import Broadcast, Exchanging, Gather
+from .partitioning import Exchanging
 from .resources import NOTHING, Resources
 from .rounds import lanes_of
 
@@ -111,7 +112,7 @@ class StagePlan:
     @property
     def paced(self) -> bool:
         """Whether somebody outside sets the pace of one of its operators (``pacing``)."""
-        return any(getattr(operator.config, "paced", False) for each in self.pipelines for operator in each.operators)
+        return any(traits_of(operator.config).throttled for each in self.pipelines for operator in each.operators)
 
     def owner_of(self, lane: int) -> int:
         """The subtask that owns a lane."""
@@ -134,7 +135,7 @@ class Exchange:
     def is_partitioned(self) -> bool:
         """Whether rows are divided by part, and so must be put together by round (``UnorderedInputGate``,
         ``Regroup``)."""
-        return not isinstance(self.config, Gather | Broadcast)
+        return self.config.is_partitioned
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,7 @@ class JobPlan:
     @cached_property
     def feeds(self) -> tuple[str, ...]:
         """The ids of the feeds, which end in a sequencer."""
-        return tuple(id for id, (_, config) in self.sinks.items() if getattr(config, "paced", False))
+        return tuple(id for id, (_, config) in self.sinks.items() if traits_of(config).throttled)
 
     def tasks(self) -> list[TaskId]:
         """All tasks, stage by stage."""

@@ -8,8 +8,8 @@ Rules:
 2. The right side of a hash join is built once: its sources are read once, in the first epoch, and its lookup stays. It
    is complete before the last round of that epoch, so left rows that wait for it stay in their epoch.
 3. An operator of what repeats must let go of its rows, and of what it remembers of them, at the latest when an epoch's
-   last round ends. Others are refused, unless their config has an attribute ``ends_epochs`` that is true: so are sinks
-   that would be given every row several times.
+   last round ends (``Traits.ends_epochs``). Others are refused: so are sinks that would be given every row several
+   times.
 4. How many rounds a split takes must be known beforehand: where rows of splits are not known they are read whole.
 """
 
@@ -21,46 +21,11 @@ from math import ceil
 
 from ..core.epochs import Epochs
 from ..core.errors import FlowError
-from ..feed.sink import FeedSink
-from ..operators import (
-    Filter,
-    HashJoin,
-    LookupJoin,
-    MapBatches,
-    MergeJoin,
-    Mix,
-    Pack,
-    Project,
-    Shuffle,
-    Union,
-    Unnest,
-)
-from ..operators.join.join_shape import RIGHT
-from ..operators.join.replicated_join import MarkPart, ReplicatedJoin
-from ..operators.sequence.regroup import Regroup
+from ..core.traits import State, traits_of
 from ..plan.dealing import Deal, few
 from ..plan.plan import SourcePlan
 from .graph import Node
 from .stages import LiveGraph
-
-ENDS_EPOCHS = (
-    Filter,
-    Project,
-    MapBatches,
-    Unnest,
-    LookupJoin,
-    MarkPart,
-    Regroup,
-    Union,
-    MergeJoin,
-    Mix,
-    Pack,
-    Shuffle,
-)
-"""Operators that keep rule 3."""
-
-BUILT_ONCE = ("inner", "left", "left semi", "anti")
-"""Hash joins that give the rows of their left side alone: the right one may stay."""
 
 _REMEDY = "write its result with another job first, or run a job for each epoch: shuffle(…, epoch=…)"
 
@@ -83,7 +48,8 @@ def plan_epochs(
 
 
 def _count(graph: LiveGraph) -> int:
-    found = {id: node.config.epochs for id, node in graph.nodes.items() if isinstance(node.config, FeedSink)}
+    asked = {id: traits_of(node.config).epochs for id, node in graph.nodes.items()}
+    found = {id: count for id, count in asked.items() if count is not None}
     if len(set(found.values())) > 1:
         each = ", ".join(f"{id} of {count}" for id, count in found.items())
         raise FlowError(
@@ -100,8 +66,9 @@ def _what_repeats(graph: LiveGraph) -> set[str]:
     for node in reversed(list(graph.nodes.values())):
         if node.schema is None:
             repeats.add(node.id)
+        build = traits_of(node.config).build_side
         for port, source in enumerate(node.inputs):
-            is_built = isinstance(node.config, HashJoin | ReplicatedJoin) and port == RIGHT
+            is_built = build is not None and port == build.port
             if node.id in once or is_built:
                 once.add(source)
             if node.id in repeats and not is_built:
@@ -116,9 +83,9 @@ def _what_repeats(graph: LiveGraph) -> set[str]:
 
 
 def _check(graph: LiveGraph, node: Node, repeats: set[str], count: int) -> None:
-    config = node.config
+    config, traits = node.config, traits_of(node.config)
     if node.schema is None:
-        if not isinstance(config, FeedSink):
+        if traits.epochs is None:
             message = f"it would be given every row {count} times, because the feeds of the flow have {count} epochs"
             raise FlowError(message, "write these rows with a flow of their own", node.id)
     elif not node.inputs:
@@ -130,13 +97,11 @@ def _check(graph: LiveGraph, node: Node, repeats: set[str], count: int) -> None:
                 'hand a frame over with handoff="stage"; write other rows into files, and read these',
                 node.id,
             )
-    elif isinstance(config, HashJoin | ReplicatedJoin):
-        if config.how not in BUILT_ONCE:
-            message = (
-                f"a {config.how} join gives right rows at the end, and its right side is built once for {count} epochs"
-            )
-            raise FlowError(message, f"join it as one of {', '.join(BUILT_ONCE)}, or {_REMEDY}", node.id)
-    elif not (node.is_exchange or isinstance(config, ENDS_EPOCHS) or getattr(config, "ends_epochs", False)):
+    elif (build := traits.build_side) is not None:
+        if build.gives_rows:
+            why = f"gives right rows at the end, and its right side is built once for {count} epochs"
+            raise FlowError(f"{build.gives_rows} {why}", f"{build.instead}, or {_REMEDY}", node.id)
+    elif not (node.is_exchange or traits.ends_epochs or traits.state is State.NONE):
         message = f"{config.kind}: what it holds or remembers would pass from one of the {count} epochs to the next"
         raise FlowError(message, _REMEDY, node.id)
 

@@ -19,6 +19,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..core.traits import Traits
 from ..expressions.kernel_calls import exactly
 
 _PLAIN = (str, bytes, int, float, bool, type(None), Decimal, datetime.date, datetime.time, datetime.timedelta)
@@ -28,7 +29,8 @@ def exact_text(config: object) -> str:
     """All of an operator's config, but for data and code."""
     if not dataclasses.is_dataclass(config):
         return ""
-    return ", ".join(f"{field.name}={_exact(getattr(config, field.name))}" for field in dataclasses.fields(config))
+    fields = ((field.name, getattr(config, field.name)) for field in dataclasses.fields(config))
+    return ", ".join(f"{name}={_exact(value)}" for name, value in fields if not isinstance(value, Traits))
 
 
 def _exact(value: object) -> str:

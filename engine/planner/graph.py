@@ -53,6 +53,11 @@ class Node:
         """Whether it moves rows between subtasks."""
         return isinstance(self.config, EXCHANGES)
 
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether it divides rows by part."""
+        return isinstance(self.config, EXCHANGES) and self.config.is_partitioned
+
 
 class Graph:
     """The nodes of a dataflow, each after its inputs.

@@ -20,16 +20,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..core.traits import State, traits_of
 from ..exchange.channels import DEFAULT_CREDIT
-from ..feed.sink import FeedSink
-from ..operators import Filter, MapBatches, Project, Unnest
 from ..plan.plan import Exchange, JobPlan, OperatorPlan, PipelinePlan, SourcePlan, StagePlan
 from ..plan.rounds import CHUNK_ROWS
 from ..plan.sizes import batch_bytes, size
 from ..state.write_behind import LIMIT_BYTES
-
-STATELESS = (Filter, MapBatches, Project, Unnest)
-"""Operators that hold nothing between two batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +144,8 @@ def _process_bound(plan: JobPlan, stage: StagePlan, edges: dict[str, EdgeBound])
 
 def _holds(pipeline: PipelinePlan) -> bool:
     spooled = any(port.spooled for port in pipeline.ports)
-    return spooled or any(not each.is_sink and not isinstance(each.config, STATELESS) for each in pipeline.operators)
+    held = (traits_of(each.config).state for each in pipeline.operators if not each.is_sink)
+    return spooled or any(state is not State.NONE for state in held)
 
 
 def _writing(pipeline: PipelinePlan) -> int:
@@ -156,14 +153,9 @@ def _writing(pipeline: PipelinePlan) -> int:
 
 
 def _kept(sink: OperatorPlan) -> int:
-    """Rows that a feed keeps for its ranks; or those that wait for the disk, and for their row group."""
-    if isinstance(sink.config, FeedSink):
-        each, room = batch_bytes(sink.inputs[0]), sink.config.room
-        waiting = room * each // CHUNK_ROWS
-        if sink.config.room_bytes is not None:
-            waiting = min(waiting, sink.config.room_bytes + sink.config.batch_size * each // CHUNK_ROWS)
-        return waiting + sink.config.kept * each // CHUNK_ROWS
-    return LIMIT_BYTES + int(getattr(sink.config, "buffer_bytes", 0))
+    """Rows that it says it keeps, or those that wait for the disk."""
+    held = traits_of(sink.config).held_bytes
+    return LIMIT_BYTES if held is None else held(batch_bytes(sink.inputs[0]) // CHUNK_ROWS)
 
 
 def _in_hand(plan: JobPlan, stage: StagePlan, pipeline: PipelinePlan) -> int:

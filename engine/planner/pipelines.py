@@ -7,7 +7,7 @@ Rules:
    of the pipeline of its only consumer. It ends at a sink, an exchange, or where another one begins.
 2. Behind a partitioned exchange a pipeline begins with ``Regroup``, under the exchange's id.
 3. Sources that feed a merge join are read in whole splits, and must have equally many: round ``r`` of lane ``l`` is the
-   same split set on both sides. Not so if all rows of both sides come at the end (``rounds_kept``).
+   same split set on both sides. Not so if all rows of both sides come at the end (``emission``).
 4. Sources of a mixture are read in the ratio of its weights: their rounds are as long.
 5. Where the branches of a fork meet again, ports are spooled: the fork can then always send to the other branch.
 6. What leads to no sink is left out.
@@ -18,24 +18,23 @@ Rules:
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from typing import cast
 
 from ..arrow.plain_types import plain_schema
 from ..core.errors import ConfigurationError, FlowError, PenstockError
 from ..core.operator import OperatorConfig
 from ..core.source import SourceConfig
-from ..operators import MergeJoin, Mix
+from ..core.traits import traits_of
 from ..operators.sequence.regroup import Regroup
-from ..plan.partitioning import Broadcast, Exchanging, Gather, wire_schema
+from ..plan.partitioning import Exchanging, wire_schema
 from ..plan.plan import Exchange, JobPlan, OperatorPlan, OutputPlan, PipelinePlan, PortPlan, SourcePlan, StagePlan
 from ..plan.resources import joined
 from ..plan.rounds import CHUNK_ROWS
 from ..state.memory import DEFAULT_BUDGET
+from .emission import check_co_partitioned
 from .epoch_planning import plan_epochs
 from .graph import Graph, Node, Order
 from .pruning import narrowed_source, pruned
-from .rounds_kept import check_merge_joins
 from .stages import LiveGraph, Stage
 
 ROUND_QUOTA = 4 * CHUNK_ROWS
@@ -72,8 +71,8 @@ def plan_job(
     paced = {node.id for node in heads if node.rate} or {node.id for node in heads}
     found = {node.id: _plan_source(graph, node, rate if node.id in paced else None) for node in heads}
     epochs, sources = plan_epochs(graph, found, lanes, ordered=ordered)
-    by_split = check_merge_joins(tuple(graph.nodes.values()), flow.placement, ordered=ordered)
-    _check_co_partitioned(graph, sources, by_split)
+    by_split = check_co_partitioned(tuple(graph.nodes.values()), flow.placement, ordered=ordered)
+    _check_splits(graph, sources, by_split)
     description, data = _describe(flow, graph, sources, lanes, order)
     return JobPlan(
         name=job or flow.name,
@@ -100,7 +99,8 @@ def _check_options(memory_budget: int | None, threads: int) -> None:
 def _plan_source(graph: LiveGraph, node: Node, rate: float | None) -> SourcePlan:
     config = cast(SourceConfig, node.config)
     joined = any(
-        isinstance(other.config, MergeJoin) and node.id in graph.sources_of(other.id) for other in graph.nodes.values()
+        traits_of(other.config).co_partitioned_by and node.id in graph.sources_of(other.id)
+        for other in graph.nodes.values()
     )
     try:
         splits = tuple(config.splits())
@@ -119,14 +119,14 @@ def _quota(graph: LiveGraph, source: Node) -> int:
     round is about what leaves in it."""
     quota = float(ROUND_QUOTA)
     for node in graph.nodes.values():
-        if isinstance(node.config, Mix):
-            ports = zip(node.inputs, node.config.weights, strict=True)
+        if ratio := traits_of(node.config).read_in_ratio:
+            ports = zip(node.inputs, ratio, strict=True)
             weights = [weight for stream, weight in ports if source.id in graph.sources_of(stream)]
-            quota *= max(weights) / max(node.config.weights) if weights else 1
+            quota *= max(weights) / max(ratio) if weights else 1
     return max(1, round(quota))
 
 
-def _check_co_partitioned(graph: LiveGraph, sources: dict[str, SourcePlan], joins: set[str]) -> None:
+def _check_splits(graph: LiveGraph, sources: dict[str, SourcePlan], joins: set[str]) -> None:
     for join in sorted(joins):
         counts = {source: len(sources[source].splits) for source in sorted(graph.sources_of(join))}
         if len(set(counts.values())) > 1:
@@ -149,7 +149,7 @@ def _plan_stage(flow: Graph, graph: LiveGraph, stage: Stage, ordered: bool) -> S
 
 def _plan_pipeline(graph: LiveGraph, head: Node, ordered: bool) -> PipelinePlan:
     operators: list[OperatorPlan] = []
-    if _is_partitioned(head):
+    if head.is_partitioned:
         operators.append(OperatorPlan(head.id, Regroup(None, ordered), (wire_schema(graph.schema(head.id)),), False))
     node = head
     while True:
@@ -166,8 +166,9 @@ def _plan_pipeline(graph: LiveGraph, head: Node, ordered: bool) -> PipelinePlan:
 def _plan_operator(graph: LiveGraph, node: Node, ordered: bool) -> OperatorPlan:
     schemas = tuple(graph.schema(source) for source in node.inputs)
     config = cast(OperatorConfig, node.config)
-    if isinstance(config, Regroup):
-        config = replace(config, ordered=ordered)
+    unordered = traits_of(config).unordered
+    if unordered is not None and not ordered:
+        config = unordered()
     return OperatorPlan(node.id, config, schemas, node.schema is None, node.hold)
 
 
@@ -176,17 +177,13 @@ def _plan_ports(graph: LiveGraph, head: Node) -> tuple[PortPlan, ...]:
         return (PortPlan("source", head.id, graph.schema(head.id)),)
     if head.is_exchange:
         schema = graph.schema(head.id)
-        return (PortPlan("exchange", head.id, wire_schema(schema) if _is_partitioned(head) else schema),)
+        return (PortPlan("exchange", head.id, wire_schema(schema) if head.is_partitioned else schema),)
     return tuple(
         PortPlan("local", _local_edge(source, head.id, port), graph.schema(source), graph.meets_itself(head, port))
         if graph.begins_pipeline(graph.nodes[source]) or graph.nodes[source].inputs
         else PortPlan("source", source, graph.schema(source))
         for port, source in enumerate(head.inputs)
     )
-
-
-def _is_partitioned(node: Node) -> bool:
-    return node.is_exchange and not isinstance(node.config, Gather | Broadcast)
 
 
 def _plan_output(graph: LiveGraph, node: Node, consumer: str, port: int) -> OutputPlan:

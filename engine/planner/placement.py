@@ -6,14 +6,14 @@ Rules:
    exchange), *one* (gathered into one subtask), *every* (broadcast: each subtask has all rows).
 2. In parts it is known, or not, by which columns: ``partitioning`` then names them as the stream does now. Rows that
    are equal in these columns are in one part. What an operator makes of the columns is followed where it is certain:
-   through kept and renamed columns, keys of aggregates and joins; not through functions of users.
-3. What each subtask has a copy of may be filtered, mapped, unnested and looked up, and joined as the right side of a
-   hash join that gives no right rows of its own. Anything else would see, or give, each row once per subtask.
+   through the columns that it says it keeps.
+3. What each subtask has a copy of may go through operators that may be copied (a filter, say), and be the build side of
+   one that gives no rows of it alone. Anything else would see, or give, each row once per subtask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, cast
 
@@ -21,28 +21,7 @@ import pyarrow as pa
 
 from ..core.errors import FlowError
 from ..core.operator import OperatorConfig
-from ..expressions.expressions import plain_column
-from ..operators import (
-    Distinct,
-    Filter,
-    HashAggregate,
-    HashJoin,
-    Limit,
-    LookupJoin,
-    MapBatches,
-    MarkDistinct,
-    Project,
-    Sort,
-    StreamAggregate,
-    TopN,
-    Union,
-    Unnest,
-    Window,
-)
-from ..operators.join.equi_join import EquiJoin
-from ..operators.join.join_shape import RIGHT_STAYS
-from ..operators.join.replicated_join import MarkPart, ReplicatedJoin
-from ..operators.sequence.regroup import Regroup
+from ..core.traits import ALL_INPUTS, Columns, traits_of
 from ..plan.partitioning import (
     Broadcast,
     Exchanging,
@@ -57,9 +36,6 @@ from ..plan.partitioning import (
 Place: TypeAlias = Literal["lanes", "parts", "one", "every"]
 
 EXCHANGES = (Gather, Broadcast, HashPartitioning, RoundRobin, RangePartitioning)
-_KEEP_COLUMNS = (Filter, Sort, TopN, Distinct, Limit, MarkDistinct, Window, LookupJoin, MarkPart)
-_MAY_COPY = (Filter, Project, MapBatches, Unnest, LookupJoin)
-_REPLICABLE = ("inner", "left", "left semi", "anti")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +73,6 @@ def place_exchange(config: Exchanging, before: Placement) -> Placement:
 
 def place(config: OperatorConfig, before: Sequence[Placement], inputs: Sequence[pa.Schema]) -> Placement:
     """Where the rows are behind an operator over streams with these placements and schemas."""
-    if isinstance(config, Regroup):
-        return Placement(before[0].place, config.partitioning or before[0].partitioning)
     if any(each.place == "every" for each in before):
         _check_copies(config, before)
     places = {each.place for each in before}
@@ -109,16 +83,21 @@ def place(config: OperatorConfig, before: Sequence[Placement], inputs: Sequence[
 
 
 def _check_copies(config: OperatorConfig, before: Sequence[Placement]) -> None:
-    if len(before) == 1 and isinstance(config, _MAY_COPY):
+    traits = traits_of(config)
+    if len(before) == 1 and traits.may_be_copied:
         return
-    if not isinstance(config, HashJoin | ReplicatedJoin) or before[0].place == "every":
+    build = traits.build_side
+    if build is None:
         raise _copied(config.kind)
-    if config.how not in _REPLICABLE:
+    others = [each.place for port, each in enumerate(before) if port != build.port]
+    if "every" in others:
+        raise _copied(config.kind)
+    if build.gives_rows:
         raise FlowError(
-            f"{config.kind}: a {config.how} join with a broadcast right side would give its rows once per subtask",
-            f"join it as one of {', '.join(_REPLICABLE)}, or partition both sides by the keys",
+            f"{config.kind}: {build.gives_rows} with a broadcast right side would give its rows once per subtask",
+            f"{build.instead}, or partition both sides by the keys",
         )
-    if before[0].place == "lanes":
+    if "lanes" in others:
         raise FlowError(
             f"{config.kind}: its right side is broadcast, and its left side comes from a source without an exchange",
             "call .rebalance() or .partition_by(…) on the left side",
@@ -135,50 +114,21 @@ def _copied(kind: str) -> FlowError:
 def _partitioning(
     config: OperatorConfig, before: Sequence[Placement], inputs: Sequence[pa.Schema]
 ) -> Partitioning | None:
-    known = before[0].partitioning
-    if isinstance(config, EquiJoin | ReplicatedJoin):
-        return _of_join(config, before)
-    if isinstance(config, Union):
-        alike = all(each.partitioning is not None and _equal(each.partitioning, known) for each in before)
-        return known if alike else None
-    if known is None or isinstance(config, _KEEP_COLUMNS):
-        return known
-    return _renamed(known, _names_behind(config, inputs[0]))
-
-
-def _of_join(config: EquiJoin | ReplicatedJoin, before: Sequence[Placement]) -> Partitioning | None:
-    """The left columns keep their names. Where a row may lack a left side, the key must stand once for both."""
-    left, right = before[0].partitioning, before[1].partitioning
-    if config.how == "right semi":
-        return right
-    if config.how not in RIGHT_STAYS or left is None:
-        return left
-    join = config.join if isinstance(config, ReplicatedJoin) else config
-    return left if join.right_on is None and set(left.keys) <= set(join.on) else None
+    """That of an input, whose columns all rows still have; of all inputs, if rows are of any of them."""
+    traits = traits_of(config)
+    ports = zip(before, traits.columns_of(inputs), strict=True)
+    found = [None if each.partitioning is None else _renamed(each.partitioning, columns) for each, columns in ports]
+    if traits.lineage.follows != ALL_INPUTS:
+        return next((each for each in found if each is not None), None)
+    return found[0] if all(found[0] is not None and _equal(found[0], each) for each in found) else None
 
 
 def _equal(one: Partitioning, other: Partitioning | None) -> bool:
     return other is not None and one.keys == other.keys and same_parts(one, other)
 
 
-def _names_behind(config: OperatorConfig, schema: pa.Schema) -> Mapping[str, str]:
-    """Input column to the output column that holds the same values, where there is one."""
-    if isinstance(config, Project):
-        found: dict[str, str] = {}
-        for name, expression in config.compiled(schema):
-            position = plain_column(expression, schema)
-            if position is not None:
-                found.setdefault(schema.names[position], name)
-        return found
-    if isinstance(config, Unnest):
-        return {name: name for name in schema.names if name not in config.columns}
-    if isinstance(config, HashAggregate | StreamAggregate):
-        return {name: name for name in config.by}
-    return {}
-
-
-def _renamed(partitioning: Partitioning, names: Mapping[str, str]) -> Partitioning | None:
-    keys = tuple(names[key] for key in partitioning.keys if key in names)
+def _renamed(partitioning: Partitioning, columns: Columns) -> Partitioning | None:
+    keys = tuple(columns.keeps[key] for key in partitioning.keys if key in columns.keeps)
     if len(keys) < len(partitioning.keys) or not keys:
         return None
     if isinstance(partitioning, RangePartitioning):

@@ -15,11 +15,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import cast
 
 import pyarrow as pa
 
 from ..core.errors import FlowError
-from ..plan.partitioning import Broadcast, Gather
+from ..core.traits import traits_of
+from ..plan.partitioning import Gather, Partitioning
 from .graph import Graph, Node
 
 
@@ -89,11 +91,11 @@ class LiveGraph:
         upstream = self.nodes[node.inputs[0]]
         if len(self.consumers[upstream.id]) > 1 or not upstream.inputs:
             return True
-        if getattr(upstream.config, "blocking", False):
+        if traits_of(upstream.config).blocking:
             return True
         # work under way elsewhere: only the first operator of a pipeline may have any
-        waits = bool(getattr(node.config, "asynchronous", False))
-        return waits and not isinstance(upstream.config, Gather | Broadcast)
+        behind_exchange = upstream.is_exchange and not upstream.is_partitioned
+        return traits_of(node.config).asynchronous and not behind_exchange
 
     # ------------------------------------------------------------------ stages
 
@@ -132,7 +134,7 @@ class LiveGraph:
             stage.parallelism, stage.lanes = parallelism, lanes
             return
         gathers = [each for each in stage.exchanges if isinstance(each.config, Gather)]
-        parts = {each.id: each.config.parts for each in stage.exchanges if hasattr(each.config, "parts")}
+        parts = {each.id: cast(Partitioning, each.config).parts for each in stage.exchanges if each.is_partitioned}
         if gathers and parts:
             message = f"the gathered rows of {gathers[0].id} meet those of {next(iter(parts))}, which are divided"
             raise FlowError(message, "gather both streams, or partition both by the same keys")

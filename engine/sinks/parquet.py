@@ -26,9 +26,11 @@ from pyarrow import fs, parquet
 from ..core.errors import ConfigurationError, FlowError, StorageError
 from ..core.operator import OperatorContext
 from ..core.shown import hides_credentials
+from ..core.traits import Traits
 from ..files.object_store import bucket_of, writing_bytes
 from ..files.paths import ROWS_PER_BATCH, absolute, resolve, storage_error
 from ..integrity.row_digests import MODULUS, RowDigest
+from ..state.write_behind import LIMIT_BYTES
 from .output_folder import Mode, OutputFolder
 from .parquet_committer import ParquetCommitter
 from .parquet_writer import BUFFER_BYTES, RunningParquetSink, stored_schema
@@ -64,6 +66,11 @@ class ParquetSink:
     @property
     def kind(self) -> str:
         return "parquet sink"
+
+    @property
+    def traits(self) -> Traits:
+        """It holds what waits to be written, and the rows of a row group."""
+        return Traits(deterministic=True, held_bytes=lambda _: LIMIT_BYTES + self.buffer_bytes)
 
     @property
     def buffer_bytes(self) -> int:

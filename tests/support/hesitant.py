@@ -10,13 +10,14 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 
 from penstock.engine.core.elements import Batch
 from penstock.engine.core.operator import Background, OperatorContext, Output, Stateless
+from penstock.engine.core.traits import Emission, Traits
 from penstock.engine.exchange.channels import OutputChannel
 from penstock.engine.runtime import task_builder
 
@@ -27,7 +28,7 @@ class Hesitant:
 
     seed: int
     kind: str = "hesitant"
-    keeps_rounds: bool = True
+    traits: ClassVar[Traits] = Traits(emission=Emission.PER_ROUND)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         return inputs[0]

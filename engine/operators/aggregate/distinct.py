@@ -15,7 +15,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from ...buffers.held_rows import HeldRows
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.operator import Emitter, OperatorContext, Output, Stateless
 from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable
+from ...core.traits import Emission, Lineage, Traits, all_kept
 from ...kernels.groups import check_group_types
 from ...kernels.pieces import cut
 from .seen_keys import SeenKeys
@@ -37,6 +38,17 @@ class Distinct:
     by: tuple[str, ...] = ()
     per_lane: bool = False
     kind: str = "distinct"
+
+    @property
+    def traits(self) -> Traits:
+        """Carrying a further column, it compares those that it had."""
+        return Traits(
+            columns=all_kept(),
+            emission=Emission.PER_ROUND,
+            lineage=Lineage(0, lambda _, inputs: replace(self, by=self.keys(inputs[0]))),
+            deterministic=True,
+            grouped_by=None if self.per_lane else self.by,
+        )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The input's."""

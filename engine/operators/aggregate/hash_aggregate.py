@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +34,7 @@ from ...buffers.stored_rows import StoredRows, rebatched
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
+from ...core.traits import Columns, Emission, Traits
 from ...kernels.groups import check_group_types
 from ...kernels.keys import decoded, valid_rows
 from ...kernels.pieces import PIECE_ROWS, Positions, cut
@@ -65,7 +65,17 @@ class HashAggregate:
     arguments: Arguments | None = None
     ignore_null_keys: bool = False
     kind: str = "hash aggregate"
-    blocking: ClassVar[bool] = True
+
+    @property
+    def traits(self) -> Traits:
+        """It looks at keys and arguments; the keys come out."""
+        return Traits(
+            columns=lambda _: [Columns(self.needed, {name: name for name in self.by})],
+            emission=Emission.AT_END,
+            deterministic=True,
+            grouped_by=None if self.step == "partial" else self.by,
+            blocking=True,
+        )
 
     def final(self, schema: pa.Schema) -> HashAggregate:
         """The final step over what this partial step gives for rows of ``schema``."""

@@ -23,6 +23,7 @@ from ...core.elements import FINAL_ROUND, Batch
 from ...core.errors import FlowError
 from ...core.operator import Emitter, OperatorContext, Output, Stateless
 from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema
+from ...core.traits import Emission, Lineage, Traits, all_kept
 from ...kernels.groups import check_group_types
 from ...kernels.pieces import Flags, cut
 from .seen_keys import SeenKeys
@@ -37,6 +38,17 @@ class MarkDistinct:
     marker: str
     masks: tuple[tuple[str, str], ...] = ()
     kind: str = "mark distinct"
+
+    @property
+    def traits(self) -> Traits:
+        """All columns come out."""
+        return Traits(
+            columns=all_kept(),
+            emission=Emission.PER_ROUND,
+            lineage=Lineage(follows=0),
+            deterministic=True,
+            grouped_by=self.by,
+        )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The input's fields, then the markers."""

@@ -28,6 +28,7 @@ from ...core.elements import FINAL_ROUND, Batch
 from ...core.errors import FlowError
 from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless
 from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
+from ...core.traits import Columns, Emission, Traits
 from ...expressions.evaluator import single_array
 from ...kernels.aggregate_protocol import Segments, State
 from ...kernels.keys import check_key_types, decoded, differences
@@ -56,6 +57,15 @@ class StreamAggregate:
     #: of a final step: the types of the arguments that the partial step had
     arguments: Arguments | None = None
     kind: str = "stream aggregate"
+
+    @property
+    def traits(self) -> Traits:
+        """It looks at keys and arguments; the keys come out."""
+        return Traits(
+            columns=lambda _: [Columns(self.needed, {name: name for name in self.by})],
+            emission=Emission.PER_GROUP,
+            deterministic=True,
+        )
 
     def final(self, schema: pa.Schema) -> StreamAggregate:
         """The final step over what this partial step gives for rows of ``schema``."""

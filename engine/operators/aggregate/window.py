@@ -26,6 +26,7 @@ from ...core.elements import FINAL_ROUND, Batch, Tag
 from ...core.errors import DataError
 from ...core.operator import Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
+from ...core.traits import Emission, Lineage, Traits, all_kept
 from ...kernels.keys import check_key_types, differences
 from ...kernels.pieces import Positions, cut
 from ...kernels.sorting import SortKey, check_sort_keys, sorted_order
@@ -40,6 +41,17 @@ class Window:
     order_by: tuple[SortKey, ...]
     functions: tuple[WindowFunction, ...]
     kind: str = "window"
+
+    @property
+    def traits(self) -> Traits:
+        """All columns come out."""
+        return Traits(
+            columns=all_kept(),
+            emission=Emission.PER_GROUP,
+            lineage=Lineage(follows=0),
+            deterministic=True,
+            grouped_by=self.by,
+        )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The input's fields, then one per function."""

@@ -13,9 +13,11 @@ import pyarrow.compute as pc
 
 from ...core.errors import FlowError
 from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable, check_same_types
-from ...expressions.expressions import same_expression
+from ...core.traits import BuildSide, Columns, Lineage
+from ...expressions.expressions import as_expression, same_expression
+from ...expressions.kernel_calls import columns_read
 from ...kernels.keys import check_key_types
-from .join_shape import LEFT, RIGHT, JoinShape, check_join_type
+from .join_shape import LEFT, LEFT_ALONE, RIGHT, RIGHT_STAYS, JoinShape, check_join_type
 from .matching import PairFilter
 
 NAMES = ("left", "right")
@@ -41,6 +43,47 @@ class EquiJoin:
     def keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The key columns of both sides."""
         return self.on, self.on if self.right_on is None else self.right_on
+
+    @property
+    def lineage(self) -> Lineage:
+        """A row of the output is one of the left side, but for a right semi join."""
+        lost = "gives of its right side alone" if self.how in RIGHT_STAYS else ""
+        return Lineage(RIGHT if self.how == "right semi" else LEFT, lost=lost)
+
+    @property
+    def build_side(self) -> BuildSide:
+        """The right side, where one is built."""
+        gives = "" if self.how in LEFT_ALONE else f"a {self.how} join"
+        return BuildSide(RIGHT, gives, f"join it as one of {', '.join(LEFT_ALONE)}")
+
+    def columns(self, inputs: Sequence[pa.Schema]) -> list[Columns]:
+        """It looks at keys and at what the filter names. A right column gets a suffix if the left side has the name:
+        then the left one must stay."""
+        shape = self.shape(inputs)
+        reads = [set(keys) for keys in self.keys]
+        filtered = set()
+        if self.filter is not None:
+            filtered = columns_read([as_expression(self.kind, self.filter, shape.pairs)], shape.pairs)
+        for name, source in zip(shape.pairs.names, shape.pair_sources, strict=True):
+            if name in filtered:
+                reads[source.side].add(inputs[source.side].names[source.position])
+        uses: tuple[dict[str, set[str]], ...] = ({}, {})
+        for name, source in zip(shape.schema.names, shape.sources, strict=True):
+            column = inputs[source.side].names[source.position]
+            uses[source.side][name] = {column}
+            if source.side == RIGHT and column in inputs[LEFT].names:
+                uses[LEFT][name] = {column}
+        reads[LEFT] |= reads[RIGHT] & set(inputs[LEFT].names)
+        kept = self._kept(inputs)
+        return [Columns(reads[side], kept[side], uses[side]) for side in (LEFT, RIGHT)]
+
+    def _kept(self, inputs: Sequence[pa.Schema]) -> tuple[dict[str, str], dict[str, str]]:
+        """Left columns keep their names. Where a row may lack a left side, a key must stand once for both."""
+        if self.how == "right semi":
+            return {}, {name: name for name in inputs[RIGHT].names}
+        if self.how not in RIGHT_STAYS:
+            return {name: name for name in inputs[LEFT].names}, {}
+        return ({name: name for name in self.on} if self.right_on is None else {}), {}
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The columns of both sides, or of one; see ``join_shape``."""

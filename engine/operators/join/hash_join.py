@@ -31,6 +31,7 @@ from ...buffers.stored_rows import StoredRows
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.operator import Emitter, OperatorContext, Output, Stateless, Steps, exhaust
 from ...core.schemas import no_rows
+from ...core.traits import Emission, Traits
 from ...kernels.keys import valid_rows
 from ...kernels.pieces import Flags, Positions
 from .equi_join import NAMES, EquiJoin
@@ -51,6 +52,17 @@ class HashJoin(EquiJoin):
     """Joins inputs in any order; see ``EquiJoin`` for what can be asked."""
 
     kind: str = "hash join"
+
+    @property
+    def traits(self) -> Traits:
+        """Left rows wait until the right side is built."""
+        return Traits(
+            columns=self.columns,
+            emission=Emission.AFTER_BUILD,
+            lineage=self.lineage,
+            deterministic=True,
+            build_side=self.build_side,
+        )
 
     def build(
         self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None

@@ -26,6 +26,9 @@ LEFT, RIGHT = 0, 1
 
 JOIN_TYPES = ("inner", "left", "right", "full", "left semi", "right semi", "anti")
 
+LEFT_ALONE = ("inner", "left", "left semi", "anti")
+"""Join types that give right rows only beside a left one: a right side that is built once, or copied, may stay."""
+
 LEFT_STAYS = frozenset({"left", "full"})
 """Join types that give a left row without match once, with nulls."""
 

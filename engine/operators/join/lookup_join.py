@@ -24,7 +24,9 @@ import pyarrow.compute as pc
 from ...core.errors import FlowError
 from ...core.operator import OperatorContext
 from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable, check_same_types, unique_schema
+from ...core.traits import Columns, Emission, Lineage, Traits
 from ...expressions.expressions import as_expression, same_expression
+from ...expressions.kernel_calls import columns_read
 from ...kernels.keys import check_key_types
 from .index_protocol import Index
 from .join_shape import JoinShape, check_join_type
@@ -67,9 +69,24 @@ class LookupJoin:
         return self.index.fingerprint()
 
     @property
-    def asynchronous(self) -> bool:
-        """Whether lookups are under way on other threads while the stream goes on."""
-        return self.index.blocks
+    def traits(self) -> Traits:
+        """Lookups in an index that blocks are under way on other threads while the stream goes on."""
+        return Traits(
+            columns=self._columns,
+            emission=Emission.PER_BATCH,
+            lineage=Lineage(follows=0),
+            asynchronous=self.index.blocks,
+            may_be_copied=True,
+            ends_epochs=True,
+        )
+
+    def _columns(self, inputs: Sequence[pa.Schema]) -> list[Columns]:
+        """A column of the index gets a suffix if the stream has the name: then the stream's must stay."""
+        pairs = self.shape(inputs).pairs
+        filtered = [] if self.filter is None else [as_expression(self.kind, self.filter, pairs)]
+        probes = [name for condition in self.conditions for name in condition.probe_columns]
+        reads = {*self.on, *probes, *columns_read(filtered, pairs), *self.index.schema.names}
+        return [Columns.passed_on(inputs[0], reads)]
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The stream's columns, then the index's (without its key), then the marker."""

@@ -22,7 +22,7 @@ Rules:
    unless its rows stay without a match: inner and semi joins end both sides early, left and anti joins the right one,
    right joins the left one.
 8. Inputs whose rows come in other rounds than the source rows that they are made of would miss each other: the planner
-   lets in none (``engine.planner.rounds_kept``).
+   lets in none (``engine.planner.emission``).
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from ...buffers.state_rows import rows_of_state
 from ...core.elements import FINAL_ROUND, Batch, Tag
 from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless
 from ...core.schemas import no_rows
+from ...core.traits import Emission, Traits
 from ...expressions.evaluator import single_array
 from .equi_join import NAMES, EquiJoin
 from .join_output import JoinOutput
@@ -72,6 +73,18 @@ class MergeJoin(EquiJoin):
     """Joins inputs that are sorted by their keys, unit by unit; see ``EquiJoin`` for what can be asked."""
 
     kind: str = "merge join"
+
+    @property
+    def traits(self) -> Traits:
+        """Rows meet within a round and lane."""
+        return Traits(
+            columns=self.columns,
+            emission=Emission.PER_ROUND,
+            lineage=self.lineage,
+            deterministic=True,
+            co_partitioned_by=self.keys,
+            ends_epochs=True,
+        )
 
     def build(
         self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None

@@ -13,7 +13,8 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,7 @@ import pyarrow.compute as pc
 from ...core.elements import Batch, Tag
 from ...core.operator import LANE, OperatorContext, Output, RunningOperator, Stateless, Steps
 from ...core.schemas import check_inputs
+from ...core.traits import Columns, Traits, all_kept
 from ...plan.partitioning import PART, wire_schema
 from .hash_join import HashJoin
 from .join_shape import RIGHT
@@ -35,6 +37,7 @@ class MarkPart:
     """Adds the part of each row, its lane, as the last column."""
 
     kind: str = "mark part"
+    traits: ClassVar[Traits] = replace(Traits.row_wise(all_kept()), may_be_copied=False)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The input's, and the part."""
@@ -73,9 +76,9 @@ class ReplicatedJoin:
     kind: str = "hash join"
 
     @property
-    def how(self) -> str:
-        """The join type."""
-        return self.join.how
+    def traits(self) -> Traits:
+        """The join's, but for the columns: it looks at all."""
+        return replace(self.join.traits, columns=lambda inputs: [Columns.passed_on(inputs[0]), Columns()])
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The join's, with the part as the last column."""

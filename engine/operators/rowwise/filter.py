@@ -12,8 +12,10 @@ from ...core.elements import Batch
 from ...core.errors import FlowError
 from ...core.operator import OperatorContext, Output, Stateless
 from ...core.schemas import check_inputs, check_movable
+from ...core.traits import Columns, Traits
 from ...expressions.evaluator import Evaluator, types_of
 from ...expressions.expressions import as_expression, same_expression
+from ...expressions.kernel_calls import columns_read
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +24,15 @@ class Filter:
 
     predicate: pc.Expression | str
     kind: str = "filter"
+
+    @property
+    def traits(self) -> Traits:
+        """It looks at the predicate's columns; all come out."""
+        return Traits.row_wise(self._columns)
+
+    def _columns(self, inputs: Sequence[pa.Schema]) -> list[Columns]:
+        predicate = as_expression(self.kind, self.predicate, inputs[0])
+        return [Columns.passed_on(inputs[0], columns_read([predicate], inputs[0]))]
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The schema of the input."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import pyarrow as pa
 
@@ -27,6 +27,7 @@ from ...core.elements import Batch, Tag
 from ...core.errors import DataError
 from ...core.operator import Emitter, OperatorContext, Output, Stateless
 from ...core.schemas import check_distinct, check_inputs
+from ...core.traits import Emission, Lineage, State, Traits
 from ...core.user_code import is_to_be_told, raised
 from ...expressions.evaluator import single_array
 from ...kernels.pieces import PIECE_ROWS, cut
@@ -39,6 +40,13 @@ class MapBatches:
     function: Callable[..., Any]
     schema: pa.Schema
     kind: str = "map batches"
+    traits: ClassVar[Traits] = Traits(
+        emission=Emission.PER_BATCH,
+        state=State.NONE,
+        lineage=Lineage(of_batch=True),
+        may_be_copied=True,
+        ends_epochs=True,
+    )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The schema that the user promised."""

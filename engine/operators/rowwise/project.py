@@ -5,8 +5,8 @@ Columns that are only kept or renamed are passed by reference; the others of a b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Self
 
 import pyarrow as pa
@@ -17,8 +17,10 @@ from ...core.elements import Batch
 from ...core.errors import FlowError
 from ...core.operator import OperatorContext, Output, Stateless
 from ...core.schemas import check_columns, check_distinct, check_inputs
+from ...core.traits import Columns, Lineage, Rows, Traits
 from ...expressions.evaluator import Evaluator, types_of
 from ...expressions.expressions import as_expression, plain_column, same_expression
+from ...expressions.kernel_calls import columns_read
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +40,25 @@ class Project:
         """Keep every column of ``schema``; a derived column replaces the one of its name, or comes last."""
         kept = tuple((name, derived.get(name, pc.field(name))) for name in schema.names)
         return cls((*kept, *((name, value) for name, value in derived.items() if name not in schema.names)))
+
+    @property
+    def traits(self) -> Traits:
+        """Each column is computed by itself."""
+        lineage = Lineage(0, lambda column, _: replace(self, columns=(*self.columns, (column, pc.field(column)))))
+        return replace(Traits.row_wise(self._columns, self._narrowed, lineage), rows=Rows.ONE_EACH)
+
+    def _columns(self, inputs: Sequence[pa.Schema]) -> list[Columns]:
+        keeps: dict[str, str] = {}
+        uses: dict[str, set[str]] = {}
+        for name, expression in self.compiled(inputs[0]):
+            position = plain_column(expression, inputs[0])
+            if position is not None:
+                keeps.setdefault(inputs[0].names[position], name)
+            uses[name] = columns_read([expression], inputs[0])
+        return [Columns((), keeps, uses)]
+
+    def _narrowed(self, names: Collection[str]) -> Project:
+        return replace(self, columns=tuple(each for each in self.columns if each[0] in names))
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The fields of the expressions."""

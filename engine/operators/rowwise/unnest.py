@@ -24,6 +24,7 @@ from ...core.elements import Batch
 from ...core.errors import FlowError
 from ...core.operator import Emitter, OperatorContext, Output, Stateless
 from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
+from ...core.traits import Columns, Traits
 from ...kernels.pieces import Piece, Positions, indices, picked, pieces
 
 
@@ -37,6 +38,14 @@ class Unnest:
     outer: bool = False
     marker: str | None = None
     kind: str = "unnest"
+
+    @property
+    def traits(self) -> Traits:
+        """The columns besides the lists come out."""
+        return Traits.row_wise(self._columns)
+
+    def _columns(self, inputs: Sequence[pa.Schema]) -> list[Columns]:
+        return [Columns(self.columns, {name: name for name in inputs[0].names if name not in self.columns})]
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The input's schema with elements in place of lists, and the ordinality last."""

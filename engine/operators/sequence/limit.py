@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +24,7 @@ from ...core.elements import Batch
 from ...core.errors import FlowError
 from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless
 from ...core.schemas import check_inputs
+from ...core.traits import Emission, Lineage, State, Traits, all_kept
 
 Per: TypeAlias = Literal["task", "window"]
 
@@ -36,6 +37,14 @@ class Limit:
     offset: int = 0
     per: Per = "task"
     kind: str = "limit"
+    traits: ClassVar[Traits] = Traits(
+        columns=all_kept(reads=()),
+        emission=Emission.PER_BATCH,
+        state=State.COUNTERS,
+        lineage=Lineage(follows=0),
+        deterministic=True,
+        grouped_by=(),
+    )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The input's."""

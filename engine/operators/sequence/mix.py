@@ -35,6 +35,7 @@ from ...core.elements import FINAL_ROUND, Batch
 from ...core.epochs import ends_epoch, epoch_of
 from ...core.errors import FlowError
 from ...core.operator import LANE, Emitter, OperatorContext, Output, Steps, exhaust
+from ...core.traits import ALL_INPUTS, Emission, Lineage, Rows, State, Traits
 from ...kernels.counter_random import MIX, check_seed, words
 from ...kernels.pieces import Positions
 from .union import same_columns
@@ -57,6 +58,20 @@ class Mix:
     epoch: int = 0
     at_end: AtEnd = "stop"
     kind: str = "mix"
+
+    @property
+    def traits(self) -> Traits:
+        """One that goes on to the end gives every row."""
+        return Traits(
+            emission=Emission.IN_TURN,
+            state=State.ROWS,
+            rows=Rows.SAME if self.at_end == "go on" else Rows.OTHER,
+            lineage=Lineage(follows=ALL_INPUTS),
+            deterministic=True,
+            grouped_by=(),
+            ends_epochs=True,
+            read_in_ratio=self.weights,
+        )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The columns of the first stream, which are those of all."""

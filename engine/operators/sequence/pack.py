@@ -18,7 +18,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -31,6 +31,7 @@ from ...core.epochs import ends_epoch
 from ...core.errors import DataError, FlowError
 from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless
 from ...core.schemas import check_columns, check_inputs
+from ...core.traits import Emission, Lineage, State, Traits
 from ...kernels.pieces import Positions, cut
 
 Remainder: TypeAlias = Literal["pad", "drop"]
@@ -54,6 +55,22 @@ class Pack:
     positions: str | None = "position_ids"
     documents: str | None = None
     kind: str = "pack"
+
+    @property
+    def traits(self) -> Traits:
+        """A row is of the sequences that its documents number."""
+        return Traits(
+            emission=Emission.PER_BLOCK,
+            state=State.COUNTERS,
+            lineage=Lineage(numbering=self._numbering),
+            deterministic=True,
+            grouped_by=(),
+            ends_epochs=True,
+        )
+
+    def _numbering(self, column: str) -> tuple[Pack, str]:
+        named = self.documents or column
+        return replace(self, documents=named), named
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Columns of lists of one size: the tokens, and what was asked for besides."""

@@ -18,7 +18,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,7 @@ from ...core.elements import FINAL_ROUND, Batch
 from ...core.errors import FlowError, InternalError
 from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps, exhaust
 from ...core.schemas import check_inputs
+from ...core.traits import Emission, Lineage, Rows, Traits, all_kept
 from ...kernels.hashing import Parts
 from ...kernels.pieces import cut
 from ...plan.partitioning import PART, Partitioning, sorted_by_part
@@ -46,6 +47,19 @@ class Regroup:
     partitioning: Partitioning | None = None
     ordered: bool = True
     kind: str = "regroup"
+
+    @property
+    def traits(self) -> Traits:
+        """It looks at the columns by which rows are divided; all come out."""
+        return Traits(
+            columns=all_kept(() if self.partitioning is None else self.partitioning.keys),
+            unordered=lambda: replace(self, ordered=False),
+            emission=Emission.PER_ROUND,
+            rows=Rows.SAME,
+            lineage=Lineage(follows=0),
+            deterministic=True,
+            ends_epochs=True,
+        )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The input's, without the parts."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,7 @@ from ...core.epochs import ends_epoch, epoch_of
 from ...core.errors import FlowError
 from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_inputs
+from ...core.traits import Emission, Lineage, Rows, State, Traits
 from ...kernels.counter_random import check_seed, permutation
 from ...kernels.pieces import cut, picked
 
@@ -48,6 +50,15 @@ class Shuffle:
     seed: int = 0
     epoch: int = 0
     kind: str = "shuffle"
+    traits: ClassVar[Traits] = Traits(
+        emission=Emission.PER_BLOCK,
+        state=State.ROWS,
+        rows=Rows.SAME,
+        lineage=Lineage(follows=0),
+        deterministic=True,
+        grouped_by=(),
+        ends_epochs=True,
+    )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The input's."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import pyarrow as pa
 
@@ -24,6 +23,7 @@ from ...buffers.stored_rows import rebatched
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.operator import Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_inputs, check_movable
+from ...core.traits import Emission, Lineage, Rows, Traits, all_kept
 from ...kernels.pieces import cut, picked
 from ...kernels.sorting import SortKey, check_sort_keys, sorted_order
 
@@ -34,7 +34,19 @@ class Sort:
 
     keys: tuple[SortKey, ...]
     kind: str = "sort"
-    blocking: ClassVar[bool] = True
+
+    @property
+    def traits(self) -> Traits:
+        """It looks at the keys; all columns come out."""
+        return Traits(
+            columns=all_kept(key.column for key in self.keys),
+            emission=Emission.AT_END,
+            rows=Rows.SAME,
+            lineage=Lineage(follows=0),
+            deterministic=True,
+            grouped_by=(),
+            blocking=True,
+        )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The input's."""

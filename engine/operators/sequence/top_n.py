@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +23,7 @@ from ...core.elements import FINAL_ROUND, Batch
 from ...core.errors import FlowError
 from ...core.operator import Emitter, OperatorContext, Output, Stateless
 from ...core.schemas import check_inputs, check_movable
+from ...core.traits import Emission, Lineage, Traits, all_kept
 from ...kernels.keys import is_coded, validity
 from ...kernels.pieces import PIECE_ROWS, Positions, cut
 from ...kernels.sorting import SortKey, check_sort_keys, sort_codes, sorted_order
@@ -39,7 +39,18 @@ class TopN:
     count: int
     per_lane: bool = False
     kind: str = "top n"
-    blocking: ClassVar[bool] = True
+
+    @property
+    def traits(self) -> Traits:
+        """It looks at the keys; all columns come out."""
+        return Traits(
+            columns=all_kept(key.column for key in self.keys),
+            emission=Emission.AT_END,
+            lineage=Lineage(follows=0),
+            deterministic=True,
+            grouped_by=None if self.per_lane else (),
+            blocking=True,
+        )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The input's."""

@@ -25,6 +25,7 @@ from ...core.elements import FINAL_ROUND, Batch, Tag
 from ...core.errors import FlowError
 from ...core.operator import Emitter, OperatorContext, Output, Stateless
 from ...core.schemas import check_inputs
+from ...core.traits import ALL_INPUTS, Emission, Lineage, Rows, Traits, all_kept
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,15 @@ class Union:
 
     ports: int
     kind: str = "union"
-    always_drains: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(
+        columns=all_kept(),
+        emission=Emission.PER_ROUND,
+        rows=Rows.SAME,
+        lineage=Lineage(follows=ALL_INPUTS),
+        deterministic=True,
+        always_drains=True,
+        ends_epochs=True,
+    )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The columns of the first stream; those of the others have the same names and types, in the same order."""

@@ -9,6 +9,8 @@ import pyarrow.compute as pc
 import pytest
 
 import penstock as ps
+from penstock.engine.core.traits import Columns
+from penstock.engine.operators import HashJoin
 from penstock.engine.planner.pipelines import plan_job
 
 LEFT = pa.table(
@@ -112,7 +114,8 @@ def test_rows_are_those_of_a_plan_that_reads_everything(name: str, monkeypatch: 
 
 
 def test_operator_that_would_give_other_columns_needs_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.engine.planner.pruning._of_join", lambda config, wanted, schemas: [{"k"}, {"k", "b"}])
+    too_few = [Columns({"k"}), Columns({"k", "b"})]
+    monkeypatch.setattr(HashJoin, "columns", lambda join, inputs: too_few)
     sources = plan_job(flow_of("suffix"), 1).sources
     assert sources["one"].schema.names == LEFT.schema.names
     assert sources["other"].schema.names == RIGHT.schema.names

@@ -10,14 +10,15 @@ import pytest
 
 import penstock as ps
 from penstock.engine.core.errors import FlowError
+from penstock.engine.core.traits import Emission, Traits
 from penstock.engine.exchange.channels import OutputChannel
 from penstock.engine.flow import index
 from penstock.engine.kernels.sorting import as_sort_keys
 from penstock.engine.operators import MergeJoin, Sort
 from penstock.engine.operators.sequence import sort
 from penstock.engine.plan import rounds
+from penstock.engine.planner.emission import emission_properties
 from penstock.engine.planner.pipelines import plan_job
-from penstock.engine.planner.rounds_kept import rounds_kept
 from support.oracle import query
 from support.plan_simulation import Simulation, run_serially
 from support.scenario_tasks import In
@@ -49,7 +50,7 @@ def flow_of(left: int = 2, right: int = 2, **options: Any) -> tuple[ps.Flow, ps.
 
 
 def when(stream: ps.Stream, *, ordered: bool = True) -> str:
-    return rounds_kept(stream.flow.nodes, ordered=ordered)[stream.id].when
+    return emission_properties(stream.flow.nodes, ordered=ordered)[stream.id].when
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_exchanges_mix_rounds_where_the_order_is_that_of_arrival() -> None:
 
 def test_operator_of_ones_own_is_trusted_if_its_config_says_so() -> None:
     class Known(In):
-        keeps_rounds = True
+        traits = Traits(emission=Emission.PER_ROUND)
 
     _, a, _ = flow_of()
     config = Sort(as_sort_keys(["k"])), {}
@@ -148,7 +149,7 @@ def test_operator_of_ones_own_is_trusted_if_its_config_says_so() -> None:
         (
             lambda a, b: a.merge_join(b.flow.apply(In(Sort(as_sort_keys(["k"])), {}), [b], name="mine"), on=["k"]),
             "right input .* it is not known in which rounds mine gives them",
-            "keeps_rounds = True",
+            "Emission.PER_ROUND",
         ),
         (
             lambda a, b: a.partition_by("v").merge_join(b.partition_by("k"), on=["k"]),

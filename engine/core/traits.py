@@ -1,0 +1,226 @@
+"""What an operator says of itself, so that the planner treats a user's operator like a built-in one.
+
+A config may have an attribute ``traits`` (of its class, a field or a property) that is a :class:`Traits`. Each pass of
+the planner, the tracer and the audits ask it, and nothing else; none of them knows an operator by its class.
+
+Rules:
+
+1. The defaults are those of an operator of which nothing is known: it reads all columns, its rows may come in any
+   round, it holds anything, its rows cannot be traced. A flow with such operators is right, only slower.
+2. What is declared must be true: ``tests/engine/operators/test_traits.py`` has a check for each trait.
+3. ``columns`` and the other functions are called while a job is planned, with schemas that ``output_schema`` accepts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+
+from .errors import FlowError
+
+if TYPE_CHECKING:
+    from .operator import OperatorConfig
+
+
+class Emission(Enum):
+    """When rows leave, compared with the round of the rows that they are made of."""
+
+    PER_BATCH = "per batch"
+    """With the batch that they are made of."""
+    PER_ROUND = "per round"
+    """Before their round ends; what comes at a task barrier leaves at it (``drain``)."""
+    PER_GROUP = "a group when the next one begins"
+    PER_BLOCK = "a block when it is full"
+    AT_END = "at the end"
+    """All together, at a task barrier or at the end."""
+    AFTER_BUILD = "after the build side"
+    """Rows wait until the build side has ended; then they leave per batch."""
+    IN_TURN = "in turn"
+    """When it is their turn, which may be in a later round."""
+    UNKNOWN = "unknown"
+
+
+class State(Enum):
+    """What is held between two batches, and so in a snapshot."""
+
+    NONE = "none"
+    """Nothing: ``snapshot`` always gives None."""
+    COUNTERS = "counters"
+    """Something, but no rows of the input."""
+    ROWS = "rows"
+    """Rows of the input, as structs in a column ``row`` of the snapshot."""
+    OTHER = "other"
+
+
+class Rows(Enum):
+    """Which rows come out."""
+
+    SAME = "same"
+    """Each row of each input once, as it is; perhaps in another order."""
+    ONE_EACH = "one each"
+    """One row for each row of the input."""
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What an operator does with the columns of one input.
+
+    ``reads``: those that it looks at, whatever is wanted of its output; None: all. ``keeps``: those that come out with
+    the values that they have, and their names in the output: every row that comes out of this input has them.
+    ``uses``: for other columns of the output those of the input that they are computed from.
+    """
+
+    reads: Collection[str] | None = None
+    keeps: Mapping[str, str] = field(default_factory=dict)
+    uses: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+    @classmethod
+    def passed_on(cls, schema: pa.Schema, reads: Iterable[str] | None = None) -> Columns:
+        """All columns come out under their names."""
+        return cls(None if reads is None else frozenset(reads), {name: name for name in schema.names})
+
+    def needed(self, wanted: Collection[str], schema: pa.Schema) -> set[str]:
+        """The columns of the input that are needed if those are ``wanted`` of the output."""
+        if self.reads is None:
+            return set(schema.names)
+        kept = {mine for mine, theirs in self.keeps.items() if theirs in wanted}
+        return kept.union(self.reads, *(self.uses[name] for name in wanted if name in self.uses)) & set(schema.names)
+
+
+Columned: TypeAlias = Callable[[Sequence[pa.Schema]], Sequence[Columns]]
+Narrowed: TypeAlias = "Callable[[Collection[str]], OperatorConfig]"
+
+
+def all_kept(reads: Iterable[str] | None = None) -> Columned:
+    """For ``Traits.columns``: every column of each input comes out under its name, and ``reads`` are looked at (None:
+    all are)."""
+    names = None if reads is None else frozenset(reads)
+    return lambda inputs: [Columns.passed_on(schema, names) for schema in inputs]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSide:
+    """The input (``port``) that is read to its end before rows of the other one leave.
+
+    ``gives_rows``: in words why its rows come out by themselves ("a full join"); "": only with rows of the other input.
+    ``instead``: what can be asked for that does not give them.
+    """
+
+    port: int
+    gives_rows: str = ""
+    instead: str = ""
+
+
+ALL_INPUTS = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """How a row of the output traces back. ``follows``: the input that has the row which it is made of, all of whose
+    further columns come out with it; ALL_INPUTS: one of the inputs has it; None: there is no such row.
+
+    ``carrying(column, inputs)``: the operator that carries a further ``column`` through, if it is not this one.
+    ``lost``: in words of which rows nothing is known, as in "of rows that it gives of its right side alone".
+
+    Where a row is made of several: ``of_batch``: of some of the batch that was taken last, whose tag it has.
+    ``numbering(column)``: the operator that says in a list column (named second; ``column`` if it has none) of which
+    rows of its input each token is, counted from 0, −1 for none; its running operator tells as ``count`` how many have
+    come, and as ``oldest`` the first of which it holds anything.
+    """
+
+    follows: int | None = None
+    carrying: Callable[[str, Sequence[pa.Schema]], OperatorConfig] | None = None
+    lost: str = ""
+    of_batch: bool = False
+    numbering: Callable[[str], tuple[OperatorConfig, str]] | None = None
+
+    def of_several(self) -> bool:
+        """Whether a row may be made of several."""
+        return self.of_batch or self.numbering is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """See the module's rules; a field that is left out says that nothing is known, or nothing is needed."""
+
+    columns: Columned | None = None
+    """What it does with the columns of each input, which have these schemas."""
+    narrowed: Narrowed | None = None
+    """The operator that gives these columns only, at least one; for who computes each column by itself."""
+    unordered: Callable[[], OperatorConfig] | None = None
+    """The operator that may be used instead where rows come in the order of their arrival."""
+    emission: Emission = Emission.UNKNOWN
+    state: State = State.OTHER
+    rows: Rows = Rows.OTHER
+    lineage: Lineage = Lineage()
+    deterministic: bool = False
+    """Equal rows in give equal rows out, wherever and however often they are computed."""
+    grouped_by: tuple[str, ...] | None = None
+    """Rows that are equal in these columns must come to one subtask; (): all rows; None: any row to any subtask."""
+    co_partitioned_by: tuple[tuple[str, ...], ...] = ()
+    """For each input the columns by which rows meet, only within a round and lane: inputs must come in the same rounds,
+    and be partitioned alike."""
+    needs_order: bool = False
+    """The flow must have a deterministic order."""
+    build_side: BuildSide | None = None
+    blocking: bool = False
+    """Nothing leaves before the input, or its window, has ended: a pipeline begins behind it."""
+    asynchronous: bool = False
+    """The running operator is an ``AsynchronousOperator``: a pipeline begins with it."""
+    always_drains: bool = False
+    """It has nothing of its own to hold at a task barrier: ``at_barrier="hold"`` is refused."""
+    may_be_copied: bool = False
+    """It may run in every subtask over copies of the same rows (behind a broadcast)."""
+    ends_epochs: bool = False
+    """It lets go of its rows, and of what it remembers of them, when an epoch's last round ends at the latest."""
+    epochs: int | None = None
+    """Of a sink: how often it wants the sources to be read; None: it takes rows of one epoch."""
+    throttled: bool = False
+    """Somebody outside sets its pace (``runtime.pacing``)."""
+    read_in_ratio: tuple[float, ...] = ()
+    """One weight for each input: their sources are read in this ratio."""
+    held_bytes: Callable[[int], int] | None = None
+    """Of a sink: bytes that it may hold, beside the memory budget, if a row has about so many; None: those that may
+    wait to be written."""
+
+    @classmethod
+    def row_wise(
+        cls, columns: Columned | None = None, narrowed: Narrowed | None = None, lineage: Lineage = Lineage(follows=0)
+    ) -> Traits:
+        """Those of an operator that makes each row of the output of one row of its only input, and keeps nothing."""
+        return cls(
+            columns=columns,
+            narrowed=narrowed,
+            emission=Emission.PER_BATCH,
+            state=State.NONE,
+            lineage=lineage,
+            deterministic=True,
+            may_be_copied=True,
+            ends_epochs=True,
+        )
+
+    def is_row_wise(self) -> bool:
+        """Whether each row of the output depends on one row of the input alone."""
+        return self.state is State.NONE and self.emission is Emission.PER_BATCH and self.deterministic
+
+    def columns_of(self, inputs: Sequence[pa.Schema]) -> Sequence[Columns]:
+        """What it does with the columns of each input."""
+        return [Columns() for _ in inputs] if self.columns is None else self.columns(inputs)
+
+
+UNKNOWN = Traits()
+
+
+def traits_of(config: object) -> Traits:
+    """What a config says of itself. Raises FlowError if that is something else."""
+    found = getattr(config, "traits", UNKNOWN)
+    if not isinstance(found, Traits):
+        raise FlowError(
+            f"the traits of {type(config).__name__} are no Traits", "give a ps.Traits(…), or leave them out"
+        )
+    return found

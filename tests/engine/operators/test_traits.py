@@ -1,0 +1,362 @@
+"""Every trait that an operator declares is true: built-in ones and users' own run, and do what they say."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.engine import operators
+from penstock.engine.core.elements import Batch, Tag
+from penstock.engine.core.epochs import Epochs
+from penstock.engine.core.operator import AsynchronousOperator, OperatorConfig, RunningOperator, exhaust
+from penstock.engine.core.traits import ALL_INPUTS, Emission, Rows, State, Traits, traits_of
+from penstock.engine.kernels.sorting import as_sort_keys
+from penstock.engine.operators import (
+    Aggregate,
+    Distinct,
+    Filter,
+    HashAggregate,
+    HashJoin,
+    Limit,
+    LookupJoin,
+    MapBatches,
+    MarkDistinct,
+    MergeJoin,
+    Mix,
+    Pack,
+    Project,
+    Shuffle,
+    Sort,
+    StreamAggregate,
+    TopN,
+    Union,
+    Unnest,
+    Window,
+    WindowFunction,
+)
+from penstock.engine.operators.join.join_shape import JOIN_TYPES
+from penstock.engine.operators.join.replicated_join import MarkPart, ReplicatedJoin
+from penstock.engine.operators.sequence.regroup import Regroup
+from penstock.engine.plan.partitioning import HashPartitioning, wire_schema
+from support.operator_harness import LANES, Collected, Units, context, rows_of, run
+from support.own_operators import Above, AboveUntold, Counted, Doubled
+
+ROUNDS = 3
+ID = "row_id"
+INDEX = ps.index.memory(pa.table({"k": [1, 2, 2, 5], "c": [10, 20, 21, 50]}), key="k")
+TOTAL = (Aggregate("total", "v", "sum"),)
+
+
+def twice(records: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.concat_batches([records, records])
+
+
+LIKE = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("c", pa.int64()), ("l", pa.list_(pa.int64()))])
+ONE: dict[str, OperatorConfig] = {
+    "filter": Filter("v > 9 or k = 1"),
+    "project": Project((("k", "k"), ("w", "v + c"), ("v", "v"), ("two", "2"))),
+    "map batches": MapBatches(twice, LIKE),
+    "unnest": Unnest(("l",), ordinality="place"),
+    "unnest outer": Unnest(("l",), outer=True, marker="is_element"),
+    "lookup": LookupJoin(INDEX, ("k",)),
+    "lookup where": LookupJoin(INDEX, ("k",), how="left", filter="c_right > v", marker="found"),
+    "limit": Limit(17, 3),
+    "shuffle": Shuffle(7, seed=3),
+    "sort": Sort(as_sort_keys(["c", "v"])),
+    "top n": TopN(as_sort_keys(["c"]), 9),
+    "top n of lanes": TopN(as_sort_keys(["c"]), 3, per_lane=True),
+    "regroup": Regroup(HashPartitioning(("k",), LANES)),
+    "distinct": Distinct(("k",)),
+    "distinct rows": Distinct(),
+    "distinct in lanes": Distinct(("k",), per_lane=True),
+    "mark distinct": MarkDistinct(("k",), "is_first"),
+    "window": Window(("k",), (), (WindowFunction("place", "row_number"),)),
+    "aggregate": HashAggregate(("k",), TOTAL),
+    "aggregate all": HashAggregate((), TOTAL),
+    "partial aggregate": HashAggregate(("k",), TOTAL, step="partial"),
+    "stream aggregate": StreamAggregate(("k",), TOTAL),
+    "pack": Pack(4, "l", documents="documents"),
+    "mark part": MarkPart(),
+    "above": Above("v", 9),
+    "above untold": AboveUntold("v", 9),
+    "doubled": Doubled("k", ("v", "c")),
+    "counted": Counted("k"),
+}
+TWO: dict[str, OperatorConfig] = {
+    "union": Union(2),
+    "mix": Mix((2.0, 1.0), at_end="go on"),
+    "mix to the first end": Mix((2.0, 1.0)),
+    **{f"hash {how}": HashJoin(("k",), how=how) for how in JOIN_TYPES},
+    **{f"merge {how}": MergeJoin(("k",), how=how, filter="v != c_right") for how in JOIN_TYPES},
+    "hash by two names": HashJoin(("k",), how="full", right_on=("c",)),
+    "replicated": ReplicatedJoin(HashJoin(("k",))),
+}
+CASES = {**ONE, **TWO}
+
+
+def which(declare: Callable[[Traits], object] = lambda traits: True) -> pytest.MarkDecorator:
+    """The cases that declare something."""
+    return pytest.mark.parametrize("name", [name for name, config in CASES.items() if declare(traits_of(config))])
+
+
+def unit(round: int, lane: int, port: int) -> pa.Table:
+    """Rows that are sorted by k, and no two alike."""
+    chance = random.Random(f"{round} {lane} {port}")
+    keys = sorted(chance.randrange(6) for _ in range(chance.choice((0, 3, 9))))
+    first = 1000 * port + 100 * round + 20 * lane
+    rows = range(first, first + len(keys))
+    lists = [[row] * chance.randrange(4) for row in rows]
+    return pa.table([keys, rows, [chance.randrange(40) for _ in rows], lists], schema=LIKE)
+
+
+def ports_of(name: str) -> list[Units]:
+    found: list[Units] = []
+    for port in range(2 if name in TWO else 1):
+        units = {(round, lane): unit(round, lane, port) for round in range(ROUNDS) for lane in range(LANES)}
+        if name == "replicated" and port == 0:
+            units = {at: rows.append_column(wire_schema(LIKE).field(4), pa.array([at[1]] * len(rows), pa.uint16()))
+                     for at, rows in units.items()}  # fmt: skip
+        found.append(units)
+    return found
+
+
+def schemas_of(ports: Sequence[Units]) -> list[pa.Schema]:
+    return [port[0, 0].schema for port in ports]
+
+
+def whole(port: Units) -> pa.Table:
+    return pa.concat_tables([port[at] for at in sorted(port)])
+
+
+def selected(port: Units, names: set[str]) -> Units:
+    """These columns alone; one at least, as sources give them."""
+    return {at: rows.select([each for each in rows.schema.names if each in names] or [0]) for at, rows in port.items()}
+
+
+def counted(table: pa.Table) -> Counter[str]:
+    return Counter(map(repr, rows_of(table)))
+
+
+def test_every_operator_is_looked_at() -> None:
+    found = set()
+    for module in pkgutil.walk_packages(operators.__path__, f"{operators.__name__}."):
+        members = vars(importlib.import_module(module.name)).values()
+        found |= {each for each in members if isinstance(each, type) and {"build", "describe"} <= set(dir(each))}
+    found = {each for each in found if not getattr(each, "_is_protocol", False)}
+    assert {type(config) for config in CASES.values()} >= found
+    assert all("traits" in dir(each) for each in found)
+
+
+# ---------------------------------------------------------------------- columns
+
+
+@which(lambda traits: traits.columns is not None)
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_wanted_is_made_of_the_columns_that_are_said_to_be_needed(name: str, seed: int) -> None:
+    config, ports = CASES[name], ports_of(name)
+    traits, schemas = traits_of(config), schemas_of(ports)
+    everything = config.output_schema(schemas)
+    chance = random.Random(seed)
+    wanted = [each for each in everything.names if chance.random() < 0.4] or everything.names[-1:]
+    needed = [each.needed(wanted, of) for each, of in zip(traits.columns_of(schemas), schemas, strict=True)]
+    fewer = [selected(port, names) for port, names in zip(ports, needed, strict=True)]
+    narrowed = config if traits.narrowed is None else traits.narrowed(wanted)
+    found = run(narrowed, *fewer).table
+    assert found.select(wanted).equals(run(config, *ports).table.select(wanted))
+
+
+@which(lambda traits: traits.columns is not None)
+def test_columns_that_are_kept_have_the_values_of_the_input(name: str) -> None:
+    config, ports = CASES[name], ports_of(name)
+    found = run(config, *ports).table
+    columns = traits_of(config).columns_of(schemas_of(ports))
+    given = [whole(port) for port in ports]
+    for each, table in zip(columns, given, strict=True):
+        for mine, theirs in each.keeps.items():
+            known = {repr(value) for other in given if mine in other.schema.names for value in other[mine].to_pylist()}
+            assert table.schema.field(mine).type == found.schema.field(theirs).type
+            assert {repr(value) for value in found[theirs].to_pylist()} <= known
+
+
+# ---------------------------------------------------------------------- rows
+
+
+@which(lambda traits: traits.deterministic)
+def test_deterministic_operator_gives_equal_rows_again(name: str) -> None:
+    config, ports = CASES[name], ports_of(name)
+    assert run(config, *ports, size=16).units == run(config, *ports, size=16, seed=5).units
+
+
+@which(lambda traits: traits.rows is not Rows.OTHER)
+def test_rows_are_those_that_are_said(name: str) -> None:
+    traits = traits_of(CASES[name])
+    ports = ports_of(name)
+    found, given = run(CASES[name], *ports).table, pa.concat_tables([whole(port) for port in ports])
+    assert found.num_rows == given.num_rows
+    if traits.rows is Rows.SAME:
+        assert counted(found) == counted(given)
+
+
+@which(lambda traits: traits.lineage.follows is not None)
+def test_row_that_an_output_row_follows_goes_on_with_all_its_columns(name: str) -> None:
+    config, ports = CASES[name], ports_of(name)
+    traits, schemas = traits_of(config), schemas_of(ports)
+    assert traits.lineage.follows is not None
+    carrying = config if traits.lineage.carrying is None else traits.lineage.carrying(ID, schemas)
+    followed = range(len(ports)) if traits.lineage.follows == ALL_INPUTS else [traits.lineage.follows]
+    numbered, rows = list(ports), {}
+    for port in followed:
+        numbered[port] = {}
+        for at, table in ports[port].items():
+            ids = range(len(rows), len(rows) + table.num_rows)
+            rows |= dict(zip(ids, table.to_pylist(), strict=True))
+            numbered[port] = {**numbered[port], at: table.append_column(ID, pa.array(ids, pa.int64()))}
+    found = run(carrying, *numbered).table
+    assert counted(found.drop_columns([ID])) == counted(run(config, *ports).table), "an origin changes the rows"
+    keeps = [traits.columns_of(schemas)[port].keeps for port in followed]
+    for row in found.to_pylist():
+        if row[ID] is None:
+            assert traits.lineage.lost
+        else:
+            assert {theirs: row[theirs] for theirs in keeps[0].values()} == {
+                theirs: rows[row[ID]][mine] for mine, theirs in keeps[0].items()
+            }
+
+
+@which(lambda traits: traits.lineage.numbering)
+def test_rows_that_are_numbered_are_those_of_the_input(name: str) -> None:
+    config, ports = CASES[name], ports_of(name)
+    numbering = traits_of(config).lineage.numbering
+    assert numbering is not None
+    numbered, column = numbering("numbers")
+    lists = whole(ports[0])["l"].to_pylist()
+    for row in run(numbered, *ports).table.to_pylist():
+        told = [(token, place) for token, place in zip(row["l"], row[column], strict=True) if place >= 0]
+        assert all(token in lists[place] for token, place in told)
+
+
+def needs_no_more_than_groups(traits: Traits) -> bool:
+    """Not all rows, nor those of a group side by side."""
+    return traits.grouped_by != () and traits.emission is not Emission.PER_GROUP
+
+
+@pytest.mark.parametrize("name", [name for name in ONE if needs_no_more_than_groups(traits_of(ONE[name]))])
+def test_rows_of_a_group_are_all_that_must_come_together(name: str) -> None:
+    config, ports = CASES[name], ports_of(name)
+    by = traits_of(config).grouped_by
+    parts: list[dict[tuple[int, int], pa.Table]] = [{}, {}]
+    for at, rows in ports[0].items():
+        for part in (0, 1):
+            keys = (
+                [at[1]] * len(rows)
+                if by is None
+                else map(repr, zip(*(rows[key].to_pylist() for key in by), strict=True))
+            )
+            parts[part][at] = rows.filter(pa.array([sum(map(ord, str(key))) % 2 == part for key in keys], pa.bool_()))
+    apart = pa.concat_tables([run(config, part).table for part in parts])
+    assert counted(apart) == counted(run(config, *ports).table)
+
+
+# ---------------------------------------------------------------------- emission and state
+
+
+def steps_of(name: str, epochs: Epochs | None = None) -> Iterator[tuple[str, int, RunningOperator, Collected]]:
+    """What an operator has after each call: the call, its round, itself, and what it has emitted."""
+    config, ports = CASES[name], ports_of(name)
+    running = config.build(replace(context(), epochs=epochs), schemas_of(ports), None)
+    out = Collected(config.output_schema(schemas_of(ports)))
+    order = list(reversed(range(len(ports)))) if traits_of(config).build_side else list(range(len(ports)))
+    batches = {at: [port[at].combine_chunks().to_batches() for port in ports] for at in ports[0]}
+    for round in range(ROUNDS):
+        for port in order:
+            for at in sorted(each for each in batches if each[0] == round):
+                for records in batches[at][port]:
+                    if records.num_rows and running.accepts(port):
+                        running.process(port, Batch(records, Tag(*at, 0)), out)
+                        yield "batch", round, running, out
+        for port in order:
+            exhaust(running.end_round(port, round, out))
+            yield "port's round", round, running, out
+        yield "round", round, running, out
+    for port in order:
+        exhaust(running.end_port(port, out))
+    yield "ports", ROUNDS, running, out
+    exhaust(running.finish(out))
+    yield "end", ROUNDS, running, out
+    running.close()
+
+
+@which()
+def test_rows_leave_when_it_is_said(name: str) -> None:
+    emission = traits_of(CASES[name]).emission
+    before = 0
+    for call, round, _, out in steps_of(name):
+        new, before = out.batches[before:], len(out.batches)
+        if emission is Emission.PER_BATCH:
+            assert call == "batch" or not new
+        if emission is Emission.PER_ROUND:
+            assert not new or call not in ("ports", "end")
+        if emission in (Emission.PER_BATCH, Emission.PER_ROUND):
+            assert all(batch.tag.round == round for batch in new)
+        if emission is Emission.AT_END:
+            assert not new or call in ("ports", "end")
+        if emission is Emission.AFTER_BUILD:
+            assert not new or call in ("ports", "end")
+
+
+@which(lambda traits: traits.state is not State.OTHER)
+def test_state_is_what_is_said(name: str) -> None:
+    traits = traits_of(CASES[name])
+    for call, _, running, _ in steps_of(name):
+        if call in ("round", "ports"):
+            state = running.snapshot()
+            if traits.state is State.NONE:
+                assert state is None
+            if traits.state is State.COUNTERS and state is not None:
+                assert not any(pa.types.is_struct(each.type) for each in state.schema)
+            if traits.state is State.ROWS and state is not None:
+                assert set(LIKE.names) <= {each.name for each in state.schema.field("row").type}
+
+
+@which(lambda traits: traits.ends_epochs)
+def test_nothing_is_held_at_the_end_of_an_epoch_by_who_says_so(name: str) -> None:
+    for call, round, running, _ in steps_of(name, Epochs(2, ROUNDS)):
+        state = running.snapshot() if call == "round" and round == ROUNDS - 1 else None
+        if state is not None and "row" in state.schema.names:
+            assert state["row"].null_count == state.num_rows
+
+
+@which()
+def test_asynchronous_blocking_and_copied_operators_are_what_they_say(name: str) -> None:
+    config, ports = CASES[name], ports_of(name)
+    traits = traits_of(config)
+    running = config.build(context(), schemas_of(ports), None)
+    assert isinstance(running, AsynchronousOperator) == traits.asynchronous
+    running.close()
+    assert not traits.blocking or traits.emission is Emission.AT_END
+    assert not traits.may_be_copied or len(ports) == 1
+    assert len(traits.read_in_ratio) in (0, len(ports))
+
+
+@which(lambda traits: traits.build_side and not traits.build_side.gives_rows)
+def test_build_side_gives_no_rows_by_itself_unless_it_says_so(name: str) -> None:
+    build = traits_of(CASES[name]).build_side
+    assert build is not None
+    ports = ports_of(name)
+    left = {at: rows.slice(0, 0) for at, rows in ports[1 - build.port].items()}
+    assert run(CASES[name], left, ports[build.port]).table.num_rows == 0
+
+
+@which(lambda traits: traits.co_partitioned_by)
+def test_rows_meet_in_their_round_and_lane_if_inputs_must_be_alike(name: str) -> None:
+    ports = ports_of(name)
+    by_unit = [run(CASES[name], *({at: port[at]} for port in ports)).table for at in sorted(ports[0])]
+    assert counted(pa.concat_tables(by_unit)) == counted(run(CASES[name], *ports).table)
