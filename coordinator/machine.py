@@ -21,7 +21,7 @@ from ..engine.core.identity import JobIdentity
 from .job.job import CLOSING, ENDING, WORKING, Job
 from .job.log_answers import LogAnswers
 from .job.status import describe
-from .job.takeover import TakeOverAttempt
+from .job.takeover import Takeover
 from .model.commands import Command
 from .model.events import (
     CancelRequested,
@@ -130,7 +130,7 @@ class Coordinator:
         identity = JobIdentity(uuid, ancestors=ancestors)
         self._context = Context(job, fingerprint, graph, settings, identity, has_outputs, inputs)
         self._job = Job(self._context, snapshot)
-        takeover = TakeOverAttempt(self._context, description, owner, snapshot, claimant)
+        takeover = Takeover(self._context, description, owner, snapshot, claimant)
         self._log_answers = LogAnswers(self._job, takeover)
         self._event_log = EventLog()
         #: When unanswered orders are looked through next.
@@ -175,7 +175,7 @@ class Coordinator:
             return None
         times: list[float | None] = [self._resend_at]
         if job.state in ENDING:
-            times.append(job.give_up_at)
+            times.append(job.ends_at)
         elif job.state in WORKING:
             times.append(job.checkpoints.next_deadline())
             times.append(job.next_restart())
@@ -187,11 +187,11 @@ class Coordinator:
 
     def checkpoint_statistics(self) -> Overview:
         """Counts, history and summary of this coordinator's checkpoints."""
-        return self._job.checkpoints.history.overview(self._context.settings)
+        return self._job.checkpoints.overview()
 
     def windows(self) -> tuple[WindowReport, ...]:
         """The newest windows between task barriers, oldest first."""
-        return self._job.windows.reports()
+        return self._job.splits.reports()
 
     def story(self, word: str = "") -> str:
         """The last events and orders, as text; only those that mention ``word``."""
@@ -201,19 +201,13 @@ class Coordinator:
         """Every invariant that can be checked; raises AssertionError. For tests."""
         job, context = self._job, self._context
         context.tasks.validate()
-        job.completion.completed.validate()
-        job.checkpoints.failures.validate()
-        job.committing.ledger.validate()
-        job.windows.validate()
-        pendings, latest = job.checkpoints.pendings, job.completion.completed.latest_id
-        for pending in pendings.values():
-            pending.validate()
-            if latest is not None and pending.id <= latest and not pending.kind.is_savepoint:
-                raise AssertionError(f"checkpoint {pending.id} is pending after {latest} completed")
-        if list(pendings) != sorted(pendings):
-            raise AssertionError(f"checkpoints are pending out of order: {list(pendings)}")
+        context.retained.validate()
+        job.checkpoints.validate()
+        job.commits.validate()
+        self._log_answers.validate()
+        job.splits.validate()
         flying = context.log.in_flight
-        stored = [one.id for one in pendings.values() if one.is_being_stored]
+        stored = [one.id for one in job.checkpoints.pendings.values() if one.is_being_stored]
         own = [flying.checkpoint] if isinstance(flying, Manifest) and not flying.root else []
         if stored != own and job.state not in FINAL_JOB_STATES:
             raise AssertionError(f"checkpoints {stored} are being stored, but the manifests {own} are in flight")
@@ -233,7 +227,7 @@ class Coordinator:
             return self._note_report(event)
         match event:
             case SplitSetsAdded() | SplitSetsRead():
-                job.windows.note(event)
+                job.splits.note(event)
             case LogRead() | LogFailed() | EntryStored() | EntryRefused() | EntryFailed():
                 self._log_answers.note(event)
             case OutputsTaken() | OutputsRefused():
@@ -243,15 +237,15 @@ class Coordinator:
             case CancelRequested():
                 job.cancel()
             case CheckpointRequested():
-                job.checkpoints.decider.request()
+                job.checkpoints.request()
             case SavepointRequested(name, target):
                 self._note_wish(Request(Cause.SAVEPOINT, name, target))
             case StopRequested(name, target, mode):
                 self._note_wish(Request(Cause.STOP, name, target, mode))
             case SavepointCopied():
-                job.completion.copied(event)
+                job.finalizer.copied(event)
             case SavepointStored():
-                job.completion.savepoint_stored(event)
+                job.finalizer.savepoint_stored(event)
             case SavepointFailed():
                 job.savepoint_failed(event)
             case PinRequested() | UnpinRequested():
@@ -261,7 +255,7 @@ class Coordinator:
                 if record is not None and job.deployment.process_ready(record, incarnation):
                     self._note_loss(TaskLost(task, record.attempt, "another process took its place", event.now))
             case NoticeGiven():
-                job.handover.noticed(event)
+                job.migrations.noticed(event)
             case SplitSkipped(skipped):
                 self._context.skip((skipped,))
             case DeadlinePassed():
@@ -272,7 +266,7 @@ class Coordinator:
 
     def _note_wish(self, request: Request) -> None:
         if self._job.state in ENDING or self._job.state in CLOSING:
-            self._job.checkpoints.savepoints.refused(request, "the job is ending")
+            self._job.checkpoints.refuse_savepoint(request, "the job is ending")
         else:
             self._job.checkpoints.request_savepoint(request)
 
@@ -284,7 +278,7 @@ class Coordinator:
         if isinstance(event, TaskAcked):
             quiet = not job.checkpoints.acked(event, record)
         elif isinstance(event, TaskCommitted):
-            job.committing.confirm(event.task, event.attempt, event.checkpoint)
+            job.commits.confirm(event.task, event.attempt, event.checkpoint)
             quiet = job.state is JobState.RUNNING
         if record is None:
             return quiet
@@ -303,15 +297,16 @@ class Coordinator:
             job.checkpoints.declined(event)
             quiet = False
         elif isinstance(event, SplitsAssigned | WindowDrained):
-            job.windows.told(event, record)
+            job.splits.told(event, record)
         return quiet
 
     def _task_deployed(self, event: TaskDeployed, record: TaskRecord) -> bool:
         """Quiet unless it was the last of its region, or comes from a second process."""
-        if not self._job.deployment.deployed(record, event.incarnation, event.opening):
+        deployment = self._job.deployment
+        if deployment.is_built_twice(record, event.incarnation):
             self._note_loss(TaskLost(event.task, event.attempt, "two processes have built it", event.now))
             return False
-        unbalanced = self._job.deployment.take_failure()
+        unbalanced = deployment.deployed(record, event.incarnation, event.opening)
         if unbalanced is not None:
             self._job.fail(unbalanced)
             return False
@@ -325,7 +320,7 @@ class Coordinator:
             job.fail(Failure(text, retry=False, kind="InternalError", detail=self._event_log.show(str(record.id))))
             return True
         self._context.tasks.move(record, TaskStatus.FINISHED)
-        job.committing.finished(record.id)
+        job.commits.finished(record.id)
         return job.checkpoints.finished(record) or self._context.tasks.all_finished
 
     def _note_loss(self, event: TaskFailed | TaskLost) -> None:
@@ -335,7 +330,7 @@ class Coordinator:
         else:
             text = f"the process of task {event.task} is gone: {event.reason}"
             failure = Failure(text, retry=True, kind="TaskLostError")
-        if event.attempt == job.committing.orphan_attempt:
+        if event.attempt == job.commits.orphan_attempt:
             self._orphan_failed(event, failure)
             return
         record = self._context.tasks.get(event.task)
@@ -354,7 +349,7 @@ class Coordinator:
     def _orphan_failed(self, event: TaskFailed | TaskLost, failure: Failure) -> None:
         """The shell could not commit for a task that is gone: again later, or never, as the failure says."""
         if self._job.state in ENDING:
-            self._job.committing.ledger.give_up(event.task)
+            self._job.commits.abandon(event.task)
         elif failure.retry:
             self._job.commit_again(failure)
         else:
@@ -366,19 +361,19 @@ class Coordinator:
         job = self._job
         if job.state in WORKING:
             job.checkpoints.time_out()
-            job.completion.store_due()
+            job.finalizer.store_due()
             failure = job.checkpoints.take_failure()
             interruption = job.checkpoints.take_interruption()
             if failure is not None:
                 job.fail(failure)
-            elif job.completion.stopped_with is not None:
+            elif job.finalizer.stopped_with is not None:
                 job.stop()
             elif interruption is not None:
                 job.restart_all(interruption)
         if job.state in WORKING:
             job.deploy_due()
             job.runs()
-            job.windows.advance(job.state)
+            job.splits.advance(job.state)
             job.checkpoints.start_due()
             job.pins.store_due()
         if job.state in CLOSING:
@@ -397,5 +392,5 @@ class Coordinator:
         if job.state in WORKING:
             job.deployment.resend(before, job.checkpoints.last_aborted)
             job.checkpoints.resend(before)
-            job.windows.resend(before)
-        job.committing.resend(before)
+            job.splits.resend(before)
+        job.commits.resend(before)

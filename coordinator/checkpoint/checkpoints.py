@@ -18,17 +18,18 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import replace
 
 from ...engine.core.identity import CheckpointId, Committable, StateHandle
-from ..log.retained import RetainedCheckpoints
 from ..model.commands import AbortCheckpoint, DiscardState
 from ..model.events import Failure, RoundProposed, TaskAcked, TaskDeclined
 from ..model.job_states import TaskStatus
 from ..model.kinds import Cause, CheckpointKind, FailureReason, Request
-from ..model.manifest import TaskState
+from ..model.manifest import Manifest, TaskState
+from ..model.statistics import Overview, SavepointResult
 from ..state.context import Context
-from ..state.tasks import TaskRecord
+from ..state.tasks import Region, TaskRecord
 from .barriers import BarrierOrders
 from .failures import FailureTolerance, Origin, Verdict
 from .history import CheckpointHistory
@@ -50,17 +51,16 @@ OVERTAKEN_END = Failure("a task has finished whose last rows the checkpoint's ba
 class Checkpoints:
     """The pending checkpoints, and the wish for the next."""
 
-    def __init__(self, context: Context, completed: RetainedCheckpoints) -> None:
+    def __init__(self, context: Context) -> None:
         settings = context.settings
         self._context = context
-        self.completed = completed
-        self.decider = RequestDecider(settings)
+        self._requests = RequestDecider(settings)
         #: In flight, oldest first.
         self.pendings: dict[CheckpointId, PendingCheckpoint] = {}
         self.next_number = 1
-        self.failures = FailureTolerance(settings.tolerable_failures)
-        self.history = CheckpointHistory(context.graph.parallelism, settings.history)
-        self.savepoints = SavepointResults()
+        self._tolerance = FailureTolerance(settings.tolerable_failures)
+        self._history = CheckpointHistory(context.graph.parallelism, settings.history)
+        self._savepoints = SavepointResults()
         #: Checkpoints that failed, others than those given up in the ordinary course of things.
         self.failed_count = 0
         #: The failure that went beyond the tolerable, and the one that a stop left the sources ended by, until taken.
@@ -68,7 +68,7 @@ class Checkpoints:
         self._interrupted: Failure | None = None
         #: Given-up checkpoints of this generation, oldest first.
         self._aborted: deque[CheckpointId] = deque(maxlen=_REMEMBERED)
-        self.open_ends = EndedBranches(context.tasks, self.decider, each=settings.ended_branches)
+        self._branches = EndedBranches(context.tasks, self._requests, each=settings.ended_branches)
         self._orders = BarrierOrders(context)
 
     @property
@@ -97,7 +97,7 @@ class Checkpoints:
     def next_deadline(self) -> float | None:
         """When a checkpoint is due, or a pending one times out."""
         times = [self._expires_at(one) for one in self.pendings.values()]
-        times.append(self.decider.next_at() if self._may_start else None)
+        times.append(self._requests.next_at() if self._may_start else None)
         return min((at for at in times if at is not None), default=None)
 
     def take_failure(self) -> Failure | None:
@@ -110,16 +110,49 @@ class Checkpoints:
         failure, self._interrupted = self._interrupted, None
         return failure
 
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def request(self) -> None:
+        """A checkpoint is wanted at once."""
+        self._requests.request()
+
     def request_savepoint(self, request: Request) -> None:
         """A user asks."""
-        self.savepoints.asked(request, (one.request for one in self.pendings.values()), self.decider)
+        self._savepoints.asked(request, (one.request for one in self.pendings.values()), self._requests)
+
+    def refuse_savepoint(self, request: Request, why: str) -> None:
+        """A user asks in vain."""
+        self._savepoints.refused(request, why)
+
+    def refuse_queued(self, why: str) -> None:
+        """Nobody will take the savepoints that have not started."""
+        for request in self._requests.give_up_savepoints():
+            self._savepoints.refused(request, why)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a checkpoint is due, or on its way."""
+        return bool(self.pendings) or self._requests.choose(self._context.now) is not None
+
+    def job_runs(self, *, resumed: bool) -> None:
+        """Every task runs or has finished; ``resumed``: not for the first time."""
+        self._requests.job_runs(self._context.now, resumed)
+
+    def job_stops(self) -> None:
+        """Some task does not run: no checkpoint until ``job_runs``."""
+        self._requests.job_stops()
+
+    def region_stops(self, region: Region) -> None:
+        """Its tasks do not run: nothing on its way is complete without them, and they will reach their end again."""
+        self._branches.region_stopped(region)
+        self._requests.job_stops()
 
     # --- start ---------------------------------------------------------------------------------------------------
 
     @property
     def _may_start(self) -> bool:
         """Rule 1, and that of ``released_splits``."""
-        between_windows = self._context.split_feed.is_between_windows
+        between_windows = self._context.splits.is_between_windows
         if not (between_windows and self._context.graph.deterministic):
             return between_windows
         return all(one.has_left_sources for one in self.pendings.values() if one.is_open)
@@ -127,7 +160,7 @@ class Checkpoints:
     def start_due(self) -> None:
         """Start a checkpoint if one is due and possible."""
         context = self._context
-        request = self.decider.choose(context.now)
+        request = self._requests.choose(context.now)
         if request is None or not self._may_start:
             return
         plan = compute_checkpoint_plan(context.graph, vertex_states(context.tasks))
@@ -145,11 +178,11 @@ class Checkpoints:
         wait_for, finished = plan.waiting_set(), plan.finished_set()
         triggered = context.tasks.ids({vertex: numbers.tolist() for vertex, numbers in triggers.items()})
         pending = PendingCheckpoint(id, triggered, wait_for, proposing, context.now, request, finished)
-        if context.split_feed.begun:
-            pending.splits, pending.fed = context.split_feed.cut, context.split_feed.released
+        if context.splits.begun:
+            pending.splits, pending.fed = context.splits.cut, context.splits.released
         self.pendings[id] = pending
-        self.history.started(pending)
-        self.decider.started(request, context.now)
+        self._history.started(pending)
+        self._requests.started(request, context.now)
         self._orders.begin(pending)
 
     def proposed(self, event: RoundProposed, record: TaskRecord) -> None:
@@ -210,7 +243,7 @@ class Checkpoints:
 
     def _accepted(self, pending: PendingCheckpoint, event: TaskAcked, record: TaskRecord) -> bool:
         """Whether another checkpoint is wanted because of it."""
-        self.history.acknowledged(event, self._context.now)
+        self._history.acknowledged(event, self._context.now)
         if pending.kind.commits:
             record.unsaved = ()
         if event.finished_on_restore:
@@ -232,7 +265,7 @@ class Checkpoints:
 
     def _carry(self, record: TaskRecord, committables: tuple[Committable, ...]) -> None:
         """For the task's next acknowledgement, unless they stand in the newest checkpoint."""
-        stored = self.completed.state_of(record.id)
+        stored = self._context.retained.state_of(record.id)
         known = (*record.unsaved, *(stored.committables if stored is not None else ()))
         record.unsaved += tuple(c for c in committables if c not in known)
 
@@ -241,7 +274,7 @@ class Checkpoints:
         tasks = self._context.tasks
         if record.state is TaskStatus.RUNNING:
             tasks.move(record, TaskStatus.DATA_ENDED)
-        return self.open_ends.data_ended(record)
+        return self._branches.data_ended(record)
 
     def finished(self, record: TaskRecord) -> bool:
         """The task is over. Pending checkpoints that waited for it are repaired; whether something is possible by that.
@@ -261,7 +294,7 @@ class Checkpoints:
                 continue
             if not pending.drop_finished(record.id):
                 continue
-            self.history.finished(pending, record.id.vertex)
+            self._history.finished(pending, record.id.vertex)
             unfed = orphaned_consumers(self._context.graph, self._context.tasks, record.id)
             self._orders.tell(pending, pending.add_triggers(unfed, self._context.now))
             self._trigger_if_proposed(pending)
@@ -306,7 +339,7 @@ class Checkpoints:
     ) -> None:
         """The pending checkpoint failed; maybe that is one failure too many."""
         self.failed_count += 1
-        verdict = self.failures.failed(reason, pending.id, pending.kind, origin)
+        verdict = self._tolerance.failed(reason, pending.id, pending.kind, origin)
         self.abort(pending, failure)
         if verdict is Verdict.FAIL_JOB and pending.request.cause is not Cause.STOP:
             self._fatal = replace(failure, message=f"checkpoint {pending.id} failed: {failure.message}")
@@ -316,34 +349,35 @@ class Checkpoints:
         self.failed(pending, failure, FailureReason.LEDGER_DOES_NOT_BALANCE, Origin.TASK)
         self._fatal = failure
 
+    def abort_unstored(self, failure: Failure) -> None:
+        """The job ends: abort everything but what the log has yet to answer for."""
+        self.abort_open(failure)
+        for pending in list(self.pendings.values()):
+            if not pending.is_being_stored:
+                self.abort(pending, failure)
+
     def abort_open(self, failure: Failure) -> None:
-        """Give up everything that tasks still take part in."""
+        """Abort everything that tasks still take part in."""
         for pending in list(self.pendings.values()):
             if pending.is_open:
-                self._give_up(pending, failure)
+                self._abort_one(pending, failure)
 
     def abort(self, pending: PendingCheckpoint, failure: Failure) -> None:
         """Give a pending checkpoint up, and the older ones on their way (rule 4)."""
         for older in list(self.pendings.values()) if pending.phase is not Phase.COPYING else ():
             if older.id < pending.id and older.is_open:
-                self._give_up(older, Failure(f"checkpoint {pending.id} was given up", retry=True))
-        self._give_up(pending, failure)
+                self._abort_one(older, Failure(f"checkpoint {pending.id} was given up", retry=True))
+        self._abort_one(pending, failure)
 
-    def subsume(self, newer: CheckpointId) -> None:
-        """A newer checkpoint is complete: older ones are not needed. Savepoints are what somebody asked for."""
-        for pending in list(self.pendings.values()):
-            if pending.id < newer and pending.is_open and pending.kind is CheckpointKind.CHECKPOINT:
-                self._give_up(pending, Failure(FailureReason.CHECKPOINT_SUBSUMED.value, retry=True))
-
-    def _give_up(self, pending: PendingCheckpoint, failure: Failure) -> None:
+    def _abort_one(self, pending: PendingCheckpoint, failure: Failure) -> None:
         """Tell everybody, keep committables, drop files."""
         context, request = self._context, pending.request
         travelling, triggered = pending.phase is not Phase.COPYING, pending.phase is not Phase.PROPOSING
-        self.close(pending, Phase.ABORTED)
+        self._close(pending, Phase.ABORTED)
         self._aborted.append(pending.id)
-        self.decider.aborted(request, context.now)
-        self.history.failed(pending, context.now, failure.message)
-        latest = self.completed.latest_id
+        self._requests.aborted(request, context.now)
+        self._history.failed(pending, context.now, failure.message)
+        latest = self._context.retained.latest_id
         for task in pending.participants:
             record = context.tasks[task]
             # whoever failed to copy a savepoint may say so when other attempts run: theirs list again what they hold
@@ -352,13 +386,72 @@ class Checkpoints:
             if travelling and record.is_started and record.attempt is not None:
                 context.order(AbortCheckpoint(task, record.attempt, pending.id, latest))
         if request.kind.is_savepoint:
-            self.savepoints.failed(request, pending.id, failure)
+            self._savepoints.failed(request, pending.id, failure)
         if request.cause is Cause.STOP and triggered:
             self._interrupted = replace(failure, message=f"the job could not stop: {failure.message}", retry=True)
         self.discard(pending.handles())
 
-    def close(self, pending: PendingCheckpoint, phase: Phase) -> None:
-        """It is over."""
+    # --- what the finalizer says ---------------------------------------------------------------------------------
+
+    def complete(self, pending: PendingCheckpoint) -> None:
+        """It is complete, in the log or in a folder of its own."""
+        self._close(pending, Phase.COMPLETED)
+        self._requests.completed(self._context.now)
+        self._history.completed(pending, self._context.now)
+
+    def savepoint_taken(self, request: Request, checkpoint: CheckpointId, location: str) -> None:
+        """The savepoint is complete, by us or by a coordinator before us."""
+        self._savepoints.taken(request, checkpoint, location)
+
+    def succeeded(self, checkpoint: CheckpointId) -> None:
+        """A checkpoint or savepoint is complete: failures before it do not count any more."""
+        self._tolerance.completed(checkpoint)
+
+    def subsume(self, newer: CheckpointId) -> None:
+        """A newer checkpoint is complete: older ones are not needed. Savepoints are what somebody asked for."""
+        for pending in list(self.pendings.values()):
+            if pending.id < newer and pending.is_open and pending.kind is CheckpointKind.CHECKPOINT:
+                self._abort_one(pending, Failure(FailureReason.CHECKPOINT_SUBSUMED.value, retry=True))
+        self._branches.look_again()
+
+    def restored(self, manifest: Manifest) -> None:
+        """Tasks are started from a checkpoint."""
+        self._history.restored(manifest, self._context.now)
+
+    def discarded(self, checkpoints: Collection[CheckpointId], handles: tuple[StateHandle, ...]) -> None:
+        """These are not kept any more: their files can go."""
+        self._history.discarded(checkpoints)
+        self.discard(handles)
+
+    # --- for people ----------------------------------------------------------------------------------------------
+
+    def overview(self) -> Overview:
+        """Counts, history and summary of this coordinator's checkpoints."""
+        return self._history.overview(self._context.settings)
+
+    @property
+    def completed_count(self) -> int:
+        return self._history.completed_count
+
+    @property
+    def savepoint_results(self) -> tuple[SavepointResult, ...]:
+        """The newest, oldest first."""
+        return self._savepoints.results
+
+    def validate(self) -> None:
+        """Every invariant that can be checked of what is on its way."""
+        self._tolerance.validate()
+        latest = self._context.retained.latest_id
+        for pending in self.pendings.values():
+            pending.validate()
+            if latest is not None and pending.id <= latest and not pending.kind.is_savepoint:
+                raise AssertionError(f"checkpoint {pending.id} is pending after {latest} completed")
+        if list(self.pendings) != sorted(self.pendings):
+            raise AssertionError(f"checkpoints are pending out of order: {list(self.pendings)}")
+
+    # --- files ---------------------------------------------------------------------------------------------------
+
+    def _close(self, pending: PendingCheckpoint, phase: Phase) -> None:
         pending.move(phase)
         del self.pendings[pending.id]
 
@@ -373,6 +466,6 @@ class Checkpoints:
     def _discard(self, handles: tuple[StateHandle, ...], held: list[TaskState]) -> None:
         locations = {handle.location for state in held for handle in state.state}
         locations.update(*(one.named for one in self.pendings.values()))
-        gone = tuple(h for h in self.completed.unreferenced(handles) if h.location not in locations)
+        gone = tuple(h for h in self._context.retained.unreferenced(handles) if h.location not in locations)
         if gone and self._context.generation:
             self._context.order(DiscardState(gone))

@@ -17,16 +17,18 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from enum import Enum
 
 from msgspec.structs import replace
 
 from ...engine.core.identity import CheckpointId, Committable, JobIdentity, StateHandle, TaskId
+from ..log.recovery import TakeOver
 from ..log.retained import Gone, RetainedCheckpoints
 from ..model.commands import CopySavepoint, DiscardCopies, DiscardEntries, DiscardSnapshot, StoreSavepoint
 from ..model.events import Failure, SavepointCopied, SavepointFailed, SavepointStored
 from ..model.execution_graph import ExecutionGraph, JobEdge, Pattern, pointwise_upstreams
-from ..model.job_states import TaskStatus
+from ..model.job_states import TaskStatus, check_move
 from ..model.kinds import Cause, CheckpointKind, FailureReason, Request
 from ..model.manifest import Manifest, OperatorEntry, TaskState
 from ..model.task_set import TaskSet
@@ -38,22 +40,42 @@ from .pending import PendingCheckpoint, Phase
 from .sink_commits import SinkCommits
 
 
+class StopState(Enum):
+    """How far the savepoint is that the job stops with, from when it is durable on."""
+
+    __hash__ = object.__hash__
+
+    NONE = "none"
+    """There is none in the log."""
+    DURABLE = "durable"
+    """Its manifest is in the log: nothing takes the stop back."""
+    PUBLISHING = "publishing"
+    """Its folder has been ordered to be made a savepoint."""
+    PUBLISHED = "published"
+
+
+LEGAL_STOP_MOVES: Mapping[StopState, frozenset[StopState]] = {
+    StopState.NONE: frozenset({StopState.DURABLE}),
+    StopState.DURABLE: frozenset({StopState.PUBLISHING, StopState.PUBLISHED}),
+    StopState.PUBLISHING: frozenset({StopState.DURABLE, StopState.PUBLISHED}),
+    StopState.PUBLISHED: frozenset(),
+}
+
+
 class CheckpointFinalizer:
     """The second half of a checkpoint's life."""
 
-    def __init__(self, context: Context, checkpoints: Checkpoints, committing: SinkCommits) -> None:
+    def __init__(self, context: Context, checkpoints: Checkpoints, commits: SinkCommits) -> None:
         self._context = context
         self._checkpoints = checkpoints
-        self._committing = committing
-        self.completed = checkpoints.completed
-        #: The checkpoint that the job stops with, once it stands.
+        self._commits = commits
+        self._retained = context.retained
+        #: The checkpoint that the job stops with, once it is durable, and how far its savepoint is.
         self.stopped_with: Manifest | None = None
-        #: Whether that savepoint stands in its folder, and whether it has been ordered there.
-        self._published = False
-        self._publishing = False
+        self._stop = StopState.NONE
 
     def store_due(self) -> None:
-        """Order what everybody has answered; give up what nobody is left to answer."""
+        """Order what everybody has answered; abort what nobody is left to answer."""
         for pending in list(self._checkpoints.pendings.values()):
             copied = pending.phase is Phase.COPYING and bool(pending.location)
             if not ((copied and pending.kind.commits) or pending.is_acknowledged):
@@ -84,7 +106,7 @@ class CheckpointFinalizer:
         self._context.order(CopySavepoint(pending.id, request.target, *make_savepoint(manifest), again))
 
     def _manifest(self, pending: PendingCheckpoint) -> Manifest:
-        made = make_manifest(self._context, pending, self.completed, self._committing.ledger.uncommitted())
+        made = make_manifest(self._context, pending, self._retained, self._commits.uncommitted())
         pending.named = {handle.location: handle for state in made.tasks for handle in state.state}
         return made
 
@@ -102,96 +124,111 @@ class CheckpointFinalizer:
             self._context.order(StoreSavepoint(pending.id, event.location, *make_savepoint(pending.manifest)))
 
     def savepoint_stored(self, event: SavepointStored) -> None:
-        """The savepoint stands in its folder."""
+        """The savepoint is in its folder."""
         stop, pending = self.stopped_with, self._checkpoints.pendings.get(event.checkpoint)
         if stop is not None and stop.checkpoint == event.checkpoint:
-            self._published = True
-            self._checkpoints.savepoints.taken(Request(Cause.STOP, stop.request), stop.checkpoint, event.location)
+            if self._stop is not StopState.PUBLISHED:
+                self._move(StopState.PUBLISHED)
+                self._checkpoints.savepoint_taken(Request(Cause.STOP, stop.request), stop.checkpoint, event.location)
         elif pending is not None and pending.phase is Phase.COPYING:
             pending.location = event.location
-            self._complete(pending)
-            self._checkpoints.savepoints.taken(pending.request, event.holds or pending.id, event.location)
-            self._checkpoints.failures.completed(pending.id)
+            self._checkpoints.complete(pending)
+            self._checkpoints.savepoint_taken(pending.request, event.holds or pending.id, event.location)
+            self._checkpoints.succeeded(pending.id)
             self._checkpoints.discard(pending.handles())
 
     def savepoint_failed(self, event: SavepointFailed) -> bool:
         """The savepoint could not be written; False: it is the one that the job stops with, and must be."""
         stop, pending = self.stopped_with, self._checkpoints.pendings.get(event.checkpoint)
         if stop is not None and stop.checkpoint == event.checkpoint:
-            self._publishing = False
+            if self._stop is StopState.PUBLISHING:
+                self._move(StopState.DURABLE)
             return False
         if pending is not None and pending.phase is Phase.COPYING:
             reason = FailureReason.FINALIZE_CHECKPOINT_FAILURE
             self._checkpoints.failed(pending, event.failure, reason, Origin.COORDINATOR)
         return True
 
+    def stop_with(self, manifest: Manifest) -> None:
+        """The savepoint that the job stops with is in the log."""
+        self.stopped_with = manifest
+        self._move(StopState.DURABLE)
+
+    def _move(self, to: StopState) -> None:
+        self._stop = check_move("the savepoint that the job stops with", LEGAL_STOP_MOVES, self._stop, to)
+
     def publish(self) -> bool:
-        """Whether the savepoint that the job stops with stands in its folder; if not, it is ordered there."""
+        """Whether the savepoint that the job stops with is in its folder; if not, it is ordered there."""
         stop = self.stopped_with
-        if stop is None or self._published:
+        if stop is None or self._stop is StopState.PUBLISHED:
             return True
-        if not self._publishing:
-            self._publishing = True
+        if self._stop is StopState.DURABLE:
+            self._move(StopState.PUBLISHING)
             self._context.order(StoreSavepoint(stop.checkpoint, stop.savepoint, *make_savepoint(stop)))
         return False
-
-    def _complete(self, pending: PendingCheckpoint) -> None:
-        checkpoints, now = self._checkpoints, self._context.now
-        checkpoints.close(pending, Phase.COMPLETED)
-        checkpoints.decider.completed(now)
-        checkpoints.history.completed(pending, now)
 
     # --- the log's answers ---------------------------------------------------------------------------------------
 
     def stored(self, manifest: Manifest) -> None:
-        """The manifest stands in the log: the checkpoint is complete, the sinks may commit."""
+        """The manifest is durable: the checkpoint is complete, the sinks may commit."""
         pending = self._checkpoints.pendings.get(manifest.checkpoint)
         if pending is None:
             raise AssertionError(f"the manifest of {manifest.checkpoint} was stored, which is not pending")
-        self._complete(pending)
+        self._checkpoints.complete(pending)
         self.adopt(manifest)
 
     def adopt(self, manifest: Manifest) -> None:
-        """The manifest is the newest in the log, whether it is a pending checkpoint's or one given up as failed.
+        """The manifest is the newest in the log, whether it is a pending checkpoint's or one that had failed.
 
         Every running task descends from it: no region is deployed while a manifest is doubtful.
         """
         tasks, stops = self._context.tasks, manifest.kind == CheckpointKind.STOP_WITH_SAVEPOINT.value
-        self._checkpoints.failures.completed(manifest.checkpoint)
-        self.let_go(self.completed.add(manifest))
+        self._checkpoints.succeeded(manifest.checkpoint)
+        self.let_go(self._retained.add(manifest))
         for state in manifest.tasks:
             record = tasks[state.task]
             if state.data_ended and record.state is not TaskStatus.STOPPED:
                 tasks.cover(record, manifest.checkpoint)
             if stops:
-                self._committing.ledger.add(manifest.checkpoint, state.task, state.committables)
+                self._commits.add(manifest.checkpoint, state.task, state.committables)
             elif not state.finished:
-                self._committing.completed(manifest.checkpoint, state.task, state.committables)
+                self._commits.completed(manifest.checkpoint, state.task, state.committables)
         self._checkpoints.subsume(manifest.checkpoint)
-        self._checkpoints.open_ends.look_again()
         if stops:
-            self.stopped_with = manifest
+            self.stop_with(manifest)
+
+    def begin(self, decision: TakeOver) -> None:
+        """What the log holds of checkpoints is ours; what of it nobody needs can go."""
+        self.let_go(self._retained.restore(decision.manifests, decision.pins))
+        self.let_go(self._retained.finish_dropping(decision.dropped))
+
+    def imported(self, snapshot: Manifest) -> None:
+        """The snapshot that the job starts from is in our log."""
+        self.let_go(self._retained.add(snapshot))
+
+    def dropped(self, numbers: Collection[int]) -> None:
+        """The log says that nobody goes on from these, or is closed."""
+        self.let_go(self._retained.drop(numbers))
 
     def let_go(self, gone: Gone) -> None:
         """Order deleted what nobody needs any more."""
         if gone.numbers:
             self._context.order(DiscardEntries(gone.numbers))
-        self._checkpoints.history.discarded(gone.checkpoints)
         for snapshot in gone.snapshots:
             handles = tuple(handle for state in snapshot.tasks for handle in state.state)
             self._context.order(DiscardSnapshot(snapshot.root, handles))
-        self._checkpoints.discard(gone.handles)
+        self._checkpoints.discarded(gone.checkpoints, gone.handles)
 
     def settled(self) -> None:
         """Another entry took the number that a doubtful manifest might have had."""
-        self._checkpoints.discard(self.completed.settle())
+        self._checkpoints.discard(self._retained.settle())
 
     def store_failed(self, failure: Failure) -> None:
         """The manifest failed to be written and is not in the log; it may still come, so its files stay."""
         manifest = self._context.log.in_flight
         if not isinstance(manifest, Manifest) or manifest.checkpoint not in self._checkpoints.pendings:
             raise AssertionError("a manifest failed that was not ordered")
-        self.completed.doubt(manifest)
+        self._retained.doubt(manifest)
         self._context.log.failed()
         pending = self._checkpoints.pendings[manifest.checkpoint]
         self._checkpoints.failed(pending, failure, FailureReason.FINALIZE_CHECKPOINT_FAILURE)

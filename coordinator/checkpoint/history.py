@@ -228,8 +228,8 @@ class CheckpointHistory:
         )
 
     @property
-    def counts(self) -> Counts:
-        return self._counts
+    def completed_count(self) -> int:
+        return self._counts.completed
 
     def _end(self, pending: PendingCheckpoint, status: str, now: float, message: str) -> CheckpointStatistics | None:
         running = self._running.pop(pending.id, None)

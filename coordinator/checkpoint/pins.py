@@ -2,7 +2,7 @@
 
 Rules:
 
-1. A checkpoint is held from the request on, and pinned once that stands in the log: only then the status shows it, and
+1. A checkpoint is held from the request on, and pinned once that is durable: only then the status shows it, and
    only then what the name depended on before is free.
 2. Requests are written one by one, when the log has nothing else to do; a write that fails is tried again.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from ..log.retained import Gone, RetainedCheckpoints
+from ..log.retained import Gone
 from ..model.events import PinRequested, UnpinRequested
 from ..model.manifest import Pinned, Unpinned
 from ..state.context import Context
@@ -23,9 +23,9 @@ REMEMBERED = 64
 class Pins:
     """See the module's rules. ``let_go`` orders deleted what an unpinned checkpoint leaves."""
 
-    def __init__(self, context: Context, completed: RetainedCheckpoints, let_go: Callable[[Gone], None]) -> None:
+    def __init__(self, context: Context, let_go: Callable[[Gone], None]) -> None:
         self._context = context
-        self._completed = completed
+        self._retained = context.retained
         self._let_go = let_go
         #: Not in the log yet, oldest first.
         self._waiting: deque[PinRequested | UnpinRequested] = deque()
@@ -34,7 +34,7 @@ class Pins:
 
     def request(self, event: PinRequested | UnpinRequested) -> None:
         """Note what is wanted."""
-        if isinstance(event, PinRequested) and not self._completed.hold(event.checkpoint):
+        if isinstance(event, PinRequested) and not self._retained.hold(event.checkpoint):
             self.refused.append(event.name)
             return
         self._waiting.append(event)
@@ -52,9 +52,9 @@ class Pins:
             self._context.order(log.store(Unpinned(number=number, generation=generation, name=event.name)))
 
     def stored(self, entry: Pinned | Unpinned) -> None:
-        """It stands in the log."""
+        """It is durable."""
         self._waiting.popleft()
         if isinstance(entry, Pinned):
-            self._let_go(self._completed.pinned(entry))
+            self._let_go(self._retained.pinned(entry))
         else:
-            self._let_go(self._completed.unpinned(entry))
+            self._let_go(self._retained.unpinned(entry))

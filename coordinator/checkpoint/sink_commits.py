@@ -14,198 +14,196 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from ...engine.core.identity import Attempt, CheckpointId, CommitPermit, Committable, TaskId
 from ..model.commands import CommitCheckpoint, CommitOrphans
-from ..model.job_states import TaskStatus
+from ..model.job_states import TaskStatus, check_move
 from ..model.manifest import Manifest
 from ..state.context import Context
 
+_TOLD = frozenset({TaskStatus.DEPLOYED, TaskStatus.RUNNING, TaskStatus.DATA_ENDED})
+
+
+class CommitState(Enum):
+    """Where the commits of one task stand."""
+
+    __hash__ = object.__hash__
+
+    OPEN = "open"
+    """Something is not known to be visible, and nobody has been told to commit it."""
+    NOTIFIED = "notified"
+    """Somebody has been told and has not answered."""
+    SETTLED = "settled"
+    """Everything is visible, or left to whoever resumes the job: nothing is remembered."""
+
+
+LEGAL_COMMIT_MOVES: Mapping[CommitState, frozenset[CommitState]] = {
+    CommitState.OPEN: frozenset({CommitState.NOTIFIED, CommitState.SETTLED}),
+    CommitState.NOTIFIED: frozenset({CommitState.OPEN, CommitState.NOTIFIED, CommitState.SETTLED}),
+    CommitState.SETTLED: frozenset(),
+}
+
 
 @dataclass(slots=True, eq=False)
-class Outstanding:
+class _TaskCommits:
     """One task's open commits."""
 
     #: Not known to be visible, oldest first.
     entries: list[tuple[CheckpointId, Committable]] = field(default_factory=list)
-    #: The newest notice without an answer: to whom, for which checkpoint, when.
+    state: CommitState = CommitState.OPEN
+    #: Who was told last, up to which checkpoint, and when; of no meaning unless NOTIFIED.
     attempt: Attempt | None = None
     checkpoint: CheckpointId | None = None
     sent_at: float = 0.0
 
 
-class CommitLedger:
-    """Open commits by task."""
-
-    def __init__(self) -> None:
-        #: All and only the tasks with entries or with an unanswered notice.
-        self._tasks: dict[TaskId, Outstanding] = {}
-
-    def add(self, checkpoint: CheckpointId, task: TaskId, committables: Iterable[Committable]) -> None:
-        """The checkpoint is complete and holds these of the task; one that is open already is not added twice."""
-        for committable in committables:
-            entries = self._tasks.setdefault(task, Outstanding()).entries
-            if all(committable != known for _, known in entries):
-                entries.append((checkpoint, committable))
-
-    def notice(self, task: TaskId, attempt: Attempt, checkpoint: CheckpointId, now: float) -> CommitPermit:
-        """The attempt is told now; the permit to tell it."""
-        outstanding = self._tasks.get(task)
-        if outstanding is None:
-            outstanding = self._tasks[task] = Outstanding()
-        outstanding.attempt, outstanding.checkpoint, outstanding.sent_at = attempt, checkpoint, now
-        listed = [one for known, one in outstanding.entries if known is checkpoint or known <= checkpoint]
-        return CommitPermit(checkpoint, tuple(listed))
-
-    def confirm(self, task: TaskId, attempt: Attempt, checkpoint: CheckpointId) -> bool:
-        """The attempt has committed everything up to the checkpoint; whether anything was open."""
-        outstanding = self._tasks.get(task)
-        if outstanding is None or outstanding.attempt != attempt:
-            return False
-        if outstanding.entries:
-            outstanding.entries = [entry for entry in outstanding.entries if entry[0] > checkpoint]
-        if outstanding.checkpoint is not None and outstanding.checkpoint <= checkpoint:
-            outstanding.attempt = outstanding.checkpoint = None
-            if not outstanding.entries:
-                del self._tasks[task]
-        return True
-
-    def forget_notice(self, task: TaskId) -> None:
-        """Nobody is going to answer: the attempt has stopped or finished."""
-        outstanding = self._tasks.get(task)
-        if outstanding is not None:
-            outstanding.attempt = outstanding.checkpoint = None
-            if not outstanding.entries:
-                del self._tasks[task]
-
-    def give_up(self, task: TaskId) -> None:
-        """Leave the task's commits to whoever resumes the job: the log lists them."""
-        self._tasks.pop(task, None)
-
-    def newest(self, task: TaskId) -> CheckpointId | None:
-        """The newest checkpoint of which the task has entries; None if there are none."""
-        outstanding = self._tasks.get(task)
-        return outstanding.entries[-1][0] if outstanding is not None and outstanding.entries else None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is open."""
-        return not self._tasks
-
-    @property
-    def has_entries(self) -> bool:
-        """Whether some committable is not known to be visible."""
-        return any(outstanding.entries for outstanding in self._tasks.values())
-
-    @property
-    def oldest_open(self) -> CheckpointId | None:
-        """The oldest checkpoint some of whose committables are not known to be visible."""
-        return min((known.entries[0][0] for known in self._tasks.values() if known.entries), default=None)
-
-    def tasks(self) -> tuple[TaskId, ...]:
-        """Tasks with anything open, sorted."""
-        return tuple(sorted(self._tasks))
-
-    def with_entries(self) -> tuple[TaskId, ...]:
-        """Tasks with committables that are not known to be visible, sorted."""
-        return tuple(sorted(task for task, outstanding in self._tasks.items() if outstanding.entries))
-
-    def overdue(self, before: float) -> tuple[tuple[TaskId, CheckpointId], ...]:
-        """Notices sent at or before that time and not answered."""
-        return tuple(
-            (task, outstanding.checkpoint)
-            for task, outstanding in sorted(self._tasks.items())
-            if outstanding.checkpoint is not None and outstanding.sent_at <= before
-        )
-
-    def uncommitted(self) -> tuple[tuple[TaskId, Committable], ...]:
-        """Everything not known to be visible, for the next manifest."""
-        return tuple((task, known) for task, open in sorted(self._tasks.items()) for _, known in open.entries)
-
-    def validate(self) -> None:
-        """No empty records, and entries in the order of their checkpoints."""
-        for task, outstanding in self._tasks.items():
-            ids = [checkpoint for checkpoint, _ in outstanding.entries]
-            if ids != sorted(ids) or not (ids or outstanding.checkpoint):
-                raise AssertionError(f"commits of {task} are out of order or empty: {ids}")
-
-
-_TOLD = frozenset({TaskStatus.DEPLOYED, TaskStatus.RUNNING, TaskStatus.DATA_ENDED})
-
-
 class SinkCommits:
-    """The ledger and the orders that empty it."""
+    """See the module's rules."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self.ledger = CommitLedger()
+        #: All and only the tasks whose commits are not settled.
+        self._tasks: dict[TaskId, _TaskCommits] = {}
         #: Whether the job ends: no task is there to commit.
         self._ending = False
 
-    @property
-    def orphan_attempt(self) -> Attempt:
-        return Attempt(self._context.generation, 0)
+    # --- what happened -------------------------------------------------------------------------------------------
 
     def restore(self, manifest: Manifest) -> None:
         """Whatever the manifest holds may be invisible still: commit it again."""
         for state in manifest.tasks:
-            self.ledger.add(manifest.checkpoint, state.task, state.committables)
+            self.add(manifest.checkpoint, state.task, state.committables)
         for task, committable in manifest.uncommitted:
-            self.ledger.add(manifest.checkpoint, task, (committable,))
-        for task in self.ledger.with_entries():
+            self.add(manifest.checkpoint, task, (committable,))
+        for task in sorted(self._tasks):
             if self._context.tasks.get(task) is None:
-                self._tell(task, manifest.checkpoint)
+                self._notify(task, manifest.checkpoint)
+
+    def add(self, checkpoint: CheckpointId, task: TaskId, committables: Iterable[Committable]) -> None:
+        """The checkpoint is durable and holds these of the task; one that is open already is not added twice."""
+        for committable in committables:
+            entries = self._tasks.setdefault(task, _TaskCommits()).entries
+            if all(committable != known for _, known in entries):
+                entries.append((checkpoint, committable))
 
     def completed(self, checkpoint: CheckpointId, task: TaskId, committables: tuple[Committable, ...]) -> None:
-        """The checkpoint stands in the log: the task is told, with or without committables."""
-        self.ledger.add(checkpoint, task, committables)
-        self._tell(task, checkpoint)
+        """The checkpoint is durable: the task is told, with or without committables."""
+        self.add(checkpoint, task, committables)
+        self._notify(task, checkpoint)
 
     def confirm(self, task: TaskId, attempt: Attempt, checkpoint: CheckpointId) -> None:
-        """Somebody has committed. A task that is gone needs no notice, only its entries gone."""
-        self.ledger.confirm(task, attempt, checkpoint)
-        if attempt.number == 0 and attempt == self.orphan_attempt and self.ledger.newest(task) is None:
-            self.ledger.forget_notice(task)
+        """Somebody has committed everything up to the checkpoint. An attempt that was not told last settles nothing."""
+        commits = self._tasks.get(task)
+        if commits is None or commits.state is not CommitState.NOTIFIED or commits.attempt != attempt:
+            return
+        if commits.entries:
+            commits.entries = [entry for entry in commits.entries if entry[0] > checkpoint]
+        answered = commits.checkpoint is not None and commits.checkpoint <= checkpoint
+        # a task that is gone needs no notice, only its entries gone
+        if answered or (attempt == self.orphan_attempt and not commits.entries):
+            self._release(task, commits)
 
     def deployed(self, task: TaskId) -> None:
         """A new attempt is there: it commits what the one before may not have."""
-        newest = self.ledger.newest(task)
-        if newest is not None:
-            self._tell(task, newest)
+        commits = self._tasks.get(task)
+        if commits is not None and commits.entries:
+            self._notify(task, commits.entries[-1][0])
 
     def stopped(self, task: TaskId) -> None:
-        """The attempt is over; what is open waits for the next one."""
-        self.ledger.forget_notice(task)
+        """The attempt is over and will not answer; what is open waits for the next one."""
+        commits = self._tasks.get(task)
+        if commits is not None and commits.state is CommitState.NOTIFIED:
+            self._release(task, commits)
 
     def finished(self, task: TaskId) -> None:
         """The task is over; what it leaves open, the shell commits."""
-        self.ledger.forget_notice(task)
+        self.stopped(task)
         self.deployed(task)
 
     def job_ends(self) -> None:
         """No task will commit any more."""
         self._ending = True
-        for task in self.ledger.tasks():
+        for task in sorted(self._tasks):
             self.finished(task)
+
+    def abandon(self, task: TaskId) -> None:
+        """Leave the task's commits to whoever resumes the job: the log lists them."""
+        commits = self._tasks.get(task)
+        if commits is not None:
+            self._move(task, commits, CommitState.SETTLED)
 
     def resend(self, before: float) -> None:
         """Give every order again that had no answer since then."""
-        for task, checkpoint in self.ledger.overdue(before):
-            self._tell(task, checkpoint)
+        for task, commits in sorted(self._tasks.items()):
+            if commits.state is CommitState.NOTIFIED and commits.sent_at <= before and commits.checkpoint is not None:
+                self._notify(task, commits.checkpoint)
 
-    def _permit(self, task: TaskId, attempt: Attempt, checkpoint: CheckpointId) -> CommitPermit:
-        permit = self.ledger.notice(task, attempt, checkpoint, self._context.now)
-        identity = self._context.identity
-        return replace(permit, by=identity) if identity.uuid else permit
+    # --- queries -------------------------------------------------------------------------------------------------
 
-    def _tell(self, task: TaskId, checkpoint: CheckpointId) -> None:
-        record = self._context.tasks.get(task)
+    @property
+    def orphan_attempt(self) -> Attempt:
+        """The attempt under which the shell commits (rule 4)."""
+        return Attempt(self._context.generation, 0)
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether some committable is not known to be visible."""
+        return any(commits.entries for commits in self._tasks.values())
+
+    @property
+    def oldest_open(self) -> CheckpointId | None:
+        """The oldest checkpoint some of whose committables are not known to be visible."""
+        return min((commits.entries[0][0] for commits in self._tasks.values() if commits.entries), default=None)
+
+    def unsettled(self) -> tuple[TaskId, ...]:
+        """Tasks with anything open, sorted."""
+        return tuple(sorted(self._tasks))
+
+    def uncommitted(self) -> tuple[tuple[TaskId, Committable], ...]:
+        """Everything not known to be visible, for the next manifest."""
+        return tuple((task, known) for task, commits in sorted(self._tasks.items()) for _, known in commits.entries)
+
+    def validate(self) -> None:
+        """Nothing settled is remembered, and entries are in the order of their checkpoints."""
+        for task, commits in self._tasks.items():
+            ids = [checkpoint for checkpoint, _ in commits.entries]
+            notified = commits.state is CommitState.NOTIFIED
+            if ids != sorted(ids) or not (ids or notified) or commits.state is CommitState.SETTLED:
+                raise AssertionError(f"commits of {task} are {commits.state.value} and out of order or empty: {ids}")
+            if notified and (commits.attempt is None or commits.checkpoint is None):
+                raise AssertionError(f"nobody was told to commit for {task}, and an answer is awaited")
+
+    # --- the moves -----------------------------------------------------------------------------------------------
+
+    def _notify(self, task: TaskId, checkpoint: CheckpointId) -> None:
+        """Tell whoever can commit for the task; nobody can while it is between two attempts."""
+        record, commits = self._context.tasks.get(task), self._tasks.get(task)
         if record is None or record.state is TaskStatus.FINISHED or self._ending:
-            if self.ledger.newest(task) is not None:
-                permit = self._permit(task, self.orphan_attempt, checkpoint)
+            if commits is not None and commits.entries:
+                permit = self._permit(task, commits, self.orphan_attempt, checkpoint)
                 self._context.order(CommitOrphans(task, self.orphan_attempt, permit))
         elif record.state in _TOLD and record.attempt is not None:
-            permit = self._permit(task, record.attempt, checkpoint)
+            if commits is None:
+                commits = self._tasks[task] = _TaskCommits()
+            permit = self._permit(task, commits, record.attempt, checkpoint)
             self._context.order(CommitCheckpoint(task, record.attempt, permit))
+
+    def _permit(self, task: TaskId, commits: _TaskCommits, attempt: Attempt, checkpoint: CheckpointId) -> CommitPermit:
+        self._move(task, commits, CommitState.NOTIFIED)
+        commits.attempt, commits.checkpoint, commits.sent_at = attempt, checkpoint, self._context.now
+        listed = tuple(one for known, one in commits.entries if known is checkpoint or known <= checkpoint)
+        permit, identity = CommitPermit(checkpoint, listed), self._context.identity
+        return replace(permit, by=identity) if identity.uuid else permit
+
+    def _release(self, task: TaskId, commits: _TaskCommits) -> None:
+        """No answer is awaited any more."""
+        commits.attempt = commits.checkpoint = None
+        self._move(task, commits, CommitState.OPEN if commits.entries else CommitState.SETTLED)
+
+    def _move(self, task: TaskId, commits: _TaskCommits, to: CommitState) -> None:
+        commits.state = check_move(f"commits of {task}", LEGAL_COMMIT_MOVES, commits.state, to)
+        if to is CommitState.SETTLED:
+            del self._tasks[task]

@@ -16,7 +16,6 @@ from dataclasses import replace
 from ...engine.core.identity import Attempt, CheckpointId, Opening
 from ..checkpoint.row_accounts import opening_failure
 from ..checkpoint.sink_commits import SinkCommits
-from ..log.retained import RetainedCheckpoints
 from ..model.commands import AbortCheckpoint, DeployTask, StartTask, StopTask
 from ..model.events import Failure
 from ..model.job_states import LIVE, TaskStatus
@@ -31,14 +30,12 @@ _NOWHERE = frozenset({TaskStatus.CREATED, TaskStatus.DEPLOYING, TaskStatus.STOPP
 class Deployment:
     """Regions between their attempts."""
 
-    def __init__(self, context: Context, completed: RetainedCheckpoints, committing: SinkCommits) -> None:
+    def __init__(self, context: Context, commits: SinkCommits) -> None:
         self._context = context
-        self._completed = completed
-        self._committing = committing
+        self._retained = context.retained
+        self._commits = commits
         #: The newest manifest, its files by task, and the vertices that are deployed as finished; derived from it.
         self._stored: tuple[Manifest | None, StoredState, frozenset[str]] | None = None
-        #: Why the job must end: a region was restored with other rows in flight than were stored; until taken.
-        self._unbalanced: Failure | None = None
 
     def schedule_all(self) -> None:
         """The job is ours: deploy everything now."""
@@ -53,7 +50,7 @@ class Deployment:
 
     def deploy_due(self) -> None:
         """Deploy every region whose time has come."""
-        tasks, latest = self._context.tasks, self._completed.latest
+        tasks, latest = self._context.tasks, self._retained.latest
         if self._stored is None or self._stored[0] is not latest:
             self._stored = (
                 latest,
@@ -66,7 +63,7 @@ class Deployment:
                 self._deploy(region, self._stored[1], self._stored[2])
 
     def _deploy(self, region: Region, stored: StoredState, finished: frozenset[str]) -> None:
-        context, latest = self._context, self._completed.latest
+        context, latest = self._context, self._retained.latest
         context.tasks.schedule(region, None)
         region.deployments += 1
         attempt = Attempt(context.generation, region.deployments)
@@ -100,29 +97,29 @@ class Deployment:
             self._context.order(record.deploy)
         return record.state not in _NOWHERE and record.built_by not in ("", incarnation)
 
-    def deployed(self, record: TaskRecord, incarnation: str, opening: tuple[Opening, ...] = ()) -> bool:
-        """A task is built, and the last one of its region starts them all. False: two processes hold the attempt."""
+    def is_built_twice(self, record: TaskRecord, incarnation: str) -> bool:
+        """Whether another process has built the attempt already: they would write the same files."""
+        return record.state is not TaskStatus.DEPLOYING and record.built_by not in ("", incarnation)
+
+    def deployed(self, record: TaskRecord, incarnation: str, opening: tuple[Opening, ...] = ()) -> Failure | None:
+        """A task is built, and the last one of its region starts them all. A failure ends the job: the region was
+        restored with other rows in flight than were stored."""
         if record.state is not TaskStatus.DEPLOYING:
-            return record.built_by in ("", incarnation)
+            return None
         tasks = self._context.tasks
         record.built_by, record.deploy = incarnation, None
         tasks.move(record, TaskStatus.DEPLOYED)
-        self._committing.deployed(record.id)
+        self._commits.deployed(record.id)
         region = tasks.region_of(record)
         region.opening += opening
         if region.counts[TaskStatus.DEPLOYED.code] == len(region.tasks):
-            self._unbalanced = self._unbalanced or opening_failure(region.files, region.opening)
-            if self._unbalanced is not None:
-                return True
+            unbalanced = opening_failure(region.files, region.opening)
+            if unbalanced is not None:
+                return unbalanced
             for task in region.tasks:
                 tasks.move(tasks[task], TaskStatus.RUNNING)
                 self._start(tasks[task])
-        return True
-
-    def take_failure(self) -> Failure | None:
-        """The failure that must end the job, if there is one; it is told once."""
-        failure, self._unbalanced = self._unbalanced, None
-        return failure
+        return None
 
     def _start(self, record: TaskRecord) -> None:
         if record.attempt is not None:
@@ -138,7 +135,7 @@ class Deployment:
             if record.state in LIVE:
                 self._context.order(StopTask(task, record.attempt))
             self._context.tasks.move(record, TaskStatus.STOPPED)
-            self._committing.stopped(task)
+            self._commits.stopped(task)
 
     def resend(self, before: float, last_aborted: CheckpointId | None) -> None:
         """Repeat what silent tasks may have missed. ``last_aborted``: to be repeated too, unless one is in flight."""
@@ -151,5 +148,5 @@ class Deployment:
             elif record.is_started:
                 self._start(record)
                 if last_aborted is not None:
-                    latest = self._completed.latest_id
+                    latest = self._retained.latest_id
                     self._context.order(AbortCheckpoint(record.id, record.attempt, last_aborted, latest))

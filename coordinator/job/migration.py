@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 from ...engine.core.identity import CheckpointId, TaskId
 from ..checkpoint.checkpoints import Checkpoints
-from ..log.retained import RetainedCheckpoints
 from ..model.commands import ReplaceProcess
 from ..model.events import Failure, NoticeGiven
 from ..state.context import Context
@@ -38,12 +37,10 @@ class TaskMigrations:
         self,
         context: Context,
         checkpoints: Checkpoints,
-        completed: RetainedCheckpoints,
         restart: Callable[[int, Failure], None],
     ) -> None:
         self._context = context
         self._checkpoints = checkpoints
-        self._completed = completed
         self._restart = restart
         self._leaving: dict[TaskId, _Leaving] = {}
 
@@ -52,17 +49,17 @@ class TaskMigrations:
         record = self._context.tasks.get(event.task)
         if record is None or event.task in self._leaving or record.process not in ("", event.incarnation):
             return
-        known = [*self._checkpoints.pendings, *filter(None, [self._completed.latest_id])]
+        known = [*self._checkpoints.pendings, *filter(None, [self._context.retained.latest_id])]
         self._leaving[event.task] = _Leaving(max(known, default=None), self._context.now + event.budget)
-        self._checkpoints.decider.request()
+        self._checkpoints.request()
 
     def next_deadline(self) -> float | None:
         """When the first budget ends."""
         return min((leaving.until for leaving in self._leaving.values()), default=None)
 
     def advance(self) -> None:
-        """Hand over whoever can be."""
-        latest = self._completed.latest_id
+        """Migrate the tasks that can be."""
+        latest = self._context.retained.latest_id
         for task, leaving in list(self._leaving.items()):
             record = self._context.tasks[task]
             saved = latest is not None and (leaving.after is None or latest > leaving.after)

@@ -53,13 +53,13 @@ class _Window:
 
 
 class SplitAssignment:
-    """See the module's rules. ``committing``: knows what is visible."""
+    """See the module's rules. ``commits``: knows what is visible."""
 
-    def __init__(self, context: Context, checkpoints: Checkpoints, committing: SinkCommits) -> None:
+    def __init__(self, context: Context, checkpoints: Checkpoints, commits: SinkCommits) -> None:
         self._context = context
-        self._feed = context.split_feed
+        self._feed = context.splits
         self._checkpoints = checkpoints
-        self._committing = committing
+        self._commits = commits
         #: By task: what its attempt has got.
         self._fed: dict[TaskId, _Fed] = {}
         #: By number, the newest ones.
@@ -116,7 +116,7 @@ class SplitAssignment:
         sources = [context.tasks[task] for task in context.graph.split_tasks]
         if not sources or any(record.attempt is None for record in sources):
             return
-        latest = self._checkpoints.completed.latest
+        latest = self._context.retained.latest
         position = latest.splits if latest is not None and latest.splits is not None else SetPosition()
         if not feed.begun:
             feed.begin(position)
@@ -135,12 +135,12 @@ class SplitAssignment:
     def _release(self) -> None:
         feed, checkpoints = self._feed, self._checkpoints
         uncovered = feed.cut.number > feed.covered.number
-        wanted = uncovered or bool(checkpoints.pendings) or checkpoints.decider.choose(self._context.now) is not None
+        wanted = uncovered or checkpoints.is_wanted
         for barrier in feed.release(whole_windows=wanted):
             window = self._windows.get(barrier.at.windows + 1)
             if window is not None:
                 window.barrier = checkpoints.draw_id()
-            checkpoints.decider.request()
+            checkpoints.request()
 
     def _send(self, record: TaskRecord, *, again: bool = False) -> None:
         feed, attempt = self._feed, record.attempt
@@ -205,9 +205,7 @@ class SplitAssignment:
 
     def _visible(self) -> int:
         """Windows up to here are covered by a completed checkpoint whose rows have all been committed."""
-        ledger = self._committing.ledger
-        oldest = ledger.oldest_open
-        kept = self._checkpoints.completed.kept
+        oldest, kept = self._commits.oldest_open, self._context.retained.kept
         return max(
             (each.splits.windows for each in kept if each.splits and (oldest is None or each.checkpoint < oldest)),
             default=0,

@@ -13,29 +13,28 @@ from .job import Job
 
 def describe(job: Job) -> JobStatus:
     """The job at this moment."""
-    context, checkpoints, completed = job.context, job.checkpoints, job.completion.completed
+    context, checkpoints, retained = job.context, job.checkpoints, job.context.retained
     in_flight = tuple(_pending(pending) for pending in checkpoints.pendings.values())
-    counts = checkpoints.history.counts
     return JobStatus(
         job=context.job,
         state=job.state.value,
         generation=context.generation,
         restarts=job.restarts.total,
-        checkpoints_completed=counts.completed,
+        checkpoints_completed=checkpoints.completed_count,
         checkpoints_failed=checkpoints.failed_count,
-        latest_completed=completed.latest_id,
+        latest_completed=retained.latest_id,
         pending=in_flight[-1] if in_flight else None,
         tasks=context.tasks.shown(),
         failure=job.failure,
         restored_from=job.restored_from,
         why=why(job),
         in_flight=in_flight,
-        savepoints=checkpoints.savepoints.results,
-        pins=completed.pins,
+        savepoints=checkpoints.savepoint_results,
+        pins=retained.pins,
         refused_pins=tuple(job.pins.refused),
         skipped=tuple(map(str, context.skipped)),
         uuid=context.identity.uuid,
-        splits=job.windows.status(job.state),
+        splits=job.splits.status(job.state),
     )
 
 
@@ -89,7 +88,7 @@ def _running(job: Job) -> str:
     commits = _commits(job)
     if commits:
         return commits
-    splits = job.context.split_feed
+    splits = job.context.splits
     if splits.begun and not splits.ended and splits.covered == splits.known:
         return f"all windows are complete: {splits.known.windows}; waiting for split sets (add_splits)"
     running = _in_state(job, TaskStatus.RUNNING)
@@ -110,10 +109,9 @@ def _in_state(job: Job, state: TaskStatus) -> str:
 
 
 def _commits(job: Job) -> str:
-    ledger = job.committing.ledger
-    if ledger.is_empty:
+    tasks = job.commits.unsettled()
+    if not tasks:
         return ""
-    tasks = ledger.tasks()
     return f"{_names(tasks[:4], len(tasks))} still to confirm a commit"
 
 

@@ -1,23 +1,39 @@
-"""Makes the job ours: read the log, claim its next number, and make sure that the claim stands at its end.
+"""Makes the job ours: read the log, claim its next number, make sure that the claim is at its end, take the outputs.
 
 Rules:
 
-1. Nothing but the log is touched before the claim stands. A log that is not ours is not written to at all.
+1. Nothing but the log is touched before the claim is durable. A log that is not ours is not written to at all.
 2. A claim beyond entry 0 is verified by reading again. Between the first reading and the claim an older coordinator
    may have completed many checkpoints and deleted old entries, ours among the deleted numbers: a claim in such a hole
    would stop nobody. With the claim at the end of the log, the number that any older coordinator writes next is taken.
 3. Of two that start at the same time one gets the number; the other finds a claim not older than its own and leaves.
    A claim of ours that was said to have failed and landed late, in a hole, is nobody else's.
+4. Once the claim is verified the outputs are taken; the job begins when they are ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
+from typing import TypeAlias
 
+import msgspec
+
+from ...engine.core.identity import JobIdentity
 from ..log.recovery import Over, Refused, TakeOver, check_inputs, decide_recovery, generation_of, identity_in
-from ..model.commands import Command
-from ..model.events import EntryFailed, EntryRefused, EntryStored, Failure, LogFailed, LogRead
+from ..model.commands import Command, TakeOutputs
+from ..model.events import (
+    EntryFailed,
+    EntryRefused,
+    EntryStored,
+    Failure,
+    LogFailed,
+    LogRead,
+    OutputsRefused,
+    OutputsTaken,
+)
+from ..model.job_states import check_move
 from ..model.manifest import Claim, Claimant, LogEntry, encode
 from ..restore.stored_channels import check_channels
 from ..restore.stored_state import Snapshot, check_snapshot
@@ -27,36 +43,64 @@ TRIES = 3
 """Times that a store which fails is tried before the job is given up: enough for a hiccup, too few to wait for it."""
 
 
-@dataclass(frozen=True)
-class Retry:
+class TakeoverState(Enum):
+    """How far the takeover is."""
+
+    __hash__ = object.__hash__
+
+    READING = "reading"
+    """The log is read to decide whether there is anything to take over."""
+    CLAIMING = "claiming"
+    """A claim has been ordered."""
+    VERIFYING = "verifying"
+    """The log is read again to see where the claim is."""
+    TAKING_OUTPUTS = "taking outputs"
+    """The claim is at the log's end; the outputs are asked for."""
+    OURS = "ours"
+    OVER = "over"
+    """It is not ours: the log is closed, somebody else's, or cannot be used."""
+
+
+_LEFT = frozenset({TakeoverState.OURS, TakeoverState.OVER})
+LEGAL_TAKEOVER_MOVES: Mapping[TakeoverState, frozenset[TakeoverState]] = {
+    TakeoverState.READING: frozenset({TakeoverState.CLAIMING, TakeoverState.OVER}),
+    TakeoverState.CLAIMING: frozenset({TakeoverState.VERIFYING, TakeoverState.TAKING_OUTPUTS, *_LEFT}),
+    TakeoverState.VERIFYING: frozenset({TakeoverState.CLAIMING, TakeoverState.TAKING_OUTPUTS, *_LEFT}),
+    TakeoverState.TAKING_OUTPUTS: _LEFT,
+    TakeoverState.OURS: frozenset(),
+    TakeoverState.OVER: frozenset(),
+}
+
+
+class Order(msgspec.Struct, frozen=True):
     """Go on with this order."""
 
-    order: Command
+    command: Command
 
 
-@dataclass(frozen=True)
-class Claimed:
+class Claimed(msgspec.Struct, frozen=True):
     """The job is ours, from here on."""
 
     decision: TakeOver
 
 
-@dataclass(frozen=True)
-class AlreadyOver:
+class AlreadyOver(msgspec.Struct, frozen=True):
     """There is nothing to take over: the log is closed."""
 
     decision: Over
 
 
-@dataclass(frozen=True)
-class SteppedDown:
+class SteppedDown(msgspec.Struct, frozen=True):
     """Somebody newer has it, as these entries say."""
 
     entries: Sequence[LogEntry]
 
 
-class TakeOverAttempt:
-    """From the first reading of the log to the verified claim."""
+Outcome: TypeAlias = Order | Claimed | AlreadyOver | SteppedDown | Failure
+
+
+class Takeover:
+    """From the first reading of the log to the job that is ours. See the module's rules."""
 
     def __init__(
         self,
@@ -71,49 +115,65 @@ class TakeOverAttempt:
         self._owner = owner
         self._snapshot = snapshot
         self._claimant = claimant
+        self._state = TakeoverState.READING
         #: The decision and the claim made from it, once the log was read; the newest of each.
         self._decision: TakeOver | None = None
         self._claim: Claim | None = None
-        #: Every claim that was ordered, as it would stand in the log.
+        #: Every claim that was ordered, as it would be in the log.
         self._ordered: set[bytes] = set()
+        #: What failed in a row: the log, then the outputs.
         self._failures = 0
 
-    def note(
-        self, event: LogRead | LogFailed | EntryStored | EntryRefused | EntryFailed
-    ) -> Retry | Claimed | AlreadyOver | SteppedDown | Failure:
+    def note(self, event: LogRead | LogFailed | EntryStored | EntryRefused | EntryFailed) -> Outcome:
         """What follows from an answer of the log."""
         log = self._context.log
         if isinstance(event, LogRead):
-            log.reading = False
+            log.has_read()
             return self._decide(event) if self._claim is None else self._verify(event, self._claim)
         if isinstance(event, LogFailed | EntryFailed):
             self._failures += 1
-            log.reading = False
+            log.has_read()
             if not event.failure.retry or self._failures >= TRIES:
-                return event.failure
+                return self._refuse(event.failure)
         elif isinstance(event, EntryStored) and event.number == 0 and self._decision is not None:
             log.stored()
             return self._claimed(self._decision)
-        return Retry(log.read())
+        if self._state is TakeoverState.CLAIMING:
+            self._move(TakeoverState.VERIFYING)
+        return Order(log.read())
 
-    def _decide(self, read: LogRead) -> Retry | AlreadyOver | Failure:
+    def note_outputs(self, event: OutputsTaken | OutputsRefused) -> Outcome | None:
+        """The outputs are ours or are not; None for an answer that nobody waits for."""
+        if self._state is not TakeoverState.TAKING_OUTPUTS or self._decision is None:
+            return None
+        if isinstance(event, OutputsTaken):
+            self._move(TakeoverState.OURS)
+            return Claimed(self._decision)
+        self._failures += 1
+        if event.failure.retry and self._failures < TRIES:
+            return Order(self._take_outputs(self._decision))
+        return self._refuse(event.failure)
+
+    def validate(self) -> None:
+        """A claim has been made unless the log is read for the first time, or was refused by that."""
+        if (self._claim is None) and self._state not in (TakeoverState.READING, TakeoverState.OVER):
+            raise AssertionError(f"the takeover is {self._state.value}, and nothing was claimed")
+
+    def _decide(self, read: LogRead) -> Outcome:
         context, entries = self._context, read.entries
         decision = decide_recovery(
             entries, context.fingerprint, context.job, self._description, context.identity.uuid, read.running
         )
-        if isinstance(decision, Refused):
-            return decision.failure
-        if isinstance(decision, Over):
-            return AlreadyOver(decision)
-        if (refused := self._cannot_restore(decision)) is not None:
-            return refused
-        self._decision = decision
-        found = identity_in(entries)
-        if found is not None:  # what the first claim says stays true, whatever this run was started with
-            context.identity = replace(context.identity, ancestors=found.ancestors)
+        found = self._usable(decision)
+        if not isinstance(found, TakeOver):
+            return found
+        self._decision = found
+        before = identity_in(entries)
+        if before is not None:  # what the first claim says stays true, whatever this run was started with
+            context.identity = replace(context.identity, ancestors=before.ancestors)
         self._claim = Claim(
-            number=decision.number,
-            generation=decision.generation,
+            number=found.number,
+            generation=found.generation,
             job=context.job,
             fingerprint=context.fingerprint,
             description=self._description,
@@ -124,36 +184,58 @@ class TakeOverAttempt:
             by=self._claimant,
         )
         self._ordered.add(encode(self._claim))
-        context.log.next_number = decision.number
-        return Retry(context.log.store(self._claim))
+        context.log.next_number = found.number
+        self._move(TakeoverState.CLAIMING)
+        return Order(context.log.store(self._claim))
 
-    def _verify(self, read: LogRead, claim: Claim) -> Retry | Claimed | AlreadyOver | SteppedDown | Failure:
+    def _verify(self, read: LogRead, claim: Claim) -> Outcome:
         log, entries = self._context.log, read.entries
-        stands = any(encode(entry) == encode(claim) for entry in entries)
+        durable = any(encode(entry) == encode(claim) for entry in entries)
         others = [entry for entry in entries if encode(entry) not in self._ordered]
         if any(generation_of(entry) >= claim.generation for entry in others):
+            self._move(TakeoverState.OVER)
             return SteppedDown(others)
         log.dropped()
-        if stands and all(entry.number < claim.number for entry in others):
-            log.next_number = claim.number + 1
-            decision = decide_recovery(others, claim.fingerprint, claim.job, self._description, claim.uuid)
-            if isinstance(decision, Refused):
-                return decision.failure
-            if isinstance(decision, Over):
-                return AlreadyOver(decision)
-            return self._cannot_restore(decision) or self._claimed(decision)
-        return self._decide(read)
+        if not (durable and all(entry.number < claim.number for entry in others)):
+            return self._decide(read)
+        log.next_number = claim.number + 1
+        found = self._usable(decide_recovery(others, claim.fingerprint, claim.job, self._description, claim.uuid))
+        return self._claimed(found) if isinstance(found, TakeOver) else found
 
-    def _cannot_restore(self, decision: TakeOver) -> Failure | None:
-        """Why this flow cannot go on from what it would go on from."""
-        graph, snapshot = self._context.graph, self._snapshot
+    def _usable(self, decision: TakeOver | Over | Refused) -> TakeOver | AlreadyOver | Failure:
+        """The decision to take over if this flow can go on from what it would go on from."""
+        if isinstance(decision, Refused):
+            return self._refuse(decision.failure)
+        if isinstance(decision, Over):
+            self._move(TakeoverState.OVER)
+            return AlreadyOver(decision)
+        graph, snapshot, failure = self._context.graph, self._snapshot, None
         if decision.latest is not None:
-            return check_inputs(self._context.inputs, decision.latest) or check_channels(graph, decision.latest)
-        return check_snapshot(graph, snapshot) if snapshot is not None else None
+            failure = check_inputs(self._context.inputs, decision.latest) or check_channels(graph, decision.latest)
+        elif snapshot is not None:
+            failure = check_snapshot(graph, snapshot)
+        return decision if failure is None else self._refuse(failure)
 
-    def _claimed(self, decision: TakeOver) -> Claimed:
-        self._context.claim = self._claim
-        identity = self._context.identity
-        if identity.uuid:
-            self._context.identity = replace(identity, generation=decision.generation, claim=self._owner)
-        return Claimed(decision)
+    def _claimed(self, decision: TakeOver) -> Outcome:
+        context, self._decision, self._failures = self._context, decision, 0
+        context.claim = self._claim
+        if context.identity.uuid:
+            context.identity = replace(context.identity, generation=decision.generation, claim=self._owner)
+        self._move(TakeoverState.TAKING_OUTPUTS if context.has_outputs else TakeoverState.OURS)
+        return Order(self._take_outputs(decision)) if context.has_outputs else Claimed(decision)
+
+    def _take_outputs(self, decision: TakeOver) -> TakeOutputs:
+        identity: JobIdentity = self._context.identity
+        claims, latest, snapshot = (*decision.claims, identity.claim), decision.latest, self._snapshot
+        if latest is not None:
+            return TakeOutputs(identity, claims, latest, latest.root)
+        if snapshot is not None:
+            return TakeOutputs(identity, claims, snapshot.manifest, snapshot.root)
+        return TakeOutputs(identity, claims, None)
+
+    def _refuse(self, failure: Failure) -> Failure:
+        self._move(TakeoverState.OVER)
+        return failure
+
+    def _move(self, to: TakeoverState) -> None:
+        self._state = check_move("the takeover", LEGAL_TAKEOVER_MOVES, self._state, to)

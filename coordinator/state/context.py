@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ...engine.core.identity import JobIdentity
 from ..log.log_writer import LogWriter
+from ..log.retained import RetainedCheckpoints
 from ..model.commands import Command
 from ..model.execution_graph import ExecutionGraph
 from ..model.manifest import Claim
@@ -16,7 +17,7 @@ from .tasks import TaskTable
 
 
 class Context:
-    """One per coordinator; parts hold it and nothing of each other beyond what they are given."""
+    """One per coordinator. A part changes its own things and asks the others, or tells them by a method of theirs."""
 
     def __init__(
         self,
@@ -40,11 +41,13 @@ class Context:
         self.settings = settings
         self.tasks = TaskTable(graph)
         self.log = LogWriter()
-        #: What the caller has fed, if the job's sources are fed.
-        self.split_feed = ReleasedSplits()
+        #: The completed checkpoints that are kept; changed by the finalizer and by pins alone.
+        self.retained = RetainedCheckpoints(settings.retained, settings.retention)
+        #: Which of the split sets that the caller has added the tasks may have, if they take any.
+        self.splits = ReleasedSplits()
         #: 0 until the job is claimed.
         self.generation = 0
-        #: The claim that made the job ours; None until it stands.
+        #: The claim that made the job ours; None until it is durable.
         self.claim: Claim | None = None
         #: Splits that are not read any more.
         self.skipped: tuple[Skipped, ...] = ()

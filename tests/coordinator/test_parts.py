@@ -6,19 +6,23 @@ import pytest
 
 from penstock.coordinator.checkpoint.pending import AckResult, PendingCheckpoint
 from penstock.coordinator.checkpoint.requests import RequestDecider
-from penstock.coordinator.checkpoint.sink_commits import CommitLedger
+from penstock.coordinator.checkpoint.sink_commits import SinkCommits
 from penstock.coordinator.log.retained import RetainedCheckpoints
+from penstock.coordinator.model.commands import CommitCheckpoint
+from penstock.coordinator.model.execution_graph import ExecutionGraph, Vertex
 from penstock.coordinator.model.job_states import (
     LEGAL_JOB_MOVES,
     IllegalTransition,
     JobState,
+    TaskStatus,
     check_move,
 )
 from penstock.coordinator.model.kinds import PERIODIC, USER
 from penstock.coordinator.model.manifest import Manifest, TaskState, decode, encode
 from penstock.coordinator.model.restarts import RestartBudget
 from penstock.coordinator.model.settings import Settings
-from penstock.engine.core.identity import Attempt, CheckpointId, StateHandle, TaskId
+from penstock.coordinator.state.context import Context
+from penstock.engine.core.identity import Attempt, CheckpointId, CommitPermit, JobIdentity, StateHandle, TaskId
 from support.coordinator_driver import committable
 from support.protocol_pictures import PAGE, TABLES, drawn, picture
 
@@ -141,22 +145,36 @@ def test_pending_checkpoint_tells_new_from_known_from_late() -> None:
     assert pending.acknowledge(TaskState(task=TASKS[1])) is AckResult.LATE
 
 
+def running_task() -> tuple[Context, SinkCommits]:
+    """The commits of a job whose only task runs, as attempt ``A``."""
+    graph = ExecutionGraph((Vertex("a", 1),))
+    context = Context("job", "print", graph, Settings(), JobIdentity(""))
+    record = context.tasks[TASKS[0]]
+    record.attempt = A
+    for state in (TaskStatus.DEPLOYING, TaskStatus.DEPLOYED, TaskStatus.RUNNING):
+        context.tasks.move(record, state)
+    return context, SinkCommits(context)
+
+
 def test_permit_lists_everything_up_to_its_checkpoint_and_one_answer_settles_it() -> None:
-    ledger = CommitLedger()
-    for number in (1, 2, 3):
-        ledger.add(CheckpointId(1, number), TASKS[0], (committable(number),))
-    permit = ledger.notice(TASKS[0], A, CheckpointId(1, 2), now=0.0)
-    assert permit.committables == (committable(1), committable(2))
-    assert ledger.confirm(TASKS[0], A, CheckpointId(1, 2))
-    assert ledger.uncommitted() == ((TASKS[0], committable(3)),)
+    context, commits = running_task()
+    commits.add(CheckpointId(1, 1), TASKS[0], (committable(1),))
+    commits.completed(CheckpointId(1, 2), TASKS[0], (committable(2),))
+    permit = CommitPermit(CheckpointId(1, 2), (committable(1), committable(2)))
+    assert context.out == [CommitCheckpoint(TASKS[0], A, permit)]
+    commits.add(CheckpointId(1, 3), TASKS[0], (committable(3),))
+    commits.confirm(TASKS[0], A, CheckpointId(1, 2))
+    commits.validate()
+    assert commits.uncommitted() == ((TASKS[0], committable(3)),)
 
 
 def test_answer_of_another_attempt_settles_nothing() -> None:
-    ledger = CommitLedger()
-    ledger.add(CheckpointId(1, 1), TASKS[0], (committable(1),))
-    ledger.notice(TASKS[0], A, CheckpointId(1, 1), now=0.0)
-    assert not ledger.confirm(TASKS[0], Attempt(1, 2), CheckpointId(1, 1))
-    assert ledger.with_entries() == (TASKS[0],)
+    _, commits = running_task()
+    commits.completed(CheckpointId(1, 1), TASKS[0], (committable(1),))
+    commits.confirm(TASKS[0], Attempt(1, 2), CheckpointId(1, 1))
+    assert commits.uncommitted() == ((TASKS[0], committable(1)),)
+    commits.confirm(TASKS[0], A, CheckpointId(1, 1))
+    assert commits.unsettled() == ()
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ class Hasty(Coordinator):
         still = pending is not None and pending.id in self._job.checkpoints.pendings
         if self._job.restarts.total > restarts and pending is not None and still:
             del self._job.checkpoints.pendings[pending.id]
-            self._job.checkpoints.decider.aborted(pending.request, event.now)
+            self._job.checkpoints._requests.aborted(pending.request, event.now)
             self._context.log.dropped()
             self._deadline = self._find_deadline()
         return orders
@@ -123,14 +123,14 @@ class Forgetful(SinkCommits):
 
 def with_forgetful_committing(flow: Flow, settings: Settings, owner: str, snapshot: Snapshot | None) -> Coordinator:
     coordinator = make_coordinator(flow, settings, owner, snapshot)
-    coordinator._job.committing.__class__ = Forgetful
+    coordinator._job.commits.__class__ = Forgetful
     return coordinator
 
 
 def without_settling(flow: Flow, settings: Settings, owner: str, snapshot: Snapshot | None) -> Coordinator:
     """Deploys regions while it is open whether a failed manifest will still appear."""
     coordinator = make_coordinator(flow, settings, owner, snapshot)
-    coordinator._job.checkpoints.completed.__class__ = Careless
+    coordinator._context.retained.__class__ = Careless
     return coordinator
 
 

@@ -49,8 +49,8 @@ def doubts_manifests_only(patch: Patch) -> None:
 
     def failed(log: LogWriter) -> None:
         if isinstance(log.in_flight, Manifest):
-            log.doubtful.append(log.in_flight)
-        log.in_flight = None
+            log._doubtful.append(log.in_flight)
+        log.dropped()
 
     patch.setattr(LogWriter, "failed", failed)
 
@@ -61,8 +61,7 @@ def deletes_without_a_word(patch: Patch) -> None:
 
     def ends(job: Job, final: JobState) -> None:
         if final in (JobState.CANCELLED, JobState.FAILED) and job.context.generation:
-            completed = job.completion.completed
-            job.completion.let_go(completed.drop(completed.not_kept(_ENDINGS[final])))
+            job.finalizer.dropped(job.context.retained.not_kept(_ENDINGS[final]))
         end(job, final)
 
     patch.setattr(Job, "_drops", lambda job, final: False)

@@ -12,7 +12,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from penstock.coordinator.checkpoint.finalizer import LEGAL_STOP_MOVES
 from penstock.coordinator.checkpoint.pending import LEGAL_PHASE_MOVES
+from penstock.coordinator.checkpoint.sink_commits import LEGAL_COMMIT_MOVES
+from penstock.coordinator.job.takeover import LEGAL_TAKEOVER_MOVES
+from penstock.coordinator.log.log_writer import LEGAL_WRITER_MOVES
 from penstock.coordinator.model.job_states import LEGAL_JOB_MOVES, LEGAL_TASK_MOVES
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "design" / "checkpoints.md"
@@ -20,6 +24,10 @@ TABLES: Mapping[str, Mapping[Any, frozenset[Any]]] = {
     "checkpoint": LEGAL_PHASE_MOVES,
     "task": LEGAL_TASK_MOVES,
     "job": LEGAL_JOB_MOVES,
+    "takeover": LEGAL_TAKEOVER_MOVES,
+    "log's writer": LEGAL_WRITER_MOVES,
+    "task's commits": LEGAL_COMMIT_MOVES,
+    "savepoint that the job stops with": LEGAL_STOP_MOVES,
 }
 
 

@@ -126,7 +126,7 @@ class ShellWork:
         """Whether files are gone; only if its coordinator has been superseded, or has given the savepoint up."""
         cluster, core = self._cluster, incarnation.core
         missing, claim = cluster.storage.missing_for(order), cluster.storage.last_claim()
-        stop = core._job.completion.stopped_with
+        stop = core._job.finalizer.stopped_with
         wanted = order.checkpoint in core._job.checkpoints.pendings or (stop and stop.checkpoint == order.checkpoint)
         current = claim is not None and claim.owner == incarnation.owner
         assert not (missing and incarnation.alive and wanted and current), f"{order.checkpoint} lacks {missing}"
