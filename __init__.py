@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.actors.protocol.settings import Checkpoints
     from penstock.engine.core import errors
     from penstock.engine.core.elements import Batch
+    from penstock.engine.core.identity import Committable
     from penstock.engine.core.operator import OperatorConfig as Operator
     from penstock.engine.core.operator import SinkConfig as Sink
     from penstock.engine.core.operator import Stateless
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.engine.local.plan_task import PlanTask
     from penstock.engine.operators import Aggregate, SortKey, WindowFunction
     from penstock.engine.operators.join.index_protocol import Index
+    from penstock.engine.sinks.lane_counts import LaneCounts
     from penstock.jobs.local_run import run_local
     from penstock.jobs.replay import ReplayedBatch, replay
 
@@ -47,10 +49,12 @@ __all__ = [
     "Batch",
     "Checkpoints",
     "Columns",
+    "Committable",
     "Emission",
     "Flow",
     "Index",
     "Job",
+    "LaneCounts",
     "Lineage",
     "Operator",
     "PlanTask",
@@ -82,10 +86,12 @@ _HOMES = {
     "Batch": "penstock.engine.core.elements",
     "Checkpoints": "penstock.actors.protocol.settings",
     "Columns": "penstock.engine.core.traits",
+    "Committable": "penstock.engine.core.identity",
     "Emission": "penstock.engine.core.traits",
     "Flow": "penstock.engine.flow.flow",
     "Index": "penstock.engine.operators.join.index_protocol",
     "Job": "penstock.actors.client.job",
+    "LaneCounts": "penstock.engine.sinks.lane_counts",
     "Lineage": "penstock.engine.core.traits",
     "Operator": "penstock.engine.core.operator",
     "PlanTask": "penstock.engine.local.plan_task",

@@ -14,6 +14,8 @@ TOLD = {
                  r"decimal128\(32, 4\) decimal128\(33, 18\)"],
     "lost-rows": [r"\d+ rows lost, \d+ rows seen twice, no error", "900 rows handed out once, 0 gaps, 0 repeats",
                   "29 batches of 32 rows are equal, in order"],
+    "your-own": [rf'\{{"n": {n}, "name": "{name}"\}}' for n, name in
+                 ((10, "one"), (11, "two"), (7, "one"), (8, "two"), (9, "zero"))],
     "world-size": ["29 batches, the same for 1, 2, 3, 5 ranks", "going on from step 12 with 3 ranks"],
 }  # fmt: skip
 """What each guide prints, line by line."""
@@ -28,7 +30,7 @@ def test_guide_runs_and_tells_what_it_says(
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "guide"}
     for block in blocks(guide):
-        exec(compile(block, str(guide), "exec"), names)
+        exec(compile(block, str(guide), "exec", dont_inherit=True), names)
     printed = capsys.readouterr().out
     assert tells(printed, TOLD[guide.stem]), printed
 

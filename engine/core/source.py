@@ -13,6 +13,8 @@ Rules:
 5. With ``audit="content"`` all splits are read once more when the job is over. A source of which that cannot or shall
    not be (its rows are gone by then, reading would wait for ever, or costs too much) says so with an attribute
    ``reads_once`` that is true; it is read in one epoch only, too.
+6. A source that can leave columns out says ``prunable = True``; each of its splits then has ``narrowed(columns)``, with
+   the same rows under the same id, in these columns alone.
 """
 
 from __future__ import annotations
