@@ -25,14 +25,12 @@ from ..actors.client.backend import Ownership
 from ..actors.client.job import Job
 from ..actors.feed.hosting import HostedFeeds
 from ..actors.feed.link import LocalRoute, local_route
-from ..actors.hosting.coordinator_files import CoordinatorFiles
-from ..actors.hosting.coordinator_host import CoordinatorHost, coordinator_of
-from ..actors.hosting.task_files import TaskFiles
-from ..actors.hosting.task_host import TaskHost
+from ..actors.hosting.coordinator_host import CoordinatorFiles, CoordinatorHost, coordinator_of
+from ..actors.hosting.task_host import TaskFiles, TaskHost
 from ..actors.hosting.waiting_chain import Standing
 from ..actors.process.ending import print_interrupts_briefly
 from ..actors.process.waiting import Deadline
-from ..actors.protocol.messages import Arrived, Asked, Deployment, Order, Ordered, ProcessMessage, Versioned
+from ..actors.protocol.messages import Arrived, Deployment, Order, ProcessMessage, StatisticsAsked, Versioned
 from ..actors.protocol.settings import Checkpoints
 from ..actors.protocol.translate import neighbours_of
 from ..actors.storage.snapshots import SnapshotFiles
@@ -169,7 +167,7 @@ class _LocalDrivers:
             self._hosts[command.task].post(Deployment(command, neighbours, None))
         else:
             order = cast(Order, command)
-            self._hosts[order.task].post(Ordered(order))
+            self._hosts[order.task].post(order)
 
     def handle(self, message: ProcessMessage) -> list[Event]:
         return [message] if isinstance(message, TaskLost | TaskFailed) else []
@@ -192,10 +190,10 @@ class EmbeddedBackend:
         snapshots = SnapshotFiles(folder, plan.name)
         self._coordinator = CoordinatorHost(
             core,
-            lambda tell: CoordinatorFiles(plan, open_store(folder), snapshots, tell, take_over),
+            lambda notify: CoordinatorFiles(plan, open_store(folder), snapshots, notify, take_over),
             lambda _post: _LocalDrivers(plan, self._hosts),
             validate=os.environ.get("PENSTOCK_VALIDATE") == "1",
-            told=self._status_changed,
+            on_status=self._status_changed,
         )
         self._feeds = HostedFeeds(plan, folder, self._coordinator.post)
         self._files: list[TaskFiles] = []
@@ -224,29 +222,26 @@ class EmbeddedBackend:
 
     def peek_status(self) -> JobStatus | None:
         with suppress(PenstockError):
-            status: JobStatus = self._coordinator.wait_status(None, 0).status
-            return status
+            return self._coordinator.wait_status(None, 0).status
         return None
 
     def request(self, event: Event) -> None:
         self._coordinator.post(event)
 
     def fetch_checkpoints(self) -> Overview:
-        found: Overview = self._coordinator.ask(lambda core: core.checkpoint_statistics(), ANSWER_SECONDS)
-        return found
+        return self._coordinator.checkpoints(ANSWER_SECONDS)
 
     def fetch_windows(self) -> tuple[WindowReport, ...]:
-        found: tuple[WindowReport, ...] = self._coordinator.ask(lambda core: core.windows(), ANSWER_SECONDS)
-        return found
+        return self._coordinator.windows(ANSWER_SECONDS)
 
     def fetch_tasks(self) -> dict[TaskId, Standing]:
-        asked = {task: Asked(lambda task: task.statistics(), Future()) for task in self._hosts}
+        asked = {task: StatisticsAsked(Future()) for task in self._hosts}
         for task, question in asked.items():
             self._hosts[task].post(question)
         deadline, found = Deadline(BUSY_SECONDS), {}
         for task, question in asked.items():
             try:
-                found[task] = Standing(question.answer.result(deadline.left()))
+                found[task] = Standing(question.found.result(deadline.left()))
             except TimeoutError:
                 found[task] = Standing(None, BUSY_SECONDS)
         return found

@@ -18,7 +18,7 @@ from support.bucket_twin import BucketTwin
 
 PATIENCE = 60.0
 CHECKOUT = Path(__file__).parent.parent
-READERS = {"actors/hosting/coordinator_files.py"}
+READERS = {"actors/hosting/coordinator_host.py"}
 """Who may read a log by the function that lets OSError pass."""
 
 

@@ -29,7 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -171,7 +171,7 @@ class Job:
     def status(self) -> JobStatus:
         """Where the job stands now."""
         if self._closed and self._known is not None:
-            return cast(JobStatus, self._known.status)
+            return self._known.status
         return self._fetch_status(None, 0.0)
 
     def _next_status(self, timeout: float) -> JobStatus:
@@ -185,7 +185,7 @@ class Job:
                 raise
             self._known = Versioned(self._known.version, logged)
             return logged
-        status = cast(JobStatus, found.status)
+        status = found.status
         if status.failure is not None and status.generation < self._generation:
             status = self._as_logged(status)
         self._generation = max(self._generation, status.generation)

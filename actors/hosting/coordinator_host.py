@@ -1,4 +1,4 @@
-"""The thread that owns a coordinator: events in, commands out. No Ray, and no decisions.
+"""The thread that owns a coordinator, and the threads that do its files: events in, commands out. No Ray, no decisions.
 
 Rules:
 
@@ -7,51 +7,66 @@ Rules:
 2. The commands of one event are carried out in order, before the next event is handled. What takes time (the log, the
    files, calls to other processes) is handed on; what comes of it comes back as an event.
 3. One timer: the mailbox is waited for until ``next_deadline``, then the core is told that the time has come; or until
-   the next beat, when the processes are looked after. What is in the mailbox then is handled first.
-4. An error that escapes from the core is a bug. It ends the thread. ``died`` is told, which may end the process, so
-   that another takes over; if it returns, everybody who waits gets the error.
-5. Whoever waits for a change of the status gets it at once, but for news of checkpoints that are under way: these wait
-   ``LULL`` seconds for company. A checkpoint would otherwise cost an answer, and the next question, for each task.
+   the next heartbeat, when the processes are looked after. What is in the mailbox then is handled first.
+4. An error that escapes from the core is a bug. It ends the thread. ``on_death`` is called, which may end the process,
+   so that another takes over; if it returns, everybody who waits gets the error.
+5. Who waits for a change of the status gets it at once, unless it is only about checkpoints that are under way: these
+   wait for more of them, ``COALESCING_DELAY`` at most. A checkpoint would otherwise cost an answer, and the next
+   question, for each task.
 6. What is deleted at a job's end is deleted when the host is closed: till then its checkpoints are what it is audited
    by.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
+
+import pyarrow as pa
 
 from ...coordinator.machine import Coordinator
-from ...coordinator.model import commands
-from ...coordinator.model.commands import Command, DeployTask
-from ...coordinator.model.events import DeadlinePassed, Event
-from ...coordinator.model.manifest import Claimant
+from ...coordinator.model import commands, events
+from ...coordinator.model.commands import Command
+from ...coordinator.model.events import Event, Failure, SplitSetsRead
+from ...coordinator.model.manifest import Claim, Claimant, Manifest
 from ...coordinator.model.settings import Settings
-from ...coordinator.model.statistics import JobStatus
+from ...coordinator.model.statistics import JobStatus, Overview, WindowReport
+from ...coordinator.model.store import Store
 from ...coordinator.restore.stored_state import Snapshot
-from ...engine.core.errors import InternalError
+from ...engine.core.errors import InternalError, as_penstock_error, unexpected
 from ...engine.plan.plan import JobPlan
-from ..claims.ownership import outputs_of
-from ..claims.presence import this_claimant
+from ...engine.scheduler.threads import Threads
+from ..audit.audit import state_of
+from ..claims.ownership import outputs_of, take_outputs
+from ..claims.presence import Presence, find_running, this_claimant
+from ..claims.savepoints import SavepointFiles
 from ..protocol.messages import (
-    Asked,
-    Beat,
+    UNKNOWN_TIME,
+    CheckpointsAsked,
     Closed,
     CoordinatorMessage,
+    DriverCommand,
+    HeartbeatDue,
     Mailbox,
-    Order,
     ProcessMessage,
     Versioned,
+    WindowsAsked,
+    answer,
 )
-from ..protocol.translate import execution_graph, unexpected
-from .coordinator_files import CoordinatorFiles
+from ..protocol.translate import execution_graph, failure_of
+from ..storage.log import SplitLog, create_entry, delete_entries, read_entries
+from ..storage.snapshots import SnapshotFiles
 
-LULL = 0.1
+_log = logging.getLogger(__name__)
+
+COALESCING_DELAY = 0.1
+"""Seconds."""
 
 
 def coordinator_of(
@@ -73,31 +88,172 @@ def coordinator_of(
     )
 
 
-_DELETES = (commands.DiscardState, commands.DiscardEntries, commands.DiscardSnapshot)
+# ---- the files
+
+FileCommand: TypeAlias = (
+    commands.ReadLog
+    | commands.StoreEntry
+    | commands.DiscardEntries
+    | commands.ReadSplitSets
+    | commands.DiscardSplitSets
+    | commands.TakeOutputs
+    | commands.CommitOrphans
+    | commands.CopySavepoint
+    | commands.StoreSavepoint
+    | commands.DiscardCopies
+    | commands.DiscardSnapshot
+    | commands.DiscardState
+)
+_OF_THE_LOG = (commands.ReadLog, commands.StoreEntry, commands.DiscardEntries, commands.ReadSplitSets)
+"""Done by a thread of their own, in order, so that entries wait for nothing else."""
+
+
+class CoordinatorFiles:
+    """What a coordinator has read, stored, committed and deleted for it, on threads of its own.
+
+    The coordinator's thread never waits for storage: the answers are given to ``notify`` as events, by one of these
+    threads. Deleting what nobody needs may fail: the files stay, nothing else happens. ``refused``: why nobody is to
+    take the job over: the log is not read, and the job fails with that.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        store: Store,
+        snapshots: SnapshotFiles,
+        notify: Callable[[Event], None],
+        take_over: bool = False,
+        refused: Failure | None = None,
+    ) -> None:
+        self._refused = refused
+        self._plan = plan
+        self._take_over = take_over
+        self._store = store
+        self._splits = SplitLog(store, plan.name)
+        self._snapshots = snapshots
+        self._savepoints = SavepointFiles(snapshots.url, plan.name)
+        self._notify = notify
+        self._presence = Presence()
+        self._log_thread = Threads(1, "penstock-log")
+        self._file_thread = Threads(1, "penstock-files")
+
+    def perform(self, command: FileCommand) -> None:
+        """Carry out a command, later; notify of the event that answers it, if one does."""
+        if isinstance(command, commands.StoreEntry) and isinstance(command.entry, Claim):
+            self._presence.begin(command.entry.owner)  # whoever reads the claim finds its run
+
+        def work() -> None:
+            try:
+                event = self._carry_out(command)
+            except Exception as error:
+                event = _failed(command, failure_of(as_penstock_error(error)))
+            if event is not None:
+                self._notify(event)
+
+        threads = self._log_thread if isinstance(command, _OF_THE_LOG) else self._file_thread
+        threads.submit(work)
+
+    def _carry_out(self, command: FileCommand) -> Event | None:
+        match command:
+            case commands.ReadLog():
+                return self._read_log()
+            case commands.StoreEntry(entry):
+                is_stored = create_entry(self._store, self._plan.name, entry) == "stored"
+                return (events.EntryStored if is_stored else events.EntryRefused)(entry.number, UNKNOWN_TIME)
+            case commands.DiscardEntries(numbers):
+                delete_entries(self._store, self._plan.name, numbers)
+            case commands.ReadSplitSets(start):
+                entries, oldest = self._splits.read(start)
+                return SplitSetsRead(tuple(entries), oldest, UNKNOWN_TIME)
+            case commands.DiscardSplitSets(numbers):
+                self._splits.delete(numbers)
+            case commands.TakeOutputs():
+                take_outputs(self._plan, command, self._snapshots.url, self._state_of, take_over=self._take_over)
+                return events.OutputsTaken(UNKNOWN_TIME)
+            case commands.CommitOrphans(task, attempt, permit):
+                self._plan.commit(permit)
+                return events.TaskCommitted(task, attempt, permit.checkpoint, UNKNOWN_TIME)
+            case commands.CopySavepoint(checkpoint):
+                location, holds = self._savepoints.copy(command)
+                if holds is not None:
+                    return events.SavepointStored(checkpoint, location, UNKNOWN_TIME, holds)
+                return events.SavepointCopied(checkpoint, location, UNKNOWN_TIME)
+            case commands.StoreSavepoint(checkpoint, location):
+                return events.SavepointStored(checkpoint, location, UNKNOWN_TIME, self._savepoints.store(command))
+            case commands.DiscardCopies(checkpoint, location):
+                self._savepoints.discard_copies(location, checkpoint)
+            case commands.DiscardSnapshot(location, handles):
+                self._savepoints.delete(location, handles)
+            case commands.DiscardState(handles):
+                self._snapshots.delete(handles)
+        return None
+
+    def _read_log(self) -> Event:
+        if self._refused is not None:
+            return events.LogFailed(self._refused, UNKNOWN_TIME)
+        entries = tuple(read_entries(self._store, self._plan.name))
+        return events.LogRead(entries, UNKNOWN_TIME, find_running(entries))
+
+    def _state_of(self, manifest: Manifest, root: str) -> Mapping[str, pa.Table]:
+        return state_of(manifest, root, self._plan.name, self._plan.sinks)
+
+    def end_presence(self) -> None:
+        """The run is over."""
+        self._presence.end()
+
+    def close(self) -> None:
+        """Let what is under way end."""
+        self._presence.end()
+        self._log_thread.close(drop=True)
+        self._file_thread.close()
+
+
+def _failed(command: FileCommand, failure: Failure) -> Event | None:
+    """The event that answers a command which has failed."""
+    match command:
+        case commands.ReadLog():
+            return events.LogFailed(failure, UNKNOWN_TIME)
+        case commands.StoreEntry(entry):
+            return events.EntryFailed(entry.number, failure, UNKNOWN_TIME)
+        case commands.TakeOutputs():
+            return events.OutputsRefused(failure, UNKNOWN_TIME)
+        case commands.CommitOrphans(task, attempt):
+            return events.TaskFailed(task, attempt, failure, UNKNOWN_TIME)
+        case commands.CopySavepoint(checkpoint) | commands.StoreSavepoint(checkpoint):
+            return events.SavepointFailed(checkpoint, failure, UNKNOWN_TIME)
+        case commands.ReadSplitSets(start):
+            _log.warning("the log of split sets could not be read: %s", failure.message)
+            return SplitSetsRead((), start, UNKNOWN_TIME, failed=True)
+        case _:
+            _log.warning("%s: what nobody needs stays: %s", type(command).__name__, failure.message)
+            return None
+
+
+# ---- the thread
 
 
 class Drivers(Protocol):
     """The processes that host the tasks. Both methods are called on the coordinator's thread and must not block."""
 
-    def perform(self, command: DeployTask | commands.ReplaceProcess | Order) -> None:
-        """Hand an order to the process of its task."""
+    def perform(self, command: DriverCommand) -> None:
+        """Send an order to the process of its task."""
 
     def handle(self, message: ProcessMessage) -> list[Event]:
         """Take note of what became of a process; the events that follow from it."""
 
 
-class Witness(Protocol):
-    """Somebody who is told what happens (``logs``). Called on the coordinator's thread."""
+class Observer(Protocol):
+    """Sees what happens (``logs``). Called on the coordinator's thread."""
 
-    def told(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """The core is about to handle an event."""
 
-    def changed(self, before: JobStatus, after: JobStatus) -> None:
+    def on_status(self, before: JobStatus, after: JobStatus) -> None:
         """The status is another one."""
 
 
 class CoordinatorHost:
-    """See the module's rules."""
+    """See the module's rules. ``heartbeat``: seconds between two looks at the processes; None: nobody looks."""
 
     def __init__(
         self,
@@ -105,19 +261,19 @@ class CoordinatorHost:
         files: Callable[[Callable[[Event], None]], CoordinatorFiles],
         drivers: Callable[[Callable[[ProcessMessage], None]], Drivers],
         validate: bool = False,
-        period: float | None = None,
-        told: Callable[[JobStatus], None] | None = None,
-        witness: Witness | None = None,
-        died: Callable[[InternalError, JobStatus], None] | None = None,
+        heartbeat: float | None = None,
+        on_status: Callable[[JobStatus], None] | None = None,
+        observer: Observer | None = None,
+        on_death: Callable[[InternalError, JobStatus], None] | None = None,
     ) -> None:
         self._core = core
-        #: is told of each new status, on the thread, before anybody else
-        self._told = told
-        self._witness = witness
-        self._died = died
-        #: seconds between two beats, and when the next one is due; None: never
-        self._period = period
-        self._beat_at = None if period is None else time.monotonic() + period
+        #: gets each new status, on the thread, before anybody else
+        self._on_status = on_status
+        self._observer = observer
+        self._on_death = on_death
+        #: seconds between two heartbeats, and when the next one is due; None: never
+        self._heartbeat = heartbeat
+        self._heartbeat_at = None if heartbeat is None else time.monotonic() + heartbeat
         self._validate = validate
         self._mailbox: Mailbox[CoordinatorMessage] = Mailbox()
         self._files = files(self.post)
@@ -129,8 +285,8 @@ class CoordinatorHost:
         #: guards the four fields below; notified when they change
         self._changed = threading.Condition()
         self._version = (uuid.uuid4().hex, 0)
-        #: the newest version with more to tell than news of checkpoints that are under way
-        self._telling = 0
+        #: the newest version that does not wait (rule 5)
+        self._urgent = 0
         self._status = core.status()
         self._error: InternalError | None = None
 
@@ -141,7 +297,7 @@ class CoordinatorHost:
         self._thread.start()
 
     def post(self, message: CoordinatorMessage) -> None:
-        """Tell the thread something."""
+        """Put a message into the thread's mailbox."""
         self._mailbox.post(message)
 
     def wait_status(self, version: tuple[str, int] | None, timeout: float) -> Versioned:
@@ -150,22 +306,31 @@ class CoordinatorHost:
         with self._changed:
             self._changed.wait_for(lambda: self._version != version or self._error is not None, timeout)
             if version is not None and version[0] == self._version[0]:
-                company = min(LULL, until - time.monotonic())
-                self._changed.wait_for(lambda: self._telling > version[1] or self._error is not None, company)
+                delay = min(COALESCING_DELAY, until - time.monotonic())
+                self._changed.wait_for(lambda: self._urgent > version[1] or self._error is not None, delay)
             if self._error is not None:
                 raise self._error
             return Versioned(self._version, self._status)
 
-    def ask(self, question: Callable[[Coordinator], Any], timeout: float) -> Any:
-        """The answer to a question about the core. Raises TimeoutError."""
+    def checkpoints(self, timeout: float) -> Overview:
+        """Counts, history and summary of the checkpoints. Raises TimeoutError."""
+        found: Future[Overview] = Future()
+        self._ask(CheckpointsAsked(found))
+        return found.result(timeout)
+
+    def windows(self, timeout: float) -> tuple[WindowReport, ...]:
+        """The statistics of the newest windows between task barriers. Raises TimeoutError."""
+        found: Future[tuple[WindowReport, ...]] = Future()
+        self._ask(WindowsAsked(found))
+        return found.result(timeout)
+
+    def _ask(self, question: CheckpointsAsked | WindowsAsked) -> None:
         if self._error is not None:
             raise self._error
-        answer: Future[Any] = Future()
-        self.post(Asked(question, answer))
-        return answer.result(timeout)
+        self.post(question)
 
     def close(self) -> None:
-        """End the thread, without a word to anybody; returns when it has ended."""
+        """End the thread and notify nobody; returns when it has ended."""
         self.post(Closed())
         self._thread.join()
         at_close, self._at_close = self._at_close, []
@@ -185,39 +350,43 @@ class CoordinatorHost:
                 self._publish()
         except Exception as error:
             failure = unexpected(error)
-            if self._died is not None:
-                self._died(failure, self._status)
+            if self._on_death is not None:
+                self._on_death(failure, self._status)
             with self._changed:
                 self._error = failure
                 self._changed.notify_all()
 
     def _patience(self) -> float | None:
-        times = [at for at in (self._core.next_deadline(), self._beat_at) if at is not None]
+        times = [at for at in (self._core.next_deadline(), self._heartbeat_at) if at is not None]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _look_at_clock(self) -> None:
         now = time.monotonic()
         deadline = self._core.next_deadline()
         if deadline is not None and deadline <= now:
-            self._tell(DeadlinePassed(now))
-        if self._period is not None and self._beat_at is not None and self._beat_at <= now:
-            self._beat_at = now + self._period
-            self._handle(Beat())
+            self._notify(events.DeadlinePassed(now))
+        if self._heartbeat is not None and self._heartbeat_at is not None and self._heartbeat_at <= now:
+            self._heartbeat_at = now + self._heartbeat
+            self._handle(HeartbeatDue())
 
     def _handle(self, message: CoordinatorMessage) -> None:
-        if isinstance(message, Closed):
-            self._open = False
-        elif isinstance(message, Asked):
-            message.put_to(self._core)
-        elif isinstance(message, ProcessMessage):
+        if isinstance(message, ProcessMessage):
             for event in self._drivers.handle(message):
-                self._tell(event)
-        else:
-            self._tell(message)
+                self._notify(event)
+            return
+        match message:
+            case CheckpointsAsked(found):
+                answer(found, self._core.checkpoint_statistics)
+            case WindowsAsked(reports):
+                answer(reports, self._core.windows)
+            case Closed():
+                self._open = False
+            case _:
+                self._notify(message)
 
-    def _tell(self, event: Event) -> None:
-        if self._witness is not None:
-            self._witness.told(event)
+    def _notify(self, event: Event) -> None:
+        if self._observer is not None:
+            self._observer.on_event(event)
         self._perform(self._core.handle(replace(event, now=time.monotonic())))
         if self._validate:
             self._core.validate()
@@ -226,58 +395,35 @@ class CoordinatorHost:
         """Rule 6."""
         ends = any(isinstance(command, commands.EndJob) for command in orders)
         for command in orders:
-            if ends and isinstance(command, _DELETES):
+            if ends and isinstance(command, commands.DiscardState | commands.DiscardEntries | commands.DiscardSnapshot):
                 self._at_close.append(command)
             else:
                 self._do(command)
 
     def _do(self, command: Command) -> None:
-        match command:
-            case commands.ReadLog():
-                self._files.read_log()
-            case commands.StoreEntry(entry):
-                self._files.store(entry)
-            case commands.DiscardState(handles):
-                self._files.discard(handles)
-            case commands.CopySavepoint():
-                self._files.copy_savepoint(command)
-            case commands.StoreSavepoint():
-                self._files.store_savepoint(command)
-            case commands.DiscardCopies(checkpoint, location):
-                self._files.discard_copies(location, checkpoint)
-            case commands.DiscardSnapshot(location, handles):
-                self._files.discard_snapshot(location, handles)
-            case commands.DiscardEntries(numbers):
-                self._files.discard_entries(numbers)
-            case commands.ReadSplitSets(start):
-                self._files.read_split_sets(start)
-            case commands.DiscardSplitSets(numbers):
-                self._files.discard_split_sets(numbers)
-            case commands.TakeOutputs():
-                self._files.take_outputs(command)
-            case commands.CommitOrphans():
-                self._files.commit(command)
-            case commands.EndJob():
-                self._files.end_presence()  # the status says the rest, and whoever waits for it is told
-            case _:
-                self._drivers.perform(command)
+        if isinstance(command, commands.EndJob):
+            self._files.end_presence()  # the status says the rest
+        elif isinstance(command, DriverCommand):
+            self._drivers.perform(command)
+        else:
+            self._files.perform(command)
 
     def _publish(self) -> None:
         status = self._core.status()
-        if self._told is not None and status != self._status:
-            self._told(status)
+        if self._on_status is not None and status != self._status:
+            self._on_status(status)
         with self._changed:
             before = self._status
             if status != before:
                 self._status = status
                 self._version = (self._version[0], self._version[1] + 1)
-                if _without_news(status) != _without_news(before):
-                    self._telling = self._version[1]
+                if _without_progress(status) != _without_progress(before):
+                    self._urgent = self._version[1]
                 self._changed.notify_all()
-        if self._witness is not None and status != before:
-            self._witness.changed(before, status)
+        if self._observer is not None and status != before:
+            self._observer.on_status(before, status)
 
 
-def _without_news(status: JobStatus) -> JobStatus:
-    """All that a status tells but what is under way."""
+def _without_progress(status: JobStatus) -> JobStatus:
+    """The status without the checkpoints that are under way."""
     return replace(status, pending=None, in_flight=(), why="")

@@ -37,7 +37,7 @@ EVENTS = {
     "task_failed": "an attempt has failed; the reason names operator, input and remedy",
     "task_lost": "the process of a task is gone, hung or out of reach",
     "checkpoint_declined": "a task could not take its part in a checkpoint",
-    "checkpoint_completed": "a checkpoint stands in the log",
+    "checkpoint_completed": "a checkpoint is durable: its entry is in the log",
     "checkpoint_failed": "one or more checkpoints have failed since the last line",
     "job_state": "the job is in another state; with the generation of its coordinator",
     "job_restart": "a region of the job restarts",
@@ -93,24 +93,26 @@ class TaskLog:
     def __init__(self, job: str) -> None:
         self._job = job
 
-    def told(self, event: Event) -> None:
-        """The process has something to say to the coordinator."""
+    def on_event(self, event: Event) -> None:
+        """The process reports an event to the coordinator."""
         match event:
             case TaskDeployed(task, attempt):
-                self._say(logging.INFO, "task_deployed", f"{task} is deployed", task, attempt)
+                self._write(logging.INFO, "task_deployed", f"{task} is deployed", task, attempt)
             case DataEnded(task, attempt):
-                self._say(logging.INFO, "task_data_ended", f"{task} is at the end of its data", task, attempt)
+                self._write(logging.INFO, "task_data_ended", f"{task} is at the end of its data", task, attempt)
             case TaskFinished(task, attempt):
-                self._say(logging.INFO, "task_finished", f"{task} has finished", task, attempt)
+                self._write(logging.INFO, "task_finished", f"{task} has finished", task, attempt)
             case TaskFailed(task, attempt, failure):
-                self._say(logging.ERROR, "task_failed", f"{task} has failed: {failure.message}", task, attempt, failure)
+                self._write(
+                    logging.ERROR, "task_failed", f"{task} has failed: {failure.message}", task, attempt, failure
+                )
             case TaskDeclined(task, attempt, checkpoint, failure):
                 text = f"{task} takes no part in checkpoint {checkpoint}: {failure.message}"
-                self._say(logging.WARNING, "checkpoint_declined", text, task, attempt, failure, checkpoint)
+                self._write(logging.WARNING, "checkpoint_declined", text, task, attempt, failure, checkpoint)
             case _:
                 pass
 
-    def _say(
+    def _write(
         self,
         level: int,
         event: str,
@@ -131,27 +133,27 @@ class JobLog:
     def __init__(self, job: str) -> None:
         self._job = job
 
-    def told(self, event: Event) -> None:
-        """The coordinator has been told something."""
+    def on_event(self, event: Event) -> None:
+        """The coordinator is about to handle an event."""
         if isinstance(event, TaskLost):
             extra = {"event": "task_lost", "task": event.task, "attempt": event.attempt, "reason": event.reason}
             _log.warning("%s is lost: %s", event.task, event.reason, extra=extra | {"job": self._job})
 
-    def changed(self, before: JobStatus, after: JobStatus) -> None:
+    def on_status(self, before: JobStatus, after: JobStatus) -> None:
         """The job's status is another one."""
         if after.state != before.state:
             level = logging.ERROR if after.state == "failed" else logging.INFO
             reason = None if after.failure is None else after.failure.message
-            self._say(level, "job_state", f"the job is {after.state}", after, reason=reason)
+            self._write(level, "job_state", f"the job is {after.state}", after, reason=reason)
         if after.restarts > before.restarts:
             text = f"a region restarts, for the {after.restarts}. time under this coordinator"
-            self._say(logging.WARNING, "job_restart", text, after)
+            self._write(logging.WARNING, "job_restart", text, after)
         if after.latest_completed is not None and after.latest_completed != before.latest_completed:
             text = f"checkpoint {after.latest_completed} is completed"
-            self._say(logging.INFO, "checkpoint_completed", text, after, checkpoint=after.latest_completed)
+            self._write(logging.INFO, "checkpoint_completed", text, after, checkpoint=after.latest_completed)
         if after.checkpoints_failed > before.checkpoints_failed:
             text = f"{after.checkpoints_failed - before.checkpoints_failed} checkpoints have failed"
-            self._say(logging.WARNING, "checkpoint_failed", text, after)
+            self._write(logging.WARNING, "checkpoint_failed", text, after)
 
-    def _say(self, level: int, event: str, text: str, status: JobStatus, **more: object) -> None:
+    def _write(self, level: int, event: str, text: str, status: JobStatus, **more: object) -> None:
         _log.log(level, "%s", text, extra={"event": event, "job": self._job, "generation": status.generation, **more})

@@ -6,17 +6,17 @@ that is what the supervisor finds out, from whichever sign comes first:
 - the new process announces itself, or accepts an order to deploy, under another incarnation;
 - the ``watch`` call, which ends only with the process, fails (Ray takes a second or two to say so); as it also fails
   when a connection does, the process is asked who it is;
-- a neighbour's stream ends, or an order does not reach the process;
-- it does not answer: at every beat each process is asked for a sign of life, and one that has not answered ``MISSES``
-  beats in a row is hung, or stopped, or behind a network that is gone. It is replaced.
+- the connection of a peer ends, or an order does not reach the process;
+- it does not answer: at every heartbeat each process is asked for a sign of life, and one that has missed ``MISSES``
+  heartbeats in a row is hung, or stopped, or behind a network that is gone. It is replaced.
 
-A process on a node that Ray drains is told to leave, as one that gets SIGTERM says of itself (``draining``).
+A process on a node that Ray drains is told to leave (:class:`Draining`), as one that gets SIGTERM says of itself.
 
 Rules:
 
 1. An attempt is lost when the incarnation that accepted it is gone, and is reported lost once for that.
 2. Nothing is reported about a process that had accepted nothing: the order to deploy waits for the next process.
-3. Beats are counted, not timed: a coordinator that was stopped itself does not take everybody for dead when it wakes.
+3. Heartbeats are counted, not timed: a coordinator that was stopped itself takes nobody for dead when it wakes.
 4. Each task has a seat of its own. Seats beyond those are *spare*: a task whose process is lost moves to a spare that
    has a process, and its old seat is a spare once that has one. So nobody waits for a process to start.
 5. No policy: what a loss means is for the coordinator to decide. Of every process that a task gets it is told. Only
@@ -39,8 +39,8 @@ from ...engine.core.identity import Attempt, TaskId
 from ..protocol.messages import (
     UNKNOWN_TIME,
     AttemptAccepted,
-    Beat,
     CallFailed,
+    HeartbeatDue,
     Identity,
     NodesDraining,
     Order,
@@ -50,7 +50,48 @@ from ..protocol.messages import (
     Seat,
     SplitBegun,
 )
-from .draining import Draining
+
+
+class Draining:
+    """Which processes are to leave, as Ray drains their nodes. ``most``: seconds that moving a task may take.
+
+    A node is drained by ``ray drain-node``, by the autoscaler, by what watches for spot notices, or by a node's own
+    ``ray start`` when it is told to end: all of them tell Ray's control store. Ray puts no process on such a node any
+    more, and leaves those alone that are there. Rules:
+
+    1. A process is told once.
+    2. If every node is drained, nobody leaves: there is nowhere to go.
+    3. A node that has no deadline has as much time as the job's ``preemption`` says, and no node has more.
+    """
+
+    def __init__(self, most: float = math.inf) -> None:
+        self._most = most
+        self._left: Mapping[str, float] = {}
+        self._told: set[str] = set()
+
+    def update(self, nodes: Mapping[str, float]) -> None:
+        """Take note of the seconds left for each node that is being drained."""
+        self._left = nodes
+
+    def is_drained(self, node: str) -> bool:
+        """Whether nothing should go there."""
+        return node in self._left
+
+    def must_leave(self, node: str, incarnation: str) -> float | None:
+        """The seconds that a process has for leaving its node; None: it may stay, or knows."""
+        if node not in self._left or incarnation in self._told:
+            return None
+        self._told.add(incarnation)
+        return max(0.0, min(self._most, self._left[node]))
+
+
+def seconds_left(deadlines: Mapping[str, int], alive: set[str], now: float) -> dict[str, float]:
+    """By node, for nodes that are being drained. ``deadlines``: milliseconds since 1970, 0 for none; ``now``: seconds.
+    Empty if no other node is alive (rule 2)."""
+    if alive <= set(deadlines):
+        return {}
+    return {node: at / 1000 - now if at else math.inf for node, at in deadlines.items() if node in alive}
+
 
 DEFAULT_POISON = PoisonPolicy()
 MISSES = 3
@@ -58,16 +99,16 @@ MISSES = 3
 
 
 class DriverCalls(Protocol):
-    """Calls to the processes; what comes of them is told to :meth:`Supervisor.handle`. None of them blocks."""
+    """Calls to the processes; what comes of them goes to :meth:`Supervisor.handle`. None of them blocks."""
 
     def ready(self, seat: Seat) -> None:
-        """Tell ``ProcessAppeared`` as soon as the seat has a process, ``ProcessGone`` if it never will."""
+        """Send ``ProcessAppeared`` as soon as the seat has a process, ``ProcessGone`` if it never will."""
 
     def watch(self, seat: Seat, incarnation: str) -> None:
-        """Tell ``ProcessGone`` when the process, or the connection to it, ends."""
+        """Send ``ProcessGone`` when the process, or the connection to it, ends."""
 
     def ask(self, seat: Seat) -> None:
-        """Tell ``ProcessAppeared`` if the process answers; nothing if it does not."""
+        """Send ``ProcessAppeared`` if the process answers; nothing if it does not."""
 
     def replace(self, seat: Seat) -> None:
         """End the process of the seat, whatever it does; another one follows."""
@@ -79,10 +120,10 @@ class DriverCalls(Protocol):
         """Have the process of a spare seat drop what it holds: it is nobody's any more."""
 
     def deploy(self, command: DeployTask, cautious: bool) -> None:
-        """Tell ``AttemptAccepted`` when a process has taken the order, ``CallFailed`` if none ever will."""
+        """Send ``AttemptAccepted`` when a process has taken the order, ``CallFailed`` if none ever will."""
 
     def order(self, command: Order) -> None:
-        """Tell ``CallFailed`` if the order does not arrive."""
+        """Send ``CallFailed`` if the order does not arrive."""
 
 
 @dataclass(slots=True)
@@ -106,21 +147,21 @@ class _SeatState:
 
 
 class Supervisor:
-    """See the module's rules. ``period``: seconds between two beats; it is only mentioned here."""
+    """See the module's rules. ``heartbeat``: seconds between two; it is only mentioned here."""
 
     def __init__(
         self,
         tasks: Iterable[TaskId],
         calls: DriverCalls,
         spares: Iterable[Seat] = (),
-        period: float = 0.0,
+        heartbeat: float = 0.0,
         poison: PoisonPolicy = DEFAULT_POISON,
         notice: float = math.inf,
     ) -> None:
         self._calls = calls
         self._draining = Draining(notice)
         self._poison = PoisonWatch(poison)
-        self._period = period
+        self._heartbeat = heartbeat
         self._seats: dict[Seat, _SeatState] = {task: _SeatState(task) for task in tasks}
         #: where each task is
         self._seat_of: dict[TaskId, Seat] = {task: task for task in self._seats}
@@ -168,8 +209,8 @@ class Supervisor:
                 return []
             case TaskFailed():
                 return [self._failed(message)]
-            case Beat():
-                return self._beat()
+            case HeartbeatDue():
+                return self._ask_all()
             case NodesDraining(left):
                 return self._leave(left)
 
@@ -220,7 +261,7 @@ class Supervisor:
             return [lost]
         return [self._blamed(lost), *self._move(lost.task)]
 
-    def _beat(self) -> list[Event]:
+    def _ask_all(self) -> list[Event]:
         events: list[Event] = []
         for seat, state in self._seats.items():
             if not state.watched or state.incarnation in self._gone:
@@ -235,14 +276,14 @@ class Supervisor:
     def _hung(self, seat: Seat, state: _SeatState) -> list[Event]:
         assert state.identity is not None
         where = f"process {state.identity.pid} on {state.identity.node}"
-        reason = f"{where} has not answered for {self._period * MISSES:g} s: it hangs, or is stopped or cut off"
+        reason = f"{where} has not answered for {self._heartbeat * MISSES:g} s: it hangs, or is stopped or cut off"
         events = self._lose(seat, reason)
         self._calls.replace(seat)
         return events
 
     def _leave(self, left: Mapping[str, float]) -> list[Event]:
         """Nodes are being drained: tasks are handed over, spare processes start anew elsewhere."""
-        self._draining.told(left)
+        self._draining.update(left)
         events: list[Event] = []
         for seat, state in self._seats.items():
             identity = state.identity

@@ -1,4 +1,4 @@
-"""The thread that owns a task: everything said to the task comes in through one mailbox. No Ray.
+"""The thread that owns a task, and the threads that do its files: everything comes in through one mailbox. No Ray.
 
 Rules:
 
@@ -8,8 +8,8 @@ Rules:
 3. An attempt is built in place of an older one, which is stopped first; orders and frames of others are dropped, and
    orders to build or start one that name another incarnation of the process: they were repeated on the way.
    Frames that come before ``StartTask`` are kept: a producer may have been started earlier.
-4. Files are read, written and committed on a few other threads. What comes of it is told to the coordinator by those
-   threads, whatever has become of the attempt: a stale attempt's files must be discarded by somebody who knows of them.
+4. Files are read, written and committed on a few other threads. They report what comes of it to the coordinator,
+   whatever has become of the attempt: a stale attempt's files must be discarded by somebody who knows of them.
 5. Nothing is decided here: an error ends the attempt and is reported, and the coordinator says what happens next.
 """
 
@@ -20,55 +20,167 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
 
 from ...coordinator.model import commands
-from ...coordinator.model.commands import DeployTask
+from ...coordinator.model.commands import CommitCheckpoint, DeployTask
 from ...coordinator.model.events import (
     DataEnded,
     Event,
     Failure,
     RoundProposed,
+    SnapshotTiming,
+    TaskAcked,
+    TaskCommitted,
     TaskDeclined,
     TaskDeployed,
     TaskFailed,
     TaskFinished,
     TaskLost,
 )
-from ...engine.core.errors import PenstockError
+from ...engine.core.errors import PenstockError, as_penstock_error
 from ...engine.core.identity import Attempt, CheckpointId, TaskId
-from ...engine.exchange.channel_state import Restored
+from ...engine.exchange.channel_state import NOTHING_RESTORED, Restored
 from ...engine.exchange.channels import Frame, Upstream
 from ...engine.plan.plan import JobPlan
-from ...engine.runtime.statistics import OperatorWindow
+from ...engine.runtime.statistics import OperatorWindow, TaskStatistics
 from ...engine.runtime.task import Step, Task
 from ...engine.runtime.task_checkpoints import TaskSnapshot
 from ...engine.scheduler.protocol import Scheduler
+from ...engine.scheduler.threads import Threads
 from ..protocol.messages import (
     UNKNOWN_TIME,
-    Abandoned,
     Arrived,
-    Asked,
     Closed,
     CommitDone,
+    CoordinatorGone,
     Deployment,
-    HostMessage,
     Mailbox,
     Order,
-    Ordered,
     StateRead,
+    StatisticsAsked,
+    TaskMessage,
     Woken,
+    answer,
 )
 from ..protocol.translate import failure_of
+from ..storage.snapshots import SnapshotFiles
 from ..transport.protocol import BrokenLink, Transport
 from .task_feed import TaskFeed
-from .task_files import TaskFiles
 
 NO_ROWS_LEFT = Failure("a source has no rows up to the round of the checkpoint: it is about to end", retry=True)
 SLICE = 0.02
 """Seconds for which the task runs on this thread before it looks into the mailbox."""
 CLOSE_SECONDS = 10.0
 """How long a new attempt waits for the operators of the old one to be closed: a user's function may be stuck."""
+THREADS = 2
+"""One snapshot may be written while another commit runs; more would only compete for the same disk."""
+
+
+class TaskFiles:
+    """What a task has read, written and committed for it. ``report`` sends an event to the coordinator.
+
+    1. The task's thread never waits for storage. Results come back through callbacks, on one of these threads.
+    2. Storage that fails declines the checkpoint: the task goes on. A commit that fails ends the attempt: what the log
+       promises must become visible, so the coordinator restarts and commits again.
+    3. Committing is idempotent (the committer's contract), so an order given twice is carried out twice.
+    """
+
+    def __init__(self, plan: JobPlan, snapshots: SnapshotFiles, report: Callable[[Event], None]) -> None:
+        self._plan = plan
+        self._snapshots = snapshots
+        self._report = report
+        self._threads = Threads(THREADS, "penstock-files")
+        #: the files of the last snapshot: those that are named again were not written again
+        self._named: frozenset[str] = frozenset()
+
+    @property
+    def folder(self) -> str:
+        """The checkpoint folder."""
+        return self._snapshots.url
+
+    def read(self, command: DeployTask, done: Callable[[Restored | PenstockError], None]) -> None:
+        """Read what an attempt is restored from and hand it, or the error, to ``done``."""
+
+        def work() -> None:
+            snapshots = SnapshotFiles(command.root, self._plan.name) if command.root else self._snapshots
+            try:
+                done(self._restored(command, snapshots))
+            except Exception as error:
+                done(as_penstock_error(error))
+
+        self._threads.submit(work)
+
+    def _restored(self, command: DeployTask, snapshots: SnapshotFiles) -> Restored:
+        """What the attempt is restored from: of a task that had finished only how far its sources had come."""
+        state = command.state
+        if command.finished:
+            state = tuple(each for each in state if each.operator in self._plan.sources)
+        if not (state or command.ended or command.finished):
+            return NOTHING_RESTORED
+        return Restored(snapshots.read(state), snapshots.read_channels(state), command.ended, command.finished)
+
+    def write(self, task: TaskId, attempt: Attempt, checkpoint: CheckpointId, snapshot: TaskSnapshot) -> None:
+        """Store a snapshot and report that it is there, or why it is not."""
+
+        def work() -> None:
+            started = time.perf_counter()
+            try:
+                tables, channels = snapshot.tables, snapshot.channels
+                # the files of a task that was deployed as finished are carried on by the coordinator
+                carried = snapshot.finished_on_restore
+                state = () if carried else self._snapshots.write(task, checkpoint, attempt, tables, channels)
+            except Exception as error:
+                failure = failure_of(as_penstock_error(error))
+                self._report(TaskDeclined(task, attempt, checkpoint, failure, UNKNOWN_TIME))
+                return
+            ended, named = snapshot.data_ended, self._named
+            self._named = frozenset(handle.location for handle in state)
+            written = sum(handle.bytes for handle in state if handle.location not in named)
+            timing = SnapshotTiming(
+                alignment=snapshot.alignment,
+                asynchronous=time.perf_counter() - started,
+                new_bytes=written,
+                processed_bytes=snapshot.processed_bytes,
+                persisted_bytes=sum(handle.bytes for handle in state if handle.is_channel_file),
+                unaligned=snapshot.unaligned,
+            )
+            self._report(
+                TaskAcked(
+                    task,
+                    attempt,
+                    checkpoint,
+                    state,
+                    snapshot.committables,
+                    ended,
+                    UNKNOWN_TIME,
+                    timing,
+                    finished_on_restore=carried,
+                    ended=snapshot.ended,
+                    ledger=snapshot.ledger,
+                )
+            )
+
+        self._threads.submit(work)
+
+    def commit(self, command: CommitCheckpoint, done: Callable[[CommitDone], None]) -> None:
+        """Make a permit's committables visible, report it, then call ``done``."""
+
+        def work() -> None:
+            self._snapshots.completed(command.task, command.permit.checkpoint)
+            error: PenstockError | None = None
+            try:
+                self._plan.commit(command.permit)
+            except PenstockError as failed:
+                error = failed
+            else:
+                self._report(TaskCommitted(command.task, command.attempt, command.permit.checkpoint, UNKNOWN_TIME))
+            done(CommitDone(command.attempt, command.permit.checkpoint, error))
+
+        self._threads.submit(work)
+
+    def close(self) -> None:
+        """Let what runs end and start nothing new."""
+        self._threads.close(drop=True)
 
 
 class TaskHost:
@@ -92,7 +204,7 @@ class TaskHost:
         self._report = report
         self._feed = TaskFeed(plan, files.folder, report)
         self._transport = transport(self._link_broke)
-        self._mailbox: Mailbox[HostMessage] = Mailbox()
+        self._mailbox: Mailbox[TaskMessage] = Mailbox()
         self._thread = threading.Thread(target=self._run, name=f"penstock-task-{task}", daemon=True)
         #: the newest deployment; its attempt is the only one that orders and frames may name
         self._deployment: DeployTask | None = None
@@ -109,15 +221,15 @@ class TaskHost:
         """Start the thread."""
         self._thread.start()
 
-    def post(self, message: HostMessage) -> None:
-        """Say something to the thread."""
+    def post(self, message: TaskMessage) -> None:
+        """Put a message into the thread's mailbox."""
         self._mailbox.post(message)
 
-    def ask(self, question: Callable[[Task], Any], timeout: float) -> Any:
-        """The answer to a question about the task; None if none is deployed. Raises TimeoutError if it is too busy."""
-        answer: Future[Any] = Future()
-        self.post(Asked(question, answer))
-        return answer.result(timeout)
+    def statistics(self, timeout: float) -> TaskStatistics | None:
+        """What the task has counted; None if none is deployed. Raises TimeoutError if it is too busy to say."""
+        found: Future[TaskStatistics | None] = Future()
+        self.post(StatisticsAsked(found))
+        return found.result(timeout)
 
     def close(self) -> None:
         """Stop the task and end the thread; returns when both have ended."""
@@ -147,27 +259,28 @@ class TaskHost:
             return self._task.step(time.monotonic(), SLICE)
         return Step(False)
 
-    def _handle(self, message: HostMessage) -> None:
+    def _handle(self, message: TaskMessage) -> None:
         match message:
             case Arrived(frames, upstream):
                 self._arrived(frames, upstream)
-            case Ordered(command):
-                self._order(command)
             case Deployment(command):
                 self._deploy(message, command)
             case StateRead(attempt, state):
                 self._build(attempt, state)
             case CommitDone():
                 self._commit_done(message)
-            case Asked():
-                message.put_to(self._task)
+            case StatisticsAsked(found):
+                task = self._task
+                answer(found, lambda: None if task is None else task.statistics())
             case Woken():
                 pass
-            case Abandoned():
+            case CoordinatorGone():
                 self._release()
             case Closed():
                 self._release()
                 self._open = False
+            case _:
+                self._order(message)
 
     def _arrived(self, frames: tuple[Frame, ...], upstream: tuple[Upstream, ...]) -> None:
         current = [frame for frame in frames if self._is_current(frame.attempts[1])]
@@ -289,14 +402,6 @@ class TaskHost:
     def _link_broke(self, link: BrokenLink) -> None:
         self._report(TaskLost(link.task, link.attempt, f"{self._id} lost its connection: {link.reason}", UNKNOWN_TIME))
 
-    def taken_snapshot(self, attempt: Attempt, checkpoint: CheckpointId, snapshot: TaskSnapshot) -> None:
-        """Store a snapshot and tell the coordinator (called by the listener)."""
-        self._files.write(self._id, attempt, checkpoint, snapshot)
-
-    def tell(self, event: Event) -> None:
-        """Report an event (called by the listener)."""
-        self._report(event)
-
 
 class _Guard:
     """Turns an error that escapes from the task into the attempt's failure, so that the thread lives on."""
@@ -315,30 +420,29 @@ class _Guard:
 
 
 class _Listener:
-    """What one attempt of the task says, told to the coordinator."""
+    """Reports what becomes of one attempt of the task."""
 
     def __init__(self, host: TaskHost, attempt: Attempt) -> None:
         self._host = host
-        self._id = host._id
-        self._attempt = attempt
+        self._report, self._id, self._attempt = host._report, host._id, attempt
 
     def round_proposed(self, checkpoint: CheckpointId, round: int) -> None:
-        self._host.tell(RoundProposed(self._id, self._attempt, checkpoint, round, UNKNOWN_TIME))
+        self._report(RoundProposed(self._id, self._attempt, checkpoint, round, UNKNOWN_TIME))
 
     def snapshot_taken(self, checkpoint: CheckpointId, snapshot: TaskSnapshot) -> None:
-        self._host.taken_snapshot(self._attempt, checkpoint, snapshot)
+        self._host._files.write(self._id, self._attempt, checkpoint, snapshot)
 
     def declined(self, checkpoint: CheckpointId) -> None:
-        self._host.tell(TaskDeclined(self._id, self._attempt, checkpoint, NO_ROWS_LEFT, UNKNOWN_TIME, True))
+        self._report(TaskDeclined(self._id, self._attempt, checkpoint, NO_ROWS_LEFT, UNKNOWN_TIME, True))
 
     def drained(self, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
         self._host._feed.drained(self._host._task, barrier, window)
 
     def data_ended(self) -> None:
-        self._host.tell(DataEnded(self._id, self._attempt, UNKNOWN_TIME))
+        self._report(DataEnded(self._id, self._attempt, UNKNOWN_TIME))
 
     def finished(self) -> None:
-        self._host.tell(TaskFinished(self._id, self._attempt, UNKNOWN_TIME))
+        self._report(TaskFinished(self._id, self._attempt, UNKNOWN_TIME))
 
     def failed(self, error: PenstockError) -> None:
-        self._host.tell(TaskFailed(self._id, self._attempt, failure_of(error), UNKNOWN_TIME))
+        self._report(TaskFailed(self._id, self._attempt, failure_of(error), UNKNOWN_TIME))

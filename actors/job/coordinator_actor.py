@@ -38,8 +38,7 @@ from ..claims.presence import this_claimant
 from ..client.backend import FinalStatistics
 from ..cluster.calls import unsealed
 from ..feed.notices import FeedNotices, how_it_ended, run_of
-from ..hosting.coordinator_files import CoordinatorFiles
-from ..hosting.coordinator_host import CoordinatorHost, coordinator_of
+from ..hosting.coordinator_host import CoordinatorFiles, CoordinatorHost, coordinator_of
 from ..hosting.logs import JobLog, write_json_lines
 from ..hosting.measures import JobFigures, Sample
 from ..hosting.supervisor import DEFAULT_POISON, Supervisor
@@ -135,9 +134,9 @@ class CoordinatorActor:
             supervise,
             options.validate,
             options.period,
-            witness=JobLog(plan.name),
-            told=self._told if plan.feeds else None,
-            died=self._died,
+            observer=JobLog(plan.name),
+            on_status=self._told if plan.feeds else None,
+            on_death=self._died,
         )
         self._departure = Departure(
             self._host, plan, options.folder, options.plan, drivers, self.placement, me, options.lease
@@ -208,14 +207,12 @@ class CoordinatorActor:
         left = self._departure.wait(0.0)
         if left is not None:
             return left.checkpoints
-        found: Overview = self._host.ask(lambda core: core.checkpoint_statistics(), ANSWER_SECONDS)
-        return found
+        return self._host.checkpoints(ANSWER_SECONDS)
 
     @ray.method(concurrency_group="users")
     def windows(self) -> tuple[WindowReport, ...]:
         """The statistics of the newest windows between task barriers."""
-        found: tuple[WindowReport, ...] = self._host.ask(lambda core: core.windows(), ANSWER_SECONDS)
-        return found
+        return self._host.windows(ANSWER_SECONDS)
 
     @ray.method(concurrency_group="users")
     def card(self) -> JobCard:

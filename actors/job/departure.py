@@ -115,7 +115,7 @@ class Departure:
                 return
             placed = {task: self._actors[seat] for task, seat in self._placement().items()}
             with suppress(PenstockError, TimeoutError):
-                checkpoints = self._host.ask(lambda core: core.checkpoint_statistics(), SHUTDOWN_SECONDS)
+                checkpoints = self._host.checkpoints(SHUTDOWN_SECONDS)
                 self._final = FinalStatistics(_statistics(placed), checkpoints)
             self._host.close()
             end_actors(self._actors.values())

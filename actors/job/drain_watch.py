@@ -1,4 +1,4 @@
-"""Asks Ray which nodes are drained; what that means is decided by ``hosting.draining``."""
+"""Asks Ray which nodes are drained; what that means is decided by ``hosting.supervisor``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ..hosting.draining import seconds_left
+from ..hosting.supervisor import seconds_left
 from ..protocol.messages import NodesDraining
 
 LOOK_SECONDS = 1.0

@@ -34,7 +34,6 @@ from ...coordinator.model.split_sets import SplitName
 from ...engine.core.identity import Attempt, TaskId
 from ...engine.exchange.channels import Frame, Upstream
 from ...engine.runtime.statistics import TaskStatistics
-from ...engine.runtime.task import Task
 from ...engine.scheduler.pool import PoolScheduler
 from ..cluster.calls import gone_for_good, unsealed, when_done
 from ..cluster.environment import NAMESPACE
@@ -43,19 +42,17 @@ from ..feed.server import FeedServer, feeds_of
 from ..hosting.logs import TaskLog, write_json_lines
 from ..hosting.measures import Sample, TaskFigures
 from ..hosting.split_guard import SplitGuard
-from ..hosting.task_files import TaskFiles
-from ..hosting.task_host import TaskHost
+from ..hosting.task_host import TaskFiles, TaskHost
 from ..hosting.waiting_chain import Standing
 from ..process.ending import watch_sigterm
 from ..protocol.messages import (
     UNKNOWN_TIME,
-    Abandoned,
     Address,
     Arrived,
+    CoordinatorGone,
     Deployment,
     Identity,
     Order,
-    Ordered,
     SplitBegun,
 )
 from ..storage.snapshots import SnapshotFiles
@@ -258,7 +255,7 @@ class DriverActor:
     def order(self, command: Order) -> None:
         """Carry out an order for the attempt that it names."""
         if self._hosted is not None and self._hosted[0] == command.task:
-            self._hosted[1].post(Ordered(command))
+            self._hosted[1].post(command)
 
     # ------------------------------------------------------------------ questions
 
@@ -266,27 +263,27 @@ class DriverActor:
     def standing(self) -> Standing:
         """What the task waits for."""
         try:
-            return Standing(self._ask(lambda task: task.statistics()))
+            return Standing(self._statistics())
         except TimeoutError:
             return Standing(None, ANSWER_SECONDS)
 
     def _look(self) -> Iterable[Sample] | None:
         """What metrics tell of the task now; nothing if there is none, None if it is too busy to say."""
         try:
-            found: TaskStatistics | None = self._ask(lambda task: task.statistics())
+            found = self._statistics()
         except TimeoutError:
             return None
         return () if found is None else self._figures.samples(found)
 
-    def _ask(self, question: Callable[[Task], Any]) -> Any:
+    def _statistics(self) -> TaskStatistics | None:
         host = self._host
-        return None if host is None else host.ask(question, ANSWER_SECONDS)
+        return None if host is None else host.statistics(ANSWER_SECONDS)
 
     # ------------------------------------------------------------------ to the coordinator
 
     def _report(self, event: Event) -> None:
         """Send an event; Ray repeats the call until a restarting coordinator has it."""
-        self._log.told(event)
+        self._log.on_event(event)
         if self._coordinator is None:
             return
         if isinstance(event, TaskFailed) and self._guard.raised is not None:
@@ -302,7 +299,7 @@ class DriverActor:
     def _reported(self, _: Any, error: BaseException | None) -> None:
         host = self._host
         if error is not None and host is not None and gone_for_good(error):
-            host.post(Abandoned("the coordinator is gone"))
+            host.post(CoordinatorGone())
 
     def _announce(self, job: str) -> None:
         try:

@@ -24,6 +24,7 @@ from ...coordinator.model.commands import (
     DeployTask,
     ExpectBarrier,
     ProposeRound,
+    ReplaceProcess,
     StartTask,
     StopTask,
     TriggerCheckpoint,
@@ -31,14 +32,17 @@ from ...coordinator.model.commands import (
 from ...coordinator.model.events import Event, TaskFailed, TaskLost
 from ...coordinator.model.settings import Settings
 from ...coordinator.model.split_sets import SplitName
+from ...coordinator.model.statistics import JobStatus, Overview, WindowReport
 from ...engine.core.errors import PenstockError
 from ...engine.core.identity import Attempt, CheckpointId, TaskId
 from ...engine.core.shown import hides_credentials
 from ...engine.exchange.channel_state import Restored
 from ...engine.exchange.channels import Frame, Upstream
 from ...engine.plan.plan import JobPlan
+from ...engine.runtime.statistics import TaskStatistics
 
 Message = TypeVar("Message")
+Answer = TypeVar("Answer")
 
 
 class Mailbox(Generic[Message]):
@@ -80,6 +84,9 @@ Order: TypeAlias = (
     | CommitCheckpoint
 )
 """What the coordinator orders an attempt that is deployed."""
+
+DriverCommand: TypeAlias = DeployTask | ReplaceProcess | Order
+"""What the coordinator orders the processes."""
 
 Seat: TypeAlias = TaskId
 """A driver actor: the task that it was made for, or ``spare_seat``. Processes come and go on it."""
@@ -129,13 +136,6 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered:
-    """An order of the coordinator for an attempt that runs here."""
-
-    command: Order
-
-
-@dataclass(frozen=True, slots=True)
 class StateRead:
     """What an attempt is restored from has been read, or could not be."""
 
@@ -153,19 +153,10 @@ class CommitDone:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A question about what a thread owns (a task, the coordinator), answered on that thread. ``answer`` gets None when
-    there is no task."""
+class StatisticsAsked:
+    """What has the task counted, and what does it wait for? ``found`` gets None when there is no task."""
 
-    question: Callable[[Any], Any]
-    answer: Future[Any]
-
-    def put_to(self, owner: Any) -> None:
-        """Answer the question (called on the owner's thread)."""
-        try:
-            self.answer.set_result(None if owner is None else self.question(owner))
-        except Exception as error:
-            self.answer.set_exception(error)
+    found: Future[TaskStatistics | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +165,8 @@ class Woken:
 
 
 @dataclass(frozen=True, slots=True)
-class Abandoned:
+class CoordinatorGone:
     """Nobody will give orders any more: stop the task."""
-
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +174,10 @@ class Closed:
     """Stop what is done and end the thread."""
 
 
-HostMessage: TypeAlias = Deployment | Arrived | Ordered | StateRead | CommitDone | Asked | Woken | Abandoned | Closed
+TaskMessage: TypeAlias = (
+    Deployment | Order | Arrived | StateRead | CommitDone | StatisticsAsked | Woken | CoordinatorGone | Closed
+)
+"""All that is posted to the thread that owns a task (``hosting.task_host``)."""
 
 
 # ---- posted to the thread that owns the coordinator
@@ -236,7 +228,7 @@ class SplitBegun:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class HeartbeatDue:
     """Time to see who is still there."""
 
 
@@ -255,10 +247,36 @@ ProcessMessage: TypeAlias = (
     | TaskLost
     | TaskFailed
     | SplitBegun
-    | Beat
+    | HeartbeatDue
     | NodesDraining
 )
-CoordinatorMessage: TypeAlias = Event | ProcessMessage | Asked | Closed
+"""What becomes of the processes: for the supervisor, which makes events of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointsAsked:
+    """What do the statistics of the checkpoints say?"""
+
+    found: Future[Overview]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowsAsked:
+    """What do the statistics of the windows between task barriers say?"""
+
+    found: Future[tuple[WindowReport, ...]]
+
+
+CoordinatorMessage: TypeAlias = Event | ProcessMessage | CheckpointsAsked | WindowsAsked | Closed
+"""All that is posted to the thread that owns a coordinator (``hosting.coordinator_host``)."""
+
+
+def answer(found: Future[Answer], question: Callable[[], Answer]) -> None:
+    """Answer a question, on the thread that owns what it is about."""
+    try:
+        found.set_result(question())
+    except Exception as error:
+        found.set_exception(error)
 
 
 @hides_credentials
@@ -281,4 +299,4 @@ class Versioned:
     """A job's status with the version that a long poll names next. Versions of other incarnations never match."""
 
     version: tuple[str, int]
-    status: Any
+    status: JobStatus

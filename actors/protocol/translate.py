@@ -5,13 +5,11 @@ Both shells use it, the actors and the embedded runner.
 
 from __future__ import annotations
 
-import traceback
-
 from ...coordinator.model.events import Failure
 from ...coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
 from ...coordinator.model.rescaling import ChannelMapper
 from ...engine.core import errors
-from ...engine.core.errors import Domain, InternalError, PenstockError
+from ...engine.core.errors import Domain, PenstockError, unexpected
 from ...engine.core.identity import TaskId
 from ...engine.plan.partitioning import Broadcast
 from ...engine.plan.plan import Exchange, JobPlan, StagePlan
@@ -92,11 +90,3 @@ def error_of(failure: Failure) -> PenstockError:
     if not (isinstance(kind, type) and issubclass(kind, PenstockError)):
         kind = PenstockError
     return kind(failure.message, failure.remedy, failure.operator, failure.detail)
-
-
-def unexpected(error: BaseException) -> InternalError:
-    """An error that nobody foresaw, with its traceback."""
-    text = "".join(traceback.format_exception(error))
-    return InternalError(
-        f"unexpected {type(error).__name__}: {error}", remedy="this is a bug of Penstock: report it", detail=text
-    )

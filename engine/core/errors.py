@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+import traceback
 from enum import Enum
 from typing import ClassVar, Self
 
@@ -129,3 +130,21 @@ class InternalError(PenstockError):
     """A bug in Penstock: an invariant does not hold. ``detail`` tells the story."""
 
     domain = Domain.INTERNAL
+
+
+def unexpected(error: BaseException) -> InternalError:
+    """An error that nobody foresaw, with its traceback."""
+    text = "".join(traceback.format_exception(error))
+    return InternalError(
+        f"unexpected {type(error).__name__}: {error}", remedy="this is a bug of Penstock: report it", detail=text
+    )
+
+
+def as_penstock_error(error: Exception) -> PenstockError:
+    """An error of storage as one of ours; anything unforeseen with its traceback."""
+    if isinstance(error, PenstockError):
+        return error
+    if isinstance(error, OSError):
+        remedy = "check the folder's permissions and its disk's free space; the job can go on from its last checkpoint"
+        return StorageError(f"storage failed: {error}", remedy)
+    return unexpected(error)

@@ -5,17 +5,18 @@ Everything here is immutable data that travels to the tasks; ``pipelines.plan_jo
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, cast
 
 import pyarrow as pa
 
 from ..core.epochs import Epochs
-from ..core.errors import ConfigurationError, PenstockError
-from ..core.identity import TaskId
+from ..core.errors import ConfigurationError, PenstockError, as_penstock_error
+from ..core.identity import CommitPermit, TaskId
 from ..core.operator import Committer, OperatorConfig, SinkConfig
 from ..core.source import SourceConfig, Split
 from ..core.traits import traits_of
@@ -26,6 +27,8 @@ from .resources import NOTHING, Resources
 from .rounds import lanes_of
 
 Audited = Literal["counts", "content"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +213,21 @@ class JobPlan:
     def committer(self, operator: str) -> Committer:
         """The committer of a sink."""
         return self.sinks[operator][1].committer(self.key)
+
+    def commit(self, permit: CommitPermit) -> None:
+        """Make a permit's committables visible, sink by sink. Idempotent, as every committer is. Raises PenstockError
+        that names the sink which could not."""
+        for operator in {committable.operator: None for committable in permit.committables}:
+            if operator not in self.sinks:  # of a snapshot whose flow had it; the user has allowed to leave it out
+                _log.warning(
+                    "what sink %s had prepared stays where it is: the flow does not have it any more", operator
+                )
+                continue
+            own = tuple(each for each in permit.committables if each.operator == operator)
+            try:
+                self.committer(operator).commit(replace(permit, committables=own))
+            except Exception as error:
+                raise as_penstock_error(error).at(operator) from error
 
     def check(self, resuming: bool = False, checkpoints: str = "") -> None:
         """Ask every sink whether it can be written; ``checkpoints``: the folder for them. Raises ConfigurationError

@@ -10,24 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from penstock.actors.hosting.coordinator_files import CoordinatorFiles
-from penstock.actors.hosting.coordinator_host import CoordinatorHost
+from penstock.actors.hosting.coordinator_host import CoordinatorFiles, CoordinatorHost
 from penstock.actors.hosting.supervisor import Supervisor
-from penstock.actors.hosting.task_files import TaskFiles
-from penstock.actors.hosting.task_host import TaskHost
+from penstock.actors.hosting.task_host import TaskFiles, TaskHost
 from penstock.actors.protocol.messages import (
     Arrived,
     AttemptAccepted,
     CallFailed,
     CoordinatorMessage,
     Deployment,
-    HostMessage,
     Identity,
     Order,
-    Ordered,
     ProcessAppeared,
     ProcessGone,
     ProcessMessage,
+    TaskMessage,
 )
 from penstock.actors.protocol.translate import execution_graph, neighbours_of
 from penstock.actors.transport.protocol import BrokenLink
@@ -148,7 +145,7 @@ class Host(TaskHost):
         """The task that has been started."""
         return self._task if self._started else None
 
-    def post(self, message: HostMessage) -> None:
+    def post(self, message: TaskMessage) -> None:
         if self.alive:
             before = self._task
             self._handle(message)
@@ -240,9 +237,9 @@ class CoordinatorProcess(CoordinatorHost):
         super().__init__(made, self._make_files, lambda post: Supervisor(plan.tasks(), Calls(world, self)))
         self.core = made
 
-    def _make_files(self, tell: Callable[[Event], None]) -> CoordinatorFiles:
+    def _make_files(self, notify: Callable[[Event], None]) -> CoordinatorFiles:
         world = self._world
-        files = CoordinatorFiles(self.plan, world.storage, SimulatedSnapshots(world, world.storage), tell)
+        files = CoordinatorFiles(self.plan, world.storage, SimulatedSnapshots(world, world.storage), notify)
         files._log_thread = Threads(world, self, in_order=True)  # type: ignore[assignment]
         files._file_thread = Threads(world, self, in_order=True)  # type: ignore[assignment]
         return files
@@ -260,7 +257,7 @@ class CoordinatorProcess(CoordinatorHost):
         if deadline is not None and deadline <= self._world.now:
             self.post(DeadlinePassed(self._world.now))
 
-    def _tell(self, event: Event) -> None:
+    def _notify(self, event: Event) -> None:
         self._perform(self._world.handle(self.core, event))
 
     def _perform(self, orders: list[Command]) -> None:
@@ -317,7 +314,7 @@ class Calls:
         def arrive() -> None:
             process = self._processes[command.task]
             if process.alive:
-                process.host.post(Ordered(command))
+                process.host.post(command)
             if not process.alive:
                 self._caller.post(CallFailed(command.task, command.attempt, "simulated"))
 

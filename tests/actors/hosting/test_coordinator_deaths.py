@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from penstock.actors.hosting.coordinator_files import CoordinatorFiles
-from penstock.actors.hosting.coordinator_host import CoordinatorHost
+from penstock.actors.hosting.coordinator_host import CoordinatorFiles, CoordinatorHost
 from penstock.actors.storage.log import MOST_DEATHS, Deaths
 from penstock.actors.storage.stores import FileStore
+from penstock.coordinator.model.commands import ReadLog
 from penstock.coordinator.model.events import Event, Failure, LogFailed
 from penstock.coordinator.model.statistics import JobStatus
 from support.coordinator_driver import CoordinatorDriver
@@ -59,7 +59,7 @@ def test_coordinator_that_must_not_take_over_says_why_instead_of_reading_the_log
         url = "nowhere"
 
     files = CoordinatorFiles(Plan(), MemoryStore(), Snapshots(), tell, refused=BUG)  # type: ignore[arg-type]
-    files.read_log()
+    files.perform(ReadLog())
     assert answered.wait(30.0)
     files.close()
     (event,) = told
@@ -89,7 +89,7 @@ def test_error_in_the_core_is_told_before_anybody_who_waits_gets_it() -> None:
         died.append(f"{status.job}: {str(error).splitlines()[0]}")
         released.wait(30.0)  # a process that ends does not come back from here
 
-    host = CoordinatorHost(Core(), lambda _post: Files(), lambda _post: None, died=dies)  # type: ignore
+    host = CoordinatorHost(Core(), lambda _post: Files(), lambda _post: None, on_death=dies)  # type: ignore
     host.start()
     assert host.wait_status(None, 0.2).status == STATUS, "nobody is told of the error while another may take over"
     released.set()

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from penstock.actors.hosting.draining import seconds_left
-from penstock.actors.hosting.supervisor import Supervisor
+from penstock.actors.hosting.supervisor import Supervisor, seconds_left
 from penstock.actors.protocol.messages import Identity, NodesDraining, ProcessAppeared, Seat, spare_seat
 from penstock.coordinator.model.events import NoticeGiven, ProcessReady
 from penstock.engine.core.identity import TaskId

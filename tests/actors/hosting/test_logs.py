@@ -55,12 +55,12 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lines]:
 
 def test_life_of_a_task_is_logged_with_its_attempt(lines: Lines) -> None:
     log, failure = TaskLog("flights"), Failure("no such file", retry=False)
-    log.told(TaskDeployed(TASK, ATTEMPT, UNKNOWN_TIME, "x"))
-    log.told(TaskAcked(TASK, ATTEMPT, CHECKPOINT, (), (), False, UNKNOWN_TIME))
-    log.told(TaskDeclined(TASK, ATTEMPT, CHECKPOINT, failure, UNKNOWN_TIME))
-    log.told(TaskFailed(TASK, ATTEMPT, failure, UNKNOWN_TIME))
-    log.told(DataEnded(TASK, ATTEMPT, UNKNOWN_TIME))
-    log.told(TaskFinished(TASK, ATTEMPT, UNKNOWN_TIME))
+    log.on_event(TaskDeployed(TASK, ATTEMPT, UNKNOWN_TIME, "x"))
+    log.on_event(TaskAcked(TASK, ATTEMPT, CHECKPOINT, (), (), False, UNKNOWN_TIME))
+    log.on_event(TaskDeclined(TASK, ATTEMPT, CHECKPOINT, failure, UNKNOWN_TIME))
+    log.on_event(TaskFailed(TASK, ATTEMPT, failure, UNKNOWN_TIME))
+    log.on_event(DataEnded(TASK, ATTEMPT, UNKNOWN_TIME))
+    log.on_event(TaskFinished(TASK, ATTEMPT, UNKNOWN_TIME))
     found = lines.read()
     assert [(line["event"], line["level"]) for line in found] == [
         ("task_deployed", "INFO"),
@@ -75,12 +75,12 @@ def test_life_of_a_task_is_logged_with_its_attempt(lines: Lines) -> None:
 
 def test_course_of_a_job_is_logged_as_its_status_changes(lines: Lines) -> None:
     log = JobLog("flights")
-    log.changed(STATUS, replace(STATUS, why="another sentence"))
-    log.changed(STATUS, replace(STATUS, state="restarting", restarts=1))
-    log.changed(STATUS, replace(STATUS, latest_completed=CHECKPOINT, checkpoints_failed=2))
-    log.changed(STATUS, replace(STATUS, state="failed", failure=Failure("too often", retry=False)))
-    log.told(TaskLost(TASK, ATTEMPT, "it died", UNKNOWN_TIME))
-    log.told(TaskDeployed(TASK, ATTEMPT, UNKNOWN_TIME))
+    log.on_status(STATUS, replace(STATUS, why="another sentence"))
+    log.on_status(STATUS, replace(STATUS, state="restarting", restarts=1))
+    log.on_status(STATUS, replace(STATUS, latest_completed=CHECKPOINT, checkpoints_failed=2))
+    log.on_status(STATUS, replace(STATUS, state="failed", failure=Failure("too often", retry=False)))
+    log.on_event(TaskLost(TASK, ATTEMPT, "it died", UNKNOWN_TIME))
+    log.on_event(TaskDeployed(TASK, ATTEMPT, UNKNOWN_TIME))
     found = lines.read()
     assert [line["event"] for line in found] == [
         *("job_state", "job_restart", "checkpoint_completed", "checkpoint_failed", "job_state", "task_lost")
@@ -111,5 +111,5 @@ def test_other_lines_of_the_process_say_whose_they_are(lines: Lines) -> None:
 def test_logging_that_was_set_up_is_left_alone(lines: Lines) -> None:
     second = io.StringIO()
     write_json_lines("INFO", second, job="other")
-    TaskLog("flights").told(TaskFinished(TASK, ATTEMPT, UNKNOWN_TIME))
+    TaskLog("flights").on_event(TaskFinished(TASK, ATTEMPT, UNKNOWN_TIME))
     assert (second.getvalue(), len(lines.read())) == ("", 1)

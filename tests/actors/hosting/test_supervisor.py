@@ -5,8 +5,8 @@ from __future__ import annotations
 from penstock.actors.hosting.supervisor import MISSES, Supervisor
 from penstock.actors.protocol.messages import (
     AttemptAccepted,
-    Beat,
     CallFailed,
+    HeartbeatDue,
     Identity,
     ProcessAppeared,
     ProcessGone,
@@ -61,7 +61,7 @@ def beat(made: Supervisor, times: int, *, answers: tuple[Identity, ...] = ()) ->
     """So many beats, after each of which these processes answer."""
     events = []
     for _ in range(times):
-        events += made.handle(Beat())
+        events += made.handle(HeartbeatDue())
         for each in answers:
             assert made.handle(ProcessAppeared(each)) == []
     return events
@@ -165,7 +165,7 @@ def test_process_that_answers_is_never_taken_for_hung() -> None:
 
 def test_process_that_is_silent_is_lost_with_a_reason_and_replaced_once() -> None:
     calls = RecordedCalls()
-    made = Supervisor([TASK], calls, period=2.0)
+    made = Supervisor([TASK], calls, heartbeat=2.0)
     made.handle(AttemptAccepted(FIRST, process("old")))
     calls.made.clear()
     assert beat(made, MISSES) == []

@@ -14,9 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.actors.hosting.task_files import TaskFiles
-from penstock.actors.hosting.task_host import SLICE, TaskHost
-from penstock.actors.protocol.messages import Arrived, Asked, Deployment, Ordered
+from penstock.actors.hosting.task_host import SLICE, TaskFiles, TaskHost
+from penstock.actors.protocol.messages import Arrived, Deployment, StatisticsAsked
 from penstock.actors.storage.snapshots import SnapshotFiles
 from penstock.coordinator.model.commands import CommitCheckpoint, DeployTask, StartTask, StopTask
 from penstock.coordinator.model.events import (
@@ -41,6 +40,7 @@ from penstock.engine.core.identity import (
 from penstock.engine.exchange.channels import ChannelId, Frame
 from penstock.engine.flow.flow import Flow
 from penstock.engine.planner.pipelines import plan_job
+from penstock.engine.runtime.statistics import TaskStatistics
 from support.ray_jobs import expected, gather_flow
 
 SINK, SOURCES = TaskId("gather-1", 0), (TaskId("memory-1", 0), TaskId("memory-1", 1))
@@ -85,6 +85,12 @@ def host(recorder: Recorder, tmp_path: Path) -> Iterator[TaskHost]:
     files.close()
 
 
+def counted(host: TaskHost) -> TaskStatistics:
+    found = host.statistics(20)
+    assert found is not None
+    return found
+
+
 def deployment(attempt: Attempt, state: tuple[StateHandle, ...] = ()) -> Deployment:
     attempts = tuple((task, attempt) for task in (SINK, *SOURCES))
     return Deployment(DeployTask(SINK, attempt, state, attempts, None), {}, None)
@@ -105,7 +111,7 @@ def test_frames_that_come_before_the_start_are_kept(host: TaskHost, recorder: Re
     host.post(deployment(FIRST))
     assert recorder.next_of(TaskDeployed).attempt == FIRST
     end_data(host, FIRST)
-    host.post(Ordered(StartTask(SINK, FIRST)))
+    host.post(StartTask(SINK, FIRST))
     assert recorder.next_of(DataEnded).attempt == FIRST
 
 
@@ -113,8 +119,8 @@ def test_frames_and_orders_of_an_older_attempt_are_dropped(host: TaskHost, recor
     for attempt in (FIRST, SECOND):
         host.post(deployment(attempt))
         assert recorder.next_of(TaskDeployed).attempt == attempt
-    host.post(Ordered(StopTask(SINK, FIRST)))
-    host.post(Ordered(StartTask(SINK, SECOND)))
+    host.post(StopTask(SINK, FIRST))
+    host.post(StartTask(SINK, SECOND))
     end_data(host, FIRST)
     end_data(host, SECOND)
     assert recorder.next_of(DataEnded).attempt == SECOND
@@ -124,13 +130,13 @@ def test_order_to_build_or_start_that_names_another_process_is_dropped(host: Tas
     """It was carried out by a process that has died since, and repeated on the way."""
     meant = deployment(FIRST)
     host.post(replace(meant, command=replace(meant.command, incarnation="the one before")))
-    assert host.ask(lambda task: task, 20) is None
+    assert host.statistics(20) is None
     host.post(replace(meant, command=replace(meant.command, incarnation="this one")))
     assert recorder.next_of(TaskDeployed).incarnation == "this one"
     end_data(host, FIRST)
-    host.post(Ordered(StartTask(SINK, FIRST, "the one before")))
-    assert host.ask(lambda task: task.state, 20) == "created"
-    host.post(Ordered(StartTask(SINK, FIRST, "this one")))
+    host.post(StartTask(SINK, FIRST, "the one before"))
+    assert counted(host).state == "created"
+    host.post(StartTask(SINK, FIRST, "this one"))
     assert recorder.next_of(DataEnded).attempt == FIRST
 
 
@@ -139,14 +145,14 @@ def test_repeated_deployment_is_confirmed_again_and_an_older_one_is_not(host: Ta
         host.post(deployment(SECOND))
         assert recorder.next_of(TaskDeployed).attempt == SECOND
     host.post(deployment(FIRST))
-    assert host.ask(lambda task: task.attempt, 20) == SECOND
+    assert counted(host).attempt == SECOND
     assert recorder.events.empty()
 
 
 def test_lost_frame_fails_the_attempt_with_a_retry(host: TaskHost, recorder: Recorder) -> None:
     host.post(deployment(FIRST))
     recorder.next_of(TaskDeployed)
-    host.post(Ordered(StartTask(SINK, FIRST)))
+    host.post(StartTask(SINK, FIRST))
     host.post(frame(0, FIRST, 5, EndOfRound(5)))
     failed = recorder.next_of(TaskFailed)
     assert failed.attempt == FIRST
@@ -166,7 +172,7 @@ def reach_a_barrier(host: TaskHost, recorder: Recorder) -> None:
     """Let the task write a few rows, end its data, and meet a barrier."""
     host.post(deployment(FIRST))
     recorder.next_of(TaskDeployed)
-    host.post(Ordered(StartTask(SINK, FIRST)))
+    host.post(StartTask(SINK, FIRST))
     barrier = Barrier(CHECKPOINT, BarrierKind.CHECKPOINT, 0.0)
     rows = Batch(expected().to_batches()[0].slice(0, 9), Tag(0, 0, 0))
     for source, elements in enumerate(
@@ -192,7 +198,7 @@ def test_task_that_is_deployed_as_finished_says_so_and_writes_nothing(
     made = deployment(FIRST, (StateHandle("parquet-sink-1", "gather/state/none.arrow", 1, 1),))
     host.post(replace(made, command=replace(made.command, finished=True)))
     recorder.next_of(TaskDeployed)
-    host.post(Ordered(StartTask(SINK, FIRST)))
+    host.post(StartTask(SINK, FIRST))
     end_data(host, FIRST)
     for source in range(2):
         host.post(frame(source, FIRST, 2, Barrier(CHECKPOINT, BarrierKind.CHECKPOINT, 0.0)))
@@ -210,14 +216,14 @@ def test_storage_that_fails_declines_the_checkpoint_and_the_task_goes_on(
     reach_a_barrier(host, recorder)
     declined = recorder.next_of(TaskDeclined)
     assert declined.failure.kind == "StorageError"
-    assert host.ask(lambda task: task.state, 20) == "running"
+    assert counted(host).state == "running"
 
 
 def test_commit_that_fails_fails_the_attempt(host: TaskHost, recorder: Recorder) -> None:
     host.post(deployment(FIRST))
     recorder.next_of(TaskDeployed)
     lost = Committable("parquet-sink-1", 3, {"no": "such file"})
-    host.post(Ordered(CommitCheckpoint(SINK, FIRST, CommitPermit(CHECKPOINT, (lost,)))))
+    host.post(CommitCheckpoint(SINK, FIRST, CommitPermit(CHECKPOINT, (lost,))))
     failed = recorder.next_of(TaskFailed)
     assert failed.failure.operator == "parquet-sink-1"
 
@@ -225,7 +231,7 @@ def test_commit_that_fails_fails_the_attempt(host: TaskHost, recorder: Recorder)
 def test_commit_without_committables_is_confirmed(host: TaskHost, recorder: Recorder) -> None:
     host.post(deployment(FIRST))
     recorder.next_of(TaskDeployed)
-    host.post(Ordered(CommitCheckpoint(SINK, FIRST, CommitPermit(CHECKPOINT, ()))))
+    host.post(CommitCheckpoint(SINK, FIRST, CommitPermit(CHECKPOINT, ())))
     assert recorder.next_of(TaskCommitted).checkpoint == CHECKPOINT
 
 
@@ -256,11 +262,14 @@ def test_what_is_posted_waits_for_one_slice_of_slow_work(recorder: Recorder, tmp
     host.start()
     host.post(Deployment(DeployTask(task, FIRST, (), ((task, FIRST),), None), {}, None))
     recorder.next_of(TaskDeployed)
-    host.post(Ordered(StartTask(task, FIRST)))
+    host.post(StartTask(task, FIRST))
     assert slow.begun.wait(20)
-    answer: Future[int] = Future()
-    host.post(Asked(lambda _: slow.calls, answer))
+    found: Future[TaskStatistics | None] = Future()
+    calls: list[int] = []
+    found.add_done_callback(lambda _: calls.append(slow.calls))
+    host.post(StatisticsAsked(found))
     slow.may_go_on.set()
-    assert answer.result(20) == 1
+    found.result(20)
+    assert calls == [1]
     host.close()
     files.close()
