@@ -131,7 +131,7 @@ ERRORS = (IDENTITY, "engine.core.errors", "engine.core.shown")
 RULES = (
     ROOT,
     Rule(FOLDERS[:3], inside=("actors.process",)),
-    *floor_rules("engine", ENGINE, outside=ARROW),
+    *floor_rules("engine", ENGINE, outside=ARROW | {"msgspec"}),
     *floor_rules("coordinator", COORDINATOR, SHARED, outside=frozenset({"msgspec"}), stdlib=PURE),
     *floor_rules(
         "actors",

@@ -31,8 +31,9 @@ from ...coordinator.model.split_sets import NoMoreSets, SetAdded, SplitRef, Wind
 from ...engine.core.identity import CheckpointId
 from ...engine.core.source import Split
 from ...engine.plan.plan import JobPlan
+from ...engine.runtime.orders import AddSplitSet, DrainSources, EndSplitSets, SplitSetOrder
 from ...engine.runtime.statistics import OperatorWindow
-from ...engine.runtime.task import Fed, FedBarrier, FedEnd, FedSplits, Task, feed
+from ...engine.runtime.task import Task
 from ...engine.sources.fed import FileSplit, InlineSplit, NoRows
 from ...engine.sources.reader import Stop
 from ..protocol.messages import UNKNOWN_TIME
@@ -65,22 +66,22 @@ class TaskFeed:
         number = command.base if self._number is None else self._number
         if command.start <= number:
             barriers = iter(command.barriers)
-            new: list[tuple[int, Fed]] = []
+            new: list[tuple[int, SplitSetOrder]] = []
             for entry in command.entries:
-                item = FedBarrier(next(barriers)) if isinstance(entry, WindowEnded) else self._item(entry)
+                item = DrainSources(next(barriers)) if isinstance(entry, WindowEnded) else self._item(entry)
                 if entry.at.number >= number:
                     new.append((entry.at.rounds, item))
                     number = entry.at.number + 1
             if new:
-                feed(task, new[0][0], [item for _, item in new])
+                task.take_split_sets(new[0][0], [item for _, item in new])
             self._number = number
         if self._number is not None:
             self._report(SplitsAssigned(command.task, command.attempt, self._number, UNKNOWN_TIME))
 
-    def _item(self, entry: SetAdded | NoMoreSets) -> Fed:
+    def _item(self, entry: SetAdded | NoMoreSets) -> SplitSetOrder:
         if not isinstance(entry, SetAdded):
-            return FedEnd()
-        return FedSplits({source: list(self._placed(source, entry, refs)) for source, refs in entry.splits.items()})
+            return EndSplitSets()
+        return AddSplitSet({source: list(self._placed(source, entry, refs)) for source, refs in entry.splits.items()})
 
     def _placed(self, source: str, entry: SetAdded, refs: Sequence[SplitRef]) -> Iterator[Split]:
         lanes, schema = self._plan.lanes, self._plan.sources[source].schema

@@ -29,6 +29,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from threading import Lock
 from typing import Protocol
 
@@ -39,6 +40,7 @@ from ..core.errors import ConfigurationError, FlowError, InternalError, Penstock
 from ..core.futures import refuse, resolve, wait_for
 from ..core.identity import Attempt, CheckpointId, TaskId
 from ..core.source import Split
+from ..core.state_machine import StateMachine
 from ..exchange.channels import Frame, Upstream
 from ..flow.flow import Stream
 from ..plan.plan import JobPlan
@@ -251,7 +253,7 @@ class Windows:
         self._waiting.popleft()
         return requested.future, WindowStatistics(barrier.number, tuple(requested.operators), now - requested.since)
 
-    def give_up(self) -> list[Future[WindowStatistics]]:
+    def abort(self) -> list[Future[WindowStatistics]]:
         """The plan has ended: the futures of all barriers that will not be reached."""
         left = [each.future for each in self._waiting]
         self._waiting.clear()
@@ -290,7 +292,24 @@ class PlanListener:
     def finished(self) -> None: ...
 
 
-OVER = ("finished", "failed", "cancelled")
+class PlanState(StrEnum):
+    """How far a plan has come; its value is what users see."""
+
+    RUNNING = "running"
+    BARRIER = "barrier"
+    """A task barrier was reached, and its window has been read."""
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+OVER = frozenset({PlanState.FINISHED, PlanState.FAILED, PlanState.CANCELLED})
+
+LEGAL_PLAN_MOVES: Mapping[PlanState, frozenset[PlanState]] = {
+    PlanState.RUNNING: OVER | {PlanState.BARRIER},
+    PlanState.BARRIER: OVER | {PlanState.RUNNING},
+    **dict.fromkeys(OVER, frozenset()),
+}
 
 _ATTEMPT = Attempt(0, 0)
 
@@ -338,8 +357,7 @@ class PlanTask:
         self._started = False
         #: when something happens by itself, by the serial scheduler's clock; None: never
         self._wake_at: float | None = None
-        #: running, barrier, finished, failed or cancelled
-        self.state = "running"
+        self._machine = StateMachine("the plan", LEGAL_PLAN_MOVES, PlanState.RUNNING)
         self.error: PenstockError | None = None
         if eager:
             self._start()
@@ -361,6 +379,20 @@ class PlanTask:
         if not started:
             for task in reversed(self._tasks.values()):  # downstream first: who has not started drops what comes
                 task.start()
+
+    @property
+    def state(self) -> PlanState:
+        """How far it has come."""
+        return self._machine.state
+
+    def _move(self, to: PlanState) -> None:
+        if to is not self.state:
+            self._machine.move(to)
+
+    def validate(self) -> None:
+        """Raises AssertionError if an invariant does not hold."""
+        with self._lock:
+            assert (self.error is not None) == (self.state is PlanState.FAILED), f"{self.state} with {self.error!r}"
 
     # ------------------------------------------------------------------ input
 
@@ -395,7 +427,7 @@ class PlanTask:
                     task.drain(barrier)
                 self._changes += 1
         if over:
-            self._give_up()
+            self._refuse_waiting()
         return future
 
     @property
@@ -414,12 +446,12 @@ class PlanTask:
         self._start()
         while True:
             with self._lock:
-                if self._output and self.state != "cancelled":
+                if self._output and self.state is not PlanState.CANCELLED:
                     return self._take(), None
                 over = self.state in OVER
                 if not over:
-                    self.state = "finished" if self._at_end() else "running"
-                running = self.state == "running"
+                    self._move(PlanState.FINISHED if self._at_end() else PlanState.RUNNING)
+                running = self.state is PlanState.RUNNING
                 pulled = self._output.waits() if running and self._serial is None else None
             if not running:
                 self._close()
@@ -507,7 +539,8 @@ class PlanTask:
                 if driver.handle is not None:
                     driver.handle.wake()
         if isinstance(found, WindowStatistics):
-            self.state = self.state if self.state in OVER else "barrier"
+            if self.state not in OVER:
+                self._move(PlanState.BARRIER)
             return None
         return found
 
@@ -533,13 +566,13 @@ class PlanTask:
         """Stop and release everything; futures of barriers get the error. Returns when all is closed."""
         with self._lock:
             if self.state not in OVER:
-                self.state = "cancelled"
+                self._move(PlanState.CANCELLED)
         self._close()
 
     def _close(self) -> None:
         self._shut_down()
-        self._give_up()
-        if self.state == "cancelled":
+        self._refuse_waiting()
+        if self.state is PlanState.CANCELLED:
             self._output.clear()
 
     def _shut_down(self) -> None:
@@ -549,15 +582,15 @@ class PlanTask:
                 self._serial.shutdown()
         if self._threads is not None:
             self._threads.shutdown()
-        elif self._serial is None and self.state == "cancelled":
+        elif self._serial is None and self.state is PlanState.CANCELLED:
             for future in closed:
                 future.result()
 
-    def _give_up(self) -> None:
+    def _refuse_waiting(self) -> None:
         """Nothing more comes: tell everybody who waits."""
         error = self.error or ConfigurationError(f"the task is {self.state}", "make a new one")
         with self._lock:
-            unreached = self._windows.give_up()
+            unreached = self._windows.abort()
         for future in unreached:
             refuse(future, error)
         self._output.wake()
@@ -588,8 +621,9 @@ class PlanTask:
     def failed(self, error: PenstockError) -> None:
         """A task has failed: so has the plan."""
         with self._lock:
-            if self.error is None:
-                self.error, self.state = error, "failed"
+            if self.state not in OVER:
+                self.error = error
+                self._move(PlanState.FAILED)
         for task in self._tasks.values():
             task.cancel()
-        self._give_up()
+        self._refuse_waiting()

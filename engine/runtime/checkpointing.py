@@ -89,6 +89,9 @@ class DriverHost(Protocol):
     def drained(self, driver: DriverView, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
         """The same for a task barrier, when the driver's operators have drained."""
 
+    def rounds_proposed(self, driver: DriverView, checkpoint: CheckpointId, rounds: Sequence[int]) -> None:
+        """The driver's sources will stand at the end of these rounds."""
+
     def abandoned(self, driver: DriverView, checkpoint: CheckpointId) -> None:
         """The driver gave the checkpoint up, because a newer one began or a cancel marker came."""
 
@@ -143,11 +146,13 @@ class CheckpointedDriver(DriverView, Protocol):
     pending: deque[Element]
     continuations: Continuations
     writing: WriteBehind
-    data_ended: bool
     now: float
 
     @property
     def partitions(self) -> Sequence[ResultPartition]: ...
+
+    @property
+    def data_ended(self) -> bool: ...
 
     @property
     def clock(self) -> Callable[[], float]: ...

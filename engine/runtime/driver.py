@@ -17,9 +17,10 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum
+from typing import assert_never
 
 from ..core.elements import (
     FINAL_ROUND,
@@ -32,15 +33,17 @@ from ..core.elements import (
     EndOfRound,
     size_of,
 )
-from ..core.errors import PenstockError
+from ..core.errors import InternalError, PenstockError
 from ..core.identity import BarrierKind, CheckpointId
 from ..core.operator import ThrottledOperator
+from ..core.state_machine import StateMachine
 from ..exchange.channels import Grant, InputChannel, OutputChannel, ResultPartition, Upstream
 from ..exchange.input_gate import SPOOLED, Delivered, GateInput, InputGate, Starved
 from ..planner.overtaking import IN_ORDER, Overtaking
 from ..scheduler.protocol import Blocked, Failed, Finished, Handle, Outcome, Progress, Quantum, Wait, WaitReason
-from ..sources.reader import SplitReader, Stop
+from ..sources.reader import SplitReader
 from ..state.write_behind import WriteBehind
+from . import orders
 from .checkpointing import Checkpointing, Continuations, DriverHost
 from .input_ports import Port, Ports
 from .operator_chain import OperatorChain, OperatorInstance
@@ -142,6 +145,27 @@ class RoundThrottle:
 PROGRESS, FINISHED = Progress(), Finished()
 
 
+class DriverPhase(Enum):
+    """How far a driver has come. (Whether a thread is in it, or it waits, is its scheduler's ``DriverState``.)"""
+
+    __hash__ = object.__hash__  # members are compared by identity; Enum hashes their names, in Python
+
+    RUNNING = "running"
+    DATA_ENDED = "data ended"
+    """All operators have finished, and ``EndOfData`` has been put out."""
+    CLOSING = "closing"
+    """The task is over: the end of the partition goes out once all inputs are closed."""
+    FINISHED = "finished"
+
+
+LEGAL_PHASE_MOVES: Mapping[DriverPhase, frozenset[DriverPhase]] = {
+    DriverPhase.RUNNING: frozenset({DriverPhase.DATA_ENDED}),
+    DriverPhase.DATA_ENDED: frozenset({DriverPhase.CLOSING}),
+    DriverPhase.CLOSING: frozenset({DriverPhase.FINISHED}),
+    DriverPhase.FINISHED: frozenset(),
+}
+
+
 @dataclass(slots=True, eq=False)
 class Driver:
     """See the module's rules. ``partitions``: every element goes to all of them; a pipeline that ends in a sink has
@@ -166,15 +190,12 @@ class Driver:
     #: how the scheduler knows the driver; None before it does
     handle: Handle | None = None
     wait: Wait | None = None
-    #: EndOfData has been put out: all operators have finished
-    data_ended: bool = False
-    #: the task is over: the end of the partition may go out
-    closing: bool = False
+    phase: StateMachine[DriverPhase] = field(init=False)
     checkpointing: Checkpointing = field(init=False)
     chain: OperatorChain = field(init=False)
     ports: Ports = field(init=False)
-    #: what was posted and not yet taken: an action and its arguments
-    _inbox: deque[tuple[Callable[..., object], tuple[Any, ...]]] = field(default_factory=deque)
+    #: orders that were sent and not yet taken
+    _inbox: deque[orders.Order] = field(default_factory=deque)
     #: elements that are being handled
     continuations: Continuations = field(default_factory=Continuations)
     #: produced and not yet sent, in order
@@ -185,12 +206,12 @@ class Driver:
     now: float = 0.0
     #: the task is to look at its end again
     advanced: bool = False
-    _finished: bool = False
     _words: WaitReasons = field(init=False)
     _throttle: RoundThrottle = field(init=False)
     _channels: list[OutputChannel] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.phase = StateMachine(f"driver {self.name}", LEGAL_PHASE_MOVES, DriverPhase.RUNNING)
         self.ports = Ports(self.gates)
         for port in self.ports.all:
             port.handed_on = next((each.handed_on for each in self.readers if each in port.gate.feeds), None)
@@ -202,11 +223,16 @@ class Driver:
 
     # ------------------------------------------------------------------ running
 
-    def post(self, action: Callable[..., object], *arguments: Any) -> None:
-        """Let the driver call ``action`` before its next step. From any thread."""
-        self._inbox.append((action, arguments))
+    def send(self, order: orders.Order) -> None:
+        """Let the driver perform an order before its next step. From any thread."""
+        self._inbox.append(order)
         if self.handle is not None:
             self.handle.wake()
+
+    @property
+    def data_ended(self) -> bool:
+        """Whether all operators have finished."""
+        return self.phase.state is not DriverPhase.RUNNING
 
     @property
     def busy(self) -> bool:
@@ -228,7 +254,7 @@ class Driver:
                     return PROGRESS
         except PenstockError as error:
             return Failed(error)
-        if self._finished:
+        if self.phase.state is DriverPhase.FINISHED:
             return FINISHED
         waiting = [reader.due for reader in self.readers if not reader.data_ended]
         if self.checkpointing.deadline is not None:
@@ -239,9 +265,9 @@ class Driver:
     def step(self) -> bool:
         """Handle one element, if possible. True: progress was made; False: see ``wait``."""
         while self._inbox:
-            action, arguments = self._inbox.popleft()
-            action(*arguments)
-        progressed = not self._finished and self._step()  # an order that comes later is answered by the task's end
+            self.perform(self._inbox.popleft())
+        # an order that comes later is answered by the task's end
+        progressed = self.phase.state is not DriverPhase.FINISHED and self._step()
         if self.ports.undrained and not self.continuations and (not self.data_ended or self._end_is_settled):
             self.ports.acknowledge_drained()
         if self.chain.throttled is not None:
@@ -266,10 +292,11 @@ class Driver:
         if not self.pending:
             progressed = self._work() or progressed
             progressed = self._flush() or progressed
-        if self.closing and not self.continuations and not self.pending and self.ports.closed:
+        closing = self.phase.state is DriverPhase.CLOSING
+        if closing and not self.continuations and not self.pending and self.ports.closed:
             for partition in self.partitions:
                 partition.send(EndOfPartition())
-            self._finished = True
+            self.phase.move(DriverPhase.FINISHED)
         if progressed:
             self.wait = None
         elif self.pending:
@@ -375,7 +402,8 @@ class Driver:
         if self.ports.ended:
             yield from self.chain.finish()
             self.pending += (EndOfRound(FINAL_ROUND), EndOfData())
-            self.data_ended = self.advanced = True
+            self.phase.move(DriverPhase.DATA_ENDED)
+            self.advanced = True
 
     def _cancel_unneeded_inputs(self) -> None:
         """Tell the feeds of a port whose rows cannot matter any more before the next task barrier."""
@@ -393,41 +421,79 @@ class Driver:
             lambda port: never_read or chain.needs_nothing_for_good(port),
         )
 
-    # ------------------------------------------------------------------ barriers
+    # ------------------------------------------------------------------ orders
 
-    def trigger(self, barrier: Barrier, at_round: int | None, stop: Stop | None = None) -> None:
-        """Place a barrier in the sources, behind ``at_round``; with ``stop``, the data end there."""
-        for reader in self.readers:
-            reader.trigger(barrier, at_round, stop)
-        self.checkpointing.ordered(barrier)
+    def perform(self, order: orders.Order) -> None:
+        """Do what was sent from outside, on the thread that runs the driver."""
+        throttled = self.chain.throttled
+        match order:
+            case orders.Receive(channel, frame):
+                channel.receive(frame)
+            case orders.Deliver(output, message):
+                self._deliver(output, message)
+            case orders.ProposeRound(checkpoint):
+                self.host.rounds_proposed(self, checkpoint, [reader.propose(checkpoint) for reader in self.readers])
+            case orders.PlaceBarrier(barrier, at_round, stop):
+                for reader in self.readers:
+                    reader.trigger(barrier, at_round, stop)
+                self.checkpointing.ordered(barrier)
+            case orders.InjectBarrier(barrier, inputs):
+                self.checkpointing.inject(barrier, inputs)
+            case orders.JoinBarrier(barrier):
+                self.checkpointing.join(barrier)
+            case orders.ExpectBarriers(checkpoint):
+                if throttled is not None:
+                    throttled.expect(checkpoint)
+            case orders.AbortCheckpoint(checkpoint):
+                self._abort(checkpoint)
+            case orders.NotifyCommitted(checkpoint):
+                if throttled is not None:
+                    throttled.committed(checkpoint)
+                    self.advanced = True
+            case orders.AddSplit(reader, split):
+                reader.add_split(split)
+            case orders.NoMoreSplits(reader):
+                reader.no_more_splits()
+            case orders.DrainSources(checkpoint):
+                self._drain_sources(checkpoint)
+            case orders.TakeSplitSets(rounds, items):
+                self._take_split_sets(rounds, items)
+            case orders.ClosePartition():
+                self.phase.move(DriverPhase.CLOSING)
+                for reader in self.readers:
+                    reader.close()
+            case orders.CheckEnd():
+                self.advanced = True
+            case orders.CallBack(action):
+                action()
+            case _:
+                assert_never(order)
 
-    def drain(self, barrier: CheckpointId) -> None:
-        """Place a task barrier behind the splits known so far."""
-        for reader in self.readers:
-            reader.trigger(Barrier(barrier, BarrierKind.DRAIN, 0.0), reader.last_round)
-
-    def abort(self, checkpoint: CheckpointId) -> None:
-        """The coordinator aborted a checkpoint: forget it."""
+    def _abort(self, checkpoint: CheckpointId) -> None:
         for reader in self.readers:
             reader.abort(checkpoint)
         if self.chain.throttled is not None:
             self.chain.throttled.give_up(checkpoint)
         self.checkpointing.abort(checkpoint)
 
-    def look_again(self) -> None:
-        """Look again at how far the end of the task has come."""
-        self.advanced = True
+    def _drain_sources(self, barrier: CheckpointId) -> None:
+        for reader in self.readers:
+            reader.trigger(Barrier(barrier, BarrierKind.DRAIN, 0.0), reader.last_round)
 
-    def expect(self, checkpoint: CheckpointId) -> None:
-        """A checkpoint begins."""
-        if self.chain.throttled is not None:
-            self.chain.throttled.expect(checkpoint)
-
-    def committed(self, checkpoint: CheckpointId) -> None:
-        """A checkpoint is in the log."""
-        if self.chain.throttled is not None:
-            self.chain.throttled.committed(checkpoint)
-            self.look_again()
+    def _take_split_sets(self, rounds: int, items: Sequence[orders.SplitSetOrder]) -> None:
+        for reader in self.readers:
+            if reader.last_round != rounds - 1 and not reader.over:
+                message = f"gets splits for round {rounds}, but has had {reader.last_round + 1} rounds"
+                raise InternalError(message, operator=reader.operator)
+        for item in items:
+            if isinstance(item, orders.DrainSources):
+                self._drain_sources(item.barrier)
+            for reader in self.readers:
+                if isinstance(item, orders.AddSplitSet):
+                    for split in item.splits[reader.operator]:
+                        reader.add_split(split)
+                elif isinstance(item, orders.EndSplitSets):
+                    reader.no_more_splits()
 
     @property
     def is_released(self) -> bool:
@@ -452,21 +518,29 @@ class Driver:
                 self._cancel_unneeded_inputs()
         return sent
 
-    def deliver(self, channel: OutputChannel, message: Upstream) -> None:
-        """A consumer has said something (called through the inbox)."""
+    def _deliver(self, channel: OutputChannel, message: Upstream) -> None:
+        """A consumer has answered."""
         channel.deliver(message)
         if not isinstance(message, Grant):
             self.advanced = True
             self._throttle.pass_on()
             self._cancel_unneeded_inputs()
 
-    def close_partition(self) -> None:
-        """The task is over: end the partition once the inputs are closed."""
-        self.closing = True
-        for reader in self.readers:
-            reader.close()
+    # ------------------------------------------------------------------ end
 
-    # ------------------------------------------------------------------ waiting
+    def validate(self) -> None:
+        """Raises AssertionError if an invariant does not hold. Only when no thread is in ``run``."""
+        phase = self.phase.state
+        assert phase is not DriverPhase.FINISHED or not (self.pending or self.continuations), (
+            f"{self.name} is not empty"
+        )
+        assert phase is DriverPhase.RUNNING or self.ports.ended, f"{self.name}: {phase.value}, and a port goes on"
+        for partition in self.partitions:
+            for channel in partition.channels:
+                channel.validate()
+        for each in self.ports.feeds:
+            if isinstance(each, InputChannel):
+                each.validate()
 
     def close(self) -> None:
         """Close the operators, upstream first. Only when no thread is in ``run``."""

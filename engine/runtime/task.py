@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 import pyarrow as pa
@@ -37,6 +38,7 @@ from ..core.identity import (
     TaskId,
 )
 from ..core.source import Split
+from ..core.state_machine import StateMachine
 from ..exchange.channel_state import Restored
 from ..exchange.channels import Frame, InputChannel, Upstream
 from ..plan.plan import JobPlan
@@ -44,6 +46,7 @@ from ..scheduler.protocol import DriverState, Handle, QueryStatistics, Scheduler
 from ..scheduler.serial import SerialScheduler
 from ..sources.reader import SplitReader, Stop
 from ..state.memory import TaskMemory
+from . import orders
 from .checkpointing import DriverSnapshot, DriverView
 from .driver import Driver
 from .operator_chain import with_split
@@ -190,6 +193,37 @@ def _sum(one: EdgeStatistics, other: EdgeStatistics) -> EdgeStatistics:
     )
 
 
+class TaskState(StrEnum):
+    """How far a task has come; its value is what users see."""
+
+    CREATED = "created"
+    RUNNING = "running"
+    DATA_ENDED = "data ended"
+    """All drivers are at the end of their data; it takes part in checkpoints until one covers that end."""
+    CLOSING = "closing"
+    """That checkpoint is committed, and nobody needs the task any more: its channels are being closed."""
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+_ENDINGS = frozenset({TaskState.FAILED, TaskState.CANCELLED})
+
+LEGAL_TASK_MOVES: Mapping[TaskState, frozenset[TaskState]] = {
+    TaskState.CREATED: frozenset({TaskState.RUNNING, TaskState.CANCELLED}),
+    TaskState.RUNNING: frozenset({TaskState.DATA_ENDED, *_ENDINGS}),
+    TaskState.DATA_ENDED: frozenset({TaskState.CLOSING, *_ENDINGS}),
+    TaskState.CLOSING: frozenset({TaskState.FINISHED, *_ENDINGS}),
+    TaskState.FINISHED: frozenset(),
+    TaskState.FAILED: frozenset(),
+    TaskState.CANCELLED: frozenset(),
+}
+
+STARTED = frozenset({TaskState.RUNNING, TaskState.DATA_ENDED, TaskState.CLOSING})
+LIVE = STARTED | {TaskState.CREATED}
+_DATA_ENDED = frozenset({TaskState.DATA_ENDED, TaskState.CLOSING, TaskState.FINISHED})
+
+
 class Task:
     """See the module's rules. ``attempts``: of all tasks of the region; ``restored``: of several subtasks.
 
@@ -213,8 +247,7 @@ class Task:
     ) -> None:
         self.id = task
         self.attempt = attempt
-        #: running, finished, failed or cancelled
-        self.state = "created"
+        self._machine = StateMachine(f"task {task}", LEGAL_TASK_MOVES, TaskState.CREATED)
         self.error: PenstockError | None = None
         self._lock = threading.Lock()
         self._news = News(listener)
@@ -231,8 +264,6 @@ class Task:
             raise
         finished = isinstance(restored, Restored) and restored.finished
         self._checkpoints = TaskCheckpoints(len(self.drivers), plan.alignment_timeout, finished=finished)
-        self._told_data_ended = False
-        self._ending = False
         for rank, driver in enumerate(self.drivers):
             driver.handle = self._query.add(driver, rank=rank)
 
@@ -243,9 +274,14 @@ class Task:
         return self._serial
 
     @property
+    def state(self) -> TaskState:
+        """How far it has come."""
+        return self._machine.state
+
+    @property
     def data_ended(self) -> bool:
         """Whether all drivers are at the end of their data."""
-        return self._told_data_ended
+        return self.state in _DATA_ENDED
 
     @property
     def opening(self) -> tuple[Opening, ...]:
@@ -266,13 +302,13 @@ class Task:
 
     def start(self) -> None:
         """Make all drivers runnable."""
-        self.state = "running"
+        self._machine.move(TaskState.RUNNING)
         self._query.start()
 
     def step(self, now: float, slice: float | None = None) -> Step:
         """Let the drivers run for a turn each, or a ``slice`` of seconds. Only without a scheduler of others."""
         turn = self._serial_scheduler.turn(now, len(self.drivers), slice)
-        return Step(turn.progressed, turn.wake_at) if self.state == "running" else Step(False)
+        return Step(turn.progressed, turn.wake_at) if self.state in STARTED else Step(False)
 
     def advanced(self, driver: DriverView) -> None:
         """A driver has come further towards its end (called by the driver)."""
@@ -281,21 +317,21 @@ class Task:
     def _advance_end(self) -> None:
         """Go on with the end of the task (rule 3), as far as it has come."""
         with self._lock:
-            if not self._told_data_ended and all(driver.data_ended for driver in self.drivers):
-                self._told_data_ended = True
+            if self.state is TaskState.RUNNING and all(driver.data_ended for driver in self.drivers):
+                self._machine.move(TaskState.DATA_ENDED)
                 self._news.add(lambda listener: listener.data_ended())
-            ends = not self._ending and self._checkpoints.final_committed and self._parts.ends_agree
-            if ends:
-                self._ending = True
+            covered = self.state is TaskState.DATA_ENDED and self._checkpoints.final_committed
+            if covered and self._parts.ends_agree:
+                self._machine.move(TaskState.CLOSING)
                 for driver in self.drivers:
-                    driver.post(driver.close_partition)
+                    driver.send(orders.ClosePartition())
         self._news.tell()
 
     def _all_closed(self) -> None:
         """Every driver is closed (called by the scheduler)."""
         with self._lock:
-            if self.state == "running":
-                self.state = "finished"
+            if self.state in STARTED:
+                self._machine.move(TaskState.FINISHED)
                 self._news.add(lambda listener: listener.finished())
             self._parts.release()
         self._news.tell()
@@ -304,11 +340,11 @@ class Task:
         """Tell the listener once more how far the end of the task has come: the first report may have been lost."""
         failure = self.error
         with self._lock:
-            if self.state == "failed" and failure is not None:
+            if self.state is TaskState.FAILED and failure is not None:
                 self._news.add(lambda listener: listener.failed(failure))
-            if self._told_data_ended:
+            if self.data_ended:
                 self._news.add(lambda listener: listener.data_ended())
-            if self.state == "finished":
+            if self.state is TaskState.FINISHED:
                 self._news.add(lambda listener: listener.finished())
         self._news.tell()
 
@@ -317,14 +353,14 @@ class Task:
     def receive(self, frame: Frame) -> None:
         """An element came from a producer."""
         found = self._parts.inputs.get(frame.channel)
-        if found is not None and self.state in ("created", "running"):
-            found[1].post(found[0].receive, frame)
+        if found is not None and self.state in LIVE:
+            found[1].send(orders.Receive(found[0], frame))
 
     def deliver(self, message: Upstream) -> None:
         """Credit, or the news that all has been processed, came from a consumer."""
         found = self._parts.outputs.get(message.channel)
         if found is not None:
-            found[1].post(found[1].deliver, found[0], message)
+            found[1].send(orders.Deliver(found[0], message))
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -338,11 +374,11 @@ class Task:
             if not reading:
                 self._news.add(lambda listener: listener.round_proposed(checkpoint, FINAL_ROUND))
             for driver in reading:
-                driver.post(self._propose, driver, checkpoint)
+                driver.send(orders.ProposeRound(checkpoint))
         self._news.tell()
 
-    def _propose(self, driver: Driver, checkpoint: CheckpointId) -> None:
-        rounds = [reader.propose(checkpoint) for reader in driver.readers]
+    def rounds_proposed(self, driver: DriverView, checkpoint: CheckpointId, rounds: Sequence[int]) -> None:
+        """Sources of a driver stand at the end of their rounds (called by the driver)."""
         with self._lock:
             latest = self._checkpoints.proposed(checkpoint, rounds, len(self.readers))
             if latest is not None:
@@ -356,20 +392,22 @@ class Task:
         other tasks (they have all finished then)."""
         with self._lock:
             barrier = self._checkpoints.order(checkpoint, kind, at)
-        for driver in self.drivers if barrier is not None else ():
+        if barrier is None:
+            return
+        for driver in self.drivers:
             if driver.readers:
-                driver.post(driver.trigger, barrier, at_round, stop)
+                driver.send(orders.PlaceBarrier(barrier, at_round, stop))
             if driver in self._parts.entries:
-                driver.post(driver.checkpointing.inject, barrier, self._parts.entries[driver])
+                driver.send(orders.InjectBarrier(barrier, self._parts.entries[driver]))
 
     def abort(self, checkpoint: CheckpointId) -> None:
         """The checkpoint was given up: stop holding and aligning for it."""
         with self._lock:
             self._checkpoints.give_up(checkpoint)
-            if self.state not in ("created", "running"):
+            if self.state not in LIVE:
                 return
         for driver in self.drivers:
-            driver.post(driver.abort, checkpoint)
+            driver.send(orders.AbortCheckpoint(checkpoint))
 
     def reads(self, source: str) -> bool:
         """Whether the source is one of this task's."""
@@ -378,37 +416,43 @@ class Task:
     def add_split(self, source: str, split: Split) -> None:
         """One more split for a source that expects more."""
         reader, driver = self._parts.reader(source)
-        driver.post(reader.add_split, split)
+        driver.send(orders.AddSplit(reader, split))
 
     def no_more_splits(self, source: str) -> None:
         """The splits of a source are complete."""
         reader, driver = self._parts.reader(source)
-        driver.post(reader.no_more_splits)
+        driver.send(orders.NoMoreSplits(reader))
 
     def drain(self, barrier: CheckpointId) -> None:
         """Send a task barrier behind the splits that the sources have got so far."""
         for driver in self.drivers:
             if driver.readers:
-                driver.post(driver.drain, barrier)
+                driver.send(orders.DrainSources(barrier))
+
+    def take_split_sets(self, rounds: int, items: Sequence[orders.SplitSetOrder]) -> None:
+        """Give the sources split sets, behind so many ``rounds``."""
+        for driver in self.drivers:
+            if driver.readers:
+                driver.send(orders.TakeSplitSets(rounds, items))
 
     def expect(self, checkpoint: CheckpointId) -> None:
         """A checkpoint begins: throttled operators take what stands before its barriers."""
         for driver in self.drivers:
-            driver.post(driver.expect, checkpoint)
+            driver.send(orders.ExpectBarriers(checkpoint))
 
     def notify_committed(self, checkpoint: CheckpointId) -> None:
         """The checkpoint stands in the log and its committables are visible."""
         with self._lock:
             self._checkpoints.committed(checkpoint)
         for driver in self.drivers:
-            driver.post(driver.committed, checkpoint)
+            driver.send(orders.NotifyCommitted(checkpoint))
         self._advance_end()
 
     def met(self, driver: DriverView, barrier: Barrier) -> None:
         """A barrier has come to a driver (called by the driver): others may have no input left that brings it."""
         for other in self.drivers:
             if other is not driver:
-                other.post(other.checkpointing.join, barrier)
+                other.send(orders.JoinBarrier(barrier))
 
     def prepared(self, driver: DriverView, cut: DriverSnapshot, committables: list[Committable]) -> None:
         """A driver has everything of its cut (called by the driver)."""
@@ -449,8 +493,8 @@ class Task:
     def cancel(self) -> Future[None]:
         """Stop and release everything; nothing is told to the listener. The future: every driver is closed."""
         with self._lock:
-            if self.state in ("created", "running"):
-                self.state = "cancelled"
+            if self.state in LIVE:
+                self._machine.move(TaskState.CANCELLED)
         return self._query.cancel()
 
     def stop(self, timeout: float) -> bool:
@@ -472,11 +516,20 @@ class Task:
             error = InternalError(f"{type(error).__name__}: {error}", operator="" if handle is None else handle.name)
         failure = with_split(error, self.readers)
         with self._lock:
-            if self.state != "running":
+            if self.state not in STARTED:
                 return
-            self.error, self.state = failure, "failed"
+            self.error = failure
+            self._machine.move(TaskState.FAILED)
             self._news.add(lambda listener: listener.failed(failure))
         self._news.tell()
+
+    def validate(self) -> None:
+        """Raises AssertionError if an invariant does not hold. Only when no thread is in a driver."""
+        with self._lock:
+            state = self.state
+            assert (self.error is not None) == (state is TaskState.FAILED), f"{self.id}: {state} with {self.error!r}"
+            ended = [driver.data_ended for driver in self.drivers]
+            assert state not in _DATA_ENDED or all(ended), f"{self.id} is {state}, and a driver has data"
 
     @property
     def memory_held(self) -> int:
@@ -496,61 +549,5 @@ class Task:
     def statistics(self) -> TaskStatistics:
         """Counts since this attempt began."""
         parts, query = self._parts, self._query.statistics()
-        return statistics_of(self.id, self.attempt, self.state, parts.drivers, tuple(self.why()), query, parts.memory)
-
-
-# ------------------------------------------------------------------ fed orders
-#
-# What a task's sources are fed while it runs: split sets, task barriers behind them, and their end.
-#
-# Rules:
-#
-# 1. A split set is whole rounds: in each of them one split for each lane of each source. It is given to a reader at
-#    once, so no round ends for want of a lane that is still to come, and a set begins in the same round everywhere.
-# 2. What a reader has had is known by its rounds: a reader that is restored stands at the end of a window (its cursors
-#    say of which round), and gets what follows.
-
-
-@dataclass(frozen=True, slots=True)
-class FedSplits:
-    """A split set as the sources get it: whole rounds, one split for each lane in each."""
-
-    splits: Mapping[str, Sequence[Split]]
-
-
-@dataclass(frozen=True, slots=True)
-class FedBarrier:
-    """A task barrier behind what was fed before."""
-
-    barrier: CheckpointId
-
-
-@dataclass(frozen=True, slots=True)
-class FedEnd:
-    """No more split sets."""
-
-
-Fed = FedSplits | FedBarrier | FedEnd
-
-
-def feed(task: Task, rounds: int, items: Sequence[Fed]) -> None:
-    """Give the sources of a task what the caller has fed, behind so many ``rounds``."""
-    for driver in task.drivers:
-        if driver.readers:
-            driver.post(_feed, driver, rounds, items)
-
-
-def _feed(driver: Driver, rounds: int, items: Sequence[Fed]) -> None:
-    for reader in driver.readers:
-        if reader.last_round != rounds - 1 and not reader.over:
-            message = f"is fed round {rounds}, but has had {reader.last_round + 1} rounds"
-            raise InternalError(message, operator=reader.operator)
-    for item in items:
-        if isinstance(item, FedBarrier):
-            driver.drain(item.barrier)
-        for reader in driver.readers:
-            if isinstance(item, FedSplits):
-                for split in item.splits[reader.operator]:
-                    reader.add_split(split)
-            elif isinstance(item, FedEnd):
-                reader.no_more_splits()
+        state = TaskState.RUNNING if self.state in STARTED else self.state
+        return statistics_of(self.id, self.attempt, state, parts.drivers, tuple(self.why()), query, parts.memory)

@@ -32,6 +32,7 @@ from ..scheduler.protocol import Query
 from ..sources.reader import Rounds, SplitReader
 from ..state.memory import TaskMemory
 from ..state.write_behind import WriteBehind
+from . import orders
 from .checkpointing import DriverHost, WindowedCheckpointing
 from .driver import Driver
 from .operator_chain import Division, EndedOperator, OperatorInstance, build_error_context, divide, operator_context
@@ -93,12 +94,12 @@ class _Background:
 
     def _post(self, action: Callable[[], object]) -> None:
         if self.driver is not None:
-            self.driver.post(action)
+            self.driver.send(orders.CallBack(action))
 
     def wake(self) -> None:
         """Let the driver look again (``OperatorContext.wake``)."""
         if self.driver is not None:
-            self.driver.post(self.driver.look_again)
+            self.driver.send(orders.CheckEnd())
 
     def __call__(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         if self.driver is None or self.driver.handle is None:
@@ -118,11 +119,11 @@ class _LocalEdge:
 
     def _forward(self, frame: Frame) -> None:
         if self.consumer is not None:
-            self.consumer.post(self.input.receive, frame)
+            self.consumer.send(orders.Receive(self.input, frame))
 
     def _back(self, message: Upstream) -> None:
         if self.producer is not None:
-            self.producer.post(self.producer.deliver, self.output, message)
+            self.producer.send(orders.Deliver(self.output, message))
 
 
 def build_parts(

@@ -9,6 +9,7 @@ from penstock.engine.exchange.channels import ChannelId, InputChannel, OutputCha
 from penstock.engine.exchange.input_gate import InputGate
 from penstock.engine.runtime.driver import Driver
 from penstock.engine.runtime.operator_chain import OperatorInstance
+from penstock.engine.runtime.orders import Deliver
 
 ATTEMPTS = (Attempt(1, 1), Attempt(1, 1))
 
@@ -111,6 +112,9 @@ class Host:
     def left_over(self, driver, checkpoint, committables):
         self.left.append((checkpoint.number, committables))
 
+    def rounds_proposed(self, driver, checkpoint, rounds):
+        pass
+
     def abandoned(self, driver, checkpoint):
         self.gave_up.append(checkpoint.number)
 
@@ -136,7 +140,7 @@ class Rig:
         )
 
     def _grant(self, message):
-        self.driver.deliver(self.output, message)
+        self.driver.perform(Deliver(self.output, message))
 
     def send(self, *elements, port=0):
         for element in elements:

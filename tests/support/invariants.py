@@ -28,7 +28,7 @@ def validate_driver(driver: Driver) -> None:
             assert not (channel.closed and pending), (
                 f"I13 {name}: elements are left behind the end of {channel.channel}"
             )
-            assert channel.in_flight >= 0, f"I7 {name}: {channel.channel} has {channel.in_flight} bytes in flight"
+    driver.validate()
     # The first operator may refuse some of its ports, but not all of them unless it has something under way.
     if driver.operators and not driver.partitions:
         return  # what a sink takes depends on who reads it
@@ -45,7 +45,7 @@ def _place(tag: Tag) -> tuple[int, int, int]:
 
 def validate_task(task: Task) -> None:
     """Check a task of which no thread runs a driver."""
-    assert (task.error is not None) == (task.state == "failed"), f"I10 {task.id}: {task.state} with {task.error!r}"
+    task.validate()
     states = {driver.handle.state for driver in task.drivers if driver.handle is not None}
     if task.state == "finished":
         assert states <= set(_OVER), f"I11 {task.id}: finished, and a driver is {states}"

@@ -10,6 +10,7 @@ from penstock.engine.exchange.input_gate import ArrivalInputGate, InputGate
 from penstock.engine.planner.overtaking import Overtaking
 from penstock.engine.runtime.driver import Driver
 from penstock.engine.runtime.operator_chain import OperatorInstance
+from penstock.engine.runtime.orders import CallBack
 from support.driver_rig import ATTEMPTS, Brief, Host, rows
 
 EXCHANGE, OUTPUT = "in", "out"
@@ -59,7 +60,7 @@ class OvertakingRig:
     def send(self, *elements, feed=0):
         """Let elements come in on a feed, as they do: through the inbox."""
         for element in elements:
-            self.driver.post(partial(self.sources[feed].send, element))
+            self.driver.send(CallBack(partial(self.sources[feed].send, element)))
         return self
 
     def run(self, now=0.0) -> list:

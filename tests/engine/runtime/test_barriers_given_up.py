@@ -13,6 +13,7 @@ from penstock.engine.exchange.channels import ChannelId, InputChannel, OutputCha
 from penstock.engine.exchange.input_gate import ArrivalInputGate, InputGate, UnorderedInputGate
 from penstock.engine.runtime.driver import Driver
 from penstock.engine.runtime.operator_chain import OperatorInstance
+from penstock.engine.runtime.orders import AbortCheckpoint
 from support.driver_rig import ATTEMPTS, Double, Host, barrier, batch
 from support.overtaking_rig import OvertakingRig, timed
 
@@ -57,7 +58,7 @@ def test_barriers_with_a_timeout_behind_those_of_a_checkpoint_that_was_given_up(
         for _ in range(draw.randint(0, 2)):
             sent += rig.run(now)
             now, rig.output._credit = now + 1, 1
-        rig.driver.post(rig.driver.checkpointing.abort, FIRST)
+        rig.driver.send(AbortCheckpoint(FIRST))
         sent += rig.run(now)
         for feed in range(feeds):
             rig.send(*[batch(0, feed, n) for n in range(draw.randint(0, 4))], timed(2, 5.0), feed=feed)
@@ -109,7 +110,7 @@ def _told(draw: random.Random, kind: type[InputGate], ports: int) -> list[int]:
     if closed:
         ended.send(EndOfPartition())
     run(draw.randint(0, 1))
-    driver.post(driver.checkpointing.abort, FIRST)
+    driver.send(AbortCheckpoint(FIRST))
     for number in range(draw.randint(0, 3)):
         going.send(batch(1, number, number))
     going.send(EndOfRound(1))

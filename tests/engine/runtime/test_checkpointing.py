@@ -4,6 +4,7 @@ import pytest
 
 from penstock.engine.core.elements import CancelBarrier, EndOfData, EndOfPartition, EndOfRound
 from penstock.engine.core.identity import CheckpointId, Holds
+from penstock.engine.runtime.orders import PlaceBarrier
 from penstock.engine.scheduler.protocol import Blocked
 from penstock.engine.sources.reader import SplitReader
 from support.driver_rig import Double, Sum, barrier, batch, rows
@@ -154,7 +155,7 @@ def test_barrier_leaves_a_source_whose_rows_nobody_takes_and_restored_it_goes_on
     lanes = {"lanes": range(2), "lane_count": 2, "quota": 4, "rounds": "free"}
     rig = OvertakingRig(Double(), credit=1, reader=SplitReader("s", rows(0).schema, splits, **lanes))
     assert values(rig.run()) == [[0, 1]]
-    rig.driver.post(rig.driver.trigger, ordered, 4)
+    rig.driver.send(PlaceBarrier(ordered, 4, None))
     overdue = rig.run(now=0.0) + rig.run(now=3.0)
     assert [each.unaligned for each in overdue] == [True]
     assert rig.held(1, Holds.OUTPUT) == [(0, [0, 1])]

@@ -8,6 +8,7 @@ from penstock.engine.core.errors import DataError, InternalError, UserCodeError
 from penstock.engine.core.identity import CheckpointId
 from penstock.engine.core.operator import Stateless
 from penstock.engine.exchange.channels import DrainedAck, EndOfDataAck, Grant
+from penstock.engine.runtime.orders import ClosePartition, Deliver, InjectBarrier
 from penstock.engine.scheduler.protocol import Blocked, Finished, WaitReason
 from support.driver_rig import Double, Endless, Rig, Sum, barrier, batch, tags
 
@@ -69,7 +70,7 @@ def test_driver_says_settled_when_its_consumers_have_said_so():
     rig = Rig(Sum()).send(batch(0, 0, 1, 2), EndOfRound(0), EndOfData())
     rig.run()
     assert [type(message) for message in rig.upstream if not isinstance(message, Grant)] == [EndOfDataAck]
-    rig.driver.post(rig.driver.deliver, rig.output, DrainedAck(rig.output.channel, rig.output.attempts))
+    rig.driver.send(Deliver(rig.output, DrainedAck(rig.output.channel, rig.output.attempts)))
     rig.run()
     assert isinstance(rig.upstream[-1], DrainedAck)
 
@@ -117,7 +118,7 @@ def test_driver_names_whom_it_waits_for():
 def test_end_of_partition_leaves_only_when_the_task_closes():
     rig = Rig(Double()).send(EndOfData(), EndOfPartition())
     assert rig.run() == [EndOfRound(FINAL_ROUND), EndOfData()]
-    rig.driver.post(rig.driver.close_partition)
+    rig.driver.send(ClosePartition())
     assert rig.driver.run(Endless()) == Finished()
     assert rig.run() == [EndOfPartition()]
 
@@ -125,15 +126,16 @@ def test_end_of_partition_leaves_only_when_the_task_closes():
 def test_injected_barrier_completes_a_driver_whose_inputs_have_all_finished():
     rig = Rig(Sum(), ports=2).send(EndOfData(), EndOfPartition()).send(EndOfData(), port=1)
     rig.run()
-    rig.driver.post(rig.driver.checkpointing.inject, barrier(3), [0, 1])
+    rig.driver.send(InjectBarrier(barrier(3), [0, 1]))
     assert rig.run() == [barrier(3)]
 
 
 def test_barrier_that_is_injected_behind_the_end_of_the_partition_is_not_sent():
     rig = Rig(Double()).send(EndOfData(), EndOfPartition())
-    rig.driver.post(rig.driver.close_partition)
+    rig.driver.run(Endless())
+    rig.driver.send(ClosePartition())
     assert rig.driver.run(Endless()) == Finished()
-    rig.driver.post(rig.driver.checkpointing.inject, barrier(3), [0])
+    rig.driver.send(InjectBarrier(barrier(3), [0]))
     assert rig.driver.run(Endless()) == Finished()
     assert rig.run() == [EndOfRound(FINAL_ROUND), EndOfData(), EndOfPartition()]
 

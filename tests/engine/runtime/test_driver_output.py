@@ -8,6 +8,7 @@ from penstock.engine.core.errors import DataError
 from penstock.engine.core.identity import BarrierKind, CheckpointId
 from penstock.engine.core.operator import Emitter, Stateless
 from penstock.engine.exchange.channels import CancelInput
+from penstock.engine.runtime.orders import Deliver, InjectBarrier
 from penstock.engine.scheduler.protocol import Blocked, Failed, Progress, WaitReason
 from support.driver_rig import Brief, Double, Endless, Rig, Sum, barrier, batch, tags
 
@@ -76,7 +77,7 @@ def test_checkpoint_that_is_injected_while_much_is_put_out_comes_behind_it():
     rig = Rig(Hoard(), credit=1).send(*(batch(0, lane, lane) for lane in range(3)), EndOfRound(0), EndOfData())
     while rig.driver.step():
         pass
-    rig.driver.post(rig.driver.checkpointing.inject, barrier(1), [0])
+    rig.driver.send(InjectBarrier(barrier(1), [0]))
     found = []
     while elements := rig.run():
         found += elements
@@ -131,7 +132,7 @@ def test_request_to_stop_that_comes_when_the_next_window_has_begun_stops_nothing
 
 def test_driver_whose_output_nobody_needs_stops_its_own_producer():
     rig = Rig(Double())
-    rig.driver.deliver(rig.output, CancelInput(rig.output.channel, rig.output.attempts, 0))
+    rig.driver.perform(Deliver(rig.output, CancelInput(rig.output.channel, rig.output.attempts, 0)))
     assert [type(message) for message in rig.upstream] == [CancelInput]
     assert rig.send(batch(0, 0, 1), EndOfRound(0), EndOfData()).run() == [
         EndOfRound(0),

@@ -9,6 +9,7 @@ from penstock.engine.core.identity import BarrierKind, CheckpointId
 from penstock.engine.core.operator import Stateless
 from penstock.engine.exchange.channels import PauseRounds
 from penstock.engine.plan.rounds import lanes_of
+from penstock.engine.runtime import orders
 from penstock.engine.sources.memory import MemorySource
 from penstock.engine.sources.reader import SplitReader
 from support.driver_rig import Double, Rig, barrier, batch
@@ -70,12 +71,12 @@ def test_what_stands_before_a_barrier_is_taken_though_there_is_no_room():
     rig = Rig(tank).send(*(batch(0, lane, lane) for lane in range(3)), EndOfRound(0), barrier(1), batch(1, 0, 9))
     rig.run()
     assert tank.taken == 1
-    rig.driver.post(rig.driver.expect, CUT)
+    rig.driver.send(orders.ExpectBarriers(CUT))
     assert barrier(1) in rig.run()
-    rig.driver.post(rig.driver.abort, CUT)
+    rig.driver.send(orders.AbortCheckpoint(CUT))
     rig.run()
     assert tank.expected is None
-    rig.driver.post(rig.driver.committed, CUT)
+    rig.driver.send(orders.NotifyCommitted(CUT))
     rig.run()
     assert tank.committed_up_to == CUT
 
@@ -83,7 +84,7 @@ def test_what_stands_before_a_barrier_is_taken_though_there_is_no_room():
 def test_driver_between_passes_the_word_on_and_takes_it_back():
     rig = Rig(Double())
     for hold in (True, True, False):
-        rig.driver.post(rig.driver.deliver, rig.output, PauseRounds(rig.output.channel, rig.output.attempts, hold))
+        rig.driver.send(orders.Deliver(rig.output, PauseRounds(rig.output.channel, rig.output.attempts, hold)))
         rig.run()
     assert holds(rig) == [True, False]
 
