@@ -23,7 +23,7 @@ from ..actors.claims.origin import Claim
 from ..actors.claims.resuming import Place, Resume, place_in, temporary_place
 from ..actors.client.backend import Ownership
 from ..actors.client.job import Job
-from ..actors.feed.hosting import HostedFeeds
+from ..actors.feed.job_feeds import JobFeeds
 from ..actors.feed.link import LocalRoute, local_route
 from ..actors.hosting.coordinator_host import CoordinatorFiles, CoordinatorHost, coordinator_of
 from ..actors.hosting.task_host import TaskFiles, TaskHost
@@ -195,7 +195,7 @@ class EmbeddedBackend:
             validate=os.environ.get("PENSTOCK_VALIDATE") == "1",
             on_status=self._status_changed,
         )
-        self._feeds = HostedFeeds(plan, folder, self._coordinator.post)
+        self._feeds = JobFeeds(plan, folder, self._coordinator.post)
         self._files: list[TaskFiles] = []
         for task in plan.tasks():
             self._hosts[task] = self._host(task)
@@ -214,7 +214,7 @@ class EmbeddedBackend:
         return TaskHost(self._plan, task, files, report, wires, self._scheduler)
 
     def _status_changed(self, status: JobStatus) -> None:
-        self._feeds.told(status)
+        self._feeds.on_status(status)
 
     def wait_status(self, version: tuple[str, int] | None, timeout: float) -> Versioned:
         """See ``Backend``, as the next ones."""
@@ -257,7 +257,7 @@ class EmbeddedBackend:
 
     def end(self) -> bool:
         status, name = self.peek_status(), self._plan.name
-        self._feeds.over(ConfigurationError(f"job {name!r} was shut down", "run it again to go on reading"))
+        self._feeds.on_job_over(ConfigurationError(f"job {name!r} was shut down", "run it again to go on reading"))
         self._feeds.close()
         self._coordinator.close()
         for host in self._hosts.values():

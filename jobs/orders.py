@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..actors.storage.digest_files import DigestFiles, recorded_feeds
 from ..engine.core.errors import ConfigurationError
-from ..engine.feed.batch_digests import Recorded, compare
+from ..engine.feed.digests import Recorded, compare
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,8 @@ from ..actors.storage.digest_files import DigestFiles
 from ..actors.storage.stores import checkpoint_folder
 from ..engine.core.arguments import Parallelism, Seconds, checked
 from ..engine.core.errors import ConfigurationError, DataError
-from ..engine.feed.batch_digests import BatchDigests
-from ..engine.feed.messages import World
+from ..engine.feed.digests import BatchDigests
+from ..engine.feed.messages import RankGroup
 from ..engine.flow import handoff
 from ..engine.flow.flow import Flow
 from ..engine.flow.handoff import Destination
@@ -136,7 +136,7 @@ def replay(
     verified = None if folder is None else _verified(folder, sink.id, step, batch, size)
     if verified is False and check:
         raise _differs(folder, job, sink.id, step, found)
-    share = range(batch.num_rows) if rank is None else World(1, world_size or 1, 0).share(rank, batch.num_rows)
+    share = range(batch.num_rows) if rank is None else RankGroup(1, world_size or 1, 0).share(rank, batch.num_rows)
     first = found.first + share.start
     table = None
     if trace:
@@ -165,10 +165,10 @@ def _check_place(step: int, rank: int | None, world_size: int | None) -> None:
         raise ConfigurationError(f"step {step}", "steps count global batches from 0")
     if (rank is None) != (world_size is None):
         raise ConfigurationError(
-            "a rank's slice depends on the number of ranks", "give rank and world size, or neither for the whole batch"
+            "a rank's slice depends on the number of ranks", "give rank and group size, or neither for the whole batch"
         )
     if rank is not None and world_size is not None and not 0 <= rank < world_size:
-        raise ConfigurationError(f"rank {rank} of {world_size}", "ranks count from 0 to the world size - 1")
+        raise ConfigurationError(f"rank {rank} of {world_size}", "ranks count from 0 to the group size - 1")
 
 
 def _folder_of(checkpoints: Checkpoints | str | os.PathLike[str]) -> str:

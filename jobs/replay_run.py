@@ -21,8 +21,8 @@ from ..actors.claims.resuming import temporary_place
 from ..actors.feed.retained import JobFolder, Retained, Start, copied
 from ..actors.process.ending import print_interrupts_briefly
 from ..engine.core.errors import ConfigurationError, StorageError
-from ..engine.feed.desk import DESKS, FeedDesk
 from ..engine.feed.messages import Ask, FeedEnded, Refused, Slice
+from ..engine.feed.server import SERVERS, FeedServer
 from ..engine.feed.sink import FeedSink
 from ..engine.flow.flow import Flow
 from ..engine.lineage.origins import NOWHERE, spans_of
@@ -137,15 +137,15 @@ class Replaying:
             place.release()
             raise
         with job:
-            return self._read(DESKS.of(private, self._feed))
+            return self._read(SERVERS.of(private, self._feed))
 
-    def _read(self, desk: FeedDesk) -> Slice[pa.RecordBatch]:
-        """The batch, as the only rank of a world that begins with it. Raises _GoneError if the start has come further
+    def _read(self, server: FeedServer) -> Slice[pa.RecordBatch]:
+        """The batch, as the only rank of a group that begins with it. Raises _GoneError if the start has come further
         than that, the job's error, or TimeoutError."""
         until = None if self._timeout is None else time.monotonic() + self._timeout
         ask = Ask("replay", 0, 1, self._step, 0, self._step, self._step, (self._step,))
         while True:
-            reply = desk.serve(ask, POLL if until is None else min(POLL, max(0.0, until - time.monotonic())))
+            reply = server.serve(ask, POLL if until is None else min(POLL, max(0.0, until - time.monotonic())))
             for answer in reply.answers:
                 if isinstance(answer, Slice):
                     return answer
@@ -153,8 +153,8 @@ class Replaying:
                     raise self._behind_the_end(answer.batches)
                 if isinstance(answer, Refused):
                     raise _GoneError
-            if reply.world is not None:
-                ask = replace(ask, generation=reply.world.generation)
+            if reply.group is not None:
+                ask = replace(ask, generation=reply.group.generation)
             if until is not None and time.monotonic() >= until:
                 message = f"batch {self._step} of feed {self._feed!r} is not there after {self._timeout:g} s: waits for"
                 raise TimeoutError(f"{message} {reply.reason}")

@@ -115,7 +115,7 @@ ALONE = {
         engine.files.object_files._Reader.writable engine.files.object_files._Writer.seekable
         engine.files.object_files._Writer.writable engine.indexes.in_memory._Hashing.writable""",
     "tests and benchmarks reach into a running job by it": """
-        actors.feed.intake.Intake.save coordinator.checkpoint.plan.CheckpointPlan.to_wait_for
+        actors.feed.prefetch.Prefetcher.save coordinator.checkpoint.plan.CheckpointPlan.to_wait_for
         engine.runtime.task.Task.memory_held""",
     "to be made real, or to go, with the engine's local edges and the checkpoints' barriers": """
         engine.alignment.tracker.BarrierTracker.pending_checkpoints engine.scheduler.stream_graph.StreamGraph.pull

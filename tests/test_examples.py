@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from support.feeds import read_world
+from support.feeds import read_group
 from support.processes import Household
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -25,7 +25,7 @@ def undisturbed(example: str) -> list[list[int]]:
     """The global batches of an example's flow, read by one rank, without Ray."""
     flow = runpy.run_path(str(EXAMPLES / example))["training_flow"]()
     with ps.run_local(flow) as job:
-        found = [[row["row"] for row in batch] for batch in read_world(job.feed(), 1)]
+        found = [[row["row"] for row in batch] for batch in read_group(job.feed(), 1)]
     assert len(found) == 57
     return found
 

@@ -12,9 +12,9 @@ import penstock as ps
 from penstock.actors.audit.audit import last_state
 from penstock.actors.feed.audit import audit_feed
 from penstock.engine.core.errors import ConfigurationError
-from penstock.engine.feed.order_hash import OrderHash
+from penstock.engine.feed.digests import OrderHash
 from penstock.engine.feed.state import read_state, write_state
-from support.feeds import ROWS, SPLITS, plain, read_world, tables
+from support.feeds import ROWS, SPLITS, plain, read_group, tables
 
 FED = SPLITS * ROWS * 2 // 3
 
@@ -35,7 +35,7 @@ def fed(folder, build, **options) -> ps.Job:
     flow = ps.Flow("audited", lanes=4)
     build(flow).feed(50, **options)
     job = ps.run_local(flow, checkpoints=folder)
-    read_world(job.feed(), 2)
+    read_group(job.feed(), 2)
     return job.wait(60)
 
 
@@ -116,7 +116,7 @@ def test_a_job_that_has_kept_no_checkpoint_says_so(retention, told, remedy, tmp_
     plain(flow).feed(50)
     kept = None if retention is None else ps.Checkpoints(tmp_path, retention=retention)
     job = ps.run_local(flow, checkpoints=kept)
-    read_world(job.feed(), 2)
+    read_group(job.feed(), 2)
     with pytest.raises(ConfigurationError, match=f"(?s){told}.*{remedy}"):
         job.wait(60).audit_feed()
     assert retention or not Path(job.folder).exists()

@@ -13,7 +13,7 @@ from penstock.coordinator.model.events import TaskLost
 from penstock.engine.core.errors import ConfigurationError, FlowError
 from penstock.engine.sources.memory import MemorySource
 from penstock.jobs.orders import verify_order
-from support.feeds import chunked, plain, read_world, tables, take, wait_for
+from support.feeds import chunked, plain, read_group, tables, take, wait_for
 
 EPOCHS = 3
 NUMBERS = pa.schema([("n", pa.int64()), ("key", pa.int64())])
@@ -104,7 +104,7 @@ def test_every_epoch_is_what_a_job_of_its_own_gives(shape, monkeypatch):
     assert len(found) > EPOCHS
     for parallelism, ranks in ((1, 2), (4, 3)):
         job = ps.run_local(flow_of(shape), parallelism=parallelism)
-        assert read_world(job.feed(), ranks) == found
+        assert read_group(job.feed(), ranks) == found
         check(job.wait(60).audit())
 
 
@@ -125,7 +125,7 @@ def test_build_side_of_a_join_is_read_once_and_stays(shape, monkeypatch):
     orders = []
     for parallelism, ranks in ((1, 2), (4, 3)):
         job = ps.run_local(flow_of(shape), parallelism=parallelism)
-        found = read_world(job.feed(), ranks)
+        found = read_group(job.feed(), ranks)
         epochs = [found[at : at + len(first)] for at in range(0, len(found), len(first))]
         assert epochs[0] == first
         assert sorted(row["n"] for batch in epochs[1] for row in batch) == sorted(
@@ -183,7 +183,7 @@ def test_epoch_that_ends_with_a_whole_batch_has_no_empty_one():
         flow = ps.Flow("even", lanes=2)
         flow.from_tables(tables(5, 20), name="rows").feed(50, epochs=2, drop_last=drop_last)
         job = ps.run_local(flow, parallelism=2)
-        assert [len(batch) for batch in read_world(job.feed(), 3)] == [50] * 4
+        assert [len(batch) for batch in read_group(job.feed(), 3)] == [50] * 4
         job.wait(60)
 
 
@@ -191,7 +191,7 @@ def test_feed_without_rows_ends_in_every_epoch():
     flow = ps.Flow("nothing", lanes=2)
     flow.from_tables([pa.table({"n": pa.array([1, 2])})]).filter("n > 5").feed(10, epochs=5)
     job = ps.run_local(flow)
-    assert read_world(job.feed(), 2) == []
+    assert read_group(job.feed(), 2) == []
     assert job.wait(60).status().state == "finished"
 
 
@@ -256,22 +256,22 @@ def test_run_dies_in_every_epoch_and_goes_on_with_other_ranks(tmp_path, monkeypa
     # in the middle of epochs, at the end of one, and just behind it
     for number, most in enumerate((5, len(expected[0]) - 5, 1, len(expected[1]) + 3)):
         job = ps.run_local(flow_of(room=100, keep=2000), checkpoints=tmp_path, parallelism=1 + number)
-        found += read_world(job.feed(), 3 - number % 3, len(found), most, close=False, epoch=epoch_at(found))
+        found += read_group(job.feed(), 3 - number % 3, len(found), most, close=False, epoch=epoch_at(found))
         assert found == whole[: len(found)]
         job.checkpoint(60)
         lose(job)
-        found += read_world(job.feed(), 2, len(found), 1, close=False, epoch=epoch_at(found))
+        found += read_group(job.feed(), 2, len(found), 1, close=False, epoch=epoch_at(found))
         job.checkpoint(60)
         job.shutdown()
     job = ps.run_local(flow_of(room=100, keep=2000), checkpoints=tmp_path)
-    found += read_world(job.feed(), 4, len(found), epoch=epoch_at(found))
+    found += read_group(job.feed(), 4, len(found), epoch=epoch_at(found))
     assert found == whole
     assert job.wait(60).audit().clean
     audit = job.audit_feed()
     assert audit.clean
     assert [each.same for each in audit.epochs] == [True] * EPOCHS
     again = ps.run_local(flow_of(), checkpoints=tmp_path / "again", parallelism=4)
-    read_world(again.feed(), 2)
+    read_group(again.feed(), 2)
     again.wait(60)
     assert verify_order(tmp_path, tmp_path / "again").same
 
@@ -310,7 +310,7 @@ def test_model_of_the_second_epoch_is_gone_on_from_by_another_number_of_ranks(tm
     assert [reader.epoch for reader in readers] == [1, 1]
     for reader in readers:
         reader.close(0.0)
-    assert read_world(again.feed().resume("m"), 3) == [expected[1][5], *expected[1][7:], *expected[2]]
+    assert read_group(again.feed().resume("m"), 3) == [expected[1][5], *expected[1][7:], *expected[2]]
     assert again.wait(60).audit().clean
 
 
@@ -389,7 +389,7 @@ def test_files_whose_rows_are_not_known_are_read_whole(tmp_path):
     flow.read_csv(tmp_path, name="files").feed(50, epochs=2)
     assert "it is read 2 times, each in 2 rounds" in flow.explain()
     job = ps.run_local(flow)
-    batches = read_world(job.feed(), 1)
+    batches = read_group(job.feed(), 1)
     assert [len(batch) for batch in batches] == [50, 50, 13] * 2
     assert batches[:3] == batches[3:]
     job.wait(60)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from support.feeds import plain, read_world, wait_for
+from support.feeds import plain, read_group, wait_for
 
 EPOCHS = 2
 
@@ -21,7 +21,7 @@ def feeding(**options: Any) -> ps.Flow:
 
 @pytest.fixture(scope="module")
 def expected() -> list[list[int]]:
-    return [[row["n"] for row in batch] for batch in read_world(ps.run_local(feeding()).feed(), 1)]
+    return [[row["n"] for row in batch] for batch in read_group(ps.run_local(feeding()).feed(), 1)]
 
 
 def fetching_ahead(loader: Any) -> Iterator[list[int]]:
@@ -104,7 +104,7 @@ def test_checkpoint_of_a_model_holds_the_batch_that_was_fetched_and_not_seen(tmp
     reader.flush(60)
     job.shutdown()
     job = ps.run_local(feeding(), checkpoints=places, resume_model="models/5")
-    found = read_world(job.feed().resume("models/5"), 2)
+    found = read_group(job.feed().resume("models/5"), 2)
     assert [[row["n"] for row in batch] for batch in found] == expected[5:]
     job.shutdown()
 
@@ -117,9 +117,9 @@ def test_iteration_that_goes_on_when_its_reader_does_not_gives_nothing_of_what_i
     next(batches)
     state = reader.state_dict()
     assert [next(batches).num_rows for _ in range(2)] == [50, 50]
-    intake = reader._intake
-    assert intake is not None
-    wait_for(lambda: not intake._wanted())
+    prefetcher = reader._prefetcher
+    assert prefetcher is not None
+    wait_for(lambda: not prefetcher._wanted())
     if how == "closed":
         reader.close(0)
     else:

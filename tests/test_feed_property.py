@@ -1,7 +1,7 @@
 """Random flows, parallelisms, numbers of ranks and crashes: one order.
 
 The oracle is the flow's own list in one process, without a failure; for further epochs, the feed of one rank. Every
-stretch of a run reads some batches with a world of its own, then the job dies (``shutdown`` leaves what a killed
+stretch of a run reads some batches with a group of its own, then the job dies (``shutdown`` leaves what a killed
 process leaves: the last checkpoint), or a task does, and goes on at another parallelism.
 """
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.coordinator.model.events import TaskLost
-from support.feeds import chunked, read_world
+from support.feeds import chunked, read_group
 
 LISTS = pa.list_(pa.int64())
 
@@ -102,7 +102,7 @@ def test_any_flow_gives_one_order_whatever_reads_it_and_whatever_dies(
     expected = first
     if epochs > 1:
         job = run(steps, batch_size, 1, None, epochs)
-        expected = read_world(job.feed(), 1)
+        expected = read_group(job.feed(), 1)
         job.wait(120)
         assert expected[: len(first)] == first
         assert len(expected) == epochs * len(first)
@@ -118,18 +118,18 @@ def test_any_flow_gives_one_order_whatever_reads_it_and_whatever_dies(
                 break
             job = run(steps, batch_size, parallelism, folder, epochs)
             if min(batches, left):
-                found += read_world(
+                found += read_group(
                     job.feed(), ranks, len(found), min(batches, left), close=False, epoch=epoch_at(found)
                 )
             job.checkpoint(60)
             if kills == "task":
                 kill(job)
                 if len(found) < len(expected) - 1:
-                    found += read_world(job.feed(), 1, len(found), 1, close=False, epoch=epoch_at(found))
+                    found += read_group(job.feed(), 1, len(found), 1, close=False, epoch=epoch_at(found))
                 job.checkpoint(60)
             job.shutdown()
         job = run(steps, batch_size, last[0], folder, epochs)
-        found += read_world(job.feed(), last[1], len(found), epoch=epoch_at(found))
+        found += read_group(job.feed(), last[1], len(found), epoch=epoch_at(found))
         assert job.wait(120).audit().clean
     assert found == expected
 

@@ -9,7 +9,7 @@ import pytest
 import penstock as ps
 from penstock.actors.feed.reader import united
 from penstock.engine.core.errors import ConfigurationError
-from support.feeds import plain, read_world, take
+from support.feeds import plain, read_group, take
 
 
 def job_of() -> ps.Job:
@@ -20,14 +20,14 @@ def job_of() -> ps.Job:
 
 @pytest.fixture(scope="module")
 def expected():
-    return read_world(job_of().feed(), 1)
+    return read_group(job_of().feed(), 1)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_skipped_batches_are_not_handed_out_and_the_others_keep_their_numbers(ranks, expected):
     job = job_of()
     feed = pickle.loads(pickle.dumps(job.feed().skip(range(3, 6)).skip(range(14, 99))))
-    assert read_world(feed, ranks) == expected[:3] + expected[6:14]
+    assert read_group(feed, ranks) == expected[:3] + expected[6:14]
     job.wait(60)
 
 
@@ -81,7 +81,7 @@ def test_edit_stands_in_the_record_of_a_committed_model(tmp_path, expected):
     job.shutdown()
     again = begin(resume_model="m", parallelism=3)
     feed = again.feed().skip(range(9, 10)).resume("m")
-    assert read_world(feed, 2) == [expected[5], *expected[7:9], *expected[10:]]
+    assert read_group(feed, 2) == [expected[5], *expected[7:9], *expected[10:]]
     again.wait(60)
 
 

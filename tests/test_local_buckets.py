@@ -19,7 +19,7 @@ from penstock.engine.core.errors import ConfigurationError, DataError
 from penstock.engine.files.paths import resolve
 from penstock.jobs.orders import verify_order
 from support.bucket_twin import BucketTwin
-from support.feeds import read_world
+from support.feeds import read_group
 
 PATIENCE = 60.0
 FILES, ROWS = 40, 25
@@ -166,12 +166,12 @@ def feeding(bucket: str) -> ps.Flow:
 
 def test_feed_goes_on_and_is_replayed_from_checkpoints_in_a_bucket(buckets: BucketTwin, bucket: str) -> None:
     fill(buckets, bucket)
-    whole = read_world(ps.run_local(feeding(bucket)).feed(), 1)
+    whole = read_group(ps.run_local(feeding(bucket)).feed(), 1)
     kept = ps.Checkpoints(f"gs://{bucket}/state", every=None, retained=9)
     found: list[list[object]] = []
     for ranks in (1, 2, 4):
         job = ps.run_local(feeding(bucket), checkpoints=kept)
-        found += read_world(job.feed(), ranks, start=len(found), most=5, close=False)
+        found += read_group(job.feed(), ranks, start=len(found), most=5, close=False)
         job.checkpoint(PATIENCE)
         job.shutdown()
     assert found == whole[:15]

@@ -15,8 +15,8 @@ from penstock.actors.feed.link import LocalRoute
 from penstock.coordinator.model.events import TaskLost
 from penstock.engine.core.errors import ConfigurationError, FlowError, UserCodeError
 from penstock.engine.core.identity import TaskId
-from penstock.engine.feed.desk import DESKS
-from support.feeds import ROWS, SPLITS, chunked, plain, read_world, tables, take, wait_for
+from penstock.engine.feed.server import SERVERS
+from support.feeds import ROWS, SPLITS, chunked, plain, read_group, tables, take, wait_for
 
 
 def joined(flow):
@@ -59,12 +59,12 @@ def test_global_batches_are_the_same_at_any_parallelism_and_number_of_ranks(shap
     size = 5 if shape == "aggregate" else 50
     for parallelism, ranks in ((1, 1), (3, 2), (4, 5)):
         job = ps.run_local(flow_of(shape, batch_size=size), parallelism=parallelism)
-        assert read_world(job.feed(), ranks) == chunked(rows, size)
+        assert read_group(job.feed(), ranks) == chunked(rows, size)
         assert job.wait(60).audit().clean
 
 
 def test_engine_that_goes_back_under_living_ranks_is_not_noticed():
-    expected = read_world(ps.run_local(flow_of("filter")).feed(), 1)
+    expected = read_group(ps.run_local(flow_of("filter")).feed(), 1)
     job = ps.run_local(flow_of("filter", room=100, keep=100), parallelism=2)
     readers = [job.feed().reader(rank, 2, timeout=60) for rank in range(2)]
     iterators = [reader.iter_batches() for reader in readers]
@@ -121,7 +121,7 @@ def test_rank_that_stands_still_delays_no_checkpoint_and_its_feed_does_not_grow(
 
 def test_ranks_may_leave_at_the_end_though_the_feed_starts_anew_just_then():
     job = ps.run_local(flow_of("filter"))
-    assert len(read_world(job.feed(), 3)) == 16
+    assert len(read_group(job.feed(), 3)) == 16
     if not job.status().is_over:
         job._request(TaskLost(TaskId("gather-1", 0), job.statistics()[TaskId("gather-1", 0)].attempt, "late", 0.0))
     assert job.wait(60).status().state == "finished"
@@ -139,7 +139,7 @@ def test_ranks_are_told_at_once_why_a_job_has_failed():
     stream.map_batches(fails, stream.schema).feed(50)
     job = ps.run_local(flow)
     with pytest.raises(UserCodeError, match="no 700"):
-        read_world(job.feed(), 2)
+        read_group(job.feed(), 2)
     with pytest.raises(UserCodeError):
         job.wait(60)
 
@@ -157,35 +157,35 @@ def test_ranks_are_told_at_once_that_a_job_is_over(end):
 
 
 def test_job_goes_on_from_its_checkpoint_and_ranks_of_another_number_from_their_step(tmp_path):
-    expected = read_world(ps.run_local(flow_of("filter")).feed(), 1)
+    expected = read_group(ps.run_local(flow_of("filter")).feed(), 1)
     job = ps.run_local(flow_of("filter", room=100), checkpoints=tmp_path, parallelism=2)
-    first = read_world(job.feed(), 2, most=5, close=False)
+    first = read_group(job.feed(), 2, most=5, close=False)
     state = {"step": 5}
     job.checkpoint(60)
     job.shutdown()
     again = ps.run_local(flow_of("filter", room=100), checkpoints=tmp_path, parallelism=3)
-    assert first + read_world(again.feed(), 3, start=state["step"]) == expected
+    assert first + read_group(again.feed(), 3, start=state["step"]) == expected
     assert again.wait(60).audit().clean
 
 
 def test_place_before_the_checkpoint_is_refused_with_the_remedy(tmp_path):
     job = ps.run_local(flow_of("filter", room=50), checkpoints=tmp_path)
-    read_world(job.feed(), 1, most=9, close=False)
+    read_group(job.feed(), 1, most=9, close=False)
     job.checkpoint(60)
     job.shutdown()
     again = ps.run_local(flow_of("filter", room=50), checkpoints=tmp_path)
     with pytest.raises(ConfigurationError, match=r"not kept any more[\s\S]*resume_model[\s\S]*keep=rows"):
-        read_world(again.feed(), 1)
+        read_group(again.feed(), 1)
     again.shutdown()
 
 
 def test_new_world_takes_over_in_the_middle_and_the_old_one_is_told():
-    expected = read_world(ps.run_local(flow_of("filter")).feed(), 1)
+    expected = read_group(ps.run_local(flow_of("filter")).feed(), 1)
     job = ps.run_local(flow_of("filter", keep=10_000))
     old = job.feed().reader(timeout=60, prefetch_batches=4)
     assert take(old, 4) == expected[:4]
-    assert read_world(job.feed(), 3, start=2) == expected[2:]
-    with pytest.raises(ConfigurationError, match=r"a newer world reads the feed[\s\S]*end this process"):
+    assert read_group(job.feed(), 3, start=2) == expected[2:]
+    with pytest.raises(ConfigurationError, match=r"a newer group reads the feed[\s\S]*end this process"):
         take(old, 1000)
     old.close()
     job.wait(60)
@@ -197,7 +197,7 @@ def test_no_batch_is_handed_out_before_all_ranks_have_come():
     with pytest.raises(TimeoutError, match=r"rank 1 of 3 has waited .* rank 0, 2 of 3 to join"):
         take(lonely, 1)
     lonely.close()
-    assert len(read_world(job.feed(), 2)) == 16  # their world is not that of three
+    assert len(read_group(job.feed(), 2)) == 16  # their group is not that of three
     job.wait(60)
 
 
@@ -209,7 +209,7 @@ def test_rank_that_gave_up_before_all_had_come_keeps_no_seat_from_those_that_com
             take(lonely, 1)
         if ends:
             lonely.close()
-    wait_for(lambda: "rank 0, 1, 2 of 3" in DESKS.of(job.plan.key, "feed")._seats.missing)
+    wait_for(lambda: "rank 0, 1, 2 of 3" in SERVERS.of(job.plan.key, "feed")._members.missing)
     others = [job.feed().reader(rank, 3, timeout=60) for rank in range(2)]
     slices = [reader.iter_batches() for reader in others]
     threads = [threading.Thread(target=next, args=(each,)) for each in slices]
@@ -219,7 +219,7 @@ def test_rank_that_gave_up_before_all_had_come_keeps_no_seat_from_those_that_com
     assert len(take(lonely, 1)) == 1, "it waits again, as a new reader"
     for thread in threads:
         thread.join()
-    assert [reader.step for reader in others] == [1, 1], "nobody was told of a newer world"
+    assert [reader.step for reader in others] == [1, 1], "nobody was told of a newer group"
     job.shutdown()
     for reader in [lonely, *others]:
         reader.close()
@@ -232,7 +232,7 @@ def test_last_batch_may_be_short_or_be_left_out(drop_last, batches):
     job = ps.run_local(flow)
     feed = job.feed()
     assert len(feed.reader(0, 5)) == batches
-    found = read_world(feed, 5)
+    found = read_group(feed, 5)
     assert [len(batch) for batch in found] == [10] * 11 + ([] if drop_last else [2])
     job.wait(60)
 
@@ -248,7 +248,7 @@ def test_feed_without_a_batch_gives_none_to_ranks_that_come_when_its_job_is_over
     flow = ps.Flow("empty")
     flow.from_tables([pa.table({"n": pa.array(range(rows), pa.int64())})]).feed(10, **options)
     job = ps.run_local(flow).wait(60)
-    assert read_world(job.feed(), 2) == []
+    assert read_group(job.feed(), 2) == []
 
 
 def identity_of(rows, **options):
@@ -288,10 +288,10 @@ def test_state_names_what_it_is_of_and_that_of_something_else_is_refused():
 def test_step_behind_the_end_is_an_error_and_the_feed_is_not_taken_for_read():
     state = state_at(60)
     job = ps.run_local(identity_of(1000))
-    with pytest.raises(ConfigurationError, match="begins at batch 101 of a feed that has 100"):
-        read_world(job.feed(), 2, start=101)
+    with pytest.raises(ConfigurationError, match="starts at batch 101 of a feed that has 100"):
+        read_group(job.feed(), 2, start=101)
     assert not job.status().is_over
-    assert DESKS.of(job.plan.key, "feed").waits_for
+    assert SERVERS.of(job.plan.key, "feed").waits_for
     job.shutdown()
     flow = ps.Flow("known")
     flow.from_tables([pa.table({"n": list(range(50))})]).feed(10)
@@ -308,8 +308,8 @@ def test_two_feeds_of_one_job_are_read_side_by_side():
     rows.filter("n % 10 > 0").feed(50, name="training")
     rows.filter("n % 10 = 0").feed(10, name="validation")
     job = ps.run_local(flow, parallelism=2)
-    validation = read_world(job.feed("validation"), 2)
-    training = read_world(job.feed("training"), 2)
+    validation = read_group(job.feed("validation"), 2)
+    training = read_group(job.feed("training"), 2)
     assert sorted(row["n"] for batch in validation + training for row in batch) == list(range(SPLITS * ROWS))
     job.wait(60)
 
@@ -364,7 +364,7 @@ def test_what_cannot_be_is_refused():
 
 def test_rank_that_comes_when_all_has_been_read_is_not_sent_to_the_same_folder():
     job = ps.run_local(flow_of("filter"))
-    read_world(job.feed(), 1)
+    read_group(job.feed(), 1)
     job.wait(60)
     with job.feed().reader(timeout=60) as late, pytest.raises(ConfigurationError, match="over: finished") as raised:
         next(late.iter_batches())
@@ -395,7 +395,7 @@ def test_slice_without_rows_has_the_shape_of_the_others():
 def test_rows_are_shuffled_by_the_seed_first():
     def batches(seed, ranks):
         job = ps.run_local(flow_of("filter", shuffle=100, seed=seed), parallelism=ranks)
-        return [[row["n"] for row in batch] for batch in read_world(job.feed(), ranks)]
+        return [[row["n"] for row in batch] for batch in read_group(job.feed(), ranks)]
 
     found = batches(1, 1)
     assert found == batches(1, 3)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.actors.feed.intake import Intake
+from penstock.actors.feed.prefetch import Prefetcher
 from penstock.engine.core.errors import ConfigurationError
-from penstock.engine.feed import desk as feed_desk
-from support.feeds import plain, read_world, tables, take, wait_for
+from penstock.engine.feed import server as feed_desk
+from support.feeds import plain, read_group, tables, take, wait_for
 
 
 def feeding(**options):
@@ -38,7 +38,7 @@ def start(tmp_path):
 
 @pytest.fixture(scope="module")
 def expected():
-    return read_world(ps.run_local(feeding()).feed(), 1)
+    return read_group(ps.run_local(feeding()).feed(), 1)
 
 
 def go_on(job):
@@ -62,7 +62,7 @@ def test_world_of_another_size_goes_on_from_a_model_though_the_engine_was_far_ah
     for reader in readers:
         reader.close(0.0)
     again = start(parallelism=3, resume_model="models/5")
-    assert read_world(again.feed().resume("models/5"), ranks) == expected[5:]
+    assert read_group(again.feed().resume("models/5"), ranks) == expected[5:]
     assert again.wait(60).audit().clean
 
 
@@ -79,7 +79,7 @@ def test_job_goes_on_from_its_newest_checkpoint_if_that_still_holds_what_comes_n
     restored = again.wait_until(lambda status: status.restored_from is not None, 60).restored_from
     assert restored is not None
     assert restored >= newest
-    assert read_world(again.feed().resume("m"), 2) == expected[5:]
+    assert read_group(again.feed().resume("m"), 2) == expected[5:]
 
 
 def test_commit_before_the_first_checkpoint_asks_for_one_and_the_training_goes_on(start, expected):
@@ -255,8 +255,8 @@ def test_going_back_behind_rows_that_another_sink_has_written_is_refused(start, 
 
 def test_models_that_are_not_bound_yet_when_a_reader_leaves_are_bound_first(start, monkeypatch):
     """The feed is read to its end before the first answer comes: it is not let go before the models are bound."""
-    said, question = [], Intake._question
-    monkeypatch.setattr(Intake, "_question", lambda self: said.append(question(self)) or said[-1])
+    said, question = [], Prefetcher._question
+    monkeypatch.setattr(Prefetcher, "_question", lambda self: said.append(question(self)) or said[-1])
     job = start(every="10s", flow=feeding(batch_size=300, room=10_000))
     with job.feed().reader(timeout=60) as reader:
         for _ in reader.iter_batches():

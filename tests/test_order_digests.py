@@ -14,7 +14,7 @@ from penstock.engine.core.identity import TaskId
 from penstock.jobs.cli import app
 from penstock.jobs.orders import verify_order
 from support.damage import flipped
-from support.feeds import plain, read_world, take
+from support.feeds import plain, read_group, take
 
 BATCHES = 16
 
@@ -27,7 +27,7 @@ def flow_of(seed: int = 1, batch_size: int = 50) -> ps.Flow:
 
 def whole_run(folder, parallelism=2, ranks=2, **options) -> None:
     job = ps.run_local(flow_of(**options), checkpoints=folder, parallelism=parallelism)
-    assert len(read_world(job.feed(), ranks)) > 1
+    assert len(read_group(job.feed(), ranks)) > 1
     job.wait(60)
 
 
@@ -79,7 +79,7 @@ def test_run_with_restarts_from_the_middle_of_batches_has_no_gap(tmp_path):
         reader.close(0.0)
         job.shutdown()
     job = ps.run_local(flow_of(), checkpoints=tmp_path / "two")
-    read_world(job.feed(), 2, start=9)
+    read_group(job.feed(), 2, start=9)
     job.wait(60)
     assert verify_order(tmp_path / "one", tmp_path / "two").lines == (
         f"{BATCHES} batches of 50 rows are equal, in order",
@@ -92,7 +92,7 @@ def test_rows_that_change_between_two_runs_are_found(tmp_path):
         flow = ps.Flow("changing", lanes=1)
         flow.from_tables([pa.table({"n": numbers})]).feed(10)
         job = ps.run_local(flow, checkpoints=tmp_path / name)
-        read_world(job.feed(), 1)
+        read_group(job.feed(), 1)
         job.wait(60)
         numbers[432], numbers[437] = numbers[437], numbers[432]
     assert verify_order(tmp_path / "one", tmp_path / "two").first == 43

@@ -15,7 +15,7 @@ import penstock as ps
 from penstock.engine.core.errors import ConfigurationError, DataError
 from penstock.engine.sources.memory import MemorySource
 from penstock.jobs.cli import app
-from support.feeds import read_world, tables, take
+from support.feeds import read_group, tables, take
 
 FILES, ROWS, GROUP = 6, 240, 70
 LISTS = pa.list_(pa.int64())
@@ -57,7 +57,7 @@ def delivered(inputs, tmp_path_factory):
         for parallelism in (1, 2, 4):
             kept = ps.Checkpoints(folder / "state", every=None, retained=9)
             job = ps.run_local(flow_of(inputs, folder / "out"), checkpoints=kept, parallelism=parallelism)
-            found += read_world(job.feed(), parallelism, start=len(found), most=5, close=False)
+            found += read_group(job.feed(), parallelism, start=len(found), most=5, close=False)
             job.checkpoint(60)
             job.shutdown()
     return folder, found
@@ -127,7 +127,7 @@ def test_job_that_runs_meanwhile_is_not_disturbed(inputs, tmp_path):
         found += batch
     reader.close()
     assert job.wait(60).audit().clean
-    assert found == read_world(ps.run_local(flow_of(inputs)).feed(), 1)
+    assert found == read_group(ps.run_local(flow_of(inputs)).feed(), 1)
     again = ps.replay(flow, checkpoints=tmp_path / "state", step=len(found) - 1)
     assert (again.rows.to_pylist(), again.verified) == (found[-1], True)
 
@@ -165,7 +165,7 @@ def test_batch_that_is_not_what_was_delivered_is_refused(tmp_path):
         return flow
 
     job = ps.run_local(flow(), checkpoints=tmp_path)
-    read_world(job.feed(), 1)
+    read_group(job.feed(), 1)
     job.wait(60)
     numbers[432], numbers[437] = numbers[437], numbers[432]
     with pytest.raises(DataError, match=r"batch 43 of feed 'feed'.* is not what was delivered"):
@@ -187,8 +187,8 @@ def test_rounds_are_those_of_the_whole_flow_though_a_part_of_it_runs(tmp_path):
         return flow
 
     job = ps.run_local(flow(), checkpoints=tmp_path)
-    batches = read_world(job.feed("plain"), 1)
-    read_world(job.feed("mixed"), 1)
+    batches = read_group(job.feed("plain"), 1)
+    read_group(job.feed("mixed"), 1)
     job.wait(60)
     for step in (0, 7, 39):
         found = ps.replay(flow(), checkpoints=tmp_path, step=step, feed="plain")
@@ -227,7 +227,7 @@ def test_frame_is_read_where_it_was_staged_and_never_staged_again(tmp_path):
     flow = ps.Flow("staged", lanes=4)
     flow.from_source(frame, name="rows").feed(50)
     job = ps.run_local(flow, checkpoints=tmp_path)
-    batches = read_world(job.feed(), 1)
+    batches = read_group(job.feed(), 1)
     job.wait(60)
     assert ps.replay(flow, checkpoints=tmp_path, step=3).rows.to_pylist() == batches[3]
     first, again = frame.asked

@@ -8,7 +8,7 @@ import pytest
 import penstock as ps
 from penstock.engine.flow import index
 from penstock.engine.lineage.lineage import summary
-from support.feeds import ROWS, SPLITS, plain, read_world, tables
+from support.feeds import ROWS, SPLITS, plain, read_group, tables
 
 LISTS = pa.list_(pa.int64())
 
@@ -87,7 +87,7 @@ def flow_of(shape, size=40) -> ps.Flow:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_row_is_traced_to_the_one_that_it_was_read_as(shape):
     with ps.run_local(flow_of(shape)) as job:
-        batches = read_world(job.feed(), 1)
+        batches = read_group(job.feed(), 1)
     for step, parallelism in ((0, 1), (min(1, len(batches) - 1), 3), (len(batches) - 1, 2)):
         found = ps.replay(flow_of(shape), step=step, parallelism=parallelism)
         assert found.rows.to_pylist() == batches[step]
@@ -111,7 +111,7 @@ def test_what_an_aggregation_makes_is_from_nowhere_and_is_replayed_all_the_same(
     flow = ps.Flow("sums", lanes=4)
     rows_of(flow).aggregate(["key"], total=("n", "sum")).feed(5)
     with ps.run_local(flow) as job:
-        batches = read_world(job.feed(), 1)
+        batches = read_group(job.feed(), 1)
     found = ps.replay(flow, step=1)
     assert found.rows.to_pylist() == batches[1]
     assert found.lineage.column("source").null_count == 5
@@ -143,7 +143,7 @@ def test_packed_row_is_of_the_sequences_whose_tokens_it_has():
     packed = flow.from_tables(given, name="rows").shuffle(64).pack(12, separator=-1, documents="documents")
     packed.filter("segment_ids is not null").shuffle(8).feed(10)
     with ps.run_local(flow) as job:
-        batches = read_world(job.feed(), 1)
+        batches = read_group(job.feed(), 1)
     for step in (0, 7, len(batches) - 1):
         found = ps.replay(flow, step=step, parallelism=2)
         assert found.rows.to_pylist() == batches[step]

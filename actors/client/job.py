@@ -62,7 +62,7 @@ from ..claims.leases import follow_leases, leases_in
 from ..claims.resuming import Place
 from ..claims.savepoints import holds_savepoint
 from ..feed.audit import FeedAudit, audit_feed
-from ..feed.hosting import feed_handle
+from ..feed.job_feeds import feed_handle
 from ..feed.models import ModelBook
 from ..feed.reader import FeedHandle
 from ..hosting.waiting_chain import chain_of_waiting

@@ -8,8 +8,8 @@ to its end) is left out. Every epoch is compared by itself, and must have given 
 join, an aggregation, a function of the user) it is not known what should come, and the counts of the sources must do
 (``job.audit()``).
 
-What the ranks did with it stands beside: how far each had come at the last checkpoint, slices that a rank was never
-given because a newer world began behind them, and models that cover more than some rank had taken.
+It also has what the ranks did with it: how far each had come at the last checkpoint, slices that a rank was never given
+because a newer group started after them, and models that cover more than some rank had taken.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from ...engine.core.errors import ConfigurationError
 from ...engine.core.identity import Attempt, TaskId
 from ...engine.core.operator import OperatorContext
 from ...engine.core.source import Split
-from ...engine.feed.ranks import RankPlace, Untaken
-from ...engine.feed.sequencer_state import SequencerState
-from ...engine.feed.state import read_state
+from ...engine.feed.progress import RankProgress, Untaken
+from ...engine.feed.state import SequencerState, read_state
 from ...engine.kernels.hashing import hashes
 from ...engine.plan.plan import JobPlan, OperatorPlan, PipelinePlan
 from ..audit.routes import UnknownRoute, pipelines_of, routes
@@ -37,7 +36,7 @@ from .models import ModelRecord
 
 @dataclass(frozen=True, slots=True)
 class SplitContent:
-    """What a split has, and what of it belongs into the feed. ``content``: the sum of the hashes of those rows."""
+    """What a split has, and how many of them the feed should have. ``content``: the sum of the hashes of those rows."""
 
     source: str
     split: str
@@ -77,7 +76,7 @@ class ModelAhead:
 
     model: str
     step: int
-    behind: tuple[RankPlace, ...]
+    behind: tuple[RankProgress, ...]
 
     def __str__(self) -> str:
         return f"model {self.model!r} covers the batches before {self.step}, but {'; '.join(map(str, self.behind))}"
@@ -98,8 +97,8 @@ class FeedAudit:
     same: bool | None = None
     unknown: str = ""
     epochs: tuple[EpochAudit, ...] = ()
-    ranks: tuple[RankPlace, ...] = ()
-    """What each rank of the newest world had taken at the last checkpoint."""
+    ranks: tuple[RankProgress, ...] = ()
+    """What each rank of the newest group had taken at the last checkpoint."""
     untaken: tuple[Untaken, ...] = ()
     """Slices that a rank was never given."""
     models: tuple[ModelAhead, ...] = ()
@@ -142,12 +141,12 @@ def audit_feed(
     reads all inputs. Raises ConfigurationError if there is no such feed, or no checkpoint yet."""
     pipeline, sink = _find(plan, feed)
     if feed not in state:
-        raise ConfigurationError(f"feed {feed!r} stands in no checkpoint yet", "audit it after the first checkpoint")
+        raise ConfigurationError(f"feed {feed!r} is in no checkpoint yet", "audit it after the first checkpoint")
     (schema,) = sink.inputs
     reached = read_state(state[feed], schema)
-    ahead = tuple(_ahead_of_ranks(models, reached.places))
+    ahead = tuple(_ahead_of_ranks(models, reached.progress))
     found = FeedAudit(
-        feed, reached.position, reached.ended, ranks=reached.places, untaken=reached.untaken, models=ahead
+        feed, reached.position, reached.ended, ranks=reached.progress, untaken=reached.untaken, models=ahead
     )
     try:
         ways = list(routes(plan, pipeline, len(pipeline.operators) - 1))
@@ -176,9 +175,9 @@ def _epochs(reached: SequencerState[pa.RecordBatch], expected: int, content: int
         yield EpochAudit(reached.position - position, expected, False, None)
 
 
-def _ahead_of_ranks(models: Sequence[ModelRecord], places: Sequence[RankPlace]) -> Iterator[ModelAhead]:
+def _ahead_of_ranks(models: Sequence[ModelRecord], progress: Sequence[RankProgress]) -> Iterator[ModelAhead]:
     """The models that some rank has not caught up with."""
-    now = {(place.generation, place.rank): place.taken for place in places}
+    now = {(each.generation, each.rank): each.taken for each in progress}
     for model in models:
         slow = tuple(each for each in model.behind if now.get((each.generation, each.rank), 0) < model.step)
         if slow:

@@ -1,4 +1,4 @@
-"""What a reader needs of the way to its feed, and the way within one process."""
+"""How a reader reaches its feed server: the protocol, and the link within one process."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from ...engine.core.errors import ConfigurationError
 from ...engine.core.shown import hides_credentials
-from ...engine.feed.desk import DESKS, FeedDesk
 from ...engine.feed.messages import Ask, Reply
+from ...engine.feed.server import SERVERS, FeedServer
 
 
 class BrokenFeedLinkError(Exception):
@@ -19,17 +19,17 @@ class BrokenFeedLinkError(Exception):
 
 
 class FeedLink(Protocol):
-    """A reader's way to the desk of its feed."""
+    """A reader's connection with its feed server."""
 
     def ask(self, ask: Ask, timeout: float) -> Reply[pa.RecordBatch]:
         """The answer, after ``timeout`` seconds at most. Raises BrokenFeedLinkError, or the error of a job that is
         over."""
 
-    def tell(self, ask: Ask) -> None:
-        """Say something that needs no answer, also while ``ask`` waits; it may get lost."""
+    def notify(self, ask: Ask) -> None:
+        """Send a request that needs no answer, also while ``ask`` waits; it may get lost."""
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Free its resources."""
 
 
 class FeedRoute(Protocol):
@@ -45,14 +45,14 @@ class FeedRoute(Protocol):
 class LocalLink:
     """Function calls within the process."""
 
-    def __init__(self, desk: FeedDesk) -> None:
-        self._desk = desk
+    def __init__(self, server: FeedServer) -> None:
+        self._server = server
 
     def ask(self, ask: Ask, timeout: float) -> Reply[pa.RecordBatch]:
-        return self._desk.serve(ask, timeout)
+        return self._server.serve(ask, timeout)
 
-    def tell(self, ask: Ask) -> None:
-        self._desk.hear(ask)
+    def notify(self, ask: Ask) -> None:
+        self._server.notify(ask)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -73,12 +73,12 @@ class LocalRoute:
         """A link. Raises ConfigurationError in another process."""
         if self.process != os.getpid():
             raise ConfigurationError(
-                f"the feed {self.feed!r} of job {self.job!r} runs in another process and can be read there alone",
+                f"the feed {self.feed!r} of job {self.job!r} runs in another process and can be read in that one alone",
                 "run the job with ps.run, on Ray: its feeds can be read from any process",
             )
-        return LocalLink(DESKS.of(self.key, self.feed))
+        return LocalLink(SERVERS.of(self.key, self.feed))
 
 
 def local_route(folder: str, key: str, job: str, feed: str) -> LocalRoute:
-    """The route to a feed of this process. ``key``: the job's UUID, by which its desk is found."""
+    """The route to a feed of this process. ``key``: the job's UUID, by which its server is found."""
     return LocalRoute(folder, key, job, feed, os.getpid())

@@ -5,8 +5,8 @@ Rules:
 1. A record binds a model's name to a completed checkpoint of the job, and to a number of global batches that the model
    has seen. It lies in ``<checkpoint folder>/<job>/models``.
 2. First the checkpoint is pinned in the job's log, then the record is written: a record never names a checkpoint that
-   is not kept. A name without a record is pinned again by whoever repeats the commit. A model is forgotten the other
-   way round, and that is over when the log says so: who binds the name next finds no pin of a former one.
+   is not kept. A name without a record is pinned again when the commit is repeated. A model is forgotten the other
+   way round, and that is over when the log says so: the next commit of the name finds no pin of a former one.
 3. A model is bound once. Bound again with the same number nothing happens; with another it is refused, and so it is
    with other batches that were skipped.
 4. A record is sealed (``coordinator.model.records``): a damaged one is an error, never another batch to go on from.
@@ -30,7 +30,7 @@ from ...coordinator.model.records import decode_record, encode_record
 from ...engine.core.errors import ConfigurationError, PenstockError
 from ...engine.core.identity import CheckpointId
 from ...engine.feed.messages import FORGET, Commit, Ranges
-from ...engine.feed.ranks import RankPlace
+from ...engine.feed.progress import RankProgress
 from ...engine.feed.sink import FeedSink
 from ...engine.files.durable import make_folder, put_file
 from ...engine.files.paths import absolute, resolve, safe_name, storage_error
@@ -62,8 +62,8 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     skipped: Ranges | None = None
     #: of the batch that comes next
     epoch: int = 0
-    #: ranks that had not taken all that it has seen when it was bound, though they had the time to say so
-    behind: tuple[RankPlace, ...] = ()
+    #: ranks that had not taken all that it has seen when it was bound, though they had the time to acknowledge it
+    behind: tuple[RankProgress, ...] = ()
 
 
 def pin_name(feed: str, model: str) -> str:
@@ -137,10 +137,10 @@ class ModelBinder:
         feed: str,
         commit: Commit,
         checkpoint: CheckpointId,
-        behind: tuple[RankPlace, ...],
+        behind: tuple[RankProgress, ...],
         done: Callable[[str | None], None],
     ) -> None:
-        """Bind a model and tell ``done``: "" when it is bound, why it is refused, or None if the checkpoint is not kept
+        """Bind a model and call ``done``: "" when it is bound, why it is refused, or None if the checkpoint is not kept
         any more and a newer one must do. ``behind``: ranks that have not taken all that it covers."""
         if commit.step == FORGET:
             self._thread.submit(self._carry_out, partial(self._forget, feed, commit.model), done)
@@ -157,7 +157,9 @@ class ModelBinder:
         except (PenstockError, OSError) as error:
             done(f"it could not be written down: {error}")
 
-    def _bind(self, feed: str, commit: Commit, checkpoint: CheckpointId, behind: tuple[RankPlace, ...]) -> str | None:
+    def _bind(
+        self, feed: str, commit: Commit, checkpoint: CheckpointId, behind: tuple[RankProgress, ...]
+    ) -> str | None:
         model = commit.model
         known = self._book.read(feed, model)
         if known is not None:
@@ -184,12 +186,12 @@ class ModelBinder:
     def _forget(self, feed: str, model: str) -> str:
         self._book.delete(feed, model)
         name = pin_name(feed, model)
-        if self._told(UnpinRequested(name, UNKNOWN_TIME), lambda log: name not in pins_of(log) or None):
+        if self._await_log(UnpinRequested(name, UNKNOWN_TIME), lambda log: name not in pins_of(log) or None):
             return ""
-        return f"model {model!r} is forgotten, but its checkpoint is still kept: nobody has let go of it in time"
+        return f"model {model!r} is forgotten, but its checkpoint is still kept: it was not unpinned in time"
 
     def _pin(self, name: str, checkpoint: CheckpointId) -> bool:
-        """Pin it; False if it is not kept any more, or nobody answers."""
+        """Pin it; False if it is not kept any more, or there is no answer."""
 
         def pinned(log: Sequence[LogEntry]) -> bool | None:
             if pins_of(log).get(name) == checkpoint:
@@ -197,11 +199,10 @@ class ModelBinder:
             kept = any(isinstance(entry, Manifest) and entry.checkpoint == checkpoint for entry in log)
             return None if kept else False
 
-        return bool(self._told(PinRequested(checkpoint, name, UNKNOWN_TIME), pinned))
+        return bool(self._await_log(PinRequested(checkpoint, name, UNKNOWN_TIME), pinned))
 
-    def _told(self, request: Event, found: Callable[[Sequence[LogEntry]], bool | None]) -> bool | None:
-        """What is ``found`` in the job's log, of which the coordinator is asked again and again; None: nothing in
-        time."""
+    def _await_log(self, request: Event, found: Callable[[Sequence[LogEntry]], bool | None]) -> bool | None:
+        """What is ``found`` in the job's log while the request is repeated; None: nothing in time."""
         until, again = time.monotonic() + PIN_SECONDS, 0.0
         while (now := time.monotonic()) < until:
             answer = found(read_log_in(self._folder, self._plan.name))
@@ -234,7 +235,7 @@ def in_words(skipped: Ranges) -> str:
 
 
 def pins_of(entries: Sequence[LogEntry]) -> dict[str, CheckpointId]:
-    """Who depends on which checkpoint, as a log says."""
+    """The names that pin a checkpoint, by a log."""
     found: dict[str, CheckpointId] = {}
     for entry in entries:
         if isinstance(entry, Pinned):

@@ -6,7 +6,7 @@ Rules:
    empty, so that all ranks take equally many steps.
 2. The place in the feed is one number, the global batches taken so far, over all epochs. It is the same in all ranks,
    and means the same at any number of ranks. The epoch follows from it: it is that of the batch that comes next.
-3. The ranks of a world say where it starts, and must say the same: 0, or what ``load_state_dict`` was given.
+3. The ranks of a group say where it starts, and must say the same: 0, or what ``load_state_dict`` was given.
 4. A reader belongs to one thread at a time.
 5. Batches that a handle skips are taken and not handed out; steps count them. All ranks must skip the same: give them
    one handle. What a state skips, what a model's record does and what the handle skips are all skipped; a state that
@@ -42,11 +42,11 @@ from ...engine.core.arguments import LARGEST, Seconds, Within, checked
 from ...engine.core.errors import ConfigurationError, DataError, PenstockError
 from ...engine.feed.messages import FORGET, Commit, Ranges, Slice
 from .arrays import Arrays, Shapes
-from .intake import Intake
 from .link import FeedRoute
 from .loader import Loader
 from .models import in_words, record_of
-from .places import Whole
+from .position import FeedIdentity
+from .prefetch import Prefetcher
 from .torch_batches import TorchBatches
 
 CLOSE_SECONDS = 30.0
@@ -101,9 +101,9 @@ class FeedHandle:
         return whole + (rest > 0 and not self.drop_last)
 
     @property
-    def whole(self) -> Whole:
+    def identity(self) -> FeedIdentity:
         """What a place in the feed is a place of."""
-        return Whole(self.name, self.fingerprint, self.batch_size, self.drop_last, self.epochs, self.batches)
+        return FeedIdentity(self.name, self.fingerprint, self.batch_size, self.drop_last, self.epochs, self.batches)
 
     @checked(ConfigurationError)
     def skip(self, steps: range) -> FeedHandle:
@@ -139,7 +139,7 @@ class FeedHandle:
     ) -> Reader:
         """The reader of one rank. ``prefetch_batches``: slices that are fetched ahead, on a thread; by default as many
         as have 4 MiB, but 4 to 32. ``timeout``: seconds to wait for a batch before a TimeoutError says for what, or
-        whom, the rank waits; None: for ever. ``max_ahead``: so many batches before the slowest rank of its world this
+        whom, the rank waits; None: for ever. ``max_ahead``: so many batches before the slowest rank of its group this
         one is at most, by default as many as the feed's ``room`` has; what is fetched ahead counts."""
         if not 0 <= rank < world_size:
             raise ConfigurationError(f"rank {rank} of {world_size}", "ranks count from 0 to world_size - 1")
@@ -166,7 +166,7 @@ class Reader:
         self._max_ahead = max_ahead
         self._start, self._epoch = feed.start, feed.start_epoch
         self._edits = feed.edits
-        self._intake: Intake | None = None
+        self._prefetcher: Prefetcher | None = None
         self._closed = False
         #: the loop asks for a batch before its model has seen the one before; and the place before that one (rule 7)
         self._fetches_ahead = False
@@ -196,7 +196,7 @@ class Reader:
     def _place(self) -> tuple[int, int]:
         if self._seen is not None:
             return self._seen
-        return self._start if self._intake is None else self._intake.next_batch, self._epoch
+        return self._start if self._prefetcher is None else self._prefetcher.next_batch, self._epoch
 
     @checked(ConfigurationError)
     def iter_batches(self, *, batch_format: BatchFormat = "pyarrow", nulls: Any = None) -> Iterator[Any]:
@@ -229,7 +229,7 @@ class Reader:
         Ray Data's. ``dtypes``: one for all columns, or by name; ``device``: where the tensors go, from pinned memory if
         ``pin_memory``. ``prefetch_batches`` replaces the reader's, if nothing has been read yet. ``nulls``: see
         ``iter_batches``. Raises DataError for a column that is not of numbers, and for lists of different lengths."""
-        if prefetch_batches is not None and self._intake is None:
+        if prefetch_batches is not None and self._prefetcher is None:
             self._prefetch = prefetch_batches
         arrays = Arrays(self.feed.schema, nulls, self._shapes)
         return self._batches(True, TorchBatches(arrays, dtypes, device, collate_fn, pin_memory).of)
@@ -285,7 +285,7 @@ class Reader:
 
     def __len__(self) -> int:
         """Global batches of the epoch, but for those that are skipped; TypeError if that is not known (yet)."""
-        known = None if self._intake is None or self.feed.epochs > 1 else self._intake.batches
+        known = None if self._prefetcher is None or self.feed.epochs > 1 else self._prefetcher.batches
         known = self.feed.batches if known is None else known
         if known is None:
             raise TypeError(f"the number of batches of feed {self.feed.name!r} is not known before its end")
@@ -293,49 +293,49 @@ class Reader:
         skipped = (min(end, begin + known) - max(first, begin) for first, end in self._edits)
         return known - sum(max(0, each) for each in skipped)
 
-    def _join(self) -> Intake:
-        """The intake, which joins the world when it begins."""
+    def _join(self) -> Prefetcher:
+        """The prefetcher, which joins the group when it begins."""
         if self._closed:
             raise ConfigurationError(f"the reader of rank {self.rank} is closed", "make a new one", self.feed.name)
         self._check_process()
-        if self._intake is None:
+        if self._prefetcher is None:
             feed, link = self.feed, self.feed.route.open()
             self._process = os.getpid()
             place = (self.rank, self.world_size, self._start)
-            self._intake = Intake(link, feed.name, *place, self._prefetch, self._max_ahead)
-        return self._intake
+            self._prefetcher = Prefetcher(link, feed.name, *place, self._prefetch, self._max_ahead)
+        return self._prefetcher
 
     def _take_epoch(self) -> Iterator[Slice[pa.RecordBatch]]:
         """The slices up to the end of an epoch; behind the last epoch the feed has ended."""
-        intake = self._join()
-        while (found := self._take(intake)) is not None:
+        prefetcher = self._join()
+        while (found := self._take(prefetcher)) is not None:
             if not self._skips(found.batch):  # else it is taken, so that nobody waits for it
                 yield found
             if found.last and found.epoch + 1 < self.feed.epochs:
                 break
         self._seen = None  # who asks for more has had all
 
-    def _take(self, intake: Intake) -> Slice[pa.RecordBatch] | None:
+    def _take(self, prefetcher: Prefetcher) -> Slice[pa.RecordBatch] | None:
         self._check_process()
-        self._check_iteration(intake)
-        intake.tell_refused()
+        self._check_iteration(prefetcher)
+        prefetcher.tell_refused()
         if self._returned is not None:
             found, self._returned = self._returned, None
-        elif (taken := intake.take(self.timeout, stays=self._fetches_ahead)) is not None:
+        elif (taken := prefetcher.take(self.timeout, stays=self._fetches_ahead)) is not None:
             found = taken
         else:
-            self.feed.whole.check_end(intake.next_batch, self._epoch)
+            self.feed.identity.check_end(prefetcher.next_batch, self._epoch)
             return None
-        self.feed.whole.check_epoch(found.batch, self._epoch, found.epoch)
+        self.feed.identity.check_epoch(found.batch, self._epoch, found.epoch)
         before = found.batch, self._epoch
         self._seen_before = self._seen
         self._epoch = found.epoch + found.last
         self._seen = before if self._fetches_ahead else None
         return found
 
-    def _check_iteration(self, intake: Intake) -> None:
+    def _check_iteration(self, prefetcher: Prefetcher) -> None:
         """Rule 11: what was fetched for an iteration that is none any more is not handed out."""
-        if intake is self._intake:
+        if prefetcher is self._prefetcher:
             return
         who = f"the reader of rank {self.rank}"
         if self._closed:
@@ -388,7 +388,7 @@ class Reader:
         """The place in the feed, to be saved with the model: the same in every rank. It counts what was handed out; for
         loops that fetch ahead of their model there is ``loader``."""
         return {
-            **self.feed.whole.identity(),
+            **self.feed.identity.identity(),
             "ranks": self.world_size,
             "step": self.step,
             "epoch": self.epoch,
@@ -400,9 +400,9 @@ class Reader:
         """Go on from the place of a saved model, at any number of ranks. All ranks must load the same. Raises
         ConfigurationError if the state is that of another flow, other data or other batches, or names no place of this
         feed; what cannot be known before, when the first batch is asked for."""
-        self.feed.whole.check_identity(state)
+        self.feed.identity.check_identity(state)
         step, epoch = _count(state, "step"), _count(state, "epoch")
-        self.feed.whole.check_place(step, epoch)
+        self.feed.identity.check_place(step, epoch)
         if self.feed.model and step != self.feed.start:
             raise ConfigurationError(
                 f"the state is that of step {step}, but model {self.feed.model!r} has come to step {self.feed.start}",
@@ -416,12 +416,12 @@ class Reader:
                 "load the state that was saved with this model, or none",
             )
         self._check_process()
-        if self._intake is not None:
-            self._intake.tell_refused()
-            self._intake.close(0.0, has_seen_all=False)
-            self._warn_of_commits(self._intake)
+        if self._prefetcher is not None:
+            self._prefetcher.tell_refused()
+            self._prefetcher.close(0.0, has_seen_all=False)
+            self._warn_of_commits(self._prefetcher)
         self._edits = united(self.feed.edits, skipped)
-        self._start, self._epoch, self._intake = step, epoch, None
+        self._start, self._epoch, self._prefetcher = step, epoch, None
         self._seen = self._returned = self._process = None
 
     # ------------------------------------------------------------------ models
@@ -441,8 +441,8 @@ class Reader:
         """Wait until all models are bound. Raises ConfigurationError if one was refused, because it is bound to another
         step; TimeoutError after ``timeout`` seconds."""
         self._check_process()
-        if self._intake is not None:
-            self._intake.flush(timeout)
+        if self._prefetcher is not None:
+            self._prefetcher.flush(timeout)
 
     @checked(ConfigurationError)
     def forget(self, model_uri: str) -> None:
@@ -457,42 +457,42 @@ class Reader:
         restart of the feed's task before that would wait for ranks that are gone. Raises ConfigurationError, when all
         is closed, if a model was refused and nobody has been told."""
         self._come_to_the_end(timeout)
-        intake = self._let_go(timeout)
-        if intake is not None:
-            intake.tell_refused()
+        prefetcher = self._let_go(timeout)
+        if prefetcher is not None:
+            prefetcher.tell_refused()
 
-    def _let_go(self, timeout: float, *, has_failed: bool = False) -> Intake | None:
-        """End the intake, which is given back; what it could not do is a warning. ``has_failed``: see rule 12."""
+    def _let_go(self, timeout: float, *, has_failed: bool = False) -> Prefetcher | None:
+        """End the prefetcher, which is given back; what it could not do is a warning. ``has_failed``: see rule 12."""
         atexit.unregister(self._end_of_script)
         self._closed = True
         if self._is_inherited:
             return None
-        intake, self._intake = self._intake, None
-        if intake is None:
+        prefetcher, self._prefetcher = self._prefetcher, None
+        if prefetcher is None:
             return None
         if self._returned is None:
-            self._start = intake.next_batch
+            self._start = prefetcher.next_batch
         has_seen_all = self._seen is None and self._returned is None and not has_failed
-        if not intake.close(timeout, has_seen_all=has_seen_all):
+        if not prefetcher.close(timeout, has_seen_all=has_seen_all):
             _log.warning(
                 "rank %d leaves feed %r before a checkpoint says that it has read everything (%s)",
                 self.rank,
                 self.feed.name,
-                intake.waits_for,
+                prefetcher.waits_for,
             )
-        self._warn_of_commits(intake)
-        return intake
+        self._warn_of_commits(prefetcher)
+        return prefetcher
 
-    def _warn_of_commits(self, intake: Intake) -> None:
-        if models := intake.unbound:
+    def _warn_of_commits(self, prefetcher: Prefetcher) -> None:
+        if models := prefetcher.unbound:
             _log.warning(
                 "rank %d leaves feed %r before these models are bound: %s", self.rank, self.feed.name, ", ".join(models)
             )
 
     def _leave(self, timeout: float, *, has_failed: bool) -> None:
         """Close it where nobody can be told of an error, or another one is on its way."""
-        intake = self._let_go(timeout, has_failed=has_failed)
-        for refusal in () if intake is None else intake.refusals():
+        prefetcher = self._let_go(timeout, has_failed=has_failed)
+        for refusal in () if prefetcher is None else prefetcher.refusals():
             _log.warning("rank %d of feed %r: %s", self.rank, self.feed.name, refusal)
 
     def _end_of_script(self) -> None:
@@ -502,7 +502,7 @@ class Reader:
     def _come_to_the_end(self, timeout: float) -> None:
         """A loop over the epochs that are left has none behind the last one, so its reader has said nothing: the feed
         waits for it to say that it has everything."""
-        if self._intake is not None or self._closed or self._is_inherited or timeout <= 0:
+        if self._prefetcher is not None or self._closed or self._is_inherited or timeout <= 0:
             return
         if self.feed.epochs > 1 and self._epoch >= self.feed.epochs:
             try:
@@ -519,8 +519,8 @@ class Reader:
         if kind is None:
             self.close()
         else:
-            intake = None if self._is_inherited or not isinstance(error, Exception) else self._intake
-            self._leave(BINDING_SECONDS if intake is not None and intake.unbound else 0.0, has_failed=True)
+            prefetcher = None if self._is_inherited or not isinstance(error, Exception) else self._prefetcher
+            self._leave(BINDING_SECONDS if prefetcher is not None and prefetcher.unbound else 0.0, has_failed=True)
 
 
 def _as_it_is(records: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,13 +1,13 @@
-"""What a rank and the process of its feed say on their connection: requests one way, replies the other.
+"""The messages of a rank and its feed server on their connection: requests one way, replies the other.
 
 A message is a head with lengths and checksums (``transport.frames``) and a note in MessagePack. A reply's note is
-followed by the rows of its slices, one slice behind the other, in pieces with heads of their own: pieces of one Arrow
+followed by the rows of its slices, one slice after the other, in pieces with heads of their own: pieces of one Arrow
 IPC stream that lives as long as the connection, so that the schema travels once. Small slices share a piece, as each
 piece has its price at both ends. Rules:
 
-1. What was damaged, or is none of these messages, is a GarbageError at whoever receives it, and ends the connection.
-2. A note has ``NOTE_LIMIT`` bytes at most. A question grows with the models that wait to be bound and the batches that
-   they skip: what would be too long is an error of the rank that asks it.
+1. What was damaged, or is none of these messages, is a GarbageError at the receiver, and ends the connection.
+2. A note has ``NOTE_LIMIT`` bytes at most. A request grows with the models that wait to be bound and the batches that
+   they skip: what would be too long is an error of the rank that makes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from ...coordinator.model.events import Failure
 from ...engine.core.errors import ConfigurationError, InternalError
-from ...engine.feed.messages import Answer, Ask, FeedEnded, Refusal, Refused, Reply, Slice, World
+from ...engine.feed.messages import Answer, Ask, FeedEnded, RankGroup, Refusal, Refused, Reply, Slice
 from ..protocol.translate import error_of, failure_of
 from ..transport.frames import HEAD_BYTES, GarbageError, head_of, read_head
 from ..transport.wire import UNREADABLE, BatchReader, BatchWriter
@@ -31,7 +31,7 @@ NOTE_LIMIT = 16 << 20
 DETAIL_LIMIT = 64 << 10
 """So much of an error's traceback travels."""
 WAIT_LIMIT = 60.0
-"""Seconds that a question may stay open."""
+"""Seconds that a request may stay open."""
 JOINED_BYTES = 1 << 20
 """Slices share a piece up to this size: more would be copied for little."""
 
@@ -78,11 +78,11 @@ class RefusedNote(msgspec.Struct, array_like=True, tag=2, frozen=True):
 AnswerNote: TypeAlias = SliceNote | EndedNote | RefusedNote
 
 
-class ReplyNote(msgspec.Struct, frozen=True):
+class ReplyNote(msgspec.Struct, frozen=True, rename={"group": "world"}):
     """A reply without its rows; or what has gone wrong. ``fresh``: of each piece that follows, whether it begins a new
     Arrow stream."""
 
-    world: World | None = None
+    group: RankGroup | None = None
     answers: tuple[AnswerNote, ...] = ()
     reason: str = ""
     settled: bool = False
@@ -91,8 +91,12 @@ class ReplyNote(msgspec.Struct, frozen=True):
     fresh: tuple[bool, ...] = ()
     failure: Failure | None = None
     garbage: str = ""
-    """What the rank has said cannot be read: why."""
+    """Why the rank's request cannot be read."""
 
+
+_REFUSALS = {why: why.name for why in Refusal} | {Refusal.UNKNOWN_GROUP: "UNKNOWN_WORLD"}
+"""By their names on the wire, which releases share."""
+_REASONS = {name: why for why, name in _REFUSALS.items()}
 
 _REQUEST: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _REPLY: msgspec.msgpack.Decoder[ReplyNote] = msgspec.msgpack.Decoder(ReplyNote)
@@ -105,7 +109,7 @@ def request_bytes(ask: Ask, timeout: float | None) -> bytes:
         skipped = sum(len(commit.skipped) for commit in ask.commits)
         raise ConfigurationError(
             f"rank {ask.rank} has {len(ask.commits)} models to bind, with {skipped} ranges of batches that they skip, "
-            f"which is more than fits into a question of {NOTE_LIMIT} bytes",
+            f"which is more than fits into a request of {NOTE_LIMIT} bytes",
             "flush() after each commit, and skip fewer, longer ranges of batches",
         )
     return head_of(note) + note
@@ -117,9 +121,9 @@ def receive_request(connection: socket.socket) -> Request:
     try:
         request = _REQUEST.decode(note)
     except UNREADABLE as error:
-        raise GarbageError(f"it asks for what no reader does ({error})") from error
+        raise GarbageError(f"it sends a request that no reader makes ({error})") from error
     if not 0 <= (request.timeout or 0.0) <= WAIT_LIMIT:
-        raise GarbageError(f"it wants an answer after {request.timeout} seconds")
+        raise GarbageError(f"its request has a time limit of {request.timeout} seconds")
     return request
 
 
@@ -138,16 +142,16 @@ class ReplyWriter:
             fresh.append(begins)
             pieces += [head_of(b"", piece), *piece]
         notes = tuple(map(_note_of, reply.answers))
-        told = ReplyNote(reply.world, notes, reply.reason, reply.settled, reply.bound, reply.remarks, tuple(fresh))
-        return [*_note_parts(told), *pieces]
+        note = ReplyNote(reply.group, notes, reply.reason, reply.settled, reply.bound, reply.remarks, tuple(fresh))
+        return [*_note_parts(note), *pieces]
 
 
 def _note_of(answer: Answer[pa.RecordBatch]) -> AnswerNote:
     if isinstance(answer, FeedEnded):
         return EndedNote(answer.generation, answer.batch, answer.batches)
     if isinstance(answer, Refused):
-        return RefusedNote(answer.why.name, answer.generation, answer.batch)
-    assert isinstance(answer, Slice), "what is not there yet is no answer"
+        return RefusedNote(_REFUSALS[answer.why], answer.generation, answer.batch)
+    assert isinstance(answer, Slice), "a batch that is not there yet has no answer"
     rows = sum(each.num_rows for each in answer.rows)
     place = (answer.generation, answer.rank, answer.batch, answer.first, answer.batch_rows)
     return SliceNote(*place, rows, answer.epoch, answer.last)
@@ -190,12 +194,12 @@ def failure_parts(error: BaseException) -> list[Any]:
 
 
 def _shortened(text: str) -> str:
-    """What does not fit into an answer would never arrive, and be asked for for ever."""
+    """What does not fit into an answer would never arrive, and be requested for ever."""
     return text if len(text) <= DETAIL_LIMIT else f"{text[:DETAIL_LIMIT]} …"
 
 
 def garbage_parts(why: str) -> list[Any]:
-    """What to send, as the last word, to a rank whose words cannot be read."""
+    """The last message to a rank whose request cannot be read."""
     return _note_parts(ReplyNote(garbage=why[:DETAIL_LIMIT]))
 
 
@@ -208,7 +212,7 @@ def _note_parts(note: ReplyNote) -> list[Any]:
 
 class ReplyReader:
     """Reads the replies of one connection. ``silent``: called whenever the connection says that nothing has come for a
-    while (BlockingIOError), with the number of times in a row; it may raise."""
+    while (BlockingIOError), with how often in a row; it may raise."""
 
     def __init__(self, connection: socket.socket, silent: Silent | None = None) -> None:
         self._connection = connection
@@ -221,14 +225,14 @@ class ReplyReader:
         try:
             note = _REPLY.decode(data)
         except UNREADABLE as error:
-            raise GarbageError(f"it answers what no feed does ({error})") from error
+            raise GarbageError(f"it sends a reply that no feed server makes ({error})") from error
         if note.failure is not None:
             raise error_of(note.failure)
         if note.garbage:
-            raise GarbageError(f"it cannot read what we say: {note.garbage}")
+            raise GarbageError(f"it cannot read our request: {note.garbage}")
         pieces = [self._piece(fresh) for fresh in note.fresh]
         answers = tuple(_answers(note.answers, pieces))
-        return Reply(note.world, answers, note.reason, note.settled, note.bound, note.remarks)
+        return Reply(note.group, answers, note.reason, note.settled, note.bound, note.remarks)
 
     def _piece(self, fresh: bool) -> pa.RecordBatch:
         _, piece = _receive(self._connection, self._silent)
@@ -244,9 +248,9 @@ def _answers(notes: Sequence[AnswerNote], pieces: Sequence[pa.RecordBatch]) -> I
         if isinstance(note, EndedNote):
             yield FeedEnded(note.generation, note.batch, note.batches)
         elif isinstance(note, RefusedNote):
-            if note.why not in Refusal.__members__:
-                raise GarbageError(f"it refuses for a reason {note.why!r}, which is none")
-            yield Refused(Refusal[note.why], note.generation, note.batch)
+            if note.why not in _REASONS:
+                raise GarbageError(f"it refuses for an unknown reason {note.why!r}")
+            yield Refused(_REASONS[note.why], note.generation, note.batch)
         else:
             place = (note.generation, note.rank, note.batch, note.first)
             yield Slice(*place, rows.take(note.rows), note.batch_rows, note.epoch, note.last)
@@ -267,7 +271,7 @@ class _Rows:
             if self._piece is None or self._at == self._piece.num_rows:
                 self._piece, self._at = next(self._pieces, None), 0
                 if self._piece is None:
-                    raise GarbageError("it sends fewer rows than it tells")
+                    raise GarbageError("it sends fewer rows than it announced")
             taken = min(rows, self._piece.num_rows - self._at)
             found.append(self._piece.slice(self._at, taken))
             self._at, rows = self._at + taken, rows - taken
@@ -297,5 +301,5 @@ def _fill(connection: socket.socket, view: memoryview, silent: Silent | None) ->
                 silent(silences)
             continue
         if count == 0:
-            raise EOFError("the connection ended")
+            raise EOFError("the connection was closed")
         view, silences = view[count:], 0

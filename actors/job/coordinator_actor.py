@@ -37,7 +37,7 @@ from ...engine.core.shown import hides_credentials
 from ..claims.presence import this_claimant
 from ..client.backend import FinalStatistics
 from ..cluster.calls import unsealed
-from ..feed.notices import FeedNotices, how_it_ended, run_of
+from ..feed.discovery import FeedDiscovery, how_it_ended, run_of
 from ..hosting.coordinator_host import CoordinatorFiles, CoordinatorHost, coordinator_of
 from ..hosting.logs import JobLog, write_json_lines
 from ..hosting.measures import JobFigures, Sample
@@ -172,7 +172,7 @@ class CoordinatorActor:
         """Tell the ranks of feeds that the job is over."""
         if status.is_over and self._options.secrets is not None:
             run = run_of(self._options.secrets.token)
-            FeedNotices(self._options.folder, self._plan.name, run).end(how_it_ended(status, run))
+            FeedDiscovery(self._options.folder, self._plan.name, run).publish_end(how_it_ended(status, run))
 
     @ray.method(concurrency_group="events")
     def deliver(self, event: Event) -> None:

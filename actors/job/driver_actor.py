@@ -37,8 +37,8 @@ from ...engine.runtime.statistics import TaskStatistics
 from ...engine.scheduler.pool import PoolScheduler
 from ..cluster.calls import gone_for_good, unsealed, when_done
 from ..cluster.environment import NAMESPACE
-from ..feed.notices import FeedNotices, run_of
-from ..feed.server import FeedServer, feeds_of
+from ..feed.discovery import FeedDiscovery, run_of
+from ..feed.tcp_server import TcpFeedServer, feeds_of
 from ..hosting.logs import TaskLog, write_json_lines
 from ..hosting.measures import Sample, TaskFigures
 from ..hosting.split_guard import SplitGuard
@@ -104,7 +104,7 @@ class DriverActor:
         #: of the newest host
         self._streams: StreamTransport | None = None
         #: serves the feeds of the newest host
-        self._feeds: FeedServer | None = None
+        self._feeds: TcpFeedServer | None = None
         #: the task that is hosted, or was last
         self._hosted: tuple[TaskId, TaskHost] | None = None
         lease = options.runtime.lease_seconds
@@ -161,14 +161,14 @@ class DriverActor:
         host.start()
         return host
 
-    def _serve_feeds(self, task: TaskId) -> FeedServer | None:
+    def _serve_feeds(self, task: TaskId) -> TcpFeedServer | None:
         """Serve the feeds that end in the task to their ranks."""
         options, me = self._options, self._identity
         if not feeds_of(self._plan, task):
             return None
-        notices = FeedNotices(options.folder, self._plan.name, run_of(options.token))
+        discovery = FeedDiscovery(options.folder, self._plan.name, run_of(options.token))
         identity = (options.token, me.incarnation, me.node)
-        return FeedServer(self._plan, task, notices, *identity, self._report, options.certificate)
+        return TcpFeedServer(self._plan, task, discovery, *identity, self._report, options.certificate)
 
     def _drop_host(self) -> None:
         host, self._hosted = self._host, None

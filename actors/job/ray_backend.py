@@ -29,8 +29,8 @@ from ..client.backend import FinalStatistics, Ownership, cannot_be_asked
 from ..client.job import Job
 from ..cluster.calls import short_reason, when_done
 from ..cluster.environment import NAMESPACE
-from ..feed.notices import FeedNotices, run_of, shut_down
-from ..feed.stream_link import StreamRoute
+from ..feed.discovery import FeedDiscovery, run_of, shut_down
+from ..feed.tcp_link import TcpRoute
 from ..hosting.waiting_chain import Standing
 from ..process.waiting import POLL_SECONDS, Deadline
 from ..protocol.messages import Address, Identity, JobCard, Seat, Versioned
@@ -137,10 +137,10 @@ class RayBackend:
     def fetch_tasks(self) -> Mapping[TaskId, Standing]:
         return ask_tasks(self._drivers)
 
-    def feed_route(self, job: str, feed: str) -> StreamRoute:
+    def feed_route(self, job: str, feed: str) -> TcpRoute:
         if self._secrets is None:
             raise InternalError(f"job {job!r} has no secrets")
-        return StreamRoute(self._folder, job, feed, self._secrets)
+        return TcpRoute(self._folder, job, feed, self._secrets)
 
     # ------------------------------------------------------------------ processes
 
@@ -193,7 +193,7 @@ class RayBackend:
                 found = self._ask(self._coordinator.farewell.remote(0.0)) or found
                 leave_for_good(self._coordinator)
         if self._plan.feeds and self._notices is not None and self.ownership is not Ownership.GUEST:
-            self._notices.end(shut_down(self._job, self._notices.run))
+            self._notices.publish_end(shut_down(self._job, self._notices.run))
         return found
 
     def end(self) -> bool:
@@ -210,10 +210,10 @@ class RayBackend:
                     self._notices.remember(self._plan.feeds)
 
     @property
-    def _notices(self) -> FeedNotices | None:
+    def _notices(self) -> FeedDiscovery | None:
         if self._secrets is None:
             return None
-        return FeedNotices(self._folder, self._job, run_of(self._secrets.token))
+        return FeedDiscovery(self._folder, self._job, run_of(self._secrets.token))
 
 
 # ---------------------------------------------------------------------- a coordinator that is gone

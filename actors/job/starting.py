@@ -28,7 +28,7 @@ from ..client.backend import Ownership
 from ..client.job import Job
 from ..cluster.calls import sealed
 from ..cluster.environment import NAMESPACE
-from ..feed.notices import FeedNotices, Over, run_of
+from ..feed.discovery import EndNotice, FeedDiscovery, run_of
 from ..protocol.messages import JobCard, Seat, spare_seat
 from ..protocol.translate import failure_of
 from ..transport.dialling import Secrets
@@ -148,7 +148,9 @@ def _start(
         shared.forget()
         raise _taken(plan.name) from error
     if plan.feeds:
-        notices = FeedNotices(place.folder, plan.name, run_of(token))
-        watch_creation(plan.name, actor, lambda error: notices.end(Over(notices.run, False, failure_of(error))))
+        notices = FeedDiscovery(place.folder, plan.name, run_of(token))
+        watch_creation(
+            plan.name, actor, lambda error: notices.publish_end(EndNotice(notices.run, False, failure_of(error)))
+        )
     descriptor = JobCard(plan, place.folder, place.settings, drivers, detached, place.stays, options.secrets)
     return Job(plan, place, RayBackend(descriptor, actor, Ownership.DETACHED if detached else Ownership.OWNER))

@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyarrow import fs, ipc
 
 from ...engine.core.errors import ConfigurationError
-from ...engine.feed.batch_digests import DigestRun, Recorded, merged
+from ...engine.feed.digests import DigestRun, Recorded, merged
 from ...engine.files.durable import make_folder, put_file
 from ...engine.files.paths import absolute, resolve, safe_name, storage_error
 from ...engine.integrity.checksums import digest

@@ -1,5 +1,5 @@
-"""The order in which training ranks read: global batches, worlds of ranks, places that can be saved, digests of
-batches. Pure.
+"""The order in which training ranks read: global batches, groups of ranks, what each has read,
+digests of batches. Pure.
 
 In: rows of the sink that ends a feed, requests of ranks. Out: slices for ranks, and state of the sink. ``actors.feed``
 serves it to readers.

@@ -5,7 +5,7 @@ Rules:
 1. Rows have positions from 0 on, over all epochs; batches are numbered from 0 on, over all epochs. An epoch begins a
    batch: its batch *k* has the rows k·B to (k+1)·B − 1 of the epoch, and the last one may be short, or is left out
    (``drop_last``): then its rows have positions, and are in no batch.
-2. Of the epoch that is open it is not known where it ends, so a batch behind it is placed as if it never ended. Nothing
+2. Of the epoch that is open it is not known where it ends, so a batch after it is counted as if it never ended. Nothing
    is lost by that: none of the rows that have come is in such a batch, wherever it will be.
 3. Without epochs there is one, which ends with the feed.
 """

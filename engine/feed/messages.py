@@ -1,13 +1,13 @@
-"""What the ranks of a training job and the sequencer of their feed say to each other. Plain data.
+"""What the ranks of a training job and the sequencer of their feed send each other. Plain data.
 
 Rules:
 
 1. A *global batch* is a run of ``batch_size`` rows in the feed's order; of every global batch each rank reads one
    slice. Batches are counted from 0, rows by their global position, both over all epochs.
-2. A *world* is a number of ranks under a generation. Every message names its generation, so whatever an older world
-   still has on the way changes nothing.
+2. A *group* is a number of ranks under a generation, a consumer group. Every message names its generation, so a late
+   message of an older group changes nothing.
 3. Any message may be late, doubled or lost: requests are repeated, answers name what they answer.
-4. An ``Ask`` says all that its rank knows, so that whoever is asked needs to know nothing: it may have been restored.
+4. An ``Ask`` has all that its rank knows, so a feed server that was restored needs to know nothing.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ R = TypeVar("R", bound=Rows)
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """Who reads. ``generation`` grows with every change; ``start``: the first global batch that this world reads."""
+class RankGroup:
+    """The ranks that read. ``generation`` grows with every change; ``start``: the first global batch that they read."""
 
     generation: int
     ranks: int
@@ -39,10 +39,10 @@ class World:
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.start < 0:
-            raise ValueError(f"a world has at least one rank and starts at batch 0 or later, unlike {self}")
+            raise ValueError(f"a group has at least one rank and starts at batch 0 or later, unlike {self}")
 
     def share(self, rank: int, rows: int) -> range:
-        """The places in a global batch of ``rows`` rows that the rank reads: contiguous, as even as they come."""
+        """The indices in a global batch of ``rows`` rows that the rank reads: contiguous, as even as they come."""
         return range(rank * rows // self.ranks, (rank + 1) * rows // self.ranks)
 
 
@@ -59,7 +59,7 @@ class Slice(Generic[R]):
     """Rows of the whole global batch."""
     epoch: int = 0
     last: bool = False
-    """Another epoch follows, or none any more; never said in a feed of one epoch."""
+    """It is the last one of its epoch; never set in a feed of one epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +83,17 @@ class FeedEnded:
 class Refusal(Enum):
     """Why the sequencer does not answer."""
 
-    STALE = "a newer world reads the feed"
-    UNKNOWN_WORLD = "the sequencer does not know this world: join again"
-    """It was restored from a checkpoint that is older than the world."""
-    CONTRADICTION = "another world has this generation"
+    STALE = "a newer group reads the feed"
+    UNKNOWN_GROUP = "the sequencer does not know this group: join again"
+    """It was restored from a checkpoint that is older than the group."""
+    CONTRADICTION = "another group has this generation"
     GONE = "the batch is not kept any more: go on from a checkpoint that has it"
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Answer to whoever may not read, or join. ``generation``: the newest that the sequencer knows. ``batch``: that was
-    asked for; None: the answer to joining."""
+    """Answer to a rank that may not read, or join. ``generation``: the newest one. ``batch``: of the request; None: the
+    answer to joining."""
 
     why: Refusal
     generation: int
@@ -122,31 +122,31 @@ class Commit:
     """Of the batch that comes next."""
     origin: str = ""
     """Drawn by the reader each time that its user asks for this: a name may be bound, forgotten and bound again, and
-    what is repeated, or heard late, is known by it."""
+    a repeated or late request is recognised by it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a rank says and wants. ``session``: drawn by each reader, so that a rank that comes anew is known."""
+    """What a rank has and wants. ``session``: drawn by each reader, so that a rank that comes anew is known."""
 
     session: str
     rank: int
     ranks: int
     start: int
-    """The first global batch that its world reads."""
+    """The first global batch that its group reads."""
     generation: int
-    """Of the world that it belongs to; 0: it wants to be given one."""
+    """Of the group that it belongs to; 0: it wants to be given one."""
     taken: int
     """It has every batch before this one."""
     saved: int
     """It needs none before this one ever again."""
     wanted: tuple[int, ...] = ()
     leaves: bool = False
-    """It has read everything and wants to know when it may go."""
+    """It has read everything and wants to know when it may leave."""
     commits: tuple[Commit, ...] = ()
     quits: bool = False
-    """It goes before the end, and gives its seat back if its world is not complete yet. Under this session it does not
-    come back, unless the answer tells it of its world."""
+    """It leaves before the end, and gives its rank back if its group is not complete. This session does not come back,
+    unless the answer has its group."""
     max_ahead: int | None = None
     """So many batches before the slowest rank it wants to be at most; None: as many as there is room for."""
 
@@ -156,20 +156,20 @@ def end_for(ask: Ask, batches: int) -> Reply[R] | None:
     it lacks some."""
     if ask.taken < batches:
         return None
-    world = World(ask.generation, ask.ranks, ask.start)
-    return Reply(world, (FeedEnded(ask.generation, ask.taken, batches),), settled=ask.leaves)
+    group = RankGroup(ask.generation, ask.ranks, ask.start)
+    return Reply(group, (FeedEnded(ask.generation, ask.taken, batches),), settled=ask.leaves)
 
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[R]):
-    """What is known of that. ``world``: None as long as ranks are missing. ``reason``: why there is nothing more."""
+    """The answers to a request. ``group``: None as long as ranks are missing. ``reason``: why there is nothing more."""
 
-    world: World | None
+    group: RankGroup | None
     answers: tuple[Answer[R], ...] = ()
     reason: str = ""
     settled: bool = False
-    """No restart comes back behind what was read: the rank may go."""
+    """No restart comes back to what was read: the rank may leave."""
     bound: tuple[tuple[str, str], ...] = ()
     """Models whose commits have ended: "", or why they were refused."""
     remarks: tuple[tuple[str, str], ...] = ()
-    """What else is to be said of models that are bound."""
+    """Warnings of models that are bound."""

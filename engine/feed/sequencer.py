@@ -1,28 +1,28 @@
-"""The end of a feed: gives every row its global position, and hands global batches out to the ranks of a world. Pure.
+"""The end of a feed: gives every row its global position, and hands global batches out to the ranks of a group. Pure.
 
 It is the state of one operator behind a gather, so its rows come in the flow's order. Rules:
 
 1. Positions are counts, and which rows a batch has follows from them (``batch_grid``), whoever reads it. A slice of a
-   batch follows from the rank and the number of ranks alone (``World.share``). The last batch of an epoch may be short.
-   Where there are several epochs a batch is handed out when it is known whether it is the last one of its epoch.
+   batch follows from the rank and the number of ranks alone (``RankGroup.share``). The last batch of an epoch may be
+   short. Where there are several epochs a batch is handed out when it is known whether it is the last one of its epoch.
 2. A rank says which batches it has *taken*, and which are *saved*: it needs those never again, not even after a crash,
    because a saved model has seen them. Kept are all rows from the first batch that is not saved everywhere; only when
-   there is no room for the batch that all ranks wait for, those that all have taken go too. A world that replaces
-   another begins at any batch that is kept, or else from the checkpoint that its model was saved with. Where it says
-   that it begins means nothing before each of its ranks has said so: one that is wrong takes nothing from others.
+   there is no room for the batch that all ranks wait for, those that all have taken go too. A group that replaces
+   another starts at any batch that is kept, or else from the checkpoint that its model was saved with. Its start counts
+   when each of its ranks has named it: one that is wrong takes nothing from others.
 3. A snapshot holds the kept rows and all counters, never a log of what was read. Ranks take no part in checkpoints: a
-   rank that does something else for an hour holds no barrier up. Whoever restores gets the rows behind the cut again
-   under the same positions, and ranks know their own place, so they see nothing of it. At the end of its data the
-   operator has finished; its task has when every rank has acknowledged everything: ranks are its consumers.
-4. What may come otherwise after a restart is handed out once it stands in a committed checkpoint, not before. That is
+   rank that does something else for an hour holds no barrier up. A restored operator gets the rows after the snapshot
+   again under the same positions, and ranks know what they have taken, so they see nothing of it. At the end of its
+   data the operator has finished; its task has when every rank has acknowledged everything: ranks are its consumers.
+4. What may come otherwise after a restart is handed out when a checkpoint that is durable has it, not before. That is
    every row of a flow whose order is not ``repeatable``; and in any flow the rows that operators emit when they finish,
    and the end itself: data that end because the job is stopped go on if the stop fails.
 5. ``ready`` is credit, not a right: with more than ``most_rows`` kept the owner takes no rows, *except* to reach a
-   barrier that has been announced. Else a rank that stands still would hold the checkpoint up. What has come so, or in
-   one large piece, is not handed out for that: ranks are never farther ``apart`` than the feed was told.
-6. Worlds are fenced by their generation. A restored sequencer may not know the newest: ranks then join again.
-7. When every rank has acknowledged everything, and a committed checkpoint says so, the feed is *settled*: no restart
-   comes back to rows that ranks would have to read again, so they may leave.
+   barrier that has been announced. Else a rank that stalls would hold the checkpoint up. What has come so, or in one
+   large piece, is not handed out for that: no rank is more than ``max_drift`` batches before the slowest one.
+6. Groups are fenced by their generation. A restored sequencer may not know the newest: ranks then join again.
+7. When every rank has acknowledged everything, and a durable checkpoint says so, the feed is *settled*: no restart
+   comes back to rows that ranks would have to read again, so they may leave (``Phase``).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Generic
 
 import numpy as np
@@ -38,14 +39,66 @@ import numpy.typing as npt
 
 from ..core.identity import CheckpointId
 from .batch_grid import BatchGrid
-from .messages import Answer, FeedEnded, NotYet, R, Refusal, Refused, Slice, World
-from .order_hash import OrderHash
-from .sequencer_state import EpochEnd, FeedSettings, Place, SequencerState
+from .digests import OrderHash
+from .messages import Answer, FeedEnded, NotYet, R, RankGroup, Refusal, Refused, Slice
+from .state import EpochEnd, SequencerState
 
 Hashing = Callable[[R], npt.NDArray[np.uint64]]
 """A hash for each row."""
 Sizing = Callable[[R], int]
 """Bytes of a piece."""
+
+
+SnapshotPosition = tuple[int, bool, bool]
+"""The position, whether the feed had ended, and whether all of it had been acknowledged."""
+
+
+class Phase(IntEnum):
+    """How far a feed has come: one phase after the other, and never back."""
+
+    OPEN = 0
+    """Rows come."""
+    ENDED = 1
+    """No more rows come in this attempt; in another one there may be more (rule 4)."""
+    COUNTED = 2
+    """The number of batches is final: ranks are told the end."""
+    SETTLED = 3
+    """Every rank has acknowledged everything, and a durable checkpoint says so (rule 7)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSettings:
+    """``drop_last``: the last batch of an epoch is left out if it is not full. ``most_rows``: kept before new ones must
+    wait. ``epochs``: how often the feed's data come.
+
+    ``max_drift``: so many batches, counted from the one that the slowest rank takes next, may be handed out; None: all
+    that there are.
+
+    ``ahead``: of these, at most so many that some rank has not taken; the rest is for what all have taken and not
+    saved, of which the oldest goes first. None: no such division. ``ahead_bytes``: nor more than so many bytes that
+    some rank has not taken, but for the batch that is wanted next; None: whatever they have. ``certain``: see rule
+    4."""
+
+    batch_size: int
+    repeatable: bool = True
+    drop_last: bool = False
+    most_rows: int = 1 << 20
+    ahead: int | None = None
+    certain: bool = False
+    epochs: int = 1
+    max_drift: int | None = None
+    ahead_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch_size <= self.most_rows:
+            raise ValueError(
+                f"a feed keeps at least one batch: {self.batch_size} rows a batch, {self.most_rows} rows in all"
+            )
+
+    @property
+    def margin(self) -> int:
+        """Rows of the same epoch behind a batch that tell that it is not the last one."""
+        return 0 if self.epochs == 1 else self.batch_size if self.drop_last else 1
 
 
 @dataclass(slots=True)
@@ -60,14 +113,14 @@ class Sequencer(Generic[R]):
     position: int = 0
     #: The first batch that may still be asked for. Never goes back.
     oldest: int = 0
-    #: Whether no more rows come.
-    ended: bool = False
+    #: How far the feed has come.
+    phase: Phase = Phase.OPEN
     #: Of the epochs that have ended.
     ends: list[EpochEnd] = field(default_factory=list)
     #: Of all rows so far.
     order: OrderHash = field(default_factory=OrderHash)
     #: None until somebody joins; a restored sequencer begins so.
-    world: World | None = None
+    group: RankGroup | None = None
     #: By rank: the first batch that it has not taken, and the first that is not saved.
     _taken: list[int] = field(default_factory=list)
     _saved: list[int] = field(default_factory=list)
@@ -77,15 +130,12 @@ class Sequencer(Generic[R]):
     #: How many bytes had come before each kept piece, and in all.
     _bytes_before: deque[int] = field(default_factory=deque)
     _bytes: int = 0
-    #: Rows before this position stand in a committed checkpoint, and maybe the end with them.
-    _committed: int = 0
-    _end_committed: bool = False
+    #: Rows before this position are in a durable checkpoint.
+    _durable: int = 0
     #: Rows from this position on were emitted by operators that finished.
     _final_from: int | None = None
-    #: Each cut that is not known to be committed, oldest first.
-    _cuts: dict[CheckpointId, Place] = field(default_factory=dict)
-    #: See rule 7.
-    is_settled: bool = False
+    #: Of each snapshot that is not known to be durable, oldest first: its position.
+    _snapshots: dict[CheckpointId, SnapshotPosition] = field(default_factory=dict)
     #: The batches of the rows so far, and of those that come.
     grid: BatchGrid = field(init=False)
 
@@ -101,15 +151,33 @@ class Sequencer(Generic[R]):
         hashing: Hashing[R] | None = None,
         sizing: Sizing[R] | None = None,
     ) -> Sequencer[R]:
-        """As of a checkpoint, which stands in the log."""
+        """As of a durable checkpoint."""
         oldest = state.first_batch(settings.batch_size, settings.drop_last)
         made: Sequencer[R] = cls(settings, hashing, sizing, state.first, oldest, ends=list(state.ends))
         for rows in state.rows:
             made._keep(rows)
-        made.ended, made.order, made._committed = state.ended, state.order, state.position
-        made._end_committed = state.ended
-        made.is_settled = made.is_finished
+        made.order, made._durable = state.order, state.position
+        if state.ended:
+            made._advance(Phase.ENDED)
+            made._advance(Phase.COUNTED)
+            made._advance(Phase.SETTLED if made.is_finished else Phase.COUNTED)
         return made
+
+    @property
+    def ended(self) -> bool:
+        """Whether no more rows come."""
+        return self.phase >= Phase.ENDED
+
+    @property
+    def is_settled(self) -> bool:
+        """See rule 7."""
+        return self.phase is Phase.SETTLED
+
+    def _advance(self, to: Phase) -> None:
+        """One phase on; nothing happens where the feed has come as far. The only place that moves it."""
+        if to > self.phase + 1:
+            raise AssertionError(f"a feed cannot become {to.name} when it is {self.phase.name}")
+        self.phase = max(self.phase, to)
 
     # --- rows come -----------------------------------------------------------------------------------------------
 
@@ -179,20 +247,21 @@ class Sequencer(Generic[R]):
         """No more rows come."""
         if not self.ends or self.position > self.grid.begin:
             self.end_epoch()
-        self.ended = True
-        self._end_committed = self._end_committed or self.settings.certain
+        self._advance(Phase.ENDED)
+        if self.settings.certain:
+            self._advance(Phase.COUNTED)
 
     @property
     def wants_checkpoint(self) -> bool:
-        """Whether nothing goes on before one is committed (rule 4)."""
+        """Whether nothing goes on before one is durable (rule 4)."""
         if self.ended:
-            return not self._end_committed
+            return self.phase is Phase.ENDED
         return not self.ready and self._deliverable < self.position
 
     @property
     def batches(self) -> int | None:
         """How many global batches there are in all; None while that may change."""
-        return self.grid.first if self._end_committed else None
+        return self.grid.first if self.phase >= Phase.COUNTED else None
 
     @property
     def is_finished(self) -> bool:
@@ -202,30 +271,30 @@ class Sequencer(Generic[R]):
 
     # --- ranks read ----------------------------------------------------------------------------------------------
 
-    def join(self, world: World, at: int) -> World | Refused:
-        """A rank of a world says that it reads, and needs nothing before batch ``at``; the answer is its world.
+    def join(self, group: RankGroup, at: int) -> RankGroup | Refused:
+        """A rank of a group joins, and needs nothing before batch ``at``; the answer is its group.
 
-        All ranks say so, in any order and as often as they like: in a world that has read for a while ``at`` may lie
-        behind the start, and a restored sequencer know less than the world. What a rank needs is never less than what
+        All ranks do so, in any order and as often as they like: in a group that has read for a while ``at`` may lie
+        after the start, and a restored sequencer know less than the group. What a rank needs is never less than what
         all have acknowledged.
         """
-        known = self.world
-        if known is not None and world.generation < known.generation:
+        known = self.group
+        if known is not None and group.generation < known.generation:
             return Refused(Refusal.STALE, known.generation)
-        if known is not None and world.generation == known.generation:
-            same = world == known
+        if known is not None and group.generation == known.generation:
+            same = group == known
             return known if same else Refused(Refusal.CONTRADICTION, known.generation)
         if at < self.oldest:
-            return Refused(Refusal.GONE, world.generation)
-        self.world = world
-        self._taken, self._saved = ([self.oldest] * world.ranks for _ in range(2))
-        return world
+            return Refused(Refusal.GONE, group.generation)
+        self.group = group
+        self._taken, self._saved = ([self.oldest] * group.ranks for _ in range(2))
+        return group
 
     def read(self, generation: int, rank: int, batch: int, max_ahead: int | None = None) -> Answer[R]:
         """The rank's slice of the batch; asked again, the same. ``max_ahead``: so many batches before the slowest rank
         this one wants to be at most."""
-        if (refused := self._refuse(generation)) is not None or self.world is None:
-            return refused or Refused(Refusal.UNKNOWN_WORLD, generation)
+        if (refused := self._refuse(generation)) is not None or self.group is None:
+            return refused or Refused(Refusal.UNKNOWN_GROUP, generation)
         if batch < self.oldest:
             return Refused(Refusal.GONE, generation, batch)
         batches = self.batches
@@ -235,16 +304,16 @@ class Sequencer(Generic[R]):
         needed = self._needed_for(batch)
         if end > self._deliverable or needed > self.position:
             return NotYet(generation, batch, self._why_not(needed))
-        if self._is_too_far(batch, max_ahead):
+        if self._is_too_far_ahead(batch, max_ahead):
             return NotYet(generation, batch, self.slow_ranks)
-        share = self.world.share(rank, end - begin)
-        rows, epoch = tuple(self._cut(begin + share.start, len(share))), self.grid.epoch_of(batch)
+        share = self.group.share(rank, end - begin)
+        rows, epoch = tuple(self._rows(begin + share.start, len(share))), self.grid.epoch_of(batch)
         is_last = self.settings.epochs > 1 and self.grid.is_last(batch)
         return Slice(generation, rank, batch, begin + share.start, rows, end - begin, epoch, is_last)
 
-    def _is_too_far(self, batch: int, max_ahead: int | None) -> bool:
-        ahead, apart = batch - self.awaited, self.settings.apart
-        return (apart is not None and ahead >= apart) or (max_ahead is not None and ahead > max_ahead)
+    def _is_too_far_ahead(self, batch: int, max_ahead: int | None) -> bool:
+        ahead, max_drift = batch - self.awaited, self.settings.max_drift
+        return (max_drift is not None and ahead >= max_drift) or (max_ahead is not None and ahead > max_ahead)
 
     def acknowledge(self, generation: int, rank: int, taken: int, saved: int) -> bool:
         """The rank has every batch before ``taken``, and none before ``saved`` is ever needed again; whether that was
@@ -257,27 +326,27 @@ class Sequencer(Generic[R]):
         return True
 
     def _refuse(self, generation: int) -> Refused | None:
-        if self.world is None or generation > self.world.generation:
-            return Refused(Refusal.UNKNOWN_WORLD, generation)
-        return Refused(Refusal.STALE, self.world.generation) if generation < self.world.generation else None
+        if self.group is None or generation > self.group.generation:
+            return Refused(Refusal.UNKNOWN_GROUP, generation)
+        return Refused(Refusal.STALE, self.group.generation) if generation < self.group.generation else None
 
     @property
     def _deliverable(self) -> int:
         """Rows before this position may be handed out (rule 4)."""
         if not self.settings.repeatable:
-            return self._committed
-        return self.position if self._final_from is None else max(self._final_from, self._committed)
+            return self._durable
+        return self.position if self._final_from is None else max(self._final_from, self._durable)
 
     def _why_not(self, end: int) -> str:
         if end <= self.position or self.ended:
-            return f"a checkpoint: {self.position - self._committed:,} rows are in none that is committed"
+            return f"a checkpoint: {self.position - self._durable:,} rows are in none that is durable"
         return f"rows of the flow: {end - self.position:,} are missing"
 
     def waits_for(self) -> str:
-        """What holds up whoever sends rows; empty if nothing does."""
+        """What the operators before the feed wait for; empty if it takes rows."""
         if self.ready:
             return ""
-        if self.world is None:
+        if self.group is None:
             return "ranks to join"
         if self._deliverable < (needed := self._needed_for(self.oldest)):
             return self._why_not(needed)
@@ -286,41 +355,43 @@ class Sequencer(Generic[R]):
     @property
     def slow_ranks(self) -> str:
         """The ranks that have taken least."""
-        if self.world is None:
+        if self.group is None:
             return "ranks to join"
         last = min(self._taken)
         slow = [rank for rank, batch in enumerate(self._taken) if batch == last]
-        return f"rank {', '.join(map(str, slow[:5]))} of {self.world.ranks}, which is at batch {last}"
+        return f"rank {', '.join(map(str, slow[:5]))} of {self.group.ranks}, which is at batch {last}"
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     def snapshot(self, checkpoint: CheckpointId) -> SequencerState[R]:
-        """The state at the checkpoint's cut."""
-        self.note_cut(checkpoint, self.place)
+        """The state for a checkpoint, which is noted."""
+        self.note_snapshot(checkpoint, self.snapshot_position)
         return self.state()
 
     @property
-    def place(self) -> Place:
-        """Where the feed stands: what is to be noted of a cut."""
+    def snapshot_position(self) -> SnapshotPosition:
+        """How far the feed has come: what is to be noted of a snapshot."""
         return self.position, self.ended, self.is_finished
 
-    def note_cut(self, checkpoint: CheckpointId, place: Place) -> None:
-        """The state as of ``place`` belongs to this checkpoint."""
-        self._cuts[checkpoint] = place
+    def note_snapshot(self, checkpoint: CheckpointId, at: SnapshotPosition) -> None:
+        """The snapshot for this checkpoint was taken ``at`` this position."""
+        self._snapshots[checkpoint] = at
 
     def state(self) -> SequencerState[R]:
-        """What a checkpoint that is cut here holds."""
+        """What a snapshot that is taken now holds."""
         first = min(max(self._first_needed, self._starts[0]) if self._starts else self.position, self.position)
-        rows = tuple(self._cut(first, self.position - first))
+        rows = tuple(self._rows(first, self.position - first))
         return SequencerState(first, self.position, self.ended, self.order, rows, tuple(self.ends))
 
     def committed(self, checkpoint: CheckpointId) -> None:
-        """The checkpoint stands in the log, and with it all older cuts."""
-        for known in [one for one in self._cuts if one <= checkpoint]:
-            position, ended, finished = self._cuts.pop(known)
-            self._committed = max(self._committed, position)
-            self._end_committed = self._end_committed or ended
-            self.is_settled = self.is_settled or finished
+        """The checkpoint is durable, and with it all older snapshots."""
+        for known in [one for one in self._snapshots if one <= checkpoint]:
+            position, ended, finished = self._snapshots.pop(known)
+            self._durable = max(self._durable, position)
+            if ended:
+                self._advance(Phase.COUNTED)
+            if finished:
+                self._advance(Phase.SETTLED)
 
     # --- the rows that are kept ----------------------------------------------------------------------------------
 
@@ -355,7 +426,7 @@ class Sequencer(Generic[R]):
         kept = max(0, grid.first_row(taken) - (settings.most_rows - settings.ahead))
         return min(grid.batch_from(max(0, self.position - settings.most_rows)), grid.batch_from(kept + 1) - 1)
 
-    def _cut(self, first: int, length: int) -> Iterator[R]:
+    def _rows(self, first: int, length: int) -> Iterator[R]:
         """The kept rows from position ``first`` on."""
         at = bisect_right(self._starts, first) - 1
         while length > 0:
@@ -377,7 +448,9 @@ class Sequencer(Generic[R]):
             at += piece.num_rows
         if at != self.position:
             raise AssertionError(f"the kept rows end at {at}, not at {self.position}")
-        if self._committed > self.position or any(cut > self.position for cut, _, _ in self._cuts.values()):
-            raise AssertionError("a cut lies behind the newest row")
+        if self._durable > self.position or any(at > self.position for at, _, _ in self._snapshots.values()):
+            raise AssertionError("a snapshot lies after the newest row")
+        if self.is_settled and not self.is_finished:
+            raise AssertionError("the feed is settled, but some rank has not acknowledged all of it")
         if self._taken and not min(self._saved) <= self.oldest <= min(self._taken):
             raise AssertionError(f"taken {self._taken}, saved {self._saved}, but {self.oldest} is the oldest kept")

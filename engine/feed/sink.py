@@ -1,7 +1,7 @@
 """The sink that ends a flow in a feed: gives rows their global positions and keeps them for the ranks that read.
 
-The rules are the sequencer's (``sequencer``), the ranks come to the desk (``feed_desk``). It commits nothing: what a
-rank has read is the rank's business, and what a restart repeats has the same positions, so that readers know it.
+The rules are the sequencer's (``sequencer``), the ranks ask the feed server (``server``). It commits nothing: what a
+rank has read is the rank's business, and what a restart repeats has the same positions, so that readers recognise it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from ..core.identity import CheckpointId, CommitPermit, Committable
 from ..core.operator import Committer, OperatorContext, Output, Stateless
 from ..core.traits import State, Traits
 from ..kernels.hashing import Hashes, hashes
-from .batch_digests import BatchDigests
 from .batch_grid import BatchGrid
-from .desk import DESKS, FeedDesk
-from .ranks import RankBook
-from .sequencer import Sequencer
-from .sequencer_state import FeedSettings, Place, SequencerState
-from .state import read_state, write_state
+from .digests import BatchDigests
+from .progress import GroupProgress
+from .sequencer import FeedSettings, Sequencer, SnapshotPosition
+from .server import SERVERS, FeedServer
+from .state import SequencerState, read_state, write_state
 
 MOST_ROWS = 2**31 - 1
 """Of a global batch: as many as one list of Arrow can number."""
@@ -123,8 +122,10 @@ class FeedSink:
         most = self.room + self.kept
         settings = FeedSettings(self.batch_size, True, self.drop_last, most, self.room, True, self.epochs)
         room = self.room + settings.margin
-        apart = self.room // self.batch_size
-        return replace(settings, ahead=room, most_rows=room + self.kept, apart=apart, ahead_bytes=self.room_bytes)
+        max_drift = self.room // self.batch_size
+        return replace(
+            settings, ahead=room, most_rows=room + self.kept, max_drift=max_drift, ahead_bytes=self.room_bytes
+        )
 
     @property
     def kept(self) -> int:
@@ -150,11 +151,11 @@ class NothingToCommit:
         """Nothing is ever prepared."""
 
     def clean(self, keep: Sequence[Committable], claims: Sequence[str] = ()) -> None:
-        """Nothing is left behind."""
+        """There are no files."""
 
 
 class RunningFeedSink(Stateless):
-    """The operator of one attempt; also a ``pacing.ThrottledOperator``."""
+    """The operator of one attempt; also a ``throttling.ThrottledOperator``."""
 
     def __init__(
         self, config: FeedSink, context: OperatorContext, schema: pa.Schema, restored: pa.Table | None
@@ -164,26 +165,26 @@ class RunningFeedSink(Stateless):
         self._epochs = context.epochs
         self._digests = BatchDigests(config.batch_size)
         self._sequencer: Sequencer[pa.RecordBatch]
-        ranks = RankBook()
+        progress = GroupProgress()
         if restored is None:
             self._sequencer = Sequencer(config.settings, self._hashes, _bytes)
         else:
             state = read_state(restored, schema)
-            ranks = RankBook.restored(state.places, state.untaken)
-            self._digests = self._digests_behind(state)
+            progress = GroupProgress.restored(state.progress, state.untaken)
+            self._digests = self._digests_from(state)
             self._sequencer = Sequencer.restored(state, config.settings, self._hashes, _bytes)
-        self._desk: FeedDesk = DESKS.of(context.job, context.operator)
-        #: where the last snapshot was taken
-        self._place: Place | None = None
+        self._server: FeedServer = SERVERS.of(context.job, context.operator)
+        #: where the last snapshot was taken, and the position of its first row
+        self._taken_at: SnapshotPosition | None = None
         self._first = 0
-        self._desk.open(self._sequencer, context.wake, context.attempt, ranks)
+        self._server.open(self._sequencer, context.wake, context.attempt, progress)
 
     def _hashes(self, rows: pa.RecordBatch) -> Hashes:
         found = hashes(rows.columns)
         self._digests.add(found)
         return found
 
-    def _digests_behind(self, state: SequencerState[pa.RecordBatch]) -> BatchDigests:
+    def _digests_from(self, state: SequencerState[pa.RecordBatch]) -> BatchDigests:
         """Digests from the batch on that was open, if its rows are kept."""
         grid = BatchGrid.of(self._batch_size, self._drop_last, [end.position for end in state.ends])
         come = state.position - grid.begin
@@ -197,69 +198,69 @@ class RunningFeedSink(Stateless):
         return self._digests
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
-        self._desk.accept(batch.records)
+        self._server.accept(batch.records)
 
     def end_round(self, port: int, round: int, out: Output) -> None:
         if ends_epoch(self._epochs, round):
             self._digests.end(self._drop_last)
-            self._desk.end_epoch()
+            self._server.end_epoch()
 
     def finish(self, out: Output) -> None:
         if not self._sequencer.ended:
             self._digests.end(self._drop_last)
-            self._desk.end()
+            self._server.end()
 
     def accepts(self, port: int) -> bool:
-        return self._desk.takes_rows
+        return self._server.accepts_rows
 
     def snapshot(self) -> pa.Table | None:
-        found = self._desk.state()
+        found = self._server.state()
         if found is None:
             return None
-        state, self._place = found
+        state, self._taken_at = found
         self._first = state.first
         return write_state(state, self._lane, self._schema)
 
     def flush(self, checkpoint: CheckpointId) -> None:
-        if self._place is not None:
-            self._desk.cut(checkpoint, self._place, self._first)
+        if self._taken_at is not None:
+            self._server.on_snapshot(checkpoint, self._taken_at, self._first)
         if len((run := self._digests.take()).digests):
-            self._write(partial(self._desk.record, run, self._batch_size), run.digests.nbytes)
+            self._write(partial(self._server.record, run, self._batch_size), run.digests.nbytes)
 
     def prepare(self, checkpoint: CheckpointId) -> list[Committable]:
         return []
 
     def close(self) -> None:
-        self._desk.close(self._sequencer)
+        self._server.close(self._sequencer)
 
     # ------------------------------------------------------------------ pacing
 
     def expect(self, checkpoint: CheckpointId) -> None:
         """Barriers are on their way."""
-        self._desk.expect(checkpoint)
+        self._server.expect(checkpoint)
 
     def give_up(self, checkpoint: CheckpointId) -> None:
-        """They were given up."""
-        self._desk.give_up(checkpoint)
+        """The checkpoint was aborted."""
+        self._server.give_up(checkpoint)
 
     def committed(self, checkpoint: CheckpointId) -> None:
-        """The checkpoint stands in the log."""
-        self._desk.committed(checkpoint)
+        """The checkpoint is durable."""
+        self._server.committed(checkpoint)
 
     @property
     def is_full(self) -> bool:
         """Whether no further round should begin."""
-        return self._desk.is_full
+        return self._server.is_full
 
     @property
     def is_released(self) -> bool:
-        """Whether the ranks may go."""
-        return self._desk.is_settled
+        """Whether the ranks may leave."""
+        return self._server.is_settled
 
     @property
     def waiting_for(self) -> str:
-        """The ranks that do not read."""
-        return self._desk.waits_for
+        """The ranks that hold the feed up."""
+        return self._server.waits_for
 
 
 def _bytes(rows: pa.RecordBatch) -> int:

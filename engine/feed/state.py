@@ -1,22 +1,53 @@
-"""The state of a feed's sequencer as a table.
+"""What a checkpoint holds of a feed's sequencer, and its form as a table.
 
-The first row holds the counters, where epochs have ended, and what is known of the ranks; each further one a kept row,
-in ``row``, a struct of the feed's columns. ``rows`` is the number of rows so far, in the first row alone, so that its
-sum is what the audit compares.
+The first row of the table holds the counters, where epochs have ended, and the progress of the ranks; each further one
+a row that is kept, in ``row``, a struct of the feed's columns. ``rows`` is the number of rows so far, in the first row
+alone, so that its sum is what the audit compares.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
+from typing import Generic
 
 import pyarrow as pa
 
 from ..buffers.state_rows import children
 from ..core.errors import StorageError
 from ..core.operator import LANE
-from .order_hash import OrderHash
-from .ranks import RankPlace, Untaken
-from .sequencer_state import EpochEnd, SequencerState
+from .batch_grid import BatchGrid
+from .digests import OrderHash
+from .messages import R
+from .progress import RankProgress, Untaken
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """Where an epoch has ended, and the ``content`` (``digests``) of all rows up to there."""
+
+    position: int
+    content: int
+
+
+@dataclass(frozen=True, slots=True)
+class SequencerState(Generic[R]):
+    """What a checkpoint holds. ``first``: the position of the first of ``rows``; ``position``: after the last.
+    ``ends``: of the epochs that have ended. ``progress`` and ``untaken``: what the feed server knows of the ranks."""
+
+    first: int
+    position: int
+    ended: bool
+    order: OrderHash
+    rows: tuple[R, ...]
+    ends: tuple[EpochEnd, ...] = ()
+    progress: tuple[RankProgress, ...] = ()
+    """Of the ranks of the newest group."""
+    untaken: tuple[Untaken, ...] = ()
+
+    def first_batch(self, batch_size: int, drop_last: bool) -> int:
+        """The first batch that it holds, or that comes after it."""
+        return BatchGrid.of(batch_size, drop_last, [end.position for end in self.ends]).batch_from(self.first)
+
 
 _COUNTERS = pa.schema(
     [
@@ -27,7 +58,7 @@ _COUNTERS = pa.schema(
         ("order", pa.uint64()),
         ("content", pa.uint64()),
         ("ends", pa.list_(pa.struct([("position", pa.int64()), ("content", pa.uint64())]))),
-        ("places", pa.list_(pa.struct([(each.name, pa.int64()) for each in fields(RankPlace)]))),
+        ("places", pa.list_(pa.struct([(each.name, pa.int64()) for each in fields(RankProgress)]))),
         ("untaken", pa.list_(pa.struct([(each.name, pa.int64()) for each in fields(Untaken)]))),
     ]
 )
@@ -46,7 +77,7 @@ def write_state(state: SequencerState[pa.RecordBatch], lane: int, schema: pa.Sch
             pa.array([state.order.content], pa.uint64()),
             *(
                 pa.array([[asdict(each) for each in found]], _COUNTERS.field(name).type)
-                for name, found in (("ends", state.ends), ("places", state.places), ("untaken", state.untaken))
+                for name, found in (("ends", state.ends), ("places", state.progress), ("untaken", state.untaken))
             ),
             pa.nulls(1, kind),
         ],
@@ -84,6 +115,6 @@ def read_state(table: pa.Table, schema: pa.Schema) -> SequencerState[pa.RecordBa
         OrderHash(counters["order"], counters["rows"], counters["content"]),
         tuple(rows),
         tuple(EpochEnd(**end) for end in ends),
-        tuple(RankPlace(**place) for place in counters.get("places") or ()),
+        tuple(RankProgress(**each) for each in counters.get("places") or ()),
         tuple(Untaken(**each) for each in counters.get("untaken") or ()),
     )

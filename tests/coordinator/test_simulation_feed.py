@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from penstock.engine.core.errors import ConfigurationError
+from penstock.engine.feed.cursor import ReadCursor
 from penstock.engine.feed.messages import Slice
-from penstock.engine.feed.reader import FeedReader
 from penstock.engine.feed.sequencer import Sequencer
 from support.simulated_cluster import SimulatedCluster
 from support.simulated_faults import FAULTS, NO_FAULTS, SETTINGS, Faults
@@ -103,20 +103,20 @@ def test_rows_without_an_order_that_are_handed_out_before_they_are_committed_are
 
 
 def test_reader_that_takes_a_batch_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def take(self: FeedReader) -> Slice | None:  # type: ignore[type-arg]
-        found = self._held.pop(min(self._held)) if self._held else None
+    def take(self: ReadCursor) -> Slice | None:  # type: ignore[type-arg]
+        found = self._arrived.pop(min(self._arrived)) if self._arrived else None
         self.next_batch += found is not None
         return found
 
-    def hear(self: FeedReader, answer: object) -> None:  # type: ignore[type-arg]
-        if isinstance(answer, Slice) and answer.rank == self.rank and answer.generation == self.world.generation:
-            self._held[answer.batch] = answer
+    def on_answer(self: ReadCursor, answer: object) -> None:  # type: ignore[type-arg]
+        if isinstance(answer, Slice) and answer.rank == self.rank and answer.generation == self.group.generation:
+            self._arrived[answer.batch] = answer
         elif not isinstance(answer, Slice):
             heard(self, answer)  # type: ignore[arg-type]
 
-    heard = FeedReader.hear
-    monkeypatch.setattr(FeedReader, "take", take)
-    monkeypatch.setattr(FeedReader, "hear", hear)
+    heard = ReadCursor.on_answer
+    monkeypatch.setattr(ReadCursor, "take", take)
+    monkeypatch.setattr(ReadCursor, "on_answer", on_answer)
     assert "was due" in first_caught()
 
 
@@ -128,5 +128,5 @@ def test_end_of_the_task_before_every_rank_has_read_everything_is_caught(monkeyp
 def test_sequencer_and_readers_are_the_real_ones() -> None:
     cluster = SimulatedCluster(5, (fed(2, True),), NO_FAULTS)
     assert isinstance(cluster.trainers, Trainers)
-    assert isinstance(cluster.trainers.ranks[0].reader, FeedReader)
+    assert isinstance(cluster.trainers.ranks[0].reader, ReadCursor)
     assert isinstance(FeedEnd(fed(2, True), None).sequencer, Sequencer)

@@ -17,7 +17,7 @@ import pytest
 
 import penstock as ps
 from penstock.engine.core.errors import PenstockError
-from support.feeds import read_world, tables
+from support.feeds import read_group, tables
 from support.ray_jobs import expected, gather_flow, written
 
 PATIENCE = 120.0
@@ -131,7 +131,7 @@ def test_workers_of_a_data_loader_are_ranks(cluster: str, tmp_path: Path) -> Non
         return made
 
     (script := tmp_path / "load.py").write_text(LOADER)
-    whole = read_world(ps.run_local(flow()).feed(), 1)
+    whole = read_group(ps.run_local(flow()).feed(), 1)
     checkpoints = ps.Checkpoints(tmp_path / "state", every="200ms")
     with ps.run(flow(), checkpoints=checkpoints) as job:
         handle = pickle.dumps(job.feed()).hex()

@@ -28,7 +28,7 @@ def plain(flow: Flow, rate: float = 0.0) -> Stream:
     return flow.from_tables(tables(), name="rows", rate=rate).filter("n % 3 <> 0")
 
 
-def read_world(
+def read_group(
     feed: FeedHandle,
     ranks: int,
     start: int = 0,
@@ -37,7 +37,7 @@ def read_world(
     close: bool = True,
     epoch: int = 0,
 ) -> list[list[Any]]:
-    """The global batches of all epochs that a world of so many ranks reads, each in a thread, put together; ``most`` at
+    """The global batches of all epochs that a group of so many ranks reads, each in a thread, put together; ``most`` at
     most. Raises what the first rank raises."""
     parts: list[list[list[Any]]] = [[] for _ in range(ranks)]
     errors: list[BaseException] = []

@@ -24,7 +24,7 @@ from typing import Any
 import penstock as ps
 from penstock.engine.core.errors import ConfigurationError
 from penstock.engine.core.identity import TaskId
-from support.feeds import read_world, tables, wait_for
+from support.feeds import read_group, tables, wait_for
 from support.nodes import NOT_THE_HEAD, Nodes
 from support.trainer import Plan
 
@@ -45,7 +45,7 @@ def flow(**asked: float) -> ps.Flow:
 def undisturbed() -> list[list[int]]:
     """The global batches, by step."""
     with ps.run_local(flow()) as job:
-        return [[row["n"] for row in batch] for batch in read_world(job.feed(), 1)]
+        return [[row["n"] for row in batch] for batch in read_group(job.feed(), 1)]
 
 
 @dataclass

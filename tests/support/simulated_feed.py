@@ -1,7 +1,7 @@
 """The end of a simulated feed, and the training job that reads it: real sequencer, real readers, a network between.
 
 Trainers take a step when every rank has its slice of the next global batch, and save their model every few steps; only
-then are batches acknowledged. Ranks die, and another world of another size goes on from the saved model; or one stands
+then are batches acknowledged. Ranks die, and another group of another size goes on from the saved model; or one stands
 still for a while. Whatever happens to the flow meanwhile, the rows that saved models have seen must be those of a run
 without failures, each once, in order.
 """
@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.engine.core.identity import CheckpointId, TaskId
-from penstock.engine.feed.messages import Answer, Refused, World
-from penstock.engine.feed.reader import FeedReader
-from penstock.engine.feed.sequencer import Sequencer
-from penstock.engine.feed.sequencer_state import FeedSettings, SequencerState
+from penstock.engine.feed.cursor import ReadCursor
+from penstock.engine.feed.messages import Answer, RankGroup, Refused
+from penstock.engine.feed.sequencer import FeedSettings, Sequencer
+from penstock.engine.feed.state import SequencerState
 from support.simulated_model import FeedRows, Flow
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class FeedEnd:
         #: The newest checkpoint that is known to be on its way.
         self.expected: CheckpointId | None = None
 
-    def takes_rows(self, passed: CheckpointId | None) -> bool:
+    def accepts_rows(self, passed: CheckpointId | None) -> bool:
         """While there is room, or to reach the barriers of a checkpoint that has not ``passed``."""
         hurries = self.expected is not None and (passed is None or passed < self.expected)
         return self.sequencer.ready or hurries
@@ -50,8 +50,8 @@ class FeedEnd:
 class Rank:
     """One process of the training job."""
 
-    def __init__(self, world: World, rank: int, ahead: int) -> None:
-        self.reader: FeedReader[FeedRows] = FeedReader(world, rank, ahead)
+    def __init__(self, group: RankGroup, rank: int, ahead: int) -> None:
+        self.reader: ReadCursor[FeedRows] = ReadCursor(group, rank, ahead)
         #: Slices that no saved model has seen.
         self.taken: dict[int, tuple[int, list[str]]] = {}
         self.asked_at = float("-inf")
@@ -77,11 +77,11 @@ class Trainers:
     def _new_world(self) -> None:
         chance = self._cluster.random
         self.generation += 1
-        world = World(self.generation, chance.randint(1, 4), self.saved)
-        self.ranks = [Rank(world, number, chance.randrange(3)) for number in range(world.ranks)]
+        group = RankGroup(self.generation, chance.randint(1, 4), self.saved)
+        self.ranks = [Rank(group, number, chance.randrange(3)) for number in range(group.ranks)]
 
     def disturb(self) -> None:
-        """Perhaps a rank dies, and the world with it, or one stands still."""
+        """Perhaps a rank dies, and the group with it, or one stands still."""
         cluster = self._cluster
         if cluster.fault("kill_rank"):
             self._new_world()
@@ -106,9 +106,9 @@ class Trainers:
     def _ask(self, rank: Rank) -> None:
         rank.asked_at = self._cluster.now
         reader = rank.reader
-        generation, number = reader.world.generation, reader.rank
+        generation, number = reader.group.generation, reader.rank
         if reader.must_join:
-            self._send(lambda feed: self._answer(rank, feed.join(reader.world, reader.saved_before)))
+            self._send(lambda feed: self._answer(rank, feed.join(reader.group, reader.saved_before)))
         taken, safe = reader.next_batch, reader.saved_before
         self._send(lambda feed: feed.acknowledge(generation, number, taken, safe))
         for batch in reader.wanted():
@@ -126,14 +126,14 @@ class Trainers:
 
         self._cluster.post_unreliably(arrive)
 
-    def _answer(self, rank: Rank, answer: Answer[FeedRows] | World) -> None:
+    def _answer(self, rank: Rank, answer: Answer[FeedRows] | RankGroup) -> None:
         def arrive() -> None:
             if rank not in self.ranks:
                 return  # the process is gone
-            if isinstance(answer, World) or (isinstance(answer, Refused) and answer.batch is None):
+            if isinstance(answer, RankGroup) or (isinstance(answer, Refused) and answer.batch is None):
                 rank.reader.joined(answer)
             else:
-                rank.reader.hear(answer)
+                rank.reader.on_answer(answer)
 
         self._cluster.post_unreliably(arrive)
 
@@ -144,7 +144,7 @@ class Trainers:
             return
         assert slice.batch == due, f"batch {slice.batch} is given out where {due} was due"
         values = [value for rows in slice.rows for value in rows.values]
-        share = rank.reader.world.share(rank.reader.rank, slice.batch_rows)
+        share = rank.reader.group.share(rank.reader.rank, slice.batch_rows)
         assert slice.first == slice.batch * BATCH + share.start, f"{slice} begins at another place"
         assert len(values) == len(share), f"{slice} has {len(values)} rows instead of {len(share)}"
         rank.taken[slice.batch] = (slice.batch_rows, values)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from penstock.coordinator.model.execution_graph import ExecutionGraph, Pattern, owned_lanes, pointwise_upstreams
 from penstock.engine.core.identity import Attempt, CheckpointId, Holds, TaskId
-from penstock.engine.feed.sequencer_state import SequencerState
+from penstock.engine.feed.state import SequencerState
 
 LANES = 8
 ROWS_PER_ROUND = 2

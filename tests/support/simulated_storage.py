@@ -29,7 +29,7 @@ from penstock.coordinator.model.manifest import (
     split_dropped,
 )
 from penstock.engine.core.identity import CheckpointId, CommitPermit, StateHandle
-from penstock.engine.feed.sequencer_state import SequencerState
+from penstock.engine.feed.state import SequencerState
 from support.memory_store import MemoryStore
 from support.simulated_model import FeedRows, Row, TaskState
 

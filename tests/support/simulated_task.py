@@ -209,7 +209,7 @@ class SimulatedTask:
             return False
         if channel.elements[0][0] == "closed":
             return True
-        if self.feed is not None and not self._is_aligning and not self.feed.takes_rows(self.passed):
+        if self.feed is not None and not self._is_aligning and not self.feed.accepts_rows(self.passed):
             return False
         blocked = channel.barrier is not None or (self.flow.graph.deterministic and channel.round > self.state.round)
         return not blocked

@@ -17,7 +17,7 @@ import penstock as ps
 from penstock.engine.core.errors import ConfigurationError, UserCodeError
 from penstock.engine.core.identity import TaskId
 from penstock.engine.flow.flow import Flow
-from support.feeds import plain, read_world, tables, take
+from support.feeds import plain, read_group, tables, take
 from support.ray_jobs import fails_at
 
 pytestmark = pytest.mark.ray
@@ -54,7 +54,7 @@ def feeding(name: str, **options: Any) -> Flow:
 
 
 def expected() -> list[list[Any]]:
-    return read_world(ps.run_local(feeding("expected")).feed(), 1)
+    return read_group(ps.run_local(feeding("expected")).feed(), 1)
 
 
 def test_processes_outside_the_cluster_read_the_same_batches(jobs: Any) -> None:
@@ -110,7 +110,7 @@ def test_ranks_notice_nothing_of_processes_that_are_killed(jobs: Any) -> None:
 
 def test_processes_that_are_killed_in_the_second_epoch_and_ranks_of_another_number(jobs: Any) -> None:
     flow = feeding("epochs", room=100, keep=5000, shuffle=90, seed=2, epochs=3)
-    whole = read_world(ps.run_local(flow).feed(), 1)
+    whole = read_group(ps.run_local(flow).feed(), 1)
     each = len(whole) // 3
     job = jobs(flow)
     readers = [job.feed().reader(rank, 2, timeout=PATIENCE) for rank in range(2)]
@@ -131,7 +131,7 @@ def test_processes_that_are_killed_in_the_second_epoch_and_ranks_of_another_numb
         reader.close(0.0)
     resumed = job.feed().resume("model")
     assert (resumed.start_epoch, resumed.start) == (1, each + 4)
-    assert read_world(resumed, 3) == whole[each + 4 :]
+    assert read_group(resumed, 3) == whole[each + 4 :]
     audit = job.wait(PATIENCE).audit_feed()
     assert audit.clean
     assert [epoch.same for epoch in audit.epochs] == [True] * 3
@@ -143,7 +143,7 @@ def test_ranks_are_told_why_a_job_has_failed_or_that_it_was_shut_down(jobs: Any)
     rows.map_batches(fails_at(700), rows.schema).feed(50)
     job = jobs(flow)
     with pytest.raises(UserCodeError, match="cannot work on 700"):
-        read_world(job.feed(), 2)
+        read_group(job.feed(), 2)
     other = jobs(feeding("ended", room=50))
     reader = other.feed().reader(prefetch_batches=2, timeout=PATIENCE)
     take(reader, 1)

@@ -18,11 +18,11 @@ import torch
 
 from penstock.actors.feed.reader import FeedHandle, Reader
 from penstock.engine.core.errors import ConfigurationError, DataError, InternalError
-from penstock.engine.feed.messages import Ask, FeedEnded, Reply, Slice, World
+from penstock.engine.feed.messages import Ask, FeedEnded, RankGroup, Reply, Slice
 from support.feeds import wait_for
 
 SCHEMA = pa.schema([("n", pa.int64())])
-WORLD = World(1, 1, 0)
+WORLD = RankGroup(1, 1, 0)
 
 
 def numbers(batch: int) -> tuple[pa.RecordBatch, ...]:
@@ -62,7 +62,7 @@ class Feed:
         bound = () if self.refuse is None else tuple((each.model, self.refuse) for each in ask.commits)
         return Reply(WORLD, (*slices, *ended), settled=ask.leaves, bound=bound)
 
-    def tell(self, ask: Ask) -> None:
+    def notify(self, ask: Ask) -> None:
         self.told.append(ask)
 
     def close(self) -> None:
@@ -83,8 +83,8 @@ def firsts(batches: Any, count: int) -> list[int]:
 def refused(reader: Reader) -> None:
     """Commit one, and wait until the answer is there."""
     reader.commit("m")
-    assert reader._intake is not None
-    wait_for(lambda: bool(reader._intake and reader._intake._refused))
+    assert reader._prefetcher is not None
+    wait_for(lambda: bool(reader._prefetcher and reader._prefetcher._refused))
 
 
 def test_refused_model_is_told_at_the_next_batch_once_and_no_batch_is_lost() -> None:
@@ -179,9 +179,9 @@ def test_model_that_comes_when_the_feed_is_let_go_is_refused_and_nobody_waits() 
     firsts(batches, 10)
     feed.open_to.clear()  # the answer to the question whether the rank may go is on its way
     assert next(batches, None) is None
-    intake = reader._intake
-    assert intake is not None
-    wait_for(lambda: intake._asking)
+    prefetcher = reader._prefetcher
+    assert prefetcher is not None
+    wait_for(lambda: prefetcher._asking)
     reader.commit("late")
     feed.open_to.set()
     feed.refuse = None
@@ -194,7 +194,7 @@ def test_flush_says_for_whom_it_waits() -> None:
     feed = Feed(comes=False)
     reader = handle(feed).reader(timeout=0.1)
     reader.commit("m")
-    wait_for(lambda: bool(reader._intake and "join" in reader._intake.waits_for))
+    wait_for(lambda: bool(reader._prefetcher and "join" in reader._prefetcher.waits_for))
     with pytest.raises(TimeoutError, match="it waits for rank 1 of 2 to join"):
         reader.flush(0.0)
     reader.close(0.0)
@@ -263,7 +263,7 @@ def test_child_of_a_fork_closes_nothing_of_its_parent() -> None:
     reader = handle(feed).reader(timeout=60)
     batches = reader.iter_batches()
     firsts(batches, 1)
-    with reader._intake._changed:  # type: ignore[union-attr]  # a lock that the child would wait for
+    with reader._prefetcher._changed:  # type: ignore[union-attr]  # a lock that the child would wait for
         assert in_child(lambda: (reader.close(), feed.closed.is_set())[1]) == "gave False"
     assert firsts(batches, 1) == [10]
     reader.close()

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.actors.feed import intake, stream_link
-from penstock.actors.feed import server as server_module
-from penstock.actors.feed.hosting import feed_handle
-from penstock.actors.feed.notices import FeedNotices, how_it_ended, run_of, shut_down
+from penstock.actors.feed import prefetch, tcp_link
+from penstock.actors.feed import tcp_server as server_module
+from penstock.actors.feed.discovery import FeedDiscovery, how_it_ended, run_of, shut_down
+from penstock.actors.feed.job_feeds import feed_handle
 from penstock.actors.feed.reader import FeedHandle
-from penstock.actors.feed.server import FeedServer
-from penstock.actors.feed.stream_link import StreamRoute
+from penstock.actors.feed.tcp_link import TcpRoute
+from penstock.actors.feed.tcp_server import TcpFeedServer
 from penstock.actors.transport.dialling import Secrets
 from penstock.actors.transport.listener import Listener
 from penstock.actors.transport.tls import make_certificate
@@ -29,11 +29,11 @@ from penstock.coordinator.model.events import Event, Failure
 from penstock.coordinator.model.statistics import JobStatus
 from penstock.engine.core.errors import ConfigurationError, InternalError, SetupError, TaskLostError, UserCodeError
 from penstock.engine.core.identity import CheckpointId, TaskId
-from penstock.engine.feed.desk import DESKS
 from penstock.engine.feed.messages import Ask, Commit
 from penstock.engine.feed.sequencer import Sequencer
+from penstock.engine.feed.server import SERVERS
 from penstock.engine.planner.pipelines import plan_job
-from support.feeds import read_world, take, wait_for
+from support.feeds import read_group, take, wait_for
 
 TASK = TaskId("gather-1", 0)
 FIRST, LAST = CheckpointId(1, 1), CheckpointId(1, 2)
@@ -47,30 +47,30 @@ class Host:
         flow.from_tables([pa.table({"n": [0], "word": ["a"]})]).feed(10, room=1000)
         self.plan = plan_job(flow, 1)
         self.settings = self.plan.sinks["feed"][1].settings  # type: ignore[attr-defined]
-        self.notices = FeedNotices(str(folder), "streams", run_of(secret.token))
+        self.discovery = FeedDiscovery(str(folder), "streams", run_of(secret.token))
         self.handle: FeedHandle = feed_handle(
-            self.plan, "feed", lambda job, feed: StreamRoute(str(folder), job, feed, secret)
+            self.plan, "feed", lambda job, feed: TcpRoute(str(folder), job, feed, secret)
         )
         self.asked = threading.Event()
         self._secret = secret
         self._number = 0
         self.sequencer: Sequencer[pa.RecordBatch] = Sequencer(self.settings)
-        self.server = self._serve()
+        self.tcp = self._serve()
 
-    def _serve(self) -> FeedServer:
+    def _serve(self) -> TcpFeedServer:
         self._number += 1
-        server = FeedServer(
+        server = TcpFeedServer(
             self.plan,
             TASK,
-            self.notices,
+            self.discovery,
             self._secret.token,
             f"process-{self._number}",
             "127.0.0.1",
             self._report,
             self._secret.certificate,
         )
-        self.desk = DESKS.of("streams", "feed")
-        self.desk.open(self.sequencer, lambda: None)
+        self.server = SERVERS.of("streams", "feed")
+        self.server.open(self.sequencer, lambda: None)
         return server
 
     def _report(self, event: Event) -> None:
@@ -78,19 +78,19 @@ class Host:
 
     def rows(self, start: int, stop: int) -> None:
         words = pa.array([str(n) for n in range(start, stop)])
-        self.desk.accept(pa.record_batch({"n": pa.array(range(start, stop), pa.int64()), "word": words}))
+        self.server.accept(pa.record_batch({"n": pa.array(range(start, stop), pa.int64()), "word": words}))
 
     def checkpoint(self, checkpoint: CheckpointId) -> Any:
-        found = self.desk.state()
+        found = self.server.state()
         assert found is not None
-        self.desk.cut(checkpoint, found[1], found[0].first)
-        self.desk.committed(checkpoint)
+        self.server.on_snapshot(checkpoint, found[1], found[0].first)
+        self.server.committed(checkpoint)
         return found[0]
 
     def restart(self, state: Any) -> None:
-        self.server.close()
+        self.tcp.close()
         self.sequencer = Sequencer.restored(state, self.settings)
-        self.server = self._serve()
+        self.tcp = self._serve()
 
 
 @pytest.fixture(params=["plain", "tls"])
@@ -100,7 +100,7 @@ def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr("penstock.actors.transport.listener.this_machine", lambda: "")
     made = Host(tmp_path, Secrets(secrets.token_bytes(32), certificate))
     yield made
-    made.server.close()
+    made.tcp.close()
 
 
 def numbers(batches: list[list[Any]]) -> list[list[int]]:
@@ -122,9 +122,9 @@ def end(host: Host) -> threading.Thread:
 def test_ranks_read_their_slices_and_leave_when_a_checkpoint_covers_the_end(host: Host) -> None:
     host.rows(0, 7)
     host.rows(7, 55)
-    host.desk.end()
+    host.server.end()
     ending = end(host)
-    found = read_world(pickle.loads(pickle.dumps(host.handle)), 3)
+    found = read_group(pickle.loads(pickle.dumps(host.handle)), 3)
     ending.join()
     assert numbers(found) == [list(range(at, min(at + 10, 55))) for at in range(0, 60, 10)]
     assert [row["word"] for row in found[0]] == [str(n) for n in range(10)]
@@ -145,7 +145,7 @@ def test_process_that_takes_the_place_of_another_is_found_and_nothing_comes_twic
     host.restart(state)
     host.rows(40, 60)
     assert [step(), step()] == [list(range(30, 40)), list(range(40, 50))]
-    host.desk.end()
+    host.server.end()
     ending = end(host)
     assert step() == list(range(50, 60))
     assert [next(each, None) for each in slices] == [None, None]
@@ -185,7 +185,7 @@ def test_rank_whose_process_is_gone_before_all_have_come_keeps_no_seat(host: Hos
     gone = host.handle.route.open()
     assert gone.ask(Ask("gone", 1, 2, 0, 0, 0, 0), 0.0).reason == "rank 0 of 2 to join"
     gone.close()
-    wait_for(lambda: host.desk._seats.missing == "rank 0, 1 of 2 to join")
+    wait_for(lambda: host.server._members.missing == "rank 0, 1 of 2 to join")
     readers = [host.handle.reader(rank, 2, timeout=60) for rank in (1, 0)]
     slices = [reader.iter_batches() for reader in readers]
     first = threading.Thread(target=next, args=(slices[0],))
@@ -202,8 +202,8 @@ def test_rank_is_told_that_the_job_is_over_and_why(host: Host) -> None:
     take(reader, 1)
     failure = Failure("cannot go on", retry=False, kind="UserCodeError")
     status = JobStatus("streams", "failed", 1, 0, 0, 0, None, None, {}, failure, None, "")
-    host.notices.end(how_it_ended(status, host.notices.run))
-    host.server.close()
+    host.discovery.publish_end(how_it_ended(status, host.discovery.run))
+    host.tcp.close()
     with pytest.raises(UserCodeError, match="cannot go on"):
         take(reader, 1)
     reader.close()
@@ -211,14 +211,14 @@ def test_rank_is_told_that_the_job_is_over_and_why(host: Host) -> None:
 
 def test_rank_that_needs_nothing_more_hears_of_the_end_when_the_process_is_gone(host: Host) -> None:
     host.rows(0, 30)
-    host.desk.end()
+    host.server.end()
     ending = end(host)
-    read_world(host.handle, 2)
+    read_group(host.handle, 2)
     ending.join()
-    host.desk.close(host.sequencer)
+    host.server.close(host.sequencer)
     status = JobStatus("streams", "finished", 1, 0, 0, 0, None, None, {}, None, None, "")
-    host.notices.end(how_it_ended(status, host.notices.run))
-    host.server.close()
+    host.discovery.publish_end(how_it_ended(status, host.discovery.run))
+    host.tcp.close()
     with replace(host.handle, rows=None).reader(0, 2, timeout=60) as late:
         late.load_state_dict({**late.state_dict(), "step": 3})
         assert list(late) == []
@@ -229,7 +229,7 @@ def test_rank_that_needs_nothing_more_hears_of_the_end_when_the_process_is_gone(
 def test_rank_that_is_busy_says_where_it_is_to_a_process_that_begins_anew(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(prefetch, "IDLE_SECONDS", 0.05)
     host.rows(0, 1200)
     readers = [host.handle.reader(rank, 2, timeout=60, prefetch_batches=8) for rank in range(2)]
     slices = [reader.iter_batches() for reader in readers]
@@ -241,8 +241,8 @@ def test_rank_that_is_busy_says_where_it_is_to_a_process_that_begins_anew(
     state = host.checkpoint(FIRST)
     for _ in range(3):
         assert [next(each).num_rows for each in slices] == [5, 5]
-    host.restart(replace(state, places=()))
-    wait_for(lambda: [place.taken for place in host.desk._ranks.places] == [4, 4])
+    host.restart(replace(state, progress=()))
+    wait_for(lambda: [each.taken for each in host.server._progress.each_rank] == [4, 4])
     for reader in readers:
         reader.close(0.0)
 
@@ -258,9 +258,9 @@ def test_rank_that_is_busy_says_where_it_is_to_a_process_that_begins_anew(
 )
 def test_rank_that_comes_when_the_job_is_over_is_told_what_can_be_done(host: Host, state: str, remedy: str) -> None:
     status = JobStatus("streams", state, 1, 0, 0, 0, None, None, {}, None, None, "")
-    host.notices.end(how_it_ended(status, host.notices.run))
-    host.notices.end(shut_down("streams", host.notices.run))  # says less, and changes nothing
-    host.server.close()
+    host.discovery.publish_end(how_it_ended(status, host.discovery.run))
+    host.discovery.publish_end(shut_down("streams", host.discovery.run))  # says less, and changes nothing
+    host.tcp.close()
     with host.handle.reader(timeout=60) as reader, pytest.raises(ConfigurationError) as raised:
         take(reader, 1)
     assert raised.value.message == f"job 'streams' is over: {state}"
@@ -269,15 +269,15 @@ def test_rank_that_comes_when_the_job_is_over_is_told_what_can_be_done(host: Hos
 
 def test_notices_of_another_run_mean_nothing(host: Host, tmp_path: Path) -> None:
     host.rows(0, 15)
-    FeedNotices(str(tmp_path), "streams", "another").end(shut_down("streams", "another"))
+    FeedDiscovery(str(tmp_path), "streams", "another").publish_end(shut_down("streams", "another"))
     with host.handle.reader(timeout=60) as reader:
         assert len(take(reader, 1)) == 1
 
 
 def test_whoever_does_not_know_the_token_is_not_let_in(host: Host, tmp_path: Path) -> None:
-    stranger = StreamRoute(str(tmp_path), "streams", "feed", Secrets(b"x" * 32, host._secret.certificate))
-    notices = FeedNotices(str(tmp_path), "streams", run_of(stranger.secrets.token))
-    notices.serve("feed", host.server._listener.endpoint)
+    stranger = TcpRoute(str(tmp_path), "streams", "feed", Secrets(b"x" * 32, host._secret.certificate))
+    notices = FeedDiscovery(str(tmp_path), "streams", run_of(stranger.secrets.token))
+    notices.publish("feed", host.tcp._listener.endpoint)
     link = stranger.open()
     feed = FeedHandle("streams", "feed", 10, host.handle.schema, stranger)
     with feed.reader(timeout=60) as reader, pytest.raises(SetupError, match="token of this job"):
@@ -287,7 +287,7 @@ def test_whoever_does_not_know_the_token_is_not_let_in(host: Host, tmp_path: Pat
 
 
 def test_folder_that_is_gone_means_that_the_job_is_over(tmp_path: Path) -> None:
-    route = StreamRoute(str(tmp_path / "gone"), "streams", "feed", Secrets(b"x" * 32))
+    route = TcpRoute(str(tmp_path / "gone"), "streams", "feed", Secrets(b"x" * 32))
     feed = FeedHandle("streams", "feed", 10, pa.schema([("n", pa.int64())]), route)
     with feed.reader(timeout=60) as reader, pytest.raises(ConfigurationError, match=r"its temporary folder .* gone"):
         take(reader, 1)
@@ -305,7 +305,7 @@ def test_rank_is_told_what_went_wrong_with_its_answer_and_others_read_on(
     def fail(*_: Any) -> Any:
         raise MemoryError("malloc of size 1073741824 failed")
 
-    where = (host.desk, "serve") if fails == "serve" else (server_module.ReplyWriter, "parts")
+    where = (host.server, "serve") if fails == "serve" else (server_module.ReplyWriter, "parts")
     monkeypatch.setattr(*where, fail)
     with host.handle.reader(timeout=15) as reader, pytest.raises(InternalError, match="malloc of size"):
         take(reader, 1)
@@ -318,7 +318,7 @@ def test_question_that_makes_no_sense_ends_its_connection_alone_and_says_why(hos
     host.rows(0, 40)
     link = host.handle.route.open()
     with pytest.raises(
-        stream_link.BrokenFeedLinkError, match=r"cannot read what we say: it wants an answer after 1e\+20"
+        tcp_link.BrokenFeedLinkError, match=r"cannot read our request: its request has a time limit of 1e\+20"
     ):
         link.ask(Ask("odd", 0, 1, 0, 0, 0, 0), 1e20)
     with host.handle.reader(timeout=60) as reader:
@@ -365,24 +365,25 @@ def test_rows_that_are_always_damaged_are_an_error_and_no_endless_loop(
 def test_rank_learns_that_a_process_which_says_nothing_is_stopped_or_was_replaced_or_its_job_is_over(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stream_link, "SILENCE_SECONDS", 0.1)
-    monkeypatch.setattr(stream_link, "LOST_SECONDS", 0.5)
-    monkeypatch.setattr(intake, "WARN_SECONDS", 0.5)
+    monkeypatch.setattr(tcp_link, "SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr(tcp_link, "LOST_SECONDS", 0.5)
+    monkeypatch.setattr(prefetch, "WARN_SECONDS", 0.5)
     silent, kept = Listener(host._secret.token, "silent", "127.0.0.1", certificate=host._secret.certificate), []
     silent.open(lambda caller, connection: kept.append(connection))
-    host.notices.serve("feed", silent.endpoint)
+    host.discovery.publish("feed", silent.endpoint)
     host.rows(0, 40)
     reader = host.handle.reader(timeout=2)
-    with pytest.raises(TimeoutError, match=r"it waits for its process, .* said nothing for \d s and may be stopped"):
+    with pytest.raises(TimeoutError, match=r"it waits for its process, .* no message for \d s; it may be stopped"):
         take(reader, 1)
     assert len(kept) > 1, "it has tried again"
-    assert "rank 0 of 1 of feed 'feed' has waited 0.5 s for its process, which cannot be reached: it has" in caplog.text
-    host.notices.serve("feed", host.server._listener.endpoint)
+    told = "rank 0 of 1 of feed 'feed' has waited 0.5 s for its process, which cannot be reached: no message"
+    assert told in caplog.text
+    host.discovery.publish("feed", host.tcp._listener.endpoint)
     reader.timeout = 60
     assert numbers(take(reader, 1)) == [list(range(10))]
-    host.notices.serve("feed", silent.endpoint)
-    host.server.close()
-    host.notices.end(shut_down("streams", host.notices.run))
+    host.discovery.publish("feed", silent.endpoint)
+    host.tcp.close()
+    host.discovery.publish_end(shut_down("streams", host.discovery.run))
     with pytest.raises(ConfigurationError, match="was shut down"):
         take(reader, 4)
     reader.close()
@@ -404,7 +405,7 @@ def test_error_that_is_too_long_for_an_answer_arrives_cut(host: Host, monkeypatc
     def fail(*_: Any) -> Any:
         raise UserCodeError("words " * (4 << 20))
 
-    monkeypatch.setattr(host.desk, "serve", fail)
+    monkeypatch.setattr(host.server, "serve", fail)
     with host.handle.reader(timeout=15) as reader, pytest.raises(UserCodeError, match=r"words words") as raised:
         take(reader, 1)
     assert len(raised.value.message) < 100_000
@@ -412,8 +413,8 @@ def test_error_that_is_too_long_for_an_answer_arrives_cut(host: Host, monkeypatc
 
 def test_rank_of_a_feed_that_is_served_elsewhere_is_told_so(host: Host) -> None:
     other = replace(host.handle.route, feed="other")
-    host.notices.serve("other", host.server._listener.endpoint)
+    host.discovery.publish("other", host.tcp._listener.endpoint)
     link = other.open()
     reply = link.ask(Ask("one", 0, 1, 0, 0, 0, 0), 0.0)
-    assert reply.reason == "the process of feed 'other', which is not the one that it has dialled"
+    assert reply.reason == "the process of feed 'other', which is another one than it has dialled"
     link.close()

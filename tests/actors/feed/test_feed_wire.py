@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from penstock.actors.feed.intake import WANTED_AT_ONCE, Intake
+from penstock.actors.feed.prefetch import WANTED_AT_ONCE, Prefetcher
 from penstock.actors.feed.wire import JOINED_BYTES, ReplyReader, ReplyWriter
 from penstock.actors.transport.frames import GarbageError
-from penstock.engine.feed.messages import Ask, FeedEnded, Reply, Slice, World
+from penstock.engine.feed.messages import Ask, FeedEnded, RankGroup, Reply, Slice
 from support.feeds import wait_for
 
 ROWS = 100
@@ -55,9 +55,9 @@ def test_slices_that_travel_together_come_back_row_by_row(ends: tuple[socket.soc
             slice_of(3, whole.slice(10, 1)),
             FeedEnded(3, 4, 4),
         )
-        sent(ends, writer.parts(Reply(World(3, 2, 0), answers, "words")))
+        sent(ends, writer.parts(Reply(RankGroup(3, 2, 0), answers, "words")))
         reply = reader.next()
-        assert (reply.world, reply.reason, len(reply.answers)) == (World(3, 2, 0), "words", 5)
+        assert (reply.group, reply.reason, len(reply.answers)) == (RankGroup(3, 2, 0), "words", 5)
         for given, found in zip(answers, reply.answers, strict=True):
             if not isinstance(given, Slice):
                 assert found == given
@@ -72,18 +72,18 @@ def test_slices_that_travel_together_come_back_row_by_row(ends: tuple[socket.soc
 def test_a_window_of_small_slices_is_one_piece_and_large_ones_are_not_copied() -> None:
     writer = ReplyWriter()
     small = [slice_of(batch, rows(batch * 10, 10)) for batch in range(8)]
-    writer.parts(Reply(World(3, 2, 0), tuple(small)))  # the schema travels with the first
-    one, together = (writer.parts(Reply(World(3, 2, 0), tuple(some))) for some in (small[:1], small))
+    writer.parts(Reply(RankGroup(3, 2, 0), tuple(small)))  # the schema travels with the first
+    one, together = (writer.parts(Reply(RankGroup(3, 2, 0), tuple(some))) for some in (small[:1], small))
     assert len(together) == len(one)
     large = pa.RecordBatch.from_arrays([pa.array(range(JOINED_BYTES // 8))], ["n"])
-    parts = writer.parts(Reply(World(3, 2, 0), (slice_of(0, large), slice_of(1, large))))
+    parts = writer.parts(Reply(RankGroup(3, 2, 0), (slice_of(0, large), slice_of(1, large))))
     buffers = [part.address for part in parts if isinstance(part, pa.Buffer)]
     assert buffers.count(large.column(0).buffers()[1].address) == 2
 
 
 def test_fewer_rows_than_were_told_are_garbage(ends: tuple[socket.socket, socket.socket]) -> None:
-    parts = ReplyWriter().parts(Reply(World(3, 2, 0), (slice_of(0, rows(0, 10)),)))
-    longer = ReplyWriter().parts(Reply(World(3, 2, 0), (slice_of(0, rows(0, 20)),)))
+    parts = ReplyWriter().parts(Reply(RankGroup(3, 2, 0), (slice_of(0, rows(0, 10)),)))
+    longer = ReplyWriter().parts(Reply(RankGroup(3, 2, 0), (slice_of(0, rows(0, 20)),)))
     sent(ends, [*longer[:2], *parts[2:]])
     with pytest.raises(GarbageError, match="fewer rows"):
         ReplyReader(ends[1]).next()
@@ -99,9 +99,9 @@ class Feed:
     def ask(self, ask: Ask, timeout: float) -> Reply[pa.RecordBatch]:
         self.asked.append(ask)
         answers = tuple(Slice(1, 0, batch, batch * ROWS, (rows(0, 10),), ROWS) for batch in ask.wanted)
-        return Reply(World(1, 1, 0), answers)
+        return Reply(RankGroup(1, 1, 0), answers)
 
-    def tell(self, ask: Ask) -> None:
+    def notify(self, ask: Ask) -> None:
         self.told.append(ask)
 
     def close(self) -> None:
@@ -110,29 +110,29 @@ class Feed:
 
 def test_what_was_taken_is_told_in_time_though_no_question_is_asked() -> None:
     feed = Feed()
-    intake = Intake(feed, "feed", 0, 1, 0, 20)
+    prefetcher = Prefetcher(feed, "feed", 0, 1, 0, 20)
     for batch in range(3):
-        found = intake.take(60)
+        found = prefetcher.take(60)
         assert found is not None
         assert found.batch == batch
     wait_for(lambda: any(said.taken == 3 for said in feed.told + feed.asked))
     assert len(feed.told) <= 3
-    intake.close(0.0)
+    prefetcher.close(0.0)
 
 
 def test_small_slices_are_fetched_far_ahead_if_nobody_says_how_far() -> None:
     feed = Feed()
-    intake = Intake(feed, "feed", 0, 1, 0, None)
+    prefetcher = Prefetcher(feed, "feed", 0, 1, 0, None)
     for _ in range(40):
-        assert intake.take(60) is not None
+        assert prefetcher.take(60) is not None
     assert max(len(each.wanted) for each in feed.asked) > 16
-    intake.close(0.0)
+    prefetcher.close(0.0)
 
 
 def test_many_batches_ahead_are_asked_for_some_at_a_time() -> None:
     feed = Feed()
-    intake = Intake(feed, "feed", 0, 1, 0, 3000)
+    prefetcher = Prefetcher(feed, "feed", 0, 1, 0, 3000)
     for _ in range(1500):
-        assert intake.take(60) is not None
+        assert prefetcher.take(60) is not None
     assert max(len(each.wanted) for each in feed.asked) == WANTED_AT_ONCE
-    intake.close(0.0)
+    prefetcher.close(0.0)

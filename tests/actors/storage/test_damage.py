@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.actors.claims.savepoints import FILE, SavepointFiles, prepared_for_savepoints, read_savepoint
+from penstock.actors.feed.discovery import EndNotice, FeedDiscovery
 from penstock.actors.feed.models import ModelBook, ModelRecord
-from penstock.actors.feed.notices import FeedNotices, Over
 from penstock.actors.spark.stage import StagedPartition, find_stage, stage_with
 from penstock.actors.storage.digest_files import DigestFiles
 from penstock.actors.storage.input_records import RecordedInputs, inputs_key, read_inputs, store_inputs
@@ -32,7 +32,7 @@ from penstock.coordinator.model.split_sets import NoMoreSets, SetAdded, SetPosit
 from penstock.engine.core.errors import DamagedFileError, PenstockError
 from penstock.engine.core.identity import Attempt, CheckpointId, Committable, Holds, StateHandle, TaskId
 from penstock.engine.exchange.channel_state import ChannelPart
-from penstock.engine.feed.batch_digests import DigestRun
+from penstock.engine.feed.digests import DigestRun
 from penstock.engine.files.listing import InputFile
 from penstock.engine.integrity.checksums import digest
 from penstock.engine.sources.fed import IPC, FileSplit
@@ -159,15 +159,15 @@ def model(folder: Path) -> Stored:
 
 
 def notice_of_a_server(folder: Path) -> Stored:
-    notices = FeedNotices(str(folder), JOB, "run")
-    notices.serve("f", Endpoint("x", "127.0.0.1", 99))
+    notices = FeedDiscovery(str(folder), JOB, "run")
+    notices.publish("f", Endpoint("x", "127.0.0.1", 99))
     return Stored(folder / JOB / "feeds" / "f.json", "feeds/f.json", lambda: notices.server("f"))
 
 
 def notice_of_an_end(folder: Path) -> Stored:
-    notices = FeedNotices(str(folder), JOB, "run")
-    notices.end(Over("run", True, Failure("over", retry=False)))
-    return Stored(folder / JOB / "feeds" / "over.json", "feeds/over.json", notices.over)
+    notices = FeedDiscovery(str(folder), JOB, "run")
+    notices.publish_end(EndNotice("run", True, Failure("over", retry=False)))
+    return Stored(folder / JOB / "feeds" / "over.json", "feeds/over.json", notices.end_of_run)
 
 
 def digests_of_a_feed(folder: Path) -> Stored:

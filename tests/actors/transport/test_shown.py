@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from penstock.actors.feed.stream_link import StreamRoute
+from penstock.actors.feed.tcp_link import TcpRoute
 from penstock.actors.hosting.logs import JsonLines
 from penstock.actors.job.driver_options import DriverOptions
 from penstock.actors.transport.dialling import Secrets
@@ -83,7 +83,7 @@ def test_errors_logs_and_reprs_show_no_credentials() -> None:
         str(pickle.loads(pickle.dumps(error))),
         str(error.at("other")),
         JsonLines(job="j").format(line),
-        *map(repr, (ParquetSink(URL), CsvSource([URL]), StreamRoute(URL, "job", "feed", secrets))),
+        *map(repr, (ParquetSink(URL), CsvSource([URL]), TcpRoute(URL, "job", "feed", secrets))),
         repr(DriverOptions("seat", URL, None, b"tokenhidden", certificate=certificate)),  # type: ignore[arg-type]
         repr(secrets),
         repr(certificate),

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from penstock.actors.feed.server import FeedServer
+from penstock.actors.feed.tcp_server import TcpFeedServer
 from penstock.actors.feed.wire import ReplyReader, ReplyWriter, failure_parts, receive_request, request_bytes
 from penstock.actors.transport import greeting
 from penstock.actors.transport.dialling import Secrets, Stop, connect
@@ -36,7 +36,7 @@ from penstock.engine.core.elements import Barrier, Batch, EndOfData, EndOfRound,
 from penstock.engine.core.errors import PenstockError
 from penstock.engine.core.identity import Attempt, BarrierKind, CheckpointId, TaskId
 from penstock.engine.exchange.channels import EndOfDataAck, Frame, Grant, Upstream
-from penstock.engine.feed.messages import Ask, Commit, FeedEnded, Reply, Slice, World
+from penstock.engine.feed.messages import Ask, Commit, FeedEnded, RankGroup, Reply, Slice
 from support.channel_contract import ATTEMPTS, CHANNEL, shapes
 from support.stream_wire import PATIENCE, TOKEN
 
@@ -250,7 +250,9 @@ ASKS = [
 def replies() -> tuple[tuple[Any, ...], bytes]:
     """Replies of a feed, as rows, and as they are sent."""
     writer, data, rows = ReplyWriter(), bytearray(), pa.record_batch({"n": pa.array(range(50)), "w": ["w"] * 50})
-    said = [Reply(World(1, 2, 0), (Slice(1, 0, at, 0, (rows.slice(at, 9),), 9), FeedEnded(1, 4, 4))) for at in (1, 2)]
+    said = [
+        Reply(RankGroup(1, 2, 0), (Slice(1, 0, at, 0, (rows.slice(at, 9),), 9), FeedEnded(1, 4, 4))) for at in (1, 2)
+    ]
     for each in said:
         data += b"".join(bytes(part) for part in writer.parts(each))
     data += b"".join(failure_parts(ValueError("no")))
@@ -285,32 +287,32 @@ def test_damaged_question_is_an_error(damage: Damage) -> None:
     assert asked == ASKS[: len(asked)]
 
 
-class Desk:
+class Server:
     """Answers everybody at once."""
 
     def serve(self, ask: Ask, timeout: float) -> Reply[Any]:
-        return Reply(World(1, ask.ranks, 0), (), "words")
+        return Reply(RankGroup(1, ask.ranks, 0), (), "words")
 
-    def hear(self, ask: Ask) -> None:
+    def notify(self, ask: Ask) -> None:
         """Nothing comes of it."""
 
-    lose = hear
+    on_disconnect = notify
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[FeedServer]:
+def served() -> Iterator[TcpFeedServer]:
     """The server of a feed, without a job."""
-    server = FeedServer.__new__(FeedServer)
-    server._desks, server._connections = {"feed": Desk()}, {}  # type: ignore[dict-item]
+    server = TcpFeedServer.__new__(TcpFeedServer)
+    server._servers, server._connections = {"feed": Server()}, {}  # type: ignore[dict-item]
     server._lock, server._closed = threading.Lock(), False
     server._listener = Listener(secrets.token_bytes(32), "me", "127.0.0.1")
-    server._listener.open(server._door)
+    server._listener.open(server._on_connection)
     yield server
     server._closed = True
     server._listener.close()
 
 
-def rank(server: FeedServer) -> socket.socket:
+def rank(server: TcpFeedServer) -> socket.socket:
     listener = server._listener
     me = Caller(TaskId("(rank)", 0), Attempt(0, 0), TaskId("feed", 0), Attempt(0, 0))
     connection = connect(listener.endpoint, me, Secrets(listener._token), Stop())
@@ -321,7 +323,7 @@ def rank(server: FeedServer) -> socket.socket:
 @settings(parent=often, max_examples=100)
 @given(damages())
 def test_server_of_a_feed_ends_a_damaged_connection_soon_and_serves_the_others(
-    served: FeedServer, damage: Damage
+    served: TcpFeedServer, damage: Damage
 ) -> None:
     with rank(served) as honest, rank(served) as broken:
         with suppress(OSError):

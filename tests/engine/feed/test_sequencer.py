@@ -1,4 +1,4 @@
-"""The sequencer of a feed and its readers: positions, slices, what is kept, checkpoints, worlds."""
+"""The sequencer of a feed and its readers: positions, slices, what is kept, checkpoints, groups."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 
 from penstock.engine.core.errors import ConfigurationError
 from penstock.engine.core.identity import CheckpointId
-from penstock.engine.feed.messages import FeedEnded, NotYet, Refusal, Refused, Slice, World
-from penstock.engine.feed.order_hash import OrderHash
-from penstock.engine.feed.reader import FeedReader
-from penstock.engine.feed.sequencer import Sequencer
-from penstock.engine.feed.sequencer_state import FeedSettings
+from penstock.engine.feed.cursor import ReadCursor
+from penstock.engine.feed.digests import OrderHash
+from penstock.engine.feed.messages import FeedEnded, NotYet, RankGroup, Refusal, Refused, Slice
+from penstock.engine.feed.sequencer import FeedSettings, Sequencer
 from penstock.engine.kernels.hashing import hashes
 
 FIRST, SECOND, LAST = (CheckpointId(1, number) for number in (1, 2, 9))
-ALONE = World(1, 1, 0)
+ALONE = RankGroup(1, 1, 0)
 
 
 def rows(start: int, stop: int) -> pa.RecordBatch:
@@ -52,12 +51,12 @@ def end(sequencer: Sequencer[pa.RecordBatch]) -> None:
     sequencer.committed(LAST)
 
 
-def read_all(sequencer: Sequencer[pa.RecordBatch], world: World, stop: int) -> list[list[int]]:
-    """Global batches from the world's start to ``stop``, put together from the ranks' slices."""
-    assert sequencer.join(world, world.start) == world
+def read_all(sequencer: Sequencer[pa.RecordBatch], group: RankGroup, stop: int) -> list[list[int]]:
+    """Global batches from the group's start to ``stop``, put together from the ranks' slices."""
+    assert sequencer.join(group, group.start) == group
     return [
-        [value for rank in range(world.ranks) for value in values(sequencer.read(world.generation, rank, batch))]
-        for batch in range(world.start, stop)
+        [value for rank in range(group.ranks) for value in values(sequencer.read(group.generation, rank, batch))]
+        for batch in range(group.start, stop)
     ]
 
 
@@ -67,15 +66,15 @@ def test_global_batches_are_the_same_however_rows_come_and_however_many_ranks_re
     piece: int, other: int, ranks: int, start: int
 ) -> None:
     expected = [list(range(10 * n, min(10 * n + 10, 37))) for n in range(4)]
-    assert read_all(feed(37, piece), World(1, ranks, start), 4) == expected[start:]
+    assert read_all(feed(37, piece), RankGroup(1, ranks, start), 4) == expected[start:]
     assert feed(37, piece).order == feed(37, other).order
 
 
 def test_shares_of_a_batch_are_contiguous_even_and_whole_at_any_number_of_ranks() -> None:
     for ranks in range(1, 20):
-        world = World(1, ranks, 0)
+        group = RankGroup(1, ranks, 0)
         for size in (1, 7, 10):
-            shares = [world.share(rank, size) for rank in range(ranks)]
+            shares = [group.share(rank, size) for rank in range(ranks)]
             assert [place for share in shares for place in share] == list(range(size))
             assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
@@ -105,7 +104,7 @@ def test_feed_without_rows_is_finished_at_its_end_without_anybody_who_reads() ->
 
 def test_rows_are_kept_until_every_rank_has_saved_what_it_made_of_them() -> None:
     sequencer = feed(40)
-    sequencer.join(World(1, 2, 0), 0)
+    sequencer.join(RankGroup(1, 2, 0), 0)
     sequencer.acknowledge(1, 0, 3, 3)
     assert (sequencer.oldest, sequencer.kept_rows) == (0, 40)
     sequencer.acknowledge(1, 1, 4, 2)
@@ -128,20 +127,20 @@ def test_rows_that_all_ranks_have_taken_go_when_there_is_no_room_for_the_next_ba
 
 def test_rows_kept_for_older_models_stay_when_barriers_bring_more_rows_than_there_is_room_for() -> None:
     sequencer = feed(30, ended=False, most_rows=50, ahead=30)
-    sequencer.join(World(1, 1, 0), 0)
+    sequencer.join(RankGroup(1, 1, 0), 0)
     sequencer.accept(rows(30, 100))  # they stood before a barrier
     for taken in range(1, 9):
         sequencer.acknowledge(1, 0, taken, 0)
         sequencer.validate()
         assert sequencer.oldest == max(0, min(5, taken - 2))
-    assert sequencer.join(World(2, 3, 6), 6) == World(2, 3, 6)
+    assert sequencer.join(RankGroup(2, 3, 6), 6) == RankGroup(2, 3, 6)
     assert values(sequencer.read(2, 0, 6)) == [60, 61, 62]
 
 
 def test_who_sends_rows_is_told_whom_it_waits_for() -> None:
     sequencer = feed(30, ended=False, most_rows=30)
     assert sequencer.waits_for() == "ranks to join"
-    sequencer.join(World(1, 3, 0), 0)
+    sequencer.join(RankGroup(1, 3, 0), 0)
     for rank in (0, 2):
         sequencer.acknowledge(1, rank, 2, 0)
     assert sequencer.waits_for() == "rank 1 of 3, which is at batch 0"
@@ -173,29 +172,29 @@ def test_snapshot_holds_what_was_not_saved_and_a_restored_feed_goes_on_at_the_sa
         one.accept(rows(26, 40))
         end(one)
     assert restored.order == sequencer.order
-    assert read_all(restored, World(2, 3, 1), 4) == read_all(sequencer, World(2, 3, 1), 4)
+    assert read_all(restored, RankGroup(2, 3, 1), 4) == read_all(sequencer, RankGroup(2, 3, 1), 4)
 
 
 def test_ranks_that_are_ahead_of_a_restored_feed_join_again_and_get_nothing_twice() -> None:
     state = feed(12, ended=False).snapshot(FIRST)
     restored: Sequencer[pa.RecordBatch] = Sequencer.restored(state, FeedSettings(10))
-    reader: FeedReader[pa.RecordBatch] = FeedReader(World(4, 1, 0), 0)
+    reader: ReadCursor[pa.RecordBatch] = ReadCursor(RankGroup(4, 1, 0), 0)
     reader.next_batch = 3
     reader.saved(3)
     reader.must_join = False
-    reader.hear(restored.read(4, 0, 3))
+    reader.on_answer(restored.read(4, 0, 3))
     assert reader.must_join
-    reader.joined(restored.join(reader.world, reader.saved_before))
+    reader.joined(restored.join(reader.group, reader.saved_before))
     assert not reader.must_join
     restored.acknowledge(4, 0, 3, 3)
     restored.accept(rows(12, 40))
     restored.validate()
     assert restored.kept_rows == 10
-    reader.hear(restored.read(4, 0, 3))
+    reader.on_answer(restored.read(4, 0, 3))
     assert values(reader.take()) == list(range(30, 40))
 
 
-def test_world_whose_start_a_restored_feed_has_left_behind_may_join_if_its_ranks_are_further() -> None:
+def test_group_whose_start_a_restored_feed_has_left_behind_may_join_if_its_ranks_are_further() -> None:
     sequencer = feed(40)
     sequencer.join(ALONE, 0)
     sequencer.acknowledge(1, 0, 3, 2)
@@ -208,7 +207,7 @@ def test_rows_whose_order_may_change_are_handed_out_once_they_are_committed() ->
     sequencer = feed(25, ended=False, repeatable=False)
     sequencer.end()
     sequencer.join(ALONE, 0)
-    assert sequencer.read(1, 0, 0) == NotYet(1, 0, "a checkpoint: 25 rows are in none that is committed")
+    assert sequencer.read(1, 0, 0) == NotYet(1, 0, "a checkpoint: 25 rows are in none that is durable")
     assert sequencer.wants_checkpoint
     sequencer.snapshot(FIRST)
     sequencer.snapshot(SECOND)
@@ -225,8 +224,8 @@ def test_end_and_what_operators_emit_at_it_are_told_once_they_are_committed() ->
     sequencer.end()
     sequencer.join(ALONE, 0)
     assert values(sequencer.read(1, 0, 1)) == list(range(10, 20))
-    assert sequencer.read(1, 0, 2) == NotYet(1, 2, "a checkpoint: 34 rows are in none that is committed")
-    assert sequencer.read(1, 0, 3) == NotYet(1, 3, "a checkpoint: 34 rows are in none that is committed")
+    assert sequencer.read(1, 0, 2) == NotYet(1, 2, "a checkpoint: 34 rows are in none that is durable")
+    assert sequencer.read(1, 0, 3) == NotYet(1, 3, "a checkpoint: 34 rows are in none that is durable")
     assert sequencer.wants_checkpoint
     sequencer.snapshot(FIRST)
     sequencer.committed(FIRST)
@@ -241,58 +240,58 @@ def test_what_a_restored_feed_begins_with_stands_in_the_log_and_may_be_handed_ou
     assert values(restored.read(1, 0, 2)) == list(range(20, 25))
 
 
-# --- worlds ----------------------------------------------------------------------------------------------------------
+# --- groups ----------------------------------------------------------------------------------------------------------
 
 
-def test_older_world_is_refused_in_everything() -> None:
+def test_older_group_is_refused_in_everything() -> None:
     sequencer = feed(40)
-    sequencer.join(World(2, 2, 0), 0)
+    sequencer.join(RankGroup(2, 2, 0), 0)
     assert sequencer.join(ALONE, 0) == Refused(Refusal.STALE, 2)
     assert sequencer.read(1, 0, 0) == Refused(Refusal.STALE, 2)
     assert not sequencer.acknowledge(1, 0, 4, 4)
     assert sequencer.oldest == 0
 
 
-def test_two_worlds_of_one_generation_are_refused_and_the_same_may_join_again() -> None:
+def test_two_groups_of_one_generation_are_refused_and_the_same_may_join_again() -> None:
     sequencer = feed(40)
     assert sequencer.join(ALONE, 0) == sequencer.join(ALONE, 0) == ALONE
-    assert sequencer.join(World(1, 2, 0), 0) == Refused(Refusal.CONTRADICTION, 1)
+    assert sequencer.join(RankGroup(1, 2, 0), 0) == Refused(Refusal.CONTRADICTION, 1)
 
 
-def test_world_that_is_not_known_is_asked_to_join() -> None:
+def test_group_that_is_not_known_is_asked_to_join() -> None:
     sequencer = feed(40)
-    assert sequencer.read(1, 0, 0) == Refused(Refusal.UNKNOWN_WORLD, 1)
+    assert sequencer.read(1, 0, 0) == Refused(Refusal.UNKNOWN_GROUP, 1)
     sequencer.join(ALONE, 0)
-    assert sequencer.read(3, 0, 0) == Refused(Refusal.UNKNOWN_WORLD, 3)
+    assert sequencer.read(3, 0, 0) == Refused(Refusal.UNKNOWN_GROUP, 3)
 
 
-def test_reader_of_a_world_that_was_replaced_says_so_and_what_to_do() -> None:
-    reader: FeedReader[pa.RecordBatch] = FeedReader(ALONE, 0)
-    with pytest.raises(ConfigurationError, match=r"a newer world reads the feed(.|\n)*end this process"):
-        reader.hear(Refused(Refusal.STALE, 2))
+def test_reader_of_a_group_that_was_replaced_says_so_and_what_to_do() -> None:
+    reader: ReadCursor[pa.RecordBatch] = ReadCursor(ALONE, 0)
+    with pytest.raises(ConfigurationError, match=r"a newer group reads the feed(.|\n)*end this process"):
+        reader.on_answer(Refused(Refusal.STALE, 2))
 
 
 def test_reader_gives_every_batch_out_once_in_order_whatever_comes_twice_or_late() -> None:
     sequencer = feed(30)
     sequencer.join(ALONE, 0)
-    reader: FeedReader[pa.RecordBatch] = FeedReader(ALONE, 0, ahead=2)
+    reader: ReadCursor[pa.RecordBatch] = ReadCursor(ALONE, 0, ahead=2)
     assert list(reader.wanted()) == [0, 1, 2]
     second, first = sequencer.read(1, 0, 1), sequencer.read(1, 0, 0)
     for answer in (second, first, first, second):
-        reader.hear(answer)
+        reader.on_answer(answer)
     assert list(reader.wanted()) == [2]
     assert [values(reader.take()), values(reader.take())] == [list(range(10)), list(range(10, 20))]
-    reader.hear(first)
-    reader.hear(Refused(Refusal.GONE, 1, 0))
+    reader.on_answer(first)
+    reader.on_answer(Refused(Refusal.GONE, 1, 0))
     assert reader.take() is None
-    reader.hear(FeedEnded(1, 3, 3))
+    reader.on_answer(FeedEnded(1, 3, 3))
     assert list(reader.wanted()) == [2]
     assert not reader.is_at_end
 
 
 def test_reader_cannot_save_what_it_has_not_given_out() -> None:
     with pytest.raises(ValueError, match="not between"):
-        FeedReader(ALONE, 0).saved(1)
+        ReadCursor(ALONE, 0).saved(1)
 
 
 # --- order hash ------------------------------------------------------------------------------------------------------
@@ -317,4 +316,4 @@ def test_settings_that_leave_no_room_for_a_batch_are_refused() -> None:
     with pytest.raises(ValueError, match="keeps at least one batch"):
         FeedSettings(10, most_rows=9)
     with pytest.raises(ValueError, match="at least one rank"):
-        World(1, 0, 0)
+        RankGroup(1, 0, 0)

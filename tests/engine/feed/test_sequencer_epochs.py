@@ -8,14 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.engine.feed.batch_grid import BatchGrid
-from penstock.engine.feed.messages import FeedEnded, NotYet, Slice, World
-from penstock.engine.feed.sequencer import Sequencer
-from penstock.engine.feed.sequencer_state import FeedSettings
+from penstock.engine.feed.messages import FeedEnded, NotYet, RankGroup, Slice
+from penstock.engine.feed.sequencer import FeedSettings, Sequencer
 from penstock.engine.feed.state import read_state, write_state
 from penstock.engine.kernels.hashing import hashes
 
 SCHEMA = pa.schema([("n", pa.int64())])
-ALONE = World(1, 1, 0)
+ALONE = RankGroup(1, 1, 0)
 
 
 def rows(start: int, stop: int) -> pa.RecordBatch:
@@ -81,27 +80,27 @@ def test_epochs_end_within_batches_whatever_the_pieces_the_restores_and_the_rank
         options = FeedSettings(10, drop_last=drop_last, certain=True, epochs=3)
         grid = BatchGrid.of(10, drop_last, ends[1:])
         made: Sequencer[pa.RecordBatch] = Sequencer(options, row_hashes)
-        world, found, due, generation = World(1, chance.randint(1, 3), 0), [], 0, 1
-        made.join(world, 0)
+        group, found, due, generation = RankGroup(1, chance.randint(1, 3), 0), [], 0, 1
+        made.join(group, 0)
         for epoch, end in enumerate(ends[1:]):
             while made.position < end:
                 count = chance.randint(1, end - made.position)
                 made.accept(rows(made.position, made.position + count))
-                while (slices := _slices(made, world, due)) is not None:
+                while (slices := _slices(made, group, due)) is not None:
                     found.append(slices)
                     due += 1
-                    for rank in range(world.ranks):
+                    for rank in range(group.ranks):
                         made.acknowledge(generation, rank, due, due if chance.random() < 0.5 else 0)
                 made.validate()
                 if chance.random() < 0.3:
                     made = Sequencer.restored(made.state(), options, row_hashes)
                     generation += 1
-                    world = World(generation, chance.randint(1, 3), due)
-                    assert made.join(world, due) == world
+                    group = RankGroup(generation, chance.randint(1, 3), due)
+                    assert made.join(group, due) == group
             made.end_epoch()
             assert len(made.ends) == epoch + 1
         made.end()
-        while (slices := _slices(made, world, due)) is not None:
+        while (slices := _slices(made, group, due)) is not None:
             found.append(slices)
             due += 1
         assert isinstance(made.read(generation, 0, due), FeedEnded)
@@ -112,13 +111,13 @@ def test_epochs_end_within_batches_whatever_the_pieces_the_restores_and_the_rank
         assert found == expected, f"seed {seed}"
 
 
-def _slices(made: Sequencer[pa.RecordBatch], world: World, batch: int) -> tuple[int, bool, list[int]] | None:
+def _slices(made: Sequencer[pa.RecordBatch], group: RankGroup, batch: int) -> tuple[int, bool, list[int]] | None:
     """The whole batch, if it is there: epoch, whether it is the last one, rows."""
-    parts = [made.read(world.generation, rank, batch) for rank in range(world.ranks)]
+    parts = [made.read(group.generation, rank, batch) for rank in range(group.ranks)]
     slices = [part for part in parts if isinstance(part, Slice)]
     if not slices:
         return None
-    assert len(slices) == world.ranks
+    assert len(slices) == group.ranks
     values = [value for part in slices for piece in part.rows for value in piece.column(0).to_pylist()]
     assert len({(part.epoch, part.last) for part in slices}) == 1
     return slices[0].epoch, slices[0].last, values

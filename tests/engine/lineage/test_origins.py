@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from penstock.engine.feed.order_hash import OrderHash
+from penstock.engine.feed.digests import OrderHash
 from penstock.engine.feed.sequencer import SequencerState
 from penstock.engine.feed.state import read_state, write_state
 from penstock.engine.lineage.lineage import lineage, summary, unknown

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.engine.feed.order_hash import OrderHash
-from penstock.engine.feed.sequencer_state import SequencerState
-from penstock.engine.feed.state import read_state, write_state
+from penstock.engine.feed.digests import OrderHash
+from penstock.engine.feed.state import SequencerState, read_state, write_state
 
 
 def state_of(pieces: tuple[pa.RecordBatch, ...]) -> SequencerState[pa.RecordBatch]:

@@ -26,7 +26,7 @@ _REMEDY = "load the state that was saved with this feed, over the same data, or 
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class FeedIdentity:
     """A feed as a whole. ``fingerprint``: of flow and data; ``batches``: of an epoch, if known."""
 
     feed: str

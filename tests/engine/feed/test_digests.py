@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.feed.batch_digests import BatchDigests, DigestRun, compare, merged
-from penstock.engine.feed.order_hash import OrderHash
+from penstock.engine.feed.digests import BatchDigests, DigestRun, OrderHash, compare, merged
 
 HASHES = np.random.Generator(np.random.Philox(1)).integers(0, 2**63, 200, dtype=np.uint64)
 

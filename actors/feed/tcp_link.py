@@ -1,15 +1,15 @@
-"""The way of a rank to a feed in another process, on this machine or another one.
+"""A reader's connection with a feed server in another process, on this machine or another one.
 
 Rules:
 
-1. A connection that breaks, or leads to a process that does not host the feed any more, is given up; the next question
+1. A connection that breaks, or leads to a process that does not serve the feed any more, is dropped; the next request
    looks up who serves the feed now.
-2. That the job is over is found out whenever the feed cannot be asked, and told as the job's own error.
-3. A process that says nothing for ``SILENCE_SECONDS``, though every question has its time, gives reason to look whether
-   the job lives and who serves the feed; after ``LOST_SECONDS`` it is taken for stopped, or gone, and its connection
-   given up. So a rank that waits knows for what.
-4. A message that was damaged ends the connection, and is asked for again on a new one: nothing of it is used. If it
-   happens ``DAMAGES`` times without an answer in between, asking does not help, and it is an error.
+2. Whenever the feed cannot be reached the link looks whether the job is over, and raises the job's own error.
+3. A server that sends nothing for ``SILENCE_SECONDS``, though every request has its time limit, gives reason to look
+   whether the job lives and who serves the feed; after ``LOST_SECONDS`` it counts as stopped, or gone, and its
+   connection is dropped. So a rank that waits knows for what.
+4. A message that was damaged ends the connection, and is requested again on a new one: nothing of it is used. If it
+   happens ``DAMAGES`` times without an answer in between, repeating does not help, and it is an error.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from ..transport.dialling import Endpoint, Secrets, Stop, connect
 from ..transport.frames import GarbageError
 from ..transport.greeting import Caller, GreetingError
 from ..transport.sockets import let_calls_return, send_parts, shut
+from .discovery import FeedDiscovery, error_of_end, run_of
 from .link import BrokenFeedLinkError
-from .notices import FeedNotices, error_of_end, run_of
 from .wire import ReplyReader, request_bytes
 
 SILENCE_SECONDS = 5.0
@@ -45,10 +45,10 @@ _log = logging.getLogger(__name__)
 
 @hides_credentials
 @dataclass(frozen=True, slots=True)
-class StreamRoute:
+class TcpRoute:
     """To a feed of a job on Ray, from any process that sees its checkpoint folder and reaches its machines.
 
-    It holds the job's token: who has it may read the feed.
+    It holds the job's token: any process that has it may read the feed.
     """
 
     folder: str
@@ -56,17 +56,17 @@ class StreamRoute:
     feed: str
     secrets: Secrets = field(repr=False)
 
-    def open(self) -> StreamLink:
+    def open(self) -> TcpLink:
         """A link for one reader."""
-        return StreamLink(self)
+        return TcpLink(self)
 
 
-class StreamLink:
+class TcpLink:
     """See the module's rules."""
 
-    def __init__(self, route: StreamRoute) -> None:
+    def __init__(self, route: TcpRoute) -> None:
         self._route = route
-        self._notices = FeedNotices(route.folder, route.job, run_of(route.secrets.token))
+        self._discovery = FeedDiscovery(route.folder, route.job, run_of(route.secrets.token))
         self._stop = Stop()
         self._sending = threading.Lock()
         self._endpoint: Endpoint | None = None
@@ -77,32 +77,32 @@ class StreamLink:
 
     def ask(self, ask: Ask, timeout: float) -> Reply[pa.RecordBatch]:
         try:
-            question = request_bytes(ask, timeout)
+            request = request_bytes(ask, timeout)
             replies = self._replies or self._connect(ask)
-            self._send(question)
+            self._send(request)
             reply = replies.next()
             self._damages = 0
         except (OSError, EOFError, GarbageError, GreetingError) as error:
             self._drop()
             return self._explain(ask, f"its process, which cannot be reached: {error}", error)
-        if reply.world is None and not reply.answers and self._notices.server(self._route.feed) != self._endpoint:
+        if reply.group is None and not reply.answers and self._discovery.server(self._route.feed) != self._endpoint:
             self._drop()
-        if reply.world is None and (over := self._notices.over()) is not None:
+        if reply.group is None and (over := self._discovery.end_of_run()) is not None:
             raise error_of_end(over)
         return reply
 
-    def tell(self, ask: Ask) -> None:
-        question = request_bytes(ask, None)
+    def notify(self, ask: Ask) -> None:
+        request = request_bytes(ask, None)
         with suppress(OSError):
-            self._send(question)
+            self._send(request)
 
     def close(self) -> None:
         self._stop.set()
         self._drop()
 
     def _explain(self, ask: Ask, reason: str, error: Exception) -> Reply[pa.RecordBatch]:
-        """Why nobody answers: the job is over, or it will go on."""
-        over = self._notices.over()
+        """Why there is no answer: the job is over, or it will go on."""
+        over = self._discovery.end_of_run()
         if over is not None and over.finished and ask.leaves:
             return Reply(None, settled=True)
         if over is not None and over.finished and (end := self._end_for(ask)) is not None:
@@ -117,7 +117,7 @@ class StreamLink:
 
     def _end_for(self, ask: Ask) -> Reply[pa.RecordBatch] | None:
         """The feed's end, for a rank that needs nothing more of it (its process is gone)."""
-        batches = self._notices.batches(self._route.feed)
+        batches = self._discovery.batches(self._route.feed)
         return None if batches is None or ask.commits else end_for(ask, batches)
 
     def _note_damage(self, ask: Ask, error: GarbageError) -> None:
@@ -128,24 +128,24 @@ class StreamLink:
             remedy = "look at the network and the memory of both machines"
             raise TaskLostError(f"{self._damages} messages {where} were damaged, one after the other: {error}", remedy)
 
-    def _is_silent(self, times: int) -> None:
-        """Nothing has come for a while. Raises TimeoutError if there is reason to ask elsewhere."""
+    def _on_silence(self, times: int) -> None:
+        """Nothing has come for a while. Raises TimeoutError if there is reason to look for another server."""
         if times * SILENCE_SECONDS >= LOST_SECONDS:
-            raise TimeoutError(f"it has said nothing for {times * SILENCE_SECONDS:.0f} s and may be stopped")
-        if self._notices.over() is not None or self._notices.server(self._route.feed) != self._endpoint:
-            raise TimeoutError("it has said nothing, and does not serve the feed any more")
+            raise TimeoutError(f"no message for {times * SILENCE_SECONDS:.0f} s; it may be stopped")
+        if self._discovery.end_of_run() is not None or self._discovery.server(self._route.feed) != self._endpoint:
+            raise TimeoutError("no message, and another process serves the feed now")
 
     def _connect(self, ask: Ask) -> ReplyReader:
-        endpoint = self._notices.server(self._route.feed)
+        endpoint = self._discovery.server(self._route.feed)
         if endpoint is None:
-            raise OSError("nobody serves it yet")
+            raise OSError("no process serves it yet")
         me, feed = TaskId("(rank)", ask.rank), TaskId(self._route.feed, 0)
         connection = connect(endpoint, Caller(me, _NOBODY, feed, _NOBODY), self._route.secrets, self._stop)
         let_calls_return(connection, SILENCE_SECONDS)
         with self._sending:
             self._endpoint, self._connection = endpoint, connection
         self._stop.watch(connection)
-        self._replies = ReplyReader(connection, self._is_silent)
+        self._replies = ReplyReader(connection, self._on_silence)
         return self._replies
 
     def _send(self, data: bytes) -> None:
@@ -156,7 +156,7 @@ class StreamLink:
     def _drop(self) -> None:
         self._stop.watch(None)
         if self._connection is not None:
-            shut(self._connection)  # who sends on it returns, and lets go of the lock
+            shut(self._connection)  # a thread that sends on it returns, and releases the lock
         with self._sending:
             connection, self._connection = self._connection, None
         self._replies = None

@@ -11,7 +11,7 @@ Rules:
    model has seen, so that the checkpoint that the model is bound to holds what comes next.
 4. At the end the thread goes on until the rank may leave: when its models are bound, and then a checkpoint says that
    everything was read. Who commits models, or fetches ahead of its model, leaves when it is closed: it may fail yet.
-5. Who goes before its world is complete says so, that it may keep no seat from others: when it is closed, when its user
+5. Who goes before its group is complete says so, that it may keep no seat from others: when it is closed, when its user
    has waited too long, and when it cannot go on. A user who then waits again comes as a new reader.
 6. What goes wrong on the thread is the user's to hear: at the next batch, at ``commit`` and at ``flush``. A model that
    was refused is told once, at whichever of them comes first, or when all is closed.
@@ -28,8 +28,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from ...engine.core.errors import ConfigurationError, InternalError, PenstockError
-from ...engine.feed.messages import FORGET, Ask, Commit, Reply, Slice, World
-from ...engine.feed.reader import FeedReader
+from ...engine.feed.cursor import ReadCursor
+from ...engine.feed.messages import FORGET, Ask, Commit, RankGroup, Reply, Slice
 from .link import BrokenFeedLinkError, FeedLink
 from .models import mismatch
 
@@ -52,7 +52,7 @@ WARN_SECONDS = 60.0
 _log = logging.getLogger(__name__)
 
 
-class Intake:
+class Prefetcher:
     """See the module's rules. ``name``: of the feed. ``ahead``: batches beyond the one that is wanted next; None:
     as their size suggests."""
 
@@ -75,12 +75,12 @@ class Intake:
         self._asking = self._untold = False
         self._changed = threading.Condition()
         self._ask = Ask(uuid.uuid4().hex, rank, ranks, start, 0, start, start, max_ahead=max_ahead)
-        #: None until the world is known
-        self._reader: FeedReader[pa.RecordBatch] | None = None
+        #: None until the group is known
+        self._reader: ReadCursor[pa.RecordBatch] | None = None
         self._reason = "its first answer"
         self._error: BaseException | None = None
         self._leaving = self._closed = False
-        #: the user has waited too long for the world, and does not wait now (rule 5); and whether that was said
+        #: the user has waited too long for the group, and does not wait now (rule 5); and whether that was said
         self._away = self._said_so = False
         #: since when the feed cannot be reached, or when that was last told
         self._cut_off: float | None = None
@@ -139,7 +139,7 @@ class Intake:
                 self._untold = True
                 self._changed.notify_all()
         if told is not None:
-            self._link.tell(told)
+            self._link.notify(told)
         return found
 
     def _come_back(self) -> None:
@@ -245,7 +245,7 @@ class Intake:
             parting = self._parting()
             self._changed.notify_all()
         if parting is not None:
-            self._link.tell(parting)
+            self._link.notify(parting)
         self._link.close()
         self._thread.join(2 * POLL)
         return self.settled or not self._leaving
@@ -279,7 +279,7 @@ class Intake:
             self._part()
 
     def _tell(self, ask: Ask, pause: float) -> float:
-        self._link.tell(ask)
+        self._link.notify(ask)
         return pause
 
     def _put(self, ask: Ask, pause: float) -> float:
@@ -347,15 +347,15 @@ class Intake:
         return tuple(wanted[:WANTED_AT_ONCE]) if urgent else ()
 
     def _note(self, reply: Reply[pa.RecordBatch]) -> None:
-        world = reply.world
-        if self._reader is None and (world is not None or reply.answers):
-            # what is refused is told with the world that stands, which may be another than the one asked for
-            known = World(world.generation if world else 0, self._ask.ranks, self._ask.start)
-            self._reader = FeedReader(known, self._ask.rank, self._ahead)
+        group = reply.group
+        if self._reader is None and (group is not None or reply.answers):
+            # what is refused is told with the group that stands, which may be another than the one asked for
+            known = RankGroup(group.generation if group else 0, self._ask.ranks, self._ask.start)
+            self._reader = ReadCursor(known, self._ask.rank, self._ahead)
             self._ask = replace(self._ask, generation=known.generation)
         for answer in reply.answers:
             assert self._reader is not None
-            self._reader.hear(answer)
+            self._reader.on_answer(answer)
             if isinstance(answer, Slice) and not self._ahead_is_given:
                 self._fit(answer)
         for model, refusal in reply.bound:
@@ -411,7 +411,7 @@ class Intake:
         """Nobody asks any more, so nobody is to be waited for."""
         try:
             if self._reader is None:
-                self._link.tell(replace(self._ask, quits=True))
+                self._link.notify(replace(self._ask, quits=True))
             self._link.close()
         except Exception as error:  # what is wrong has been told; this is but a courtesy
             _log.info("%s of feed %r cannot take its leave: %s", self._who, self._name, error)

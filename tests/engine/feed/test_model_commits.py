@@ -1,13 +1,13 @@
-"""Commits of models at a feed's desk: which are carried out, and which are known already."""
+"""Commits of models at a feed's server: which are carried out, and which are known already."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from penstock.engine.core.identity import CheckpointId
-from penstock.engine.feed.binding import Bindings
 from penstock.engine.feed.messages import FORGET, Commit
-from penstock.engine.feed.ranks import RankPlace
+from penstock.engine.feed.model_commits import ModelCommits
+from penstock.engine.feed.progress import RankProgress
 
 
 class Book:
@@ -15,26 +15,26 @@ class Book:
 
     def __init__(self) -> None:
         self.done: list[Commit] = []
-        self.bindings = Bindings(self.told)
-        self.bindings.bind = self.bind
-        self.bindings.cut(CheckpointId(1, 1), 0)
-        self.bindings.committed(CheckpointId(1, 1))
+        self.commits = ModelCommits(self.told)
+        self.commits.bind = self.bind
+        self.commits.on_snapshot(CheckpointId(1, 1), 0)
+        self.commits.committed(CheckpointId(1, 1))
 
     def told(self, commit: Commit, outcome: str | None) -> None:
-        self.bindings.outcome(commit, outcome)
+        self.commits.on_outcome(commit, outcome)
 
     def bind(
         self,
         commit: Commit,
         checkpoint: CheckpointId,
-        behind: tuple[RankPlace, ...],
+        behind: tuple[RankProgress, ...],
         done: Callable[[str | None], None],
     ) -> None:
         self.done.append(commit)
         done("")
 
     def ask(self, commit: Commit) -> tuple[tuple[str, str], ...]:
-        return self.bindings.note([commit])
+        return self.commits.submit([commit])
 
 
 def test_name_is_bound_and_forgotten_as_often_as_it_is_asked_for_each_time_once() -> None:

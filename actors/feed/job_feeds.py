@@ -1,4 +1,4 @@
-"""The feeds of a job that is hosted here: their desks, their handles, and what the job's end means to their ranks."""
+"""The feeds of a job that is hosted here: their servers, their handles, and how ranks learn of the job's end."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from ...coordinator.model.events import CheckpointRequested, Event
 from ...coordinator.model.statistics import JobStatus
 from ...engine.core.errors import ConfigurationError, PenstockError
 from ...engine.core.traits import Rows, traits_of
-from ...engine.feed.desk import DESKS, FeedDesk
+from ...engine.feed.server import SERVERS, FeedServer
 from ...engine.feed.sink import FeedSink
 from ...engine.plan.plan import JobPlan
 from ..protocol.messages import UNKNOWN_TIME
 from ..storage.digest_files import DigestFiles
+from .discovery import end_of_job
 from .link import FeedRoute
 from .models import ModelBinder
-from .notices import end_of_job
 from .reader import FeedHandle
 
 
-class HostedFeeds:
-    """The desks of a job's feeds in this process. ``report``: to the job's coordinator; ``feeds``: by default all."""
+class JobFeeds:
+    """The servers of a job's feeds in this process. ``report``: to the job's coordinator; ``feeds``: by default all."""
 
     def __init__(
         self, plan: JobPlan, folder: str, report: Callable[[Event], None], feeds: Sequence[str] | None = None
     ) -> None:
         self._binder = ModelBinder(plan, folder, report)
         ask = partial(report, CheckpointRequested(UNKNOWN_TIME))
-        self.desks: dict[str, FeedDesk] = {}
+        self.servers: dict[str, FeedServer] = {}
         for feed in plan.feeds if feeds is None else feeds:
-            desk = self.desks[feed] = DESKS.begin(plan.key, feed, ask, plan.name)
-            desk.bindings.bind = partial(self._binder.bind, feed)
-            desk.record = DigestFiles(folder, plan.name, feed).record
+            server = self.servers[feed] = SERVERS.begin(plan.key, feed, ask, plan.name)
+            server.commits.bind = partial(self._binder.bind, feed)
+            server.record = DigestFiles(folder, plan.name, feed).record
 
-    def told(self, status: JobStatus) -> None:
-        """The job's status has changed: its end is told to the ranks."""
+    def on_status(self, status: JobStatus) -> None:
+        """The job's status has changed: ranks are notified of its end."""
         if status.is_over:
-            self.over(end_of_job(status))
+            self.on_job_over(end_of_job(status))
 
-    def over(self, error: PenstockError) -> None:
+    def on_job_over(self, error: PenstockError) -> None:
         """The job is over."""
-        for desk in self.desks.values():
-            desk.over(error)
+        for server in self.servers.values():
+            server.on_job_over(error)
 
     def close(self) -> None:
-        """Begin nothing any more."""
+        """Start no binding any more."""
         self._binder.close()
 
 

@@ -1,11 +1,14 @@
-"""A digest of every global batch of a feed: what tells where two runs begin to differ. Pure.
+"""Hashes of rows in their order, and a digest of every global batch: what tells where two runs begin to differ. Pure.
 
 Rules:
 
-1. The digest of a batch is the order hash of its rows alone (``order_hash``): equal batches, equal digests, wherever
-   they stand and however their rows came.
-2. Only whole batches have one; the last, short one of an epoch gets its at the end of the epoch. Whoever begins within
-   a batch without its first rows leaves it out.
+1. An order hash is a polynomial over the rows' hashes, modulo 2^64: equal sequences, equal numbers, however they were
+   split into batches. Two rows that have changed places change it. It is no protection against malice.
+2. What is stored is the number and the count of rows; from these one can go on. ``content`` is the sum of the rows'
+   hashes: it does not depend on the order, only on which rows there are.
+3. The digest of a batch is the order hash of its rows alone: equal batches have equal digests, in any run.
+4. Only whole batches have one; the last, short one of an epoch gets its digest at the end of the epoch. A restored feed
+   that lacks the first rows of a batch leaves that batch out.
 """
 
 from __future__ import annotations
@@ -16,7 +19,41 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .order_hash import OrderHash, powers
+_BASE = np.uint64(0x5851F42D4C957F2D)
+"""Odd, so that no row's part fades away, and with bits everywhere."""
+_BLOCK = 4096
+
+
+def powers(count: int) -> npt.NDArray[np.uint64]:
+    """The base to the powers ``count - 1`` down to 0."""
+    rising = np.full(count, _BASE, dtype=np.uint64)
+    rising[:1] = 1
+    return np.multiply.accumulate(rising)[::-1]
+
+
+_FALLING = powers(_BLOCK)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderHash:
+    """Of the rows so far."""
+
+    value: int = 0
+    rows: int = 0
+    content: int = 0
+
+    def extended(self, hashes: npt.NDArray[np.uint64]) -> OrderHash:
+        """With these rows' hashes added at the end."""
+        value, step = np.uint64(self.value), _FALLING[:1]
+        for start in range(0, len(hashes), _BLOCK):
+            block = hashes[start : start + _BLOCK]
+            step = _FALLING[_BLOCK - len(block) :]
+            shift = np.multiply(step[:1], _BASE)[0]
+            # arrays wrap around silently, scalars warn
+            value = (np.array([value]) * np.array([shift]) + (block * step).sum(dtype=np.uint64))[0]
+        content = (self.content + int(hashes.sum(dtype=np.uint64))) % 2**64
+        return OrderHash(int(value), self.rows + len(hashes), content)
+
 
 Digests = npt.NDArray[np.uint64]
 

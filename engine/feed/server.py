@@ -1,16 +1,16 @@
-"""Where the ranks of one feed and its operator meet, in the operator's process. Safe to use from several threads.
+"""Serves one feed: its operator puts rows in, its ranks ask for batches. In the operator's process, thread-safe.
 
 Rules:
 
-1. The operator comes and goes with its attempts; the desk stays, so that ranks in this process see nothing of it. In
-   another process the new desk learns the world from the first rank that asks.
-2. Who sits in the world, and who begins a newer one, the seats decide (``feed_seats``). No batch is handed out before
-   every seat has been taken once.
-3. Who waits is told why: for ranks to come, for a rank that is slow, for rows of the flow, for the feed's task.
-4. When the job is over everybody who waits is told so at once, with the reason. But of a feed that has been read to its
-   end whoever needs nothing more hears just that, whenever it comes: the last ranks may ask when the job is over.
-5. A checkpoint that was given up may have found no place because the end of one source is on its way while others are
-   held: as many rows more as there is room for may come before the next one. So it finds a place in the end.
+1. Each attempt of the task has an operator of its own; the server stays, so that ranks in this process see nothing of a
+   restart. In another process a new server learns the group from the first rank that asks.
+2. ``membership`` decides which reader is which rank, and when a newer group starts. No batch is handed out before
+   every rank has joined once.
+3. A rank that waits is told for what: for ranks to join, for a slow rank, for rows of the flow, for the feed's task.
+4. When the job is over all ranks that wait get its error at once. But a rank that has read the whole feed, and lacks
+   nothing, hears just that the feed has ended, whenever it asks: the last ranks may ask when the job is over.
+5. A checkpoint that was aborted may have failed because the end of one source is on its way while others are throttled:
+   as many rows more as there is room for may come before the next one. So a later one succeeds.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ import pyarrow as pa
 from ..core.errors import ConfigurationError, PenstockError
 from ..core.identity import Attempt, CheckpointId
 from ..core.operator import do_nothing
-from .batch_digests import DigestRun, not_recorded
-from .binding import Bindings
-from .messages import Ask, Commit, NotYet, Refusal, Refused, Reply, Slice, World, end_for
-from .ranks import RankBook
-from .seats import Seats, first_generation
-from .sequencer import Sequencer
-from .sequencer_state import Place, SequencerState
+from .digests import DigestRun, not_recorded
+from .membership import Membership, first_generation
+from .messages import Ask, Commit, NotYet, RankGroup, Refusal, Refused, Reply, Slice, end_for
+from .model_commits import ModelCommits
+from .progress import GroupProgress
+from .sequencer import Sequencer, SnapshotPosition
+from .state import SequencerState
 
 Rows: TypeAlias = pa.RecordBatch
 
 _NO_ATTEMPT = Attempt(0, 0)
 
 SLOW_SECONDS = 5.0
-"""So long a commit waits till other ranks say that they have taken what it covers: they do so within a moment, and
-within two or three seconds where the feed has begun anew."""
+"""So long a commit waits till other ranks have acknowledged what it covers: they do so within a moment, and within two
+or three seconds after a restart of the feed's task."""
 ASK_AGAIN = 2.0
-"""Seconds after which the checkpoint that lets the ranks go is asked for again."""
+"""Seconds after which the checkpoint that lets the ranks leave is asked for again."""
 
 
-class FeedDesk:
-    """See the module's rules. ``ask_checkpoint`` wants one of the job, from any thread."""
+class FeedServer:
+    """See the module's rules. ``ask_checkpoint``: asks the job for a checkpoint, from any thread."""
 
     def __init__(self, name: str, ask_checkpoint: Callable[[], None] = do_nothing) -> None:
         self.name = name
@@ -56,24 +56,24 @@ class FeedDesk:
         self._changed = threading.Condition()
         self._sequencer: Sequencer[Rows] | None = None
         self._wake: Callable[[], None] = do_nothing
-        #: the checkpoint that is on its way
+        #: the checkpoint whose barriers are on their way
         self._expected: CheckpointId | None = None
         self._full = False
         #: rows before this position are taken though there is no room (rule 5)
         self._allowed = 0
-        self._seats = Seats()
-        self._ranks = RankBook()
-        #: commits that wait for other ranks, by origin: since when
-        self._held: dict[str, float] = {}
+        self._members = Membership()
+        self._progress = GroupProgress()
+        #: since when commits, by origin, have waited for other ranks
+        self._deferred: dict[str, float] = {}
         #: the first generation that the attempt may give
         self._generation = 1
         self._over: PenstockError | None = None
         #: how many batches there were, when all have been read
         self._batches: int | None = None
-        #: is told of that, on the operator's thread
-        self.ended: Callable[[int], None] = lambda batches: None
+        #: called with that number, on the operator's thread
+        self.on_end: Callable[[int], None] = lambda batches: None
         self._asked_at = float("-inf")
-        self.bindings = Bindings(self._bound)
+        self.commits = ModelCommits(self._on_bound)
 
     # ------------------------------------------------------------------ the operator
 
@@ -82,25 +82,26 @@ class FeedDesk:
         sequencer: Sequencer[Rows],
         wake: Callable[[], None],
         attempt: Attempt = _NO_ATTEMPT,
-        ranks: RankBook | None = None,
+        progress: GroupProgress | None = None,
     ) -> None:
-        """An attempt of the operator begins. ``ranks``: what its checkpoint knows of them; this desk may know more."""
+        """An attempt of the operator begins. ``progress``: of the ranks, as its checkpoint has it; the server may know
+        more."""
         with self._changed:
             self._sequencer, self._wake = sequencer, wake
             self._generation = max(1, first_generation(attempt))
-            self._seats.opened()
+            self._members.on_new_attempt()
             self._expected, self._full, self._allowed = None, False, 0
-            self.bindings.opened()
-            if self._ranks.world is None and ranks is not None:
-                self._ranks = ranks
-            if self._seats.world is not None:
-                sequencer.join(self._seats.world, sequencer.oldest)
-                for place in self._ranks.places:  # who is busy says nothing for a while
-                    sequencer.acknowledge(place.generation, place.rank, place.taken, 0)
+            self.commits.on_new_attempt()
+            if self._progress.group is None and progress is not None:
+                self._progress = progress
+            if self._members.group is not None:
+                sequencer.join(self._members.group, sequencer.oldest)
+                for each in self._progress.each_rank:  # a busy rank sends nothing for a while
+                    sequencer.acknowledge(each.generation, each.rank, each.taken, 0)
             self._changed.notify_all()
 
     def close(self, sequencer: Sequencer[Rows]) -> None:
-        """It has ended."""
+        """The attempt has ended."""
         with self._changed:
             if self._sequencer is not sequencer:
                 return
@@ -109,7 +110,7 @@ class FeedDesk:
             self._sequencer, self._wake = None, do_nothing
             batches = self._batches
         if batches is not None:
-            self.ended(batches)
+            self.on_end(batches)
 
     def accept(self, rows: Rows) -> None:
         """The next rows."""
@@ -133,8 +134,8 @@ class FeedDesk:
                 self._changed.notify_all()
 
     @property
-    def takes_rows(self) -> bool:
-        """Whether rows are welcome: there is room, or barriers stand behind them."""
+    def accepts_rows(self) -> bool:
+        """Whether rows may come: there is room, or barriers follow them."""
         with self._changed:
             sequencer = self._sequencer
             if self._expected is not None or sequencer is None:
@@ -164,60 +165,62 @@ class FeedDesk:
 
     @property
     def waits_for(self) -> str:
-        """Who does not read; "" if nobody is waited for."""
+        """The ranks that hold the feed up; "" if none do."""
         with self._changed:
             sequencer = self._sequencer
             if sequencer is None or (sequencer.ready and not sequencer.ended) or sequencer.is_settled:
                 return ""
-            return (self._seats.missing or sequencer.slow_ranks) if not sequencer.is_finished else ""
+            return (self._members.missing or sequencer.slow_ranks) if not sequencer.is_finished else ""
 
     def expect(self, checkpoint: CheckpointId) -> None:
-        """Barriers are on their way: what stands before them is taken."""
+        """Barriers are on their way: rows before them are taken."""
         with self._changed:
             self._expected = checkpoint if self._expected is None else max(self._expected, checkpoint)
 
     def give_up(self, checkpoint: CheckpointId) -> None:
-        """They were given up."""
+        """The checkpoint was aborted."""
         with self._changed:
             if self._expected is not None and self._expected <= checkpoint:
                 self._expected = None
                 if (sequencer := self._sequencer) is not None:
                     self._allowed = sequencer.position + (sequencer.settings.ahead or 0)
 
-    def state(self) -> tuple[SequencerState[Rows], Place] | None:
-        """What a checkpoint that is cut here holds, and where that is."""
+    def state(self) -> tuple[SequencerState[Rows], SnapshotPosition] | None:
+        """The state for a snapshot, and its position."""
         with self._changed:
             if self._sequencer is None:
                 return None
-            places, untaken = self._ranks.places, self._ranks.untaken
-            return replace(self._sequencer.state(), places=places, untaken=untaken), self._sequencer.place
+            progress, untaken = self._progress.each_rank, self._progress.untaken
+            return replace(
+                self._sequencer.state(), progress=progress, untaken=untaken
+            ), self._sequencer.snapshot_position
 
-    def cut(self, checkpoint: CheckpointId, place: Place, first: int) -> None:
-        """The checkpoint was cut at ``place`` and holds the rows from position ``first`` on."""
+    def on_snapshot(self, checkpoint: CheckpointId, at: SnapshotPosition, first: int) -> None:
+        """The checkpoint's snapshot was taken ``at`` this position and holds the rows from ``first`` on."""
         with self._changed:
             if (sequencer := self._sequencer) is not None:
-                sequencer.note_cut(checkpoint, place)
-                self.bindings.cut(checkpoint, sequencer.grid.batch_from(first))
+                sequencer.note_snapshot(checkpoint, at)
+                self.commits.on_snapshot(checkpoint, sequencer.grid.batch_from(first))
             if self._expected is not None and self._expected <= checkpoint:
                 self._expected, self._allowed = None, 0
 
     def committed(self, checkpoint: CheckpointId) -> None:
-        """The checkpoint stands in the log."""
+        """The checkpoint is durable."""
         with self._changed:
             if self._sequencer is not None:
                 self._sequencer.committed(checkpoint)
-                self.bindings.committed(checkpoint)
+                self.commits.committed(checkpoint)
                 self._changed.notify_all()
 
-    def _bound(self, commit: Commit, outcome: str | None) -> None:
+    def _on_bound(self, commit: Commit, outcome: str | None) -> None:
         with self._changed:
-            self.bindings.outcome(commit, outcome)
+            self.commits.on_outcome(commit, outcome)
             self._changed.notify_all()
 
     # ------------------------------------------------------------------ the job
 
-    def over(self, error: PenstockError) -> None:
-        """The job is over; whoever still waits gets the error."""
+    def on_job_over(self, error: PenstockError) -> None:
+        """The job is over; ranks that still wait get the error."""
         with self._changed:
             self._over = self._over or error
             self._changed.notify_all()
@@ -225,8 +228,8 @@ class FeedDesk:
     # ------------------------------------------------------------------ the ranks
 
     def serve(self, ask: Ask, timeout: float) -> Reply[Rows]:
-        """Take note of what a rank says, and answer it: as soon as there is something of what it wants, or it may go,
-        or after ``timeout`` seconds. Raises the job's error when that is over."""
+        """Handle a request and answer it: when a wanted batch is there, or the rank may leave, or after ``timeout``
+        seconds. Raises the job's error when that is over."""
         until = time.monotonic() + timeout
         with self._changed:
             while True:
@@ -236,41 +239,41 @@ class FeedDesk:
                     return reply
                 self._changed.wait(left)
 
-    def hear(self, ask: Ask) -> None:
-        """Take note of what a rank says; it wants no answer."""
+    def notify(self, ask: Ask) -> None:
+        """Handle a request that wants no answer."""
         with self._changed:
-            world = self._seats.world
+            group = self._members.group
             if ask.quits:
-                self._part(ask)
-            elif world is not None and ask.generation == world.generation and self._seats.holds(ask):
+                self._leave(ask)
+            elif group is not None and ask.generation == group.generation and self._members.is_assigned(ask):
                 self._acknowledge(ask)
 
-    def lose(self, session: str) -> None:
-        """Nothing of this reader is on its way, and nothing may come any more."""
+    def on_disconnect(self, session: str) -> None:
+        """The reader's last connection has ended, and all that it sent has been handled."""
         with self._changed:
-            if self._seats.lose(session):
+            if self._members.on_disconnect(session):
                 self._changed.notify_all()
 
-    def _part(self, ask: Ask) -> Reply[Rows]:
-        """A reader leaves. It is told of its world if that is complete."""
-        if not self._seats.leave(ask):
-            return Reply(self._seats.world)
+    def _leave(self, ask: Ask) -> Reply[Rows]:
+        """A reader leaves. It is sent its group if that is complete."""
+        if not self._members.leave(ask):
+            return Reply(self._members.group)
         self._changed.notify_all()
         return Reply(None)
 
     def _try(self, ask: Ask) -> tuple[Reply[Rows], bool]:
         """The answer at this moment, and whether there may soon be a better one."""
-        world = self._seats.world
+        group = self._members.group
         if ask.quits:
-            return self._part(ask), False
-        if self._seats.has_left(ask.session):
+            return self._leave(ask), False
+        if self._members.has_left(ask.session):
             return Reply(None), False
         if self._settled and ask.leaves and not ask.commits:
-            return Reply(world, settled=True), False
+            return Reply(group, settled=True), False
         if (reply := self._reply_at_the_end(ask)) is not None:
             return reply, False
-        if world is not None and 0 < ask.generation < world.generation:
-            return Reply(world, (Refused(Refusal.STALE, world.generation),)), False
+        if group is not None and 0 < ask.generation < group.generation:
+            return Reply(group, (Refused(Refusal.STALE, group.generation),)), False
         if self._over is not None:
             raise self._over
         sequencer = self._sequencer
@@ -280,23 +283,23 @@ class FeedDesk:
         if isinstance(refused, str):
             return Reply(None, reason=refused), True
         if refused is not None:
-            return Reply(self._seats.world, (refused,)), False
-        if ask.generation == 0 and (missing := self._seats.missing):
+            return Reply(self._members.group, (refused,)), False
+        if ask.generation == 0 and (missing := self._members.missing):
             return Reply(None, reason=missing), True
         self._acknowledge(ask)
-        bound = self.bindings.note([each for each in ask.commits if self._may_bind(each)], self._ranks.behind)
-        if self.bindings.wants_checkpoint(ask.commits):
+        bound = self.commits.submit([each for each in ask.commits if self._may_bind(each)], self._progress.lagging)
+        if self.commits.wants_checkpoint(ask.commits):
             self._want_checkpoint()
         reply, more = self._answer(ask, sequencer)
         more = (more or len(bound) < len(ask.commits)) and not (reply.answers or bound)
-        return replace(reply, bound=bound, remarks=self.bindings.remarks(ask.commits)), more
+        return replace(reply, bound=bound, remarks=self.commits.remarks(ask.commits)), more
 
     def _may_bind(self, commit: Commit) -> bool:
-        """Whether other ranks have taken what it covers, or have had the time to say so."""
-        if self.bindings.is_known(commit) or not self._ranks.behind(commit.step):
-            self._held.pop(commit.origin, None)
+        """Whether other ranks have acknowledged what it covers, or have had the time to do so."""
+        if self.commits.is_known(commit) or not self._progress.lagging(commit.step):
+            self._deferred.pop(commit.origin, None)
             return True
-        return time.monotonic() - self._held.setdefault(commit.origin, time.monotonic()) > SLOW_SECONDS
+        return time.monotonic() - self._deferred.setdefault(commit.origin, time.monotonic()) > SLOW_SECONDS
 
     def _reply_at_the_end(self, ask: Ask) -> Reply[Rows] | None:
         """Rule 4."""
@@ -306,26 +309,26 @@ class FeedDesk:
         return None if batches is None else end_for(ask, batches)
 
     def _answer(self, ask: Ask, sequencer: Sequencer[Rows]) -> tuple[Reply[Rows], bool]:
-        world = self._seats.world
+        group = self._members.group
         if ask.leaves and not ask.commits:
-            self._let_go(sequencer)
-            return Reply(world, reason=self._why_stay(sequencer), settled=self._settled), not self._settled
-        assert world is not None
-        found = [sequencer.read(world.generation, ask.rank, batch, ask.max_ahead) for batch in ask.wanted]
+            self._want_last_checkpoint(sequencer)
+            return Reply(group, reason=self._waits_at_end(sequencer), settled=self._settled), not self._settled
+        assert group is not None
+        found = [sequencer.read(group.generation, ask.rank, batch, ask.max_ahead) for batch in ask.wanted]
         there = tuple(answer for answer in found if not isinstance(answer, NotYet))
         for answer in there:
             if isinstance(answer, Slice):
-                self._ranks.handed(ask.rank, answer.batch + 1)
+                self._progress.on_given(ask.rank, answer.batch + 1)
         missing = next((answer.reason for answer in found if isinstance(answer, NotYet)), "")
         if missing and not sequencer.ready:
-            missing = self._seats.missing or sequencer.slow_ranks
-        return Reply(world, there, missing), bool(ask.wanted) and not there
+            missing = self._members.missing or sequencer.slow_ranks
+        return Reply(group, there, missing), bool(ask.wanted) and not there
 
-    def _why_stay(self, sequencer: Sequencer[Rows]) -> str:
+    def _waits_at_end(self, sequencer: Sequencer[Rows]) -> str:
         return "a checkpoint that covers the end" if sequencer.is_finished else sequencer.slow_ranks
 
-    def _let_go(self, sequencer: Sequencer[Rows]) -> None:
-        """Ask for the checkpoint that says that everything was read."""
+    def _want_last_checkpoint(self, sequencer: Sequencer[Rows]) -> None:
+        """Ask for the checkpoint that covers the end of the feed."""
         if sequencer.is_finished and not sequencer.is_settled:
             self._want_checkpoint()
 
@@ -336,62 +339,62 @@ class FeedDesk:
             self.ask_checkpoint()
 
     def _acknowledge(self, ask: Ask) -> None:
-        sequencer, world = self._sequencer, self._seats.world
-        if sequencer is None or world is None:
+        sequencer, group = self._sequencer, self._members.group
+        if sequencer is None or group is None:
             return
         before = (sequencer.ready, sequencer.oldest, sequencer.awaited, sequencer.is_finished)
-        if not sequencer.acknowledge(world.generation, ask.rank, ask.taken, ask.saved):
+        if not sequencer.acknowledge(group.generation, ask.rank, ask.taken, ask.saved):
             return
-        self._ranks.heard(world, ask.rank, ask.taken)
+        self._progress.on_taken(group, ask.rank, ask.taken)
         if before != (sequencer.ready, sequencer.oldest, sequencer.awaited, sequencer.is_finished) or self._full:
             self._wake()
             self._changed.notify_all()
-            self._let_go(sequencer)
+            self._want_last_checkpoint(sequencer)
 
     def _admit(self, ask: Ask, sequencer: Sequencer[Rows]) -> Refused | str | None:
-        """Rule 2. Why the rank may not read, for what it waits, or None."""
-        sat = self._seats.holds(ask)
-        said = self._seats.missing
-        claimed = self._seats.claim(ask, self._generation)
-        if isinstance(claimed, World):
-            answer = sequencer.join(claimed, ask.taken)
+        """Rule 2. Why the rank may not read, what it waits for, or None."""
+        was_assigned = self._members.is_assigned(ask)
+        missing = self._members.missing
+        joined = self._members.join(ask, self._generation)
+        if isinstance(joined, RankGroup):
+            answer = sequencer.join(joined, ask.taken)
             if isinstance(answer, Refused):
                 return answer
-            self._seats.begin(claimed, ask)
+            self._members.start(joined, ask)
             self._wake()
-        elif claimed is not None:
-            if said != self._seats.missing:
+        elif joined is not None:
+            if missing != self._members.missing:
                 self._changed.notify_all()
-            return claimed
-        if not sat or claimed is not None:
+            return joined
+        if not was_assigned or joined is not None:
             self._changed.notify_all()
         return None
 
 
-class FeedDesks:
-    """The desks of this process, by the UUID of the job and their name."""
+class FeedServers:
+    """The servers of this process, by the UUID of the job and their name."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._desks: dict[tuple[str, str], FeedDesk] = {}
+        self._servers: dict[tuple[str, str], FeedServer] = {}
 
-    def begin(self, job: str, name: str, ask_checkpoint: Callable[[], None], called: str = "") -> FeedDesk:
-        """A new desk, in place of one of an earlier run of the job, which people know as ``called``."""
-        desk = FeedDesk(name, ask_checkpoint)
+    def begin(self, job: str, name: str, ask_checkpoint: Callable[[], None], called: str = "") -> FeedServer:
+        """A new server, in place of one of an earlier run of the job, which people know as ``called``."""
+        server = FeedServer(name, ask_checkpoint)
         with self._lock:
-            former = self._desks.get((job, name))
-            self._desks[job, name] = desk
+            former = self._servers.get((job, name))
+            self._servers[job, name] = server
         if former is not None:
-            former.over(
+            former.on_job_over(
                 ConfigurationError(f"job {called or job!r} was started anew", "take a handle of the new job's feed")
             )
-        return desk
+        return server
 
-    def of(self, job: str, name: str) -> FeedDesk:
-        """The desk of a feed; made when first asked for."""
+    def of(self, job: str, name: str) -> FeedServer:
+        """The server of a feed; made when first asked for."""
         with self._lock:
-            return self._desks.setdefault((job, name), FeedDesk(name))
+            return self._servers.setdefault((job, name), FeedServer(name))
 
 
-DESKS = FeedDesks()
+SERVERS = FeedServers()
 """Operators and those who serve their ranks find each other here."""

@@ -1,11 +1,11 @@
-"""Small files by which ranks in other processes find their feed, and learn that its job is over.
+"""Service discovery: small files by which ranks in other processes find their feed server, and learn of the job's end.
 
-They lie in ``<checkpoint folder>/<job>/feeds``: ranks need not belong to the cluster, and the folder is what all of
-them see. Rules:
+They lie in ``<checkpoint folder>/<job>/feeds``: ranks need not belong to the cluster, and all of them see that folder.
+Rules:
 
-1. ``<feed>.json`` names the process that serves the feed; a process that takes its place writes it anew. It holds no
-   secret: whoever connects must know the job's token. When everything has been read it says how many batches that were:
-   ranks that need nothing more may come to ask when that process is gone.
+1. ``<feed>.json`` names the process that serves the feed; a process that replaces it writes the file anew. It holds no
+   secret: a rank that connects must know the job's token. When everything has been read the file has the number of
+   batches: ranks that need nothing more may ask when that process is gone.
 2. ``over.json`` says how a run of the job has ended. Both name the run, so that those of an earlier one mean nothing.
 3. They are sealed: a damaged one is an error. One of an older format is an earlier run's and means nothing.
 4. A folder that is gone means that the job is over: it kept its state in a temporary one. The process of the script
@@ -35,11 +35,11 @@ from ..transport.dialling import Endpoint
 T = TypeVar("T")
 
 FORMAT = 3
-"""Version of the notices' form. 2: sealed. 3: how many batches there were."""
+"""Version of the files' form. 2: sealed. 3: how many batches there were."""
 
 
-class Served(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who serves a feed."""
+class ServerNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which process serves a feed."""
 
     run: str
     endpoint: Endpoint
@@ -48,7 +48,7 @@ class Served(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of them, when they have been read."""
 
 
-class Over(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EndNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a run has ended. ``finished``: everything has been read."""
 
     run: str
@@ -62,7 +62,7 @@ _REMEMBERED: dict[tuple[str, str], int] = {}
 
 
 def run_of(token: bytes) -> str:
-    """The name of a run: the same for all who know its token, of no use to others."""
+    """The name of a run: the same for all processes that know its token, of no use to others."""
     return hashlib.sha256(b"run of " + token).hexdigest()[:16]
 
 
@@ -78,25 +78,25 @@ GO_ON = "run it again with the same checkpoint folder to go on reading"
 
 
 def end_of_job(status: JobStatus) -> PenstockError:
-    """What ranks are told that still wait when the job is over, or come then."""
+    """The error for ranks that still wait when the job is over, or come later."""
     if status.failure is not None:
         return error_of(status.failure)
     return ConfigurationError(f"job {status.job!r} is over: {status.state}", WAYS_ON.get(status.state, GO_ON))
 
 
-def how_it_ended(status: JobStatus, run: str) -> Over:
+def how_it_ended(status: JobStatus, run: str) -> EndNotice:
     """The notice of a job that is over."""
-    return Over(run, status.state == "finished", status.failure or failure_of(end_of_job(status)))
+    return EndNotice(run, status.state == "finished", status.failure or failure_of(end_of_job(status)))
 
 
-def shut_down(job: str, run: str) -> Over:
+def shut_down(job: str, run: str) -> EndNotice:
     """The notice of a job that its script has ended."""
     error = ConfigurationError(f"job {job!r} was shut down", "run it again to go on reading")
-    return Over(run, False, failure_of(error))
+    return EndNotice(run, False, failure_of(error))
 
 
-class FeedNotices:
-    """The notices of one run of a job."""
+class FeedDiscovery:
+    """The files of one run of a job."""
 
     def __init__(self, folder: str, job: str, run: str) -> None:
         self.folder = folder
@@ -106,26 +106,26 @@ class FeedNotices:
         self._job = job
         self.run = run
 
-    def serve(self, feed: str, endpoint: Endpoint, batches: int | None = None) -> None:
-        """Say who serves a feed, and how many batches it had when all have been read. Raises OSError."""
-        self._write(f"{safe_name(feed)}.json", Served(self.run, endpoint, batches=batches))
+    def publish(self, feed: str, endpoint: Endpoint, batches: int | None = None) -> None:
+        """Publish which process serves a feed, and how many batches it had when all have been read. Raises OSError."""
+        self._write(f"{safe_name(feed)}.json", ServerNotice(self.run, endpoint, batches=batches))
 
-    def end(self, over: Over) -> None:
-        """Say that the run is over, if nobody has: that it was shut down afterwards says less than how it has ended.
-        Who cannot be told runs into a timeout."""
+    def publish_end(self, end: EndNotice) -> None:
+        """Publish that the run is over, unless that was done: a later shutdown says less than how the run has ended.
+        Ranks that do not find it run into a timeout."""
         with suppress(OSError):
             if not self._has_ended():
-                self._write("over.json", over)
+                self._write("over.json", end)
 
     def _has_ended(self) -> bool:
         try:
-            found = self._read("over.json", Over)
+            found = self._read("over.json", EndNotice)
             return found is not None and found.run == self.run
-        except PenstockError:  # a damaged notice is written anew
+        except PenstockError:  # a damaged file is written anew
             return False
 
     def server(self, feed: str) -> Endpoint | None:
-        """Who serves a feed; None if nobody does yet."""
+        """Which process serves a feed; None if none does yet."""
         found = self._served(feed)
         return None if found is None else found.endpoint
 
@@ -140,22 +140,22 @@ class FeedNotices:
             if (batches := self.batches(feed)) is not None:
                 _REMEMBERED[self.run, feed] = batches
 
-    def _served(self, feed: str) -> Served | None:
-        found = self._read(f"{safe_name(feed)}.json", Served)
+    def _served(self, feed: str) -> ServerNotice | None:
+        found = self._read(f"{safe_name(feed)}.json", ServerNotice)
         return found if found is not None and found.run == self.run else None
 
-    def over(self) -> Over | None:
+    def end_of_run(self) -> EndNotice | None:
         """How the run has ended, if it has."""
-        found = self._read("over.json", Over)
+        found = self._read("over.json", EndNotice)
         if found is not None:
             return found if found.run == self.run else None
         if self._files.get_file_info(self._root).type == fs.FileType.NotFound:
             message = f"job {self._job!r} is over, and its temporary folder {self._root} gone"
             remedy = 'to go on reading later, run it with checkpoints=ps.Checkpoints("state/")'
-            return Over(self.run, True, failure_of(ConfigurationError(message, remedy)))
+            return EndNotice(self.run, True, failure_of(ConfigurationError(message, remedy)))
         return None
 
-    def _write(self, name: str, notice: Served | Over) -> None:
+    def _write(self, name: str, notice: ServerNotice | EndNotice) -> None:
         make_folder(self._files, self._folder)
         put_file(self._files, f"{self._folder}/{name}", encode_record(notice))
 
@@ -175,6 +175,6 @@ class FeedNotices:
         return notice
 
 
-def error_of_end(over: Over) -> PenstockError:
-    """What a rank is told."""
-    return error_of(over.failure)
+def error_of_end(end: EndNotice) -> PenstockError:
+    """The error for a rank."""
+    return error_of(end.failure)
