@@ -3,6 +3,8 @@
 #   make demo         the flights job on real data, with a kill in the middle, checked against Spark SQL
 #   make test         all tests but those that take gigabytes or many minutes (make chaos has them), WORKERS=2 at once
 #   make test-fast    the tests of the pure parts but for long sweeps, with ray and pyspark refused
+#   make coverage     make test-fast, and the share of branches in engine and coordinator that it takes: not less than before
+#   make mutation     MUTANTS=40 changed lines in each of four pure cores, and how many of them the tests notice
 #   make check        ruff, mypy --strict on the built wheel, the architecture test
 #   make bench        Penstock beside its peers, short: a table, and benchmarks/results/latest.json
 #   make bench-full   the same with more data and rounds, and every script in benchmarks/
@@ -16,7 +18,7 @@
 # ARGS=… is handed on to pytest, to the demo or to the benchmarks: make test ARGS="-k barrier", make demo ARGS="--scale 2".
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fast check lint types architecture bench bench-full chaos simulate lock clean
+.PHONY: help venv demo test test-fast coverage mutation check lint types architecture bench bench-full chaos simulate lock clean
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
@@ -29,6 +31,7 @@ EDGES ?= 150
 RANKS ?= 50
 SPARKS ?= 20
 WORKERS ?= 2
+MUTANTS ?= 40
 ARGS ?=
 PYTEST := $(PY) -m pytest -p no:cacheprovider
 IS_311 := -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))"
@@ -75,6 +78,17 @@ SWEEPS := tests/engine/oracle tests/engine/local/test_plan_simulation.py tests/e
 test-fast: $(STAMP)
 	@$(PYTEST) --pure -n $(WORKERS) --dist loadfile \
 	    -m "not ray and not spark and not slow and not chaos and not large and not sweep" $(FAST) $(SWEEPS:%=--ignore=%) $(ARGS)
+
+# Workers start measuring by coverage.pth. The floor rises with what is found, and is committed with the tests that did it.
+coverage: $(STAMP)
+	@rm -rf build/coverage && mkdir -p build/coverage
+	@COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml COVERAGE_FILE=$(CURDIR)/build/coverage/data $(MAKE) test-fast
+	@export COVERAGE_FILE=build/coverage/data; $(VENV)/bin/coverage combine --quiet \
+	    && $(VENV)/bin/coverage json --quiet -o build/coverage/report.json
+	@$(PY) tests/coverage_floor.py build/coverage/report.json
+
+mutation: $(STAMP)
+	@PYTHONPATH=tests $(PY) tests/mutate.py --mutants $(MUTANTS) --write docs/design/testing.md $(ARGS)
 
 check: lint types architecture
 

@@ -82,6 +82,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # a shell without job control starts so what is to run beside it, and no program below would see a Ctrl-C
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # with it every worker process of Ray compiles all modules anew
+    if hasattr(config, "workerinput"):
+        os.environ.pop("COVERAGE_PROCESS_START", None)  # make coverage measures the workers, not what tests start
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if config.getoption("--pure"):

@@ -19,6 +19,7 @@ from penstock.actors.job.driver_options import DriverOptions
 from penstock.actors.job.launch import run
 from penstock.actors.job.plans import share_plan
 from penstock.actors.job.runtime import Runtime
+from penstock.actors.protocol.messages import spare_seat
 from penstock.actors.protocol.settings import Checkpoints
 from penstock.engine.planner.pipelines import plan_job
 from support.ray_jobs import expected, gather_flow, written
@@ -94,27 +95,35 @@ def test_coordinator_that_was_stopped_takes_nobody_for_dead(jobs: Any, tmp_path:
     assert job.status().restarts == 0
 
 
-def test_task_of_a_killed_process_goes_on_in_the_spare_and_the_next_spare_is_the_restarted_one(
+def test_task_of_a_killed_process_goes_on_in_the_spare_and_somewhere_when_that_is_killed_too(
     jobs: Any, tmp_path: Path
 ) -> None:
     job = jobs(Runtime(spares=1))
     task = job.tasks()[-1]
-    for restarts in (1, 2):
+    for restarts, seats in ((1, {spare_seat(0)}), (2, {spare_seat(0), task})):
         before = job.identities()
         killed = job.kill_task(task)
         job.wait_until(lambda status, n=restarts: status.restarts >= n and status.state == "running", PATIENCE)
         after = job.identities()
         assert after[task].pid != killed
+        assert after[task].task in seats
         assert {each: after[each] for each in job.tasks()[:-1]} == {each: before[each] for each in job.tasks()[:-1]}
     finish(job, tmp_path)
 
 
 def test_spare_that_has_a_task_lets_it_go_when_the_coordinator_dies(jobs: Any, tmp_path: Path) -> None:
     job = jobs(Runtime(spares=1))
-    job.kill_task(job.tasks()[0])
+    task = job.tasks()[0]
+    job.kill_task(task)
     job.wait_until(lambda status: status.restarts >= 1 and status.state == "running", PATIENCE)
+    spare = job.identities()[task]
+    assert spare.task == spare_seat(0)
     job.kill_coordinator()
     job.wait_until(lambda status: status.generation > 1 and status.state == "running", PATIENCE)
+    own = job.identities()[task]
+    assert own.task == task, "the next coordinator has every task on its own seat"
+    assert own.pid != spare.pid
+    os.kill(spare.pid, 0)  # the process is there, and a spare one
     finish(job, tmp_path)
 
 

@@ -15,6 +15,7 @@ from penstock.coordinator.model.events import (
     TaskDeclined,
     TaskLost,
 )
+from penstock.coordinator.model.manifest import Manifest
 from penstock.coordinator.model.settings import Settings
 from penstock.coordinator.model.statistics import Spread
 from penstock.coordinator.model.task_set import TaskSet
@@ -83,6 +84,22 @@ def test_checkpoint_that_was_deleted_is_shown_as_discarded_and_settings_are_show
     assert overview.settings == settings
     assert overview.completed is not None
     assert not overview.completed.discarded
+    assert overview.counts.restored == 0
+
+
+def test_latest_of_a_kind_is_shown_as_discarded_when_it_was_deleted_and_restores_are_counted() -> None:
+    history = CheckpointHistory({"a": 1}, length=3)
+    pending = PendingCheckpoint(FIRST, (), TASKS, proposing=False, now=1.0)
+    history.started(pending)
+    history.completed(pending, 2.0)
+    history.discarded([FIRST])
+    completed = history.overview().completed
+    assert completed is not None
+    assert completed.discarded
+    manifest = Manifest(number=1, checkpoint=FIRST, fingerprint="f", parallelism={"a": 1}, tasks=())
+    for count in (1, 2):
+        history.restored(manifest, float(count))
+        assert history.overview().counts.restored == count
 
 
 def test_history_forgets_but_the_latest_of_each_kind_stay() -> None:

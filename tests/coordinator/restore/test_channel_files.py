@@ -93,6 +93,28 @@ def test_every_old_file_is_read_by_somebody_at_any_parallelism() -> None:
                 assert read == set(range(old))
 
 
+def test_at_the_same_parallelism_nobody_reads_files_of_another_subtask() -> None:
+    stored = StoredState(checkpoint_of(3, 3), graph(3, 3))
+    for subtask in range(3):
+        task = TaskId("sink", subtask)
+        assert stored.of(task) == tuple(file(task, holds) for holds in (Holds.STATE, Holds.INPUT))
+
+
+def test_region_owns_the_channel_files_of_whole_vertices_and_of_its_tasks_at_an_unchanged_parallelism() -> None:
+    def owned(up: int, down: int, *region: TaskId) -> set[str]:
+        stored = StoredState(checkpoint_of(2, 2), graph(up, down))
+        return {each.location for each in stored.in_flight(region)}
+
+    sinks = [TaskId("sink", subtask) for subtask in range(2)]
+    unread = {file(task, Holds.INPUT).location for task in sinks}
+    unsent = {file(TaskId("source", 0), Holds.OUTPUT).location}
+    assert owned(2, 2, TaskId("source", 0), *sinks) == unread | unsent
+    assert owned(2, 2, sinks[1]) == {file(sinks[1], Holds.INPUT).location}
+    assert owned(3, 2, TaskId("source", 0), *sinks) == unread, "others may read what the source had not sent"
+    assert owned(2, 3, *sinks) == set()
+    assert owned(2, 3, *sinks, TaskId("sink", 2)) == unread
+
+
 def test_remainder_of_a_broadcast_is_refused_at_another_parallelism_before_anything_is_claimed() -> None:
     old, new = graph(1, 2, ChannelMapper.UNSUPPORTED), graph(1, 3, ChannelMapper.UNSUPPORTED)
     assert check_channels(old, checkpoint_of(1, 2)) is None

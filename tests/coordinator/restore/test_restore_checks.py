@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
+from penstock.coordinator.model.manifest import Manifest, OperatorEntry, TaskState
 from penstock.coordinator.restore.finished_check import FinishedState, OperatorName, check_restore, find_left_behind
+from penstock.coordinator.restore.stored_state import finished_vertices
+from penstock.engine.core.identity import CheckpointId, TaskId
 
 PAIR = (Vertex("a", 1), Vertex("b", 1))
 NAMES = {"a": [OperatorName("a1", "mine")], "b": [OperatorName("b1")]}
@@ -46,3 +49,26 @@ def test_state_of_an_operator_that_is_gone_is_refused_unless_allowed() -> None:
     assert "'gone'" in refusal.message
     assert find_left_behind(NAMES, {"mine", "gone"}, allow_left_behind=True) is None
     assert find_left_behind(NAMES, {"mine", "b1"}) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "finished", "whole"),
+    [
+        ([FinishedState.FULLY_FINISHED, FinishedState.FULLY_FINISHED], False, True),
+        ([FinishedState.FULLY_FINISHED, FinishedState.PARTIALLY_FINISHED], False, False),
+        ([FinishedState.ALL_RUNNING], False, False),
+        ([FinishedState.ALL_RUNNING], True, True),
+    ],
+)
+def test_vertex_is_finished_if_all_its_operators_are_or_all_its_tasks(
+    said: list[FinishedState], finished: bool, whole: bool
+) -> None:
+    entries = tuple(
+        OperatorEntry(operator=f"a{n}", vertex="a", parallelism=1, finished=each.value) for n, each in enumerate(said)
+    )
+    task = TaskState(task=TaskId("a", 0), finished=finished)
+    checkpoint = CheckpointId(1, 1)
+    manifest = Manifest(
+        number=1, checkpoint=checkpoint, fingerprint="f", parallelism={"a": 1}, tasks=(task,), operators=entries
+    )
+    assert (finished_vertices(manifest, ExecutionGraph((Vertex("a", 1),), ())) == {"a"}) is whole

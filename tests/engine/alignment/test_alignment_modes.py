@@ -19,6 +19,7 @@ from penstock.engine.alignment import (
     Triggered,
     UnalignedHandler,
 )
+from penstock.engine.alignment.times import AlignmentTimes
 from penstock.engine.core.identity import CheckpointId
 
 NOTHING = Outcome()
@@ -77,6 +78,14 @@ def test_aborted_alignment_leaves_no_times_but_the_start_delay() -> None:
     assert (handler.times.began, handler.times.processed_bytes) == (7, 100)
     handler.cancel(1, 1)
     assert (handler.times.start_delay, handler.times.duration, handler.times.processed_bytes) == (7, 0, 0)
+
+
+def test_start_delay_is_the_age_of_the_first_barrier_and_never_negative() -> None:
+    times = AlignmentTimes()
+    times.begin(created=3.0, now=5.0)
+    assert times.start_delay == 2.0
+    times.begin(created=9.0, now=5.0)
+    assert times.start_delay == 0.0
 
 
 def test_bytes_count_only_between_first_and_last_channel() -> None:
