@@ -11,7 +11,7 @@ from ...coordinator.model.rescaling import ChannelMapper
 from ...engine.core import errors
 from ...engine.core.errors import Domain, PenstockError, unexpected
 from ...engine.core.identity import TaskId
-from ...engine.plan.partitioning import Broadcast
+from ...engine.plan.partitioning import Broadcast, Gather
 from ...engine.plan.plan import Exchange, JobPlan, StagePlan
 
 _PATTERNS = {"all_to_all": Pattern.ALL_TO_ALL, "pointwise": Pattern.POINTWISE}
@@ -45,7 +45,7 @@ def _mapper(exchange: Exchange) -> ChannelMapper:
     """Who reads batches that were in flight to other subtasks, at another parallelism."""
     if isinstance(exchange.config, Broadcast):
         return ChannelMapper.UNSUPPORTED
-    return ChannelMapper.RANGE if exchange.is_partitioned else ChannelMapper.FIRST
+    return ChannelMapper.FIRST if isinstance(exchange.config, Gather) else ChannelMapper.RANGE
 
 
 def _is_fed(plan: JobPlan, stage: StagePlan) -> bool:
@@ -65,9 +65,14 @@ def _sources(stage: StagePlan) -> list[str]:
 
 def neighbours_of(plan: JobPlan, task: TaskId) -> list[TaskId]:
     """The tasks with which ``task`` may exchange messages: those of the stages next to its own."""
-    stages = {each.source for each in plan.exchanges if each.target == task.vertex}
-    stages |= {each.target for each in plan.exchanges if each.source == task.vertex}
-    return [other for other in plan.tasks() if other.vertex in stages]
+    ends = [(each.source, each) for each in plan.exchanges if each.target == task.vertex]
+    ends += [(each.target, each) for each in plan.exchanges if each.source == task.vertex]
+    found = {
+        TaskId(stage, subtask)
+        for stage, each in ends
+        for subtask in each.peers_of(task.subtask, plan.stages[stage].parallelism)
+    }
+    return [other for other in plan.tasks() if other in found]
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -1,6 +1,7 @@
 """The partitions of exchanges: how one producer's elements are divided among the subtasks that consume them.
 
-An :class:`~penstock.engine.exchange.channels.OutputChannel` is the partition of a local edge and of a gather. Rules:
+An :class:`~penstock.engine.exchange.channels.OutputChannel` is the partition of a local edge, of a gather and of a
+forward edge. Rules:
 
 1. A partitioned batch is sorted by part, once and stably, and cut into one piece per consumer. A piece carries the part
    of each row in its last column (``PART``) and the tag of the batch; an empty piece is not sent.
@@ -27,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..core.elements import Batch, Element
-from ..plan.partitioning import Broadcast, Gather, Partitioner, sorted_by_part, wire_schema
+from ..plan.partitioning import Broadcast, Forward, Gather, Partitioner, sorted_by_part, wire_schema
 from ..plan.plan import Exchange
 from ..plan.rounds import lanes_of
 from .channels import OutputChannel, ResultPartition
@@ -37,7 +38,7 @@ def result_partition_of(exchange: Exchange, channels: Sequence[OutputChannel]) -
     """The partition of one producer of an exchange; ``channels`` lead to the consumers, in the order of their
     subtasks."""
     config = exchange.config
-    if isinstance(config, Gather):
+    if isinstance(config, Gather | Forward):
         (channel,) = channels
         return channel
     if isinstance(config, Broadcast):

@@ -72,7 +72,7 @@ from ..operators.sequence.limit import Per
 from ..operators.sequence.mix import AtEnd
 from ..operators.sequence.pack import Remainder
 from ..operators.sequence.regroup import Regroup
-from ..plan.partitioning import Broadcast, Exchanging, Gather, HashPartitioning, RangePartitioning, RoundRobin
+from ..plan.partitioning import Broadcast, Exchanging, Forward, Gather, HashPartitioning, RangePartitioning, RoundRobin
 from ..plan.resources import resources_of
 from ..planner.explain import RunsOn, explain
 from ..planner.graph import Graph, Node, NodeConfig
@@ -292,7 +292,7 @@ class Flow(Graph):
         return Stream(self, id)
 
     def _exchange(self, config: Exchanging, stream: Stream, name: str | None) -> Stream:
-        if not isinstance(config, Gather | Broadcast):
+        if isinstance(config, HashPartitioning | RoundRobin | RangePartitioning):
             try:
                 config.check(stream.schema)
             except FlowError as error:
@@ -438,6 +438,13 @@ class Stream:
     def gather(self, *, name: str | None = None) -> Stream:
         """All rows in one subtask, in the order of their tags: the same sequence at any parallelism."""
         return self.flow._exchange(Gather(), self, name)
+
+    @checked()
+    def forward(self, *, name: str | None = None) -> Stream:
+        """The same rows in a stage of its own, each subtask's in the subtask of its number: for what shall have other
+        resources (``.resources``) or fail by itself. Where only such edges lie between sources and sinks, a failure
+        restarts the tasks of one number alone."""
+        return self.flow._exchange(Forward(), self, name)
 
     @checked()
     def partition_by(self, *keys: str | Sequence[str], name: str | None = None) -> Stream:

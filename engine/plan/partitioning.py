@@ -67,6 +67,18 @@ class Gather:
 
 
 @dataclass(frozen=True, slots=True)
+class Forward:
+    """All rows of a subtask to the subtask of the same number in the next stage, which has as many; lanes stay."""
+
+    kind: str = "forward"
+    keys: ClassVar[tuple[str, ...]] = ()
+    is_partitioned: ClassVar[bool] = False
+
+    def describe(self) -> str:
+        return "each subtask to the one of its number, in order"
+
+
+@dataclass(frozen=True, slots=True)
 class Broadcast:
     """All rows to every subtask, in the order of their tags; lanes stay what they are."""
 
@@ -171,7 +183,7 @@ class RangePartitioning:
 
 
 Partitioning: TypeAlias = HashPartitioning | RoundRobin | RangePartitioning
-Exchanging: TypeAlias = Gather | Broadcast | Partitioning
+Exchanging: TypeAlias = Gather | Forward | Broadcast | Partitioning
 
 
 def same_parts(one: Partitioning, other: Partitioning) -> bool:

@@ -130,9 +130,13 @@ class Exchange:
     id: str
     source: str
     target: str
-    pattern: str
+    pattern: Literal["all_to_all", "pointwise"]
     config: Exchanging
     schema: pa.Schema
+
+    def peers_of(self, subtask: int, parallelism: int) -> range:
+        """With which subtasks of the stage at the other end, which has so many, a subtask shares a channel."""
+        return range(subtask, subtask + 1) if self.pattern == "pointwise" else range(parallelism)
 
     @property
     def is_partitioned(self) -> bool:

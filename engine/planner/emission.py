@@ -20,6 +20,7 @@ from typing import Literal, TypeAlias
 
 from ..core.errors import FlowError
 from ..core.traits import Emission, traits_of
+from ..plan.partitioning import Forward
 from .graph import Node
 from .placement import Placement
 
@@ -92,7 +93,7 @@ def _check_rounds(node: Node, found: Mapping[str, EmissionProperties]) -> None:
 def _behind(node: Node, inputs: Sequence[EmissionProperties], ordered: bool) -> EmissionProperties:
     if not inputs:
         return BY_ROUND
-    if node.is_exchange and not ordered:
+    if node.is_exchange and not ordered and not isinstance(node.config, Forward):
         why = f"{node.id} brings them in the order of their arrival"
         return EmissionProperties("mixed", why, "use order='deterministic', sort both inputs, or use hash_join")
     if node.is_exchange or node.schema is None:

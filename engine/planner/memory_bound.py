@@ -117,7 +117,7 @@ def memory_bound(plan: JobPlan) -> MemoryBound:
 
 
 def _exchange_bound(plan: JobPlan, edge: Exchange) -> EdgeBound:
-    channels = plan.stages[edge.source].parallelism * plan.stages[edge.target].parallelism
+    channels = len(edge.peers_of(0, plan.stages[edge.target].parallelism)) * plan.stages[edge.source].parallelism
     return EdgeBound(edge.id, channels, batch_bytes(edge.schema))
 
 

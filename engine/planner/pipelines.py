@@ -18,7 +18,7 @@ Rules:
 from __future__ import annotations
 
 import hashlib
-from typing import cast
+from typing import Literal, cast
 
 from ..arrow.plain_types import plain_schema
 from ..core.errors import ConfigurationError, FlowError, PenstockError
@@ -26,7 +26,7 @@ from ..core.operator import OperatorConfig
 from ..core.source import SourceConfig
 from ..core.traits import traits_of
 from ..operators.sequence.regroup import Regroup
-from ..plan.partitioning import Exchanging, wire_schema
+from ..plan.partitioning import Exchanging, Forward, wire_schema
 from ..plan.plan import Exchange, JobPlan, OperatorPlan, OutputPlan, PipelinePlan, PortPlan, SourcePlan, StagePlan
 from ..plan.resources import joined
 from ..plan.rounds import CHUNK_ROWS
@@ -137,7 +137,9 @@ def _check_splits(graph: LiveGraph, sources: dict[str, SourcePlan], joins: set[s
 
 def _plan_exchange(graph: LiveGraph, node: Node) -> Exchange:
     source, target = graph.stage_of[node.inputs[0]].name, graph.stage_of[node.id].name
-    return Exchange(node.id, source, target, "all_to_all", cast(Exchanging, node.config), graph.schema(node.id))
+    config = cast(Exchanging, node.config)
+    pattern: Literal["all_to_all", "pointwise"] = "pointwise" if isinstance(config, Forward) else "all_to_all"
+    return Exchange(node.id, source, target, pattern, config, graph.schema(node.id))
 
 
 def _plan_stage(flow: Graph, graph: LiveGraph, stage: Stage, ordered: bool) -> StagePlan:

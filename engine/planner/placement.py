@@ -25,6 +25,7 @@ from ..core.traits import ALL_INPUTS, Columns, traits_of
 from ..plan.partitioning import (
     Broadcast,
     Exchanging,
+    Forward,
     Gather,
     HashPartitioning,
     Partitioning,
@@ -35,7 +36,7 @@ from ..plan.partitioning import (
 
 Place: TypeAlias = Literal["lanes", "parts", "one", "every"]
 
-EXCHANGES = (Gather, Broadcast, HashPartitioning, RoundRobin, RangePartitioning)
+EXCHANGES = (Gather, Forward, Broadcast, HashPartitioning, RoundRobin, RangePartitioning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ def place_exchange(config: Exchanging, before: Placement) -> Placement:
     """Where the rows are behind an exchange."""
     if before.place == "every":
         raise _copied(config.kind)
+    if isinstance(config, Forward):
+        return before
     if isinstance(config, Gather):
         return Placement("one")
     if isinstance(config, Broadcast):

@@ -6,7 +6,7 @@ Rules:
    those who begin it and as those who wait for it. A broadcast joins what another exchange brings.
 2. Sources: the parallelism asked for, and the flow's lanes. Behind a gather: one subtask, with the lanes of the stage
    that feeds it. Behind partitioned exchanges, all of as many parts: the parallelism asked for, but not more subtasks
-   than there are parts, which are the lanes.
+   than there are parts, which are the lanes. Behind a forward edge: subtasks and lanes of the stage that feeds it.
 3. No stage feeds itself, however far around.
 """
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from ..core.errors import FlowError
 from ..core.traits import traits_of
-from ..plan.partitioning import Gather, Partitioning
+from ..plan.partitioning import Broadcast, Forward, Gather, Partitioning
 from .graph import Graph, Node
 
 
@@ -133,6 +133,10 @@ class LiveGraph:
         if stage.sources:
             stage.parallelism, stage.lanes = parallelism, lanes
             return
+        forwards = [each for each in stage.exchanges if isinstance(each.config, Forward)]
+        if forwards:
+            self._measure_behind(stage, forwards)
+            return
         gathers = [each for each in stage.exchanges if isinstance(each.config, Gather)]
         parts = {each.id: cast(Partitioning, each.config).parts for each in stage.exchanges if each.is_partitioned}
         if gathers and parts:
@@ -147,3 +151,15 @@ class LiveGraph:
         else:
             stage.lanes = next(iter(parts.values()))
             stage.parallelism = min(parallelism, stage.lanes)
+
+    def _measure_behind(self, stage: Stage, forwards: list[Node]) -> None:
+        """A stage behind forward edges, and perhaps broadcasts."""
+        others = [each for each in stage.exchanges if not isinstance(each.config, Forward | Broadcast)]
+        if others:
+            message = f"the rows of {forwards[0].id}, which stay in their subtasks, meet those of {others[0].id}"
+            raise FlowError(message, f"let both pass through {others[0].id}'s kind of exchange")
+        found = {(above.parallelism, above.lanes) for above in (self.stage_of[each.inputs[0]] for each in forwards)}
+        if len(found) > 1:
+            what = " and ".join(f"{parallelism} subtasks of {lanes} lanes" for parallelism, lanes in sorted(found))
+            raise FlowError(f"forward edges from stages of {what} meet", "rebalance both streams")
+        ((stage.parallelism, stage.lanes),) = found

@@ -232,7 +232,7 @@ class _Builder:
             return [self._edges[port.id].input]
         if port.kind == "exchange":
             exchange = self._exchange(port.id)
-            producers = range(self._plan.stages[exchange.source].parallelism)
+            producers = exchange.peers_of(self._task.subtask, self._plan.stages[exchange.source].parallelism)
             inputs = [self._input(exchange, TaskId(exchange.source, subtask)) for subtask in producers]
             self._refill(exchange, port.schema, inputs)
             return inputs
@@ -275,9 +275,10 @@ class _Builder:
         stored = self._restored.channels.get((exchange.id, Holds.INPUT))
         if stored is None:
             return
-        lanes = self._lanes if exchange.is_partitioned else None
+        lanes = self._lanes if exchange.is_partitioned or exchange.pattern == "pointwise" else None
+        by_producer = {each.channel.producer.subtask: each for each in inputs}
         for batch in channel_batches(stored, schema, lanes):
-            inputs[self._plan.stages[exchange.source].owner_of(batch.tag.lane)].refill([batch])
+            by_producer[self._plan.stages[exchange.source].owner_of(batch.tag.lane)].refill([batch])
         rows = sum(channel.restored.rows for channel in inputs)
         self._parts.opening.append(Opening(exchange.id, Holds.INPUT, rows))
 
@@ -302,7 +303,8 @@ class _Builder:
         if kind == "local":
             return self._edges[id].output
         exchange = self._exchange(id)
-        consumers = [TaskId(exchange.target, n) for n in range(self._plan.stages[exchange.target].parallelism)]
+        peers = exchange.peers_of(self._task.subtask, self._plan.stages[exchange.target].parallelism)
+        consumers = [TaskId(exchange.target, subtask) for subtask in peers]
         channels = [
             OutputChannel(ChannelId(id, self._task, each), self._pair(self._task, each), self._wiring.send)
             for each in consumers

@@ -5,16 +5,18 @@ The second half breaks the engine on purpose, one rule a test, and wants the ora
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pyarrow as pa
 import pytest
 
+from penstock.actors.protocol.translate import execution_graph
 from penstock.coordinator.machine import Coordinator
+from penstock.coordinator.model.commands import DeployTask
 from penstock.coordinator.model.events import TaskFailed, TaskLost
 from penstock.coordinator.model.job_states import TaskStatus
 from penstock.engine.core.elements import Batch, Element
-from penstock.engine.core.identity import CheckpointId, Committable
+from penstock.engine.core.identity import CheckpointId, Committable, TaskId
 from penstock.engine.exchange.channels import InputChannel
 from penstock.engine.exchange.input_gate import Delivered
 from penstock.engine.runtime.driver import Driver
@@ -26,6 +28,7 @@ from penstock.engine.sources.reader import SplitReader
 from support.engine_simulation import FAULTS, NO_FAULTS, SETTINGS, EngineSimulation, Faults, Sizes
 from support.engine_simulation_runs import check, expected_rows, shape_of, simulate, varied
 from support.engine_simulation_shapes import SHAPES, WIDEST, plan_of
+from support.exchange_flows import FORWARDS, forwarded
 from support.sequence_flows import SEQUENCES
 from support.sweeps import swept
 from support.trailer_flows import TRAILERS, teed, trailed, trailed_and_gathered
@@ -53,6 +56,30 @@ def test_rows_and_their_order_do_not_depend_on_parallelism_sizes_or_checkpoints(
         for interval, sizes in ((0.02, Sizes(1, 1)), (0.06, Sizes(100, 3)), (None, Sizes(10_000, 100))):
             settings = replace(SETTINGS, interval=interval)
             check(EngineSimulation(parallelism, shape, (parallelism,), NO_FAULTS, settings, sizes).run(), shape)
+
+
+@pytest.mark.parametrize("shape", [SHAPES.index(shape) for shape in FORWARDS])
+def test_forward_edges_lose_and_repeat_nothing_whatever_goes_wrong(shape: int) -> None:
+    for seed in range(PER_TEST):
+        simulate(seed, shape)
+
+
+def test_task_that_dies_between_forward_edges_takes_those_of_its_number_along_and_nobody_else() -> None:
+    class Watched(EngineSimulation):
+        attempts: dict[TaskId, int]
+
+        def check_restore(self, order: DeployTask) -> None:
+            super().check_restore(order)
+            self.attempts[order.task] = order.attempt.number
+
+    dying = Faults(patience=1, **{each.name: 0.0 for each in fields(Faults) if each.name != "patience"})
+    shape = SHAPES.index(forwarded)
+    for seed in range(4):
+        run = Watched(seed, shape, (3,), replace(dying, kill_task=0.02), SETTINGS)
+        run.attempts = {}
+        check(run.run(), shape)
+        regions = [{run.attempts[task] for task in region} for region in execution_graph(run.plan).regions]
+        assert sorted(regions, key=max) == [{1}, {1}, {2}]
 
 
 @pytest.mark.parametrize("shape", [SHAPES.index(shape) for shape in TRAILERS])

@@ -37,7 +37,7 @@ from support.engine_simulation_flows import (
 )
 from support.engine_simulation_shapes import PARTS, WIDEST
 from support.engine_simulation_storage import SimulatedSnapshots, last_tables
-from support.exchange_flows import joined_by_key, joined_everywhere
+from support.exchange_flows import FORWARDS, joined_by_key, joined_everywhere
 from support.trailer_flows import TRAILERS
 
 
@@ -70,7 +70,7 @@ ARRIVAL = (
     *(gathered, aggregated, joined, forked, chained, separate),
     *(divided, passed_on, united, joined_by_key, joined_everywhere),
 )
-SHAPES = (*ARRIVAL, *TRAILERS)
+SHAPES = (*ARRIVAL, *TRAILERS, *FORWARDS)
 """Seeds draw among the first; those behind them have a test of their own."""
 
 

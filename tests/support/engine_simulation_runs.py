@@ -24,7 +24,7 @@ def rows_of(run: EngineSimulation) -> Rows:
     """The visible rows: by sink where it stands behind a gather, by sink and lane elsewhere."""
     rows: Rows = {}
     for sink, (stage, _) in run.plan.sinks.items():
-        behind_gather = any(exchange.target == stage for exchange in run.plan.exchanges)
+        behind_gather = any(each.target == stage and each.pattern == "all_to_all" for each in run.plan.exchanges)
         rows.setdefault(sink, []) if behind_gather else None
         for lane, row in run.disk.written(sink):
             rows.setdefault(sink if behind_gather else f"{sink}, lane {lane}", []).append(row)

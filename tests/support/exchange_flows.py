@@ -50,4 +50,19 @@ def joined_everywhere(disk: Disk, flow: Flow) -> None:
     _end(disk, _rows(flow).rebalance().hash_join(_groups(flow).filter("y >= 0").broadcast(), ["g"], how="left"))
 
 
+def forwarded(disk: Disk, flow: Flow) -> None:
+    """Forward edges alone: the tasks of one number are a region of their own."""
+    rows = flow.from_tables(numbers(), name="numbers").filter("x > 4").forward()
+    flow.attach(DiskSink("rows", disk), rows.forward(), name="rows")
+    groups = rows.filter("x > 8").forward().stream_aggregate(by=["key"], n="count")
+    flow.attach(DiskSink("groups", disk), groups, name="groups")
+
+
+def forwarded_and_gathered(disk: Disk, flow: Flow) -> None:
+    """Forward edges between exchanges of other kinds."""
+    parts = _rows(flow).forward().partition_by("g").forward().distinct("g", "split").forward()
+    _end(disk, parts.aggregate(["g"], n="count", total=("x", "sum")).forward())
+
+
+FORWARDS = (forwarded, forwarded_and_gathered)
 EXCHANGES = (partitioned, rebalanced, joined_by_key, joined_everywhere)

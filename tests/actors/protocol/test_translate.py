@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from penstock.actors.protocol.translate import error_of, execution_graph, failure_of, neighbours_of
@@ -12,6 +13,7 @@ from penstock.coordinator.model.execution_graph import JobEdge, Pattern
 from penstock.coordinator.model.rescaling import ChannelMapper
 from penstock.engine.core import errors
 from penstock.engine.core.identity import TaskId
+from penstock.engine.flow.flow import Flow
 from penstock.engine.planner.pipelines import plan_job
 from support.ray_jobs import gather_flow
 
@@ -62,6 +64,16 @@ def test_plan_becomes_a_graph_of_stages(tmp_path: Path) -> None:
     edge = JobEdge("memory-1", "gather-1", Pattern.ALL_TO_ALL, "gather-1", ChannelMapper.FIRST)
     assert graph.edges == (edge,)
     assert graph.deterministic
+
+
+def test_tasks_of_one_number_are_a_region_where_all_edges_are_forward() -> None:
+    flow = Flow("forward")
+    flow.from_tables([pa.table({"x": [1]})], name="rows").forward(name="next").collect("found")
+    plan = plan_job(flow, 3)
+    graph = execution_graph(plan)
+    assert graph.edges == (JobEdge("rows", "next", Pattern.POINTWISE, "next", ChannelMapper.RANGE),)
+    assert graph.regions == tuple((TaskId("rows", number), TaskId("next", number)) for number in range(3))
+    assert neighbours_of(plan, TaskId("next", 1)) == [TaskId("rows", 1)]
 
 
 def test_neighbours_are_the_tasks_of_adjacent_stages(tmp_path: Path) -> None:

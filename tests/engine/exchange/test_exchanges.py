@@ -10,6 +10,7 @@ import pytest
 from penstock.engine.core.errors import FlowError
 from penstock.engine.flow.flow import Flow, Stream
 from penstock.engine.plan.partitioning import PART, HashPartitioning
+from penstock.engine.planner.memory_bound import memory_bound
 from penstock.engine.planner.pipelines import plan_job
 
 ROWS = pa.table({"k": pa.array([1, 2], pa.int64()), "g": ["a", "b"], "v": [1.0, 2.0], "tags": [["x"], []]})
@@ -31,6 +32,44 @@ def plan(build: Build, parallelism: int = 3, **options):
     stream = build(*streams(**options))
     stream.collect("out")
     return plan_job(stream.flow, parallelism)
+
+
+# --- forward edges ------------------------------------------------------------------------------------------------
+
+
+def test_stage_behind_a_forward_edge_is_like_the_one_before_it() -> None:
+    found = plan(lambda a, b: a.forward().partition_by("k").forward(), lanes=4, parts=16)
+    assert [(each.name, each.parallelism, each.lanes) for each in found.stages.values()] == [
+        ("a", 3, 4), ("forward-1", 3, 4), ("partition-by-1", 3, 16), ("forward-2", 3, 16)
+    ]  # fmt: skip
+    assert [each.pattern for each in found.exchanges] == ["pointwise", "all_to_all", "pointwise"]
+    assert [each.channels for each in memory_bound(found).edges] == [3, 9, 3]
+
+
+def test_forward_edge_changes_no_row_and_no_place() -> None:
+    stream, _ = streams()
+    assert stream.partition_by("k").forward().partitioned_by == ("k",)
+    assert stream.gather().forward().is_gathered
+    assert kinds(lambda a, b: a.partition_by("k").forward().aggregate(["k"], n="count")) == [
+        "partition by", "forward", "hash aggregate", "regroup"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda a, b: a.broadcast().forward(), "forward: its input is broadcast"),
+        (lambda a, b: a.rebalance().forward().union(b.rebalance()), "which stay in their subtasks, meet those of"),
+        (lambda a, b: a.forward().union(b), "source b meets the output of forward-1"),
+        (
+            lambda a, b: a.rebalance().forward().union(b.forward()),
+            "stages of 3 subtasks of 4 lanes and 3 sub",
+        ),
+    ],
+)
+def test_rows_that_cannot_meet_behind_a_forward_edge_are_refused(build: Build, message: str) -> None:
+    with pytest.raises(FlowError, match=message):
+        plan(build)
 
 
 # --- where rows are ----------------------------------------------------------------------------------------------
