@@ -32,7 +32,7 @@ from ..actors.process.ending import print_interrupts_briefly
 from ..actors.process.waiting import Deadline
 from ..actors.protocol.messages import Arrived, Deployment, Order, ProcessMessage, StatisticsAsked, Versioned
 from ..actors.protocol.settings import Checkpoints
-from ..actors.protocol.translate import neighbours_of
+from ..actors.protocol.translate import peers_of
 from ..actors.storage.snapshots import SnapshotFiles
 from ..actors.storage.stores import open_store
 from ..actors.transport.protocol import BrokenLink
@@ -163,8 +163,8 @@ class _LocalDrivers:
 
     def perform(self, command: Command) -> None:
         if isinstance(command, DeployTask):
-            neighbours = dict.fromkeys(neighbours_of(self._plan, command.task))
-            self._hosts[command.task].post(Deployment(command, neighbours, None))
+            peers = dict.fromkeys(peers_of(self._plan, command.task))
+            self._hosts[command.task].post(Deployment(command, peers, None))
         else:
             order = cast(Order, command)
             self._hosts[order.task].post(order)

@@ -6,7 +6,7 @@ Rules:
    this process's monotonic time in place of the sender's.
 2. The commands of one event are carried out in order, before the next event is handled. What takes time (the log, the
    files, calls to other processes) is handed on; what comes of it comes back as an event.
-3. One timer: the mailbox is waited for until ``next_deadline``, then the core is told that the time has come; or until
+3. One timer: the mailbox is waited for until ``next_deadline``, then the core gets ``DeadlinePassed``; or until
    the next heartbeat, when the processes are looked after. What is in the mailbox then is handled first.
 4. An error that escapes from the core is a bug. It ends the thread. ``on_death`` is called, which may end the process,
    so that another takes over; if it returns, everybody who waits gets the error.
@@ -280,7 +280,7 @@ class CoordinatorHost:
         self._drivers = drivers(self.post)
         self._thread = threading.Thread(target=self._run, name="penstock-coordinator", daemon=True)
         self._open = True
-        #: what is deleted at the job's end, once whoever waited for it has had the time to audit it
+        #: what is deleted at the job's end, once those who wait for it have had the time to audit it
         self._at_close: list[Command] = []
         #: guards the four fields below; notified when they change
         self._changed = threading.Condition()

@@ -28,7 +28,7 @@ from ...coordinator.model.statistics import JobStatus
 from ...engine.core.shown import shown
 
 FIELDS = ("event", "job", "task", "attempt", "generation", "checkpoint", "reason")
-"""What a line may tell besides ``time``, ``level``, ``logger``, ``message`` and, of an exception, ``traceback``."""
+"""What a line may hold besides ``time``, ``level``, ``logger``, ``message`` and, of an exception, ``traceback``."""
 
 EVENTS = {
     "task_deployed": "an attempt of a task has been built",
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line. ``fields``: what every line of this process says, unless a record says otherwise."""
+    """One JSON object a line. ``fields``: what every line of this process holds, unless a record has its own."""
 
     def __init__(self, **fields: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a job tells a metrics system: the table of metrics, and their values from what engine and coordinator count.
+"""What a job reports to a metrics system: the table of metrics, with values from what engine and coordinator count.
 
 No Ray here; ``actors/job/metrics.py`` hands the values on. ``docs/operations.md`` shows the table, and a test compares.
 
@@ -7,7 +7,7 @@ Rules:
 1. Figures are read from what is counted anyhow, on a slow timer; nothing is added to the path of a batch.
 2. A counter's sample is the total since its ``epoch`` began (an attempt, a generation of the coordinator), and the
    meter hands on what has come since the last look. So a restart neither repeats nor loses what was reported.
-3. A gauge that is no longer told (the task has ended, or sits in another process now) goes to 0.
+3. A gauge that is no longer reported (the task has ended, or sits in another process now) goes to 0.
 4. Tags are few and bounded by the plan: never a split, a checkpoint or an attempt.
 """
 
@@ -143,7 +143,7 @@ class Meter:
         self._instruments = instruments
         #: by metric and tags: the epoch and the total that was handed on last
         self._totals: dict[tuple[str, tuple[str, ...]], tuple[str, float]] = {}
-        #: the gauges that were told at the last look
+        #: the gauges that were reported at the last look
         self._gauges: dict[tuple[str, tuple[str, ...]], Metric] = {}
 
     def report(self, samples: Iterable[Sample]) -> None:
@@ -229,8 +229,8 @@ class JobFigures:
 
     def __init__(self, job: str) -> None:
         self._tags = (job,)
-        #: checkpoints whose duration was told, as far as they are still remembered
-        self._told: frozenset[str] = frozenset()
+        #: checkpoints whose duration was reported, as far as they are still remembered
+        self._reported: frozenset[str] = frozenset()
 
     def samples(self, status: JobStatus, shown: Overview, now: float) -> Iterator[Sample]:
         """Where the job stands, and the checkpoints that have completed since the last look."""
@@ -245,9 +245,9 @@ class JobFigures:
             yield Sample(WRITTEN, shown.completed.new_bytes, tags)
         completed = {str(one.checkpoint): one for one in shown.history if one.status == "completed"}
         for name, one in completed.items():
-            if name not in self._told:
+            if name not in self._reported:
                 yield from self._checkpoint(one)
-        self._told = frozenset(completed)
+        self._reported = frozenset(completed)
 
     def _checkpoint(self, one: CheckpointStatistics) -> Iterator[Sample]:
         if one.duration is not None:

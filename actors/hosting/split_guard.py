@@ -1,12 +1,12 @@
-"""Stands between a task and the splits that it reads: says which one is next, and keeps poison out. No Ray.
+"""Between a task and the splits that it reads: notifies which one is next, and keeps poison out. No Ray.
 
 Rules:
 
-1. A guarded split is the split, but for three things: with ``say`` set, that is told before each opening; an error
+1. A guarded split is the split, but for three things: ``notify``, if set, is called before each opening; an error
    that its reading raises is noted in ``raised``; and one that is to be skipped has no rows. Where the rows come from
    somebody who still makes them (``may_be_poison = False``), neither an error nor a death is a fault of the split's,
-   nor of another one that was opened before: no name is told, and no error noted.
-2. What holds is said with each deployment (``begin``), before the attempt's task is built.
+   nor of another one that was opened before: no name is given, and no error noted.
+2. What holds comes with each deployment (``begin``), before the attempt's task is built.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class SplitGuard:
     """See the module's rules."""
 
     def __init__(self) -> None:
-        self._say: Callable[[SplitName | None], None] | None = None
+        self._notify: Callable[[SplitName | None], None] | None = None
         self._skipped: frozenset[SplitName] = frozenset()
         #: the split whose reading has raised in this attempt
         self.raised: SplitName | None = None
 
-    def begin(self, say: Callable[[SplitName | None], None] | None, skipped: frozenset[SplitName]) -> None:
+    def begin(self, notify: Callable[[SplitName | None], None] | None, skipped: frozenset[SplitName]) -> None:
         """Another attempt follows."""
-        self._say, self._skipped, self.raised = say, skipped, None
+        self._notify, self._skipped, self.raised = notify, skipped, None
 
     def is_skipped(self, name: SplitName) -> bool:
         """Whether the split is to have no rows."""
@@ -41,8 +41,8 @@ class SplitGuard:
 
     def opened(self, name: SplitName | None) -> None:
         """The split is about to be read; None: one that is never to blame."""
-        if self._say is not None:
-            self._say(name)
+        if self._notify is not None:
+            self._notify(name)
 
     def guarded(self, plan: JobPlan) -> JobPlan:
         """The plan with all its splits behind this guard."""

@@ -1,6 +1,6 @@
 """Who is alive: the coordinator's view of the processes that host its tasks. Pure: no Ray, no threads, no clock.
 
-A process sits on a *seat*: a driver actor, which Ray gives another process when one dies. What was in it is gone, and
+A process sits on a *slot*: a driver actor, which Ray gives another process when one dies. What was in it is gone, and
 that is what the supervisor finds out, from whichever sign comes first:
 
 - the new process announces itself, or accepts an order to deploy, under another incarnation;
@@ -10,16 +10,16 @@ that is what the supervisor finds out, from whichever sign comes first:
 - it does not answer: at every heartbeat each process is asked for a sign of life, and one that has missed ``MISSES``
   heartbeats in a row is hung, or stopped, or behind a network that is gone. It is replaced.
 
-A process on a node that Ray drains is told to leave (:class:`Draining`), as one that gets SIGTERM says of itself.
+A process on a node that Ray drains has to leave (:class:`Draining`), as one that gets SIGTERM reports of itself.
 
 Rules:
 
 1. An attempt is lost when the incarnation that accepted it is gone, and is reported lost once for that.
 2. Nothing is reported about a process that had accepted nothing: the order to deploy waits for the next process.
 3. Heartbeats are counted, not timed: a coordinator that was stopped itself takes nobody for dead when it wakes.
-4. Each task has a seat of its own. Seats beyond those are *spare*: a task whose process is lost moves to a spare that
-   has a process, and its old seat is a spare once that has one. So nobody waits for a process to start.
-5. No policy: what a loss means is for the coordinator to decide. Of every process that a task gets it is told. Only
+4. Each task has a slot of its own. Seats beyond those are *spare*: a task whose process is lost moves to a spare that
+   has a process, and its old slot is a spare once that has one. So nobody waits for a process to start.
+5. No policy: what a loss means is for the coordinator to decide. It hears of every process that a task gets. Only
    which split is poison is found out here (``coordinator.job.poison``), since losses are noticed here; the loss is then
    an error that is not tried again.
 """
@@ -47,8 +47,8 @@ from ..protocol.messages import (
     ProcessAppeared,
     ProcessGone,
     ProcessMessage,
-    Seat,
     SplitBegun,
+    WorkerSlot,
 )
 
 
@@ -56,10 +56,10 @@ class Draining:
     """Which processes are to leave, as Ray drains their nodes. ``most``: seconds that moving a task may take.
 
     A node is drained by ``ray drain-node``, by the autoscaler, by what watches for spot notices, or by a node's own
-    ``ray start`` when it is told to end: all of them tell Ray's control store. Ray puts no process on such a node any
+    ``ray start`` when it has to end: all of them inform Ray's control store. Ray puts no process on such a node any
     more, and leaves those alone that are there. Rules:
 
-    1. A process is told once.
+    1. A process is reported once.
     2. If every node is drained, nobody leaves: there is nowhere to go.
     3. A node that has no deadline has as much time as the job's ``preemption`` says, and no node has more.
     """
@@ -67,7 +67,7 @@ class Draining:
     def __init__(self, most: float = math.inf) -> None:
         self._most = most
         self._left: Mapping[str, float] = {}
-        self._told: set[str] = set()
+        self._notified: set[str] = set()
 
     def update(self, nodes: Mapping[str, float]) -> None:
         """Take note of the seconds left for each node that is being drained."""
@@ -79,9 +79,9 @@ class Draining:
 
     def must_leave(self, node: str, incarnation: str) -> float | None:
         """The seconds that a process has for leaving its node; None: it may stay, or knows."""
-        if node not in self._left or incarnation in self._told:
+        if node not in self._left or incarnation in self._notified:
             return None
-        self._told.add(incarnation)
+        self._notified.add(incarnation)
         return max(0.0, min(self._most, self._left[node]))
 
 
@@ -101,23 +101,23 @@ MISSES = 3
 class DriverCalls(Protocol):
     """Calls to the processes; what comes of them goes to :meth:`Supervisor.handle`. None of them blocks."""
 
-    def ready(self, seat: Seat) -> None:
-        """Send ``ProcessAppeared`` as soon as the seat has a process, ``ProcessGone`` if it never will."""
+    def ready(self, slot: WorkerSlot) -> None:
+        """Send ``ProcessAppeared`` as soon as the slot has a process, ``ProcessGone`` if it never will."""
 
-    def watch(self, seat: Seat, incarnation: str) -> None:
+    def watch(self, slot: WorkerSlot, incarnation: str) -> None:
         """Send ``ProcessGone`` when the process, or the connection to it, ends."""
 
-    def ask(self, seat: Seat) -> None:
+    def ask(self, slot: WorkerSlot) -> None:
         """Send ``ProcessAppeared`` if the process answers; nothing if it does not."""
 
-    def replace(self, seat: Seat) -> None:
-        """End the process of the seat, whatever it does; another one follows."""
+    def replace(self, slot: WorkerSlot) -> None:
+        """End the process of the slot, whatever it does; another one follows."""
 
-    def move(self, task: TaskId, seat: Seat) -> None:
-        """From now on orders for the task go to this seat."""
+    def move(self, task: TaskId, slot: WorkerSlot) -> None:
+        """From now on orders for the task go to this slot."""
 
-    def clear(self, seat: Seat) -> None:
-        """Have the process of a spare seat drop what it holds: it is nobody's any more."""
+    def clear(self, slot: WorkerSlot) -> None:
+        """Have the process of a spare slot drop what it holds: it is nobody's any more."""
 
     def deploy(self, command: DeployTask, cautious: bool) -> None:
         """Send ``AttemptAccepted`` when a process has taken the order, ``CallFailed`` if none ever will."""
@@ -127,8 +127,8 @@ class DriverCalls(Protocol):
 
 
 @dataclass(slots=True)
-class _SeatState:
-    """What is known of a seat."""
+class _SlotState:
+    """What is known of a slot."""
 
     #: the task that it hosts; None: it is spare
     task: TaskId | None
@@ -153,7 +153,7 @@ class Supervisor:
         self,
         tasks: Iterable[TaskId],
         calls: DriverCalls,
-        spares: Iterable[Seat] = (),
+        spares: Iterable[WorkerSlot] = (),
         heartbeat: float = 0.0,
         poison: PoisonPolicy = DEFAULT_POISON,
         notice: float = math.inf,
@@ -162,26 +162,26 @@ class Supervisor:
         self._draining = Draining(notice)
         self._poison = PoisonWatch(poison)
         self._heartbeat = heartbeat
-        self._seats: dict[Seat, _SeatState] = {task: _SeatState(task) for task in tasks}
+        self._slots: dict[WorkerSlot, _SlotState] = {task: _SlotState(task) for task in tasks}
         #: where each task is
-        self._seat_of: dict[TaskId, Seat] = {task: task for task in self._seats}
-        self._seats |= {seat: _SeatState(None) for seat in spares}
+        self._slot_of: dict[TaskId, WorkerSlot] = {task: task for task in self._slots}
+        self._slots |= {slot: _SlotState(None) for slot in spares}
         #: the split whose reading has raised the error that an attempt is about to report
         self._raised: dict[TaskId, tuple[Attempt | None, SplitName | None]] = {}
         #: incarnations known to have ended
         self._gone: set[str] = set()
-        for seat in self._seats:
-            calls.ready(seat)
+        for slot in self._slots:
+            calls.ready(slot)
 
     @property
-    def placement(self) -> dict[TaskId, Seat]:
-        """The seat of every task."""
-        return dict(self._seat_of)
+    def placement(self) -> dict[TaskId, WorkerSlot]:
+        """The slot of every task."""
+        return dict(self._slot_of)
 
     def perform(self, command: DeployTask | ReplaceProcess | Order) -> None:
         """Hand an order to the process of its task."""
         if isinstance(command, ReplaceProcess):
-            self._calls.replace(self._seat_of[command.task])
+            self._calls.replace(self._slot_of[command.task])
         elif isinstance(command, DeployTask):
             self._calls.deploy(command, self._poison.is_cautious(command.task))
         else:
@@ -198,8 +198,8 @@ class Supervisor:
                 return self._appeared(identity)
             case AttemptAccepted(attempt, identity):
                 return self._taken(attempt, identity)
-            case ProcessGone(seat, incarnation, reason):
-                return self._ended(seat, incarnation, reason)
+            case ProcessGone(slot, incarnation, reason):
+                return self._ended(slot, incarnation, reason)
             case CallFailed(task, attempt, reason):
                 return self._missed(TaskLost(task, attempt, reason, UNKNOWN_TIME))
             case TaskLost():
@@ -217,7 +217,7 @@ class Supervisor:
     # ------------------------------------------------------------------ signs
 
     def _appeared(self, identity: Identity) -> list[Event]:
-        seat, state = identity.task, self._seats[identity.task]
+        slot, state = identity.task, self._slots[identity.task]
         if identity.incarnation in self._gone:
             return []
         state.unanswered = 0
@@ -225,19 +225,19 @@ class Supervisor:
             return []
         known = state.incarnation
         if known is not None and known != identity.incarnation:
-            events = self._lose(seat, "it died and was restarted", replaced=True)
+            events = self._lose(slot, "it died and was restarted", replaced=True)
         else:
             events = []
         state.identity, state.watched = identity, True
-        self._calls.watch(seat, identity.incarnation)
+        self._calls.watch(slot, identity.incarnation)
         if state.task is None:
-            self._calls.clear(seat)
+            self._calls.clear(slot)
         elif known != identity.incarnation:
             events.append(ProcessReady(state.task, identity.incarnation, UNKNOWN_TIME))
         return events
 
     def _taken(self, attempt: Attempt, identity: Identity) -> list[Event]:
-        state = self._seats[identity.task]
+        state = self._slots[identity.task]
         if identity.incarnation in self._gone:
             return [] if state.task is None else [_lost(state.task, attempt, "it died right after deployment")]
         events = self._appeared(identity)
@@ -245,47 +245,47 @@ class Supervisor:
             state.accepted = attempt
         return events
 
-    def _ended(self, seat: Seat, incarnation: str | None, reason: str) -> list[Event]:
-        state = self._seats[seat]
+    def _ended(self, slot: WorkerSlot, incarnation: str | None, reason: str) -> list[Event]:
+        state = self._slots[slot]
         if incarnation is None:
-            return [] if state.identity is None else self._lose(seat, reason)
+            return [] if state.identity is None else self._lose(slot, reason)
         if incarnation == state.incarnation and state.watched:
             state.watched = False
-            self._calls.ready(seat)
+            self._calls.ready(slot)
         return []
 
     def _missed(self, lost: TaskLost) -> list[Event]:
         """Somebody has lost touch with the process of a task: move that to a spare, dead or not."""
-        seat = self._seat_of.get(lost.task)
-        if seat is None or self._seats[seat].accepted is None or self._seats[seat].accepted != lost.attempt:
+        slot = self._slot_of.get(lost.task)
+        if slot is None or self._slots[slot].accepted is None or self._slots[slot].accepted != lost.attempt:
             return [lost]
         return [self._blamed(lost), *self._move(lost.task)]
 
     def _ask_all(self) -> list[Event]:
         events: list[Event] = []
-        for seat, state in self._seats.items():
+        for slot, state in self._slots.items():
             if not state.watched or state.incarnation in self._gone:
                 continue  # it is being asked for, or replaced
             if state.unanswered >= MISSES:
-                events += self._hung(seat, state)
+                events += self._hung(slot, state)
             else:
                 state.unanswered += 1
-                self._calls.ask(seat)
+                self._calls.ask(slot)
         return events
 
-    def _hung(self, seat: Seat, state: _SeatState) -> list[Event]:
+    def _hung(self, slot: WorkerSlot, state: _SlotState) -> list[Event]:
         assert state.identity is not None
         where = f"process {state.identity.pid} on {state.identity.node}"
         reason = f"{where} has not answered for {self._heartbeat * MISSES:g} s: it hangs, or is stopped or cut off"
-        events = self._lose(seat, reason)
-        self._calls.replace(seat)
+        events = self._lose(slot, reason)
+        self._calls.replace(slot)
         return events
 
     def _leave(self, left: Mapping[str, float]) -> list[Event]:
-        """Nodes are being drained: tasks are handed over, spare processes start anew elsewhere."""
+        """Nodes are being drained: tasks are migrated, spare processes start anew elsewhere."""
         self._draining.update(left)
         events: list[Event] = []
-        for seat, state in self._seats.items():
+        for slot, state in self._slots.items():
             identity = state.identity
             if identity is None or not state.watched or identity.incarnation in self._gone:
                 continue
@@ -293,16 +293,16 @@ class Supervisor:
             if budget is None:
                 continue
             if state.task is None:
-                self._calls.replace(seat)
+                self._calls.replace(slot)
             else:
                 events.append(NoticeGiven(state.task, identity.incarnation, budget, UNKNOWN_TIME))
         return events
 
     # ------------------------------------------------------------------ what follows
 
-    def _lose(self, seat: Seat, reason: str, *, replaced: bool = False) -> list[Event]:
-        """The process of a seat is gone; ``replaced``: there is another one on it already."""
-        state = self._seats[seat]
+    def _lose(self, slot: WorkerSlot, reason: str, *, replaced: bool = False) -> list[Event]:
+        """The process of a slot is gone; ``replaced``: there is another one on it already."""
+        state = self._slots[slot]
         if state.incarnation is not None:
             self._gone.add(state.incarnation)
         task, attempt = state.task, state.accepted
@@ -332,18 +332,18 @@ class Supervisor:
         return replace(failed, failure=self._poison.raised(failed.task, failed.attempt, name, failed.failure))
 
     def _move(self, task: TaskId) -> list[Event]:
-        """Put a task on a spare seat, if there is one with a process; its own becomes spare."""
-        old = self._seat_of[task]
-        for seat, state in self._seats.items():
+        """Put a task on a spare slot, if there is one with a process; its own becomes spare."""
+        old = self._slot_of[task]
+        for slot, state in self._slots.items():
             if state.task is not None or state.identity is None or self._draining.is_drained(state.identity.node_id):
                 continue
             if state.watched and state.unanswered <= 1:
-                before = self._seats[old]
+                before = self._slots[old]
                 before.task, before.accepted = None, None
-                state.task, self._seat_of[task] = task, seat
-                self._calls.move(task, seat)
+                state.task, self._slot_of[task] = task, slot
+                self._calls.move(task, slot)
                 if before.watched:
-                    # not a spare before it has said again that it is there
+                    # not a spare before it has answered again
                     before.watched = False
                     self._calls.ready(old)
                 return [ProcessReady(task, state.identity.incarnation, UNKNOWN_TIME)]

@@ -48,18 +48,18 @@ class TaskFeed:
         self._plan = plan
         self._folder = folder
         self._report = report
-        #: how many entries the sources have got; None: nobody has said yet where they begin
+        #: how many entries the sources have got; None: not known yet where they begin
         self._number: int | None = None
         self._triggered: CheckpointId | None = None
         self._lock = Lock()
-        #: what the drivers have told of each task barrier that not all of them have reached
-        self._told: dict[CheckpointId, list[Sequence[OperatorWindow]]] = {}
+        #: what the drivers have reported of each task barrier that not all of them have reached
+        self._reports: dict[CheckpointId, list[Sequence[OperatorWindow]]] = {}
 
     def begin(self) -> None:
         """Another attempt is built."""
         self._number = self._triggered = None
         with self._lock:
-            self._told = {}
+            self._reports = {}
 
     def fed(self, task: Task, command: AssignSplits) -> None:
         """Give the sources what is new, and confirm."""
@@ -123,21 +123,21 @@ class TaskFeed:
     # ------------------------------------------------------------------ windows
 
     def drained(self, task: Task | None, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
-        """A driver has drained; the last one tells the coordinator."""
+        """A driver has drained; the last one reports to the coordinator."""
         if task is None:
             return
         with self._lock:
-            told = self._told.setdefault(barrier, [])
-            told.append(window)
+            reports = self._reports.setdefault(barrier, [])
+            reports.append(window)
             live = sum(1 for driver in task.drivers if driver.checkpointing.handler.open)
-            if len(told) < live:
+            if len(reports) < live:
                 return
-            del self._told[barrier]
-        self._tell(task, barrier, told)
+            del self._reports[barrier]
+        self._report_window(task, barrier, reports)
 
-    def _tell(self, task: Task, barrier: CheckpointId, told: Sequence[Sequence[OperatorWindow]]) -> None:
+    def _report_window(self, task: Task, barrier: CheckpointId, reports: Sequence[Sequence[OperatorWindow]]) -> None:
         shift = time.time() - time.perf_counter()
-        operators = [operator for window in told for operator in window]
+        operators = [operator for window in reports for operator in window]
         first = min((each.first_at for each in operators if each.first_at is not None), default=None)
         report = TaskReport(
             tuple(

@@ -23,8 +23,8 @@ OVER = frozenset({"finished", "stopped"})
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a task says of itself. ``statistics`` None: it was too busy to answer for ``busy`` seconds; if that is 0, it
-    has no attempt."""
+    """What a task reports of itself. ``statistics`` None: it was too busy to answer for ``busy`` seconds; if that is 0,
+    it has no attempt."""
 
     statistics: TaskStatistics | None
     busy: float = 0.0
@@ -38,9 +38,9 @@ def chain_of_waiting(
     waited_for = {other for task in live for other in _waits_for(standings.get(task))}
     sentences = []
     for task in _in_chains(live, standings):
-        told = _sentence(standings.get(task), states.get(task, "created"))
+        sentence = _sentence(standings.get(task), states.get(task, "created"))
         held_up = task in waited_for and not _waits_for(standings.get(task))
-        sentences.append(f"{task}: {told}{'; others wait for it' if held_up else ''}")
+        sentences.append(f"{task}: {sentence}{'; others wait for it' if held_up else ''}")
     return sentences
 
 

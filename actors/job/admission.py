@@ -10,7 +10,7 @@ import ray
 
 from ...engine.plan.plan import JobPlan
 from ..cluster.fitting import NotFreeError, asked_by, check_fits
-from ..protocol.messages import Seat
+from ..protocol.messages import WorkerSlot
 from .runtime import Runtime
 
 FREE_SECONDS = 10.0
@@ -39,9 +39,9 @@ def admit(plan: JobPlan, runtime: Runtime) -> None:
         _log.warning("job %s: %s", plan.name, warning)
 
 
-def options_of(plan: JobPlan, seat: Seat) -> dict[str, Any]:
-    """The options of Ray's for the actor of a seat; nothing for a spare one."""
-    stage = plan.stages.get(seat.vertex)
+def options_of(plan: JobPlan, slot: WorkerSlot) -> dict[str, Any]:
+    """The options of Ray's for the actor of a slot; nothing for a spare one."""
+    stage = plan.stages.get(slot.vertex)
     if stage is None or not stage.resources:
         return {}
     asked = stage.resources

@@ -42,8 +42,8 @@ from ..hosting.coordinator_host import CoordinatorFiles, CoordinatorHost, coordi
 from ..hosting.logs import JobLog, write_json_lines
 from ..hosting.measures import JobFigures, Sample
 from ..hosting.supervisor import DEFAULT_POISON, Supervisor
-from ..protocol.messages import Address, Identity, JobCard, ProcessAppeared, ProcessMessage, Seat, Versioned
-from ..protocol.translate import failure_of, neighbours_of
+from ..protocol.messages import Address, Identity, JobDescriptor, ProcessAppeared, ProcessMessage, Versioned, WorkerSlot
+from ..protocol.translate import failure_of, peers_of
 from ..storage.log import Deaths
 from ..storage.snapshots import SnapshotFiles
 from ..storage.stores import open_store
@@ -69,7 +69,7 @@ class CoordinatorOptions:
     folder: str
     settings: Settings
     plan: SharedPlan
-    drivers: Mapping[Seat, Address]
+    drivers: Mapping[WorkerSlot, Address]
     """The driver actor of every task, and the spare ones."""
     validate: bool = False
     """Check the core's invariants after every event."""
@@ -113,9 +113,9 @@ class CoordinatorActor:
         me = ray.get_runtime_context().current_actor
 
         def supervise(post: Callable[[ProcessMessage], None]) -> Supervisor:
-            calls = RayDriverCalls(drivers, partial(neighbours_of, plan), me, post)
+            calls = RayDriverCalls(drivers, partial(peers_of, plan), me, post)
             tasks = plan.tasks()
-            spares = [seat for seat in drivers if seat not in set(tasks)]
+            spares = [slot for slot in drivers if slot not in set(tasks)]
             self._supervisor = Supervisor(
                 tasks,
                 calls,
@@ -197,8 +197,8 @@ class CoordinatorActor:
         return self._host.wait_status(version, timeout)
 
     @ray.method(concurrency_group="users")
-    def placement(self) -> dict[TaskId, Seat]:
-        """On which seat each task is; with spares that changes."""
+    def placement(self) -> dict[TaskId, WorkerSlot]:
+        """On which slot each task is; with spares that changes."""
         return self._supervisor.placement
 
     @ray.method(concurrency_group="users")
@@ -215,11 +215,11 @@ class CoordinatorActor:
         return self._host.windows(ANSWER_SECONDS)
 
     @ray.method(concurrency_group="users")
-    def card(self) -> JobCard:
+    def descriptor(self) -> JobDescriptor:
         """What somebody needs to attach to the job."""
         self._departure.heard()
         options = self._options
-        return JobCard(
+        return JobDescriptor(
             self._plan,
             options.folder,
             options.settings,

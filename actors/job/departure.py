@@ -30,7 +30,7 @@ from ..client.backend import FinalStatistics
 from ..hosting.coordinator_host import CoordinatorHost
 from ..hosting.waiting_chain import Standing
 from ..process.waiting import POLL_SECONDS, Deadline
-from ..protocol.messages import Address, Seat
+from ..protocol.messages import Address, WorkerSlot
 from .plans import SharedPlan
 
 SHUTDOWN_SECONDS = 10.0
@@ -73,7 +73,7 @@ def leave_for_good(actor: Address) -> None:
 
 
 class Departure:
-    """See the module's rules. ``me``: the coordinator's own actor; ``lease``: in seconds; ``placement``: the seat that
+    """See the module's rules. ``me``: the coordinator's own actor; ``lease``: in seconds; ``placement``: the slot that
     each task is on at the moment."""
 
     def __init__(
@@ -82,8 +82,8 @@ class Departure:
         plan: JobPlan,
         folder: str,
         shared: SharedPlan,
-        actors: Mapping[Seat, Address],
-        placement: Callable[[], Mapping[TaskId, Seat]],
+        actors: Mapping[WorkerSlot, Address],
+        placement: Callable[[], Mapping[TaskId, WorkerSlot]],
         me: Address,
         lease: float,
     ) -> None:
@@ -113,7 +113,7 @@ class Departure:
         with self._ending:
             if self._ended.is_set():
                 return
-            placed = {task: self._actors[seat] for task, seat in self._placement().items()}
+            placed = {task: self._actors[slot] for task, slot in self._placement().items()}
             with suppress(PenstockError, TimeoutError):
                 checkpoints = self._host.checkpoints(SHUTDOWN_SECONDS)
                 self._final = FinalStatistics(_statistics(placed), checkpoints)

@@ -9,7 +9,7 @@ Rules:
 3. Every call may be repeated or come late: orders and frames are fenced by attempt, behind the door.
 4. When the coordinator is gone for good, the task is stopped: nobody would ever commit what it does. A process that
    nobody has asked for a sign of life during its lease ends itself; Ray starts another one if the actor is wanted.
-5. The actor has a seat, and hosts the task that it is told to build: its own or, on a spare seat, any. A spare one has
+5. The actor has a slot, and hosts the task that it is told to build: its own or, on a spare slot, any. A spare one has
    imported everything, knows the plan and listens, so that all that is left is to build the task.
 """
 
@@ -88,11 +88,11 @@ class DriverActor:
         self._guard = SplitGuard()
         self._plan = self._guard.guarded(options.plan.load())
         telling = options.runtime.telling
-        write_json_lines(telling.log_level, job=self._plan.name, task=str(options.seat))
+        write_json_lines(telling.log_level, job=self._plan.name, task=str(options.slot))
         self._log = TaskLog(self._plan.name)
         incarnation = f"{time.time_ns()}-{os.getpid()}"
         where = ray.util.get_node_ip_address(), ray.get_runtime_context().get_node_id()
-        self._identity = Identity(options.seat, incarnation, os.getpid(), *where)
+        self._identity = Identity(options.slot, incarnation, os.getpid(), *where)
         self._coordinator: Address = None
         self._over = threading.Event()
         #: when the coordinator last asked
@@ -113,7 +113,7 @@ class DriverActor:
         self._figures = TaskFigures(self._plan)
         self._reporter = None if telling.metrics is None else Reporter(self._look, telling.metrics)
         if options.runtime.notice_seconds is not None and not watch_sigterm(self._told_to_end):
-            _log.warning("%s cannot be told of its end beforehand: it was not made on the main thread", options.seat)
+            _log.warning("%s cannot be told of its end beforehand: it was not made on the main thread", options.slot)
         if ray.get_runtime_context().was_current_actor_reconstructed:
             self._announce(self._plan.name)
 
@@ -248,7 +248,7 @@ class DriverActor:
 
     @ray.method(concurrency_group="control")
     def clear(self) -> None:
-        """This is a spare seat: drop the task, if any."""
+        """This is a spare slot: drop the task, if any."""
         self._drop_host()
 
     @ray.method(concurrency_group="control")

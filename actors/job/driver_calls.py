@@ -1,6 +1,6 @@
 """The coordinator's calls to the driver actors, over Ray. What comes of them is posted, never waited for.
 
-``actors`` are the seats (see ``supervisor``). Which of them a task is on changes here, with ``move``, and nowhere else.
+``actors`` are the slots (see ``supervisor``). Which of them a task is on changes here, with ``move``, and nowhere else.
 
 Rules:
 
@@ -29,7 +29,7 @@ from ..protocol.messages import (
     ProcessAppeared,
     ProcessGone,
     ProcessMessage,
-    Seat,
+    WorkerSlot,
 )
 
 
@@ -38,7 +38,7 @@ class RayDriverCalls:
 
     def __init__(
         self,
-        actors: Mapping[Seat, Address],
+        actors: Mapping[WorkerSlot, Address],
         neighbours: Callable[[TaskId], list[TaskId]],
         coordinator: Address,
         post: Callable[[ProcessMessage], None],
@@ -50,44 +50,44 @@ class RayDriverCalls:
         self._coordinator = coordinator
         self._post = post
 
-    def ready(self, seat: Seat) -> None:
-        """Post ``ProcessAppeared`` as soon as the seat has a process."""
+    def ready(self, slot: WorkerSlot) -> None:
+        """Post ``ProcessAppeared`` as soon as the slot has a process."""
 
         def ended(identity: Any, error: BaseException | None) -> None:
-            lost = None if error is None else ProcessGone(seat, None, short_reason(error))
+            lost = None if error is None else ProcessGone(slot, None, short_reason(error))
             self._post(lost or ProcessAppeared(identity))
 
-        when_done(self._actors[seat].ready.options(max_task_retries=-1).remote(), ended)
+        when_done(self._actors[slot].ready.options(max_task_retries=-1).remote(), ended)
 
-    def watch(self, seat: Seat, incarnation: str) -> None:
+    def watch(self, slot: WorkerSlot, incarnation: str) -> None:
         """Post ``ProcessGone`` when the process, or the connection to it, ends."""
 
         def ended(_: Any, error: BaseException | None) -> None:
             if error is not None:
-                self._post(ProcessGone(seat, incarnation, short_reason(error)))
+                self._post(ProcessGone(slot, incarnation, short_reason(error)))
 
-        when_done(self._actors[seat].watch.remote(), ended)
+        when_done(self._actors[slot].watch.remote(), ended)
 
-    def ask(self, seat: Seat) -> None:
+    def ask(self, slot: WorkerSlot) -> None:
         """Post ``ProcessAppeared`` if the process answers."""
 
         def ended(identity: Any, error: BaseException | None) -> None:
             if error is None:
                 self._post(ProcessAppeared(identity))
 
-        when_done(self._actors[seat].ready.remote(), ended)
+        when_done(self._actors[slot].ready.remote(), ended)
 
-    def replace(self, seat: Seat) -> None:
-        """Kill the process of the seat; Ray starts another one."""
-        ray.kill(self._actors[seat], no_restart=False)
+    def replace(self, slot: WorkerSlot) -> None:
+        """Kill the process of the slot; Ray starts another one."""
+        ray.kill(self._actors[slot], no_restart=False)
 
-    def move(self, task: TaskId, seat: Seat) -> None:
-        """Send what is for the task to this seat."""
-        self._drivers[task] = self._actors[seat]
+    def move(self, task: TaskId, slot: WorkerSlot) -> None:
+        """Send what is for the task to this slot."""
+        self._drivers[task] = self._actors[slot]
 
-    def clear(self, seat: Seat) -> None:
-        """Have the process of the seat drop what it holds."""
-        self._actors[seat].clear.remote()
+    def clear(self, slot: WorkerSlot) -> None:
+        """Have the process of the slot drop what it holds."""
+        self._actors[slot].clear.remote()
 
     def deploy(self, command: DeployTask, cautious: bool) -> None:
         """Post ``AttemptAccepted`` when a process has taken the order, ``CallFailed`` if none ever will."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...engine.core.shown import hides_credentials
-from ..protocol.messages import Seat
+from ..protocol.messages import WorkerSlot
 from ..transport.tls import Certificate
 from .plans import SharedPlan
 from .runtime import DEFAULT_RUNTIME, Runtime
@@ -16,7 +16,7 @@ from .runtime import DEFAULT_RUNTIME, Runtime
 class DriverOptions:
     """What a driver actor needs to know. ``folder``: where the job's checkpoints lie."""
 
-    seat: Seat
+    slot: WorkerSlot
     folder: str
     plan: SharedPlan
     token: bytes = field(repr=False)

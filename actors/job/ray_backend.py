@@ -33,7 +33,7 @@ from ..feed.discovery import FeedDiscovery, run_of, shut_down
 from ..feed.tcp_link import TcpRoute
 from ..hosting.waiting_chain import Standing
 from ..process.waiting import POLL_SECONDS, Deadline
-from ..protocol.messages import Address, Identity, JobCard, Seat, Versioned
+from ..protocol.messages import Address, Identity, JobDescriptor, Versioned, WorkerSlot
 from ..transport.dialling import Secrets
 from .departure import ask_tasks, end_actors, leave_for_good
 from .driver_actor import COORDINATOR, coordinator_name
@@ -59,14 +59,14 @@ class RayBackend:
 
     exit_seconds = 15.0
 
-    def __init__(self, descriptor: JobCard, coordinator: Address, ownership: Ownership) -> None:
+    def __init__(self, descriptor: JobDescriptor, coordinator: Address, ownership: Ownership) -> None:
         self.ownership = ownership
         self._job, self._folder = descriptor.plan.name, descriptor.folder
         self._plan, self._folder_stays = descriptor.plan, descriptor.folder_stays
         self._secrets: Secrets | None = descriptor.secrets
         self._address: Address = coordinator
         #: by worker slot: the driver actor of each task, and the spare ones
-        self._actors: Mapping[Seat, Address] = descriptor.drivers
+        self._actors: Mapping[WorkerSlot, Address] = descriptor.drivers
         #: rule 2
         self._connection = connection()
 
@@ -92,8 +92,8 @@ class RayBackend:
         coordinator = self._coordinator
         if len(self._actors) == len(self._plan.tasks()):
             return self._actors
-        placement: dict[TaskId, Seat] = self._ask(coordinator.placement.remote())
-        return {task: self._actors[seat] for task, seat in placement.items()}
+        placement: dict[TaskId, WorkerSlot] = self._ask(coordinator.placement.remote())
+        return {task: self._actors[slot] for task, slot in placement.items()}
 
     def _left_cluster(self) -> TaskLostError:
         """The error for a question to a job over a connection that is gone."""
@@ -258,7 +258,7 @@ def attach_job(name: str) -> Job:
         raise ConfigurationError(
             f"no job named {name!r} runs on this cluster", f"running here: {running}; or give another address"
         ) from None
-    found: JobCard = ray.get(coordinator.card.remote())
+    found: JobDescriptor = ray.get(coordinator.descriptor.remote())
     ownership = Ownership.DETACHED if found.detached else Ownership.GUEST
     place = Place(found.folder, found.settings, lambda: None, found.folder_stays)
     return Job(found.plan, place, RayBackend(found, coordinator, ownership))

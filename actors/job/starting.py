@@ -29,7 +29,7 @@ from ..client.job import Job
 from ..cluster.calls import sealed
 from ..cluster.environment import NAMESPACE
 from ..feed.discovery import EndNotice, FeedDiscovery, run_of
-from ..protocol.messages import JobCard, Seat, spare_seat
+from ..protocol.messages import JobDescriptor, WorkerSlot, spare_slot
 from ..protocol.translate import failure_of
 from ..transport.dialling import Secrets
 from ..transport.tls import make_certificate
@@ -113,12 +113,12 @@ def _start(
     driver = driver_actor_class()
     token = secrets.token_bytes(32)
     certificate = make_certificate(plan.name) if runtime.tls else None
-    seats = [*plan.tasks(), *(spare_seat(number) for number in range(runtime.spares))]
-    drivers: dict[Seat, Any] = {
-        seat: driver.options(scheduling_strategy=strategy, **life, **options_of(plan, seat)).remote(
-            sealed(DriverOptions(seat, place.folder, shared, token, runtime, certificate, detached))
+    slots = [*plan.tasks(), *(spare_slot(number) for number in range(runtime.spares))]
+    drivers: dict[WorkerSlot, Any] = {
+        slot: driver.options(scheduling_strategy=strategy, **life, **options_of(plan, slot)).remote(
+            sealed(DriverOptions(slot, place.folder, shared, token, runtime, certificate, detached))
         )
-        for seat in seats
+        for slot in slots
     }
     validate = os.environ.get("PENSTOCK_VALIDATE") == "1"
     options = CoordinatorOptions(
@@ -152,5 +152,5 @@ def _start(
         watch_creation(
             plan.name, actor, lambda error: notices.publish_end(EndNotice(notices.run, False, failure_of(error)))
         )
-    descriptor = JobCard(plan, place.folder, place.settings, drivers, detached, place.stays, options.secrets)
+    descriptor = JobDescriptor(plan, place.folder, place.settings, drivers, detached, place.stays, options.secrets)
     return Job(plan, place, RayBackend(descriptor, actor, Ownership.DETACHED if detached else Ownership.OWNER))

@@ -1,9 +1,9 @@
-"""What the processes of a job say to each other, and what their threads post to each other. Plain data, no Ray.
+"""What the processes of a job send to each other, and what their threads post to each other. Plain data, no Ray.
 
 Rules:
 
 1. A handle of an actor is an ``Address`` here: nothing in this module calls it.
-2. The coordinator's orders and the facts it is told are those of ``coordinator.model.commands`` and
+2. The coordinator's orders and events are those of ``coordinator.model.commands`` and
    ``coordinator.model.events``; this module adds what only processes know: who they are, how to reach each other, that
    one of them is gone.
 3. A process is named by its *incarnation*, drawn when it starts: the same actor restarted is another incarnation.
@@ -88,23 +88,23 @@ Order: TypeAlias = (
 DriverCommand: TypeAlias = DeployTask | ReplaceProcess | Order
 """What the coordinator orders the processes."""
 
-Seat: TypeAlias = TaskId
-"""A driver actor: the task that it was made for, or ``spare_seat``. Processes come and go on it."""
+WorkerSlot: TypeAlias = TaskId
+"""The place of a driver actor: the task that it was made for, or ``spare_slot``. Processes come and go in it."""
 
 UNKNOWN_TIME = 0.0
 """Stands in events on their way: the coordinator's shell puts its own clock's time into each one that it gets."""
 
 
-def spare_seat(number: int) -> Seat:
-    """The name of a seat that no task has from the start. No stage can have this name."""
+def spare_slot(number: int) -> WorkerSlot:
+    """The name of a slot that no task has from the start. No stage can have this name."""
     return TaskId("(spare)", number)
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One process of a driver actor. ``task``: its seat, and so the task that it was made for, if for any."""
+    """One process of a driver actor. ``task``: its slot, and so the task that it was made for, if for any."""
 
-    task: Seat
+    task: WorkerSlot
     incarnation: str
     pid: int
     node: str
@@ -121,7 +121,7 @@ class Deployment:
     peers: Mapping[TaskId, Address]
     coordinator: Address
     cautious: bool = False
-    """Whether the attempt says which split it is about to read, each time."""
+    """Whether the attempt reports which split it is about to read, each time."""
 
 
 # ---- posted to the thread that owns a task
@@ -194,7 +194,7 @@ class ProcessAppeared:
 class ProcessGone:
     """The watch over a process has ended, and probably the process. ``incarnation`` None: there will be no other."""
 
-    seat: Seat
+    slot: WorkerSlot
     incarnation: str | None
     reason: str
 
@@ -281,13 +281,13 @@ def answer(found: Future[Answer], question: Callable[[], Answer]) -> None:
 
 @hides_credentials
 @dataclass(frozen=True, slots=True)
-class JobCard:
+class JobDescriptor:
     """What somebody needs to attach to a job. ``folder_stays``: whether the checkpoint folder outlives it."""
 
     plan: JobPlan
     folder: str
     settings: Settings
-    drivers: Mapping[Seat, Address]
+    drivers: Mapping[WorkerSlot, Address]
     detached: bool
     folder_stays: bool
     secrets: Any = field(default=None, repr=False)

@@ -54,7 +54,7 @@ class Checkpoints:
     min_pause: Duration = 0.0
     """Least time between the end of one checkpoint and the start of the next."""
     timeout: Duration = "10m"
-    """A checkpoint that is not complete after this long is given up and counts as failed."""
+    """A checkpoint that is not complete after this long is aborted and counts as failed."""
     max_concurrent: int = 1
     """Checkpoints that may be in flight at once, savepoints aside. With a minimum pause it is always one."""
     alignment: Alignment = "aligned"

@@ -63,7 +63,7 @@ def _sources(stage: StagePlan) -> list[str]:
     return [port.id for pipeline in stage.pipelines for port in pipeline.ports if port.kind == "source"]
 
 
-def neighbours_of(plan: JobPlan, task: TaskId) -> list[TaskId]:
+def peers_of(plan: JobPlan, task: TaskId) -> list[TaskId]:
     """The tasks with which ``task`` may exchange messages: those of the stages next to its own."""
     ends = [(each.source, each) for each in plan.exchanges if each.target == task.vertex]
     ends += [(each.target, each) for each in plan.exchanges if each.source == task.vertex]

@@ -1,4 +1,4 @@
-"""What is said of a stored file that cannot be read: which one it is, what is wrong, and the way on."""
+"""The error of a stored file that cannot be read: which one it is, what is wrong, and the way on."""
 
 from __future__ import annotations
 

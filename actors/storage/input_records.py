@@ -98,13 +98,13 @@ def decode_inputs(data: bytes, place: str) -> RecordedInputs:
         message = f"{place} has format {header.format}, and this version knows {FORMAT}"
         raise StorageError(message, "use the version of Penstock that wrote it")
     files: dict[str, list[InputFile]] = {source: [] for source in header.sources}
-    for source, *told in zip(*(column.to_pylist() for column in table.columns), strict=True):
-        files[source].append(InputFile(*told))
+    for source, *fields in zip(*(column.to_pylist() for column in table.columns), strict=True):
+        files[source].append(InputFile(*fields))
     return RecordedInputs({source: tuple(found) for source, found in files.items()}, header.fingerprints, header.before)
 
 
 def store_inputs(store: Store, job: str, recorded: RecordedInputs) -> str:
-    """Write the record unless it is there; its digest. OSError is told as StorageError."""
+    """Write the record unless it is there; its digest. OSError becomes StorageError."""
     data = encode_inputs(recorded)
     name = digest(data)
     try:

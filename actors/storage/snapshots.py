@@ -9,8 +9,8 @@ Rules:
 1. A file's name is never used twice: it carries the checkpoint and the attempt. A file that could not be completed is
    removed, and no handle to it is given away.
 2. An operator whose state is the same as in its last file gets that file's handle again instead of a new file. This
-   is done only once ``completed`` has said that a checkpoint with that handle stands in the log: the files of a
-   checkpoint that was given up are deleted, so they must not be shared.
+   is done only once ``completed`` has reported a checkpoint with that handle as durable: the files of a checkpoint
+   that was aborted are deleted, so they must not be shared.
 3. Handles are relative to the checkpoint folder, and they come from storage, so they are checked to lie inside it.
 4. Files of batches in flight are never shared.
 5. Any Arrow schema will do; whether the rows make sense is the operators' business.
@@ -68,7 +68,7 @@ class SnapshotFiles:
         #: the latest write of each task, by (attempt, checkpoint): every later completed checkpoint of the task holds
         #: those of its files that were written for a completed checkpoint
         self._last: dict[TaskId, _LastWrite] = {}
-        #: the latest checkpoint of each task that is known to stand in the log
+        #: the latest checkpoint of each task that is known to be durable
         self._completed: dict[TaskId, CheckpointId] = {}
         #: bytes written and bytes saved by sharing, for statistics
         self.bytes_written = 0
@@ -118,7 +118,7 @@ class SnapshotFiles:
         return (*(each.handle for each in kept.values()), *(handle for handle in new if handle.is_channel_file))
 
     def completed(self, task: TaskId, checkpoint: CheckpointId) -> None:
-        """The checkpoint stands in the log, with the handles that ``write`` gave for this task."""
+        """The checkpoint is durable, with the handles that ``write`` gave for this task."""
         with self._lock:
             latest = self._completed.get(task)
             self._completed[task] = checkpoint if latest is None else max(latest, checkpoint)

@@ -186,7 +186,7 @@ def plain_address(url: str | os.PathLike[str], what: str) -> str:
     found = bucket_of(place)
     if found is not None and (found[0].settings or "?" in place):
         raise ConfigurationError(
-            f"{what} {place} says more than where it is",
+            f"{what} {place} holds more than a place",
             "give s3://bucket/folder alone: the address is written down with the job; who asks, region and endpoint "
             "belong into the environment (AWS_ACCESS_KEY_ID, AWS_REGION, AWS_ENDPOINT_URL, …)",
         )
@@ -205,8 +205,8 @@ def open_store(url: str | os.PathLike[str]) -> Store:
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
-        told = storage_error("make the checkpoint folder", path, error)
-        raise ConfigurationError(told.message, "make its parent writable, or choose another folder") from error
+        failed = storage_error("make the checkpoint folder", path, error)
+        raise ConfigurationError(failed.message, "make its parent writable, or choose another folder") from error
     return FileStore(path)
 
 

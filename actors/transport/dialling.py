@@ -4,7 +4,7 @@ Rules:
 
 1. An address (an actor's handle) outlives processes. So the process is asked for its endpoint first (``resolve``,
    which waits while the process is being replaced), and asked again whenever the endpoint does not lead to it.
-2. A process that answers but cannot be reached is given up when the time for reaching it is over, but not before
+2. A process that answers but cannot be connected to is unreachable when the time for that is over, but not before
    ``TRIES``; of one that is being replaced nobody knows how long it takes, so that waiting ends only with ``stop``.
 3. Peers in one network namespace use the unix socket, all others TCP.
 """
@@ -32,7 +32,7 @@ _NETWORK = Path("/proc/self/ns/net")
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """The sockets on which one process listens. The process that takes its place has another endpoint; who dials the
-    old one is told so."""
+    old one is refused."""
 
     incarnation: str
     host: str
@@ -64,7 +64,7 @@ def this_machine() -> str:
 
 
 RECONNECT_SECONDS = 10.0
-"""How long a process that answers is tried to be reached, unless said otherwise."""
+"""How long a process that answers is tried to be reached, unless configured otherwise."""
 TRIES = 3
 PAUSE = 0.2
 """Seconds before the first repetition; each further one waits twice as long, up to ``LONGEST_PAUSE``."""
@@ -72,7 +72,7 @@ LONGEST_PAUSE = 2.0
 
 Resolved = Callable[[Endpoint | None, BaseException | None], None]
 Resolve = Callable[[Address, Resolved], None]
-"""Asks a process for its endpoint and tells it, or why there will never be one; from any thread, and once."""
+"""Asks a process for its endpoint; calls back with it, or with why there will never be one, from any thread, once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +177,6 @@ def connect(endpoint: Endpoint, caller: Caller, secrets: Secrets, stop: Stop) ->
 
 
 def _advice(endpoint: Endpoint, tries: int, problem: Exception) -> str:
-    said = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
+    reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
     remedy = "" if endpoint.is_near else "; the machines of a cluster must reach each other on all ports"
-    return f"no connection to {endpoint} in {tries} tries, though the process answers: {said}{remedy}"
+    return f"no connection to {endpoint} in {tries} tries, though the process answers: {reason}{remedy}"

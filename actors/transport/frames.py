@@ -1,4 +1,4 @@
-"""How a message stands on a wire, whoever speaks to whom: a head, a note, a body. Pure: no sockets, no threads.
+"""The bytes of a message, whoever sends it: a head, a note, a body. Pure: no sockets, no threads.
 
 Rules:
 
@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 from ...engine.integrity.checksums import frame_checksum
 
-_SAID = struct.Struct("<IQQ")
+_LENGTHS = struct.Struct("<IQQ")
 _CHECKSUM = struct.Struct("<Q")
 
-HEAD_BYTES = _SAID.size + _CHECKSUM.size
+HEAD_BYTES = _LENGTHS.size + _CHECKSUM.size
 """Bytes of the note, bytes of the body, checksum of both; checksum of these three."""
 
 BODY_LIMIT = 64 * 2**30
@@ -54,16 +54,16 @@ class Head(NamedTuple):
 
 def head_of(note: bytes, body: Sequence[Any] = ()) -> bytes:
     """The head of a message with this note, and with the parts of its body."""
-    said = _SAID.pack(len(note), sum(map(bytes_of, body)), frame_checksum((note, *body)))
-    return said + _CHECKSUM.pack(frame_checksum((said,)))
+    lengths = _LENGTHS.pack(len(note), sum(map(bytes_of, body)), frame_checksum((note, *body)))
+    return lengths + _CHECKSUM.pack(frame_checksum((lengths,)))
 
 
 def read_head(data: bytes | bytearray | memoryview, note_limit: int, at: int = 0) -> Head:
     """The head that stands at ``at``. Raises DamagedError; GarbageError if it announces more than is ever sent."""
-    (checksum,) = _CHECKSUM.unpack_from(data, at + _SAID.size)
-    if frame_checksum((memoryview(data)[at : at + _SAID.size],)) != checksum:
-        raise DamagedError("the head of a message has another checksum than it says")
-    head = Head(*_SAID.unpack_from(data, at))
+    (checksum,) = _CHECKSUM.unpack_from(data, at + _LENGTHS.size)
+    if frame_checksum((memoryview(data)[at : at + _LENGTHS.size],)) != checksum:
+        raise DamagedError("the head of a message has a wrong checksum")
+    head = Head(*_LENGTHS.unpack_from(data, at))
     if head.note > note_limit or head.body > BODY_LIMIT:
         raise GarbageError(f"it announces a message of {head.note} + {head.body} bytes")
     return head

@@ -3,12 +3,12 @@
 Both send ``MAGIC`` and their version. The dialler says who it is and whom it expects (``Hello``), the listener answers
 with a proof that it knows the job's token (``Challenge``), the dialler proves the same, and is welcomed. Rules:
 
-1. The token never travels. A proof is an HMAC over what was said before it, random bytes of both sides included, and
+1. The token never travels. A proof is an HMAC over what was sent before it, random bytes of both sides included, and
    proofs are compared in constant time.
-2. Nothing that an unknown process says is trusted, or read beyond ``LIMIT`` bytes. The whole greeting, that of TLS
+2. Nothing that an unknown process sends is trusted, or read beyond ``LIMIT`` bytes. The whole greeting, that of TLS
    included, ends by one deadline, ``SECONDS`` after it began, however the bytes trickle in. A process that does not
    begin with ``MAGIC`` gets no answer.
-3. Who is refused is told why, with the remedy. ``retry``: another process has taken the place of the one expected.
+3. Who is refused gets the reason, with the remedy. ``retry``: another process has taken the place of the one expected.
 4. What follows the greeting is checked for damage (``frames``), but neither encrypted nor signed: the network between
    the machines is trusted with data, and every process that knows the token is trusted with everything.
 """
@@ -52,7 +52,7 @@ class Caller:
 
 
 class Hello(msgspec.Struct, tag=True, frozen=True):
-    """The dialler's first words."""
+    """The dialler's first message."""
 
     caller: Caller
     incarnation: str
@@ -68,16 +68,16 @@ class Challenge(msgspec.Struct, tag=True, frozen=True):
 
 
 class Answer(msgspec.Struct, tag=True, frozen=True):
-    """The last word of either side: the dialler's proof, or the listener's refusal (none: welcome)."""
+    """The last message of either side: the dialler's proof, or the listener's refusal (none: welcome)."""
 
     proof: bytes = b""
     refusal: str = ""
     retry: bool = False
 
 
-Words: TypeAlias = Hello | Challenge | Answer
+Greeting: TypeAlias = Hello | Challenge | Answer
 
-_WORDS: msgspec.msgpack.Decoder[Words] = msgspec.msgpack.Decoder(Words)
+_GREETING: msgspec.msgpack.Decoder[Greeting] = msgspec.msgpack.Decoder(Greeting)
 
 
 class GreetingError(Exception):
@@ -96,50 +96,52 @@ def greet(connection: socket.socket, token: bytes, caller: Caller, incarnation: 
     """The dialler's part, which must end by ``until``. Raises GreetingError, or OSError if the connection fails."""
     hurry(connection, until)
     connection.sendall(_PRELUDE.pack(MAGIC, VERSION))
-    hello = _say(connection, Hello(caller, incarnation, secrets.token_bytes(32)), until)
+    hello = _send(connection, Hello(caller, incarnation, secrets.token_bytes(32)), until)
     _check_version(_exactly(connection, _PRELUDE.size, until))
-    answer, heard = _hear(connection, until)
+    answer, received = _receive(connection, until)
     if not isinstance(answer, Challenge):
         raise _refusal(answer)
     if not hmac.compare_digest(answer.proof, _proof(token, b"listener", hello, answer.nonce)):
         raise GreetingError(f"it does not know the token of this job; {_TOKEN_REMEDY}")
-    _say(connection, Answer(_proof(token, b"dialler", hello, heard)), until)
-    last, _ = _hear(connection, until)
+    _send(connection, Answer(_proof(token, b"dialler", hello, received)), until)
+    last, _ = _receive(connection, until)
     if not isinstance(last, Answer) or last.refusal:
         raise _refusal(last)
 
 
 def receive_greeting(connection: socket.socket, token: bytes, incarnation: str, until: float) -> Caller:
-    """The listener's part, which must end by ``until``: who dials. Raises GreetingError after it has told the dialler
-    why, OSError otherwise."""
+    """The listener's part, which must end by ``until``: who dials. Raises GreetingError after it has sent the dialler
+    the reason, OSError otherwise."""
     prelude = _exactly(connection, _PRELUDE.size, until)
     if _PRELUDE.unpack(prelude)[0] == MAGIC:
         connection.sendall(_PRELUDE.pack(MAGIC, VERSION))
     _check_version(prelude)
-    hello, heard = _hear(connection, until)
+    hello, received = _receive(connection, until)
     if not isinstance(hello, Hello):
         raise _refusal(hello)
     if hello.incarnation != incarnation:
         raise _refused(connection, "another process has taken the place of the one that is sought", until, retry=True)
     nonce = secrets.token_bytes(32)
-    said = _say(connection, Challenge(nonce, _proof(token, b"listener", heard, nonce)), until)
-    answer, _ = _hear(connection, until)
-    if not isinstance(answer, Answer) or not hmac.compare_digest(answer.proof, _proof(token, b"dialler", heard, said)):
+    sent = _send(connection, Challenge(nonce, _proof(token, b"listener", received, nonce)), until)
+    answer, _ = _receive(connection, until)
+    if not isinstance(answer, Answer) or not hmac.compare_digest(
+        answer.proof, _proof(token, b"dialler", received, sent)
+    ):
         raise _refused(connection, f"you do not know the token of this job; {_TOKEN_REMEDY}", until)
-    _say(connection, Answer(), until)
+    _send(connection, Answer(), until)
     return hello.caller
 
 
 def _refused(connection: socket.socket, refusal: str, until: float, retry: bool = False) -> GreetingError:
-    _say(connection, Answer(refusal=refusal, retry=retry), until)
+    _send(connection, Answer(refusal=refusal, retry=retry), until)
     return GreetingError(refusal, retry)
 
 
-def _refusal(words: Words) -> GreetingError:
-    """What was said in place of the words that were expected."""
-    if isinstance(words, Answer) and words.refusal:
-        return GreetingError(f"it refuses: {words.refusal}", words.retry)
-    return GreetingError(f"it says {type(words).__name__} where something else was expected")
+def _refusal(message: Greeting) -> GreetingError:
+    """What came in place of the message that was expected."""
+    if isinstance(message, Answer) and message.refusal:
+        return GreetingError(f"it refuses: {message.refusal}", message.retry)
+    return GreetingError(f"it sends {type(message).__name__} where something else was expected")
 
 
 def _proof(token: bytes, role: bytes, first: bytes, second: bytes) -> bytes:
@@ -155,22 +157,22 @@ def _check_version(prelude: bytes) -> None:
         raise GreetingError(f"it speaks version {version} of the protocol, we speak {VERSION}; {_VERSION_REMEDY}")
 
 
-def _say(connection: socket.socket, words: msgspec.Struct, until: float) -> bytes:
-    data = msgspec.msgpack.encode(words)
+def _send(connection: socket.socket, message: msgspec.Struct, until: float) -> bytes:
+    data = msgspec.msgpack.encode(message)
     hurry(connection, until)
     connection.sendall(_LENGTH.pack(len(data)) + data)
     return data
 
 
-def _hear(connection: socket.socket, until: float) -> tuple[Words, bytes]:
+def _receive(connection: socket.socket, until: float) -> tuple[Greeting, bytes]:
     (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size, until))
     if length > LIMIT:
-        raise GreetingError(f"it says {length} bytes where a few hundred were expected")
+        raise GreetingError(f"it sends {length} bytes where a few hundred were expected")
     data = _exactly(connection, length, until)
     try:
-        return _WORDS.decode(data), data
+        return _GREETING.decode(data), data
     except UNREADABLE as error:
-        raise GreetingError(f"it says what no version of Penstock does ({error})") from error
+        raise GreetingError(f"it sends what no version of Penstock does ({error})") from error
 
 
 def _exactly(connection: socket.socket, size: int, until: float) -> bytes:
@@ -179,6 +181,6 @@ def _exactly(connection: socket.socket, size: int, until: float) -> bytes:
         hurry(connection, until)
         part = connection.recv(size - len(data))
         if not part:
-            raise ConnectionResetError("it hung up during the greeting")
+            raise ConnectionResetError("the connection closed during the greeting")
         data += part
     return bytes(data)

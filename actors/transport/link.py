@@ -5,12 +5,12 @@ Rules:
 1. Nothing that is put in blocks: the queue is bounded by the credit of the channels. It may be filled before there is
    a connection.
 2. The reader always drains the wire. What it gets is handed to ``arrived`` before it waits for more; what has come
-   meanwhile is handed over together, since each time another thread is woken.
-3. A link ends once, in one of three ways: closed by us (the peer is told), ended by the peer (it said so), or broken
-   (``broken`` is called). After that nothing is taken and nothing is delivered. Broken is also what brings a message
-   that was damaged: of it, and of what follows it, nothing is delivered.
-4. Grants wait up to ``GRANT_SECONDS`` for company, unless they are worth ``GRANT_BYTES``: every batch would otherwise
-   cost a message back, which wakes two threads. Anything else leaves as soon as the wire takes it.
+   meanwhile is delivered together, since each time another thread is woken.
+3. A link ends once, in one of three ways: closed by us (the peer gets a ``Bye``), ended by the peer (with its own), or
+   broken (``broken`` is called). After that nothing is taken and nothing is delivered. Broken is also what brings a
+   message that was damaged: of it, and of what follows it, nothing is delivered.
+4. Grants are coalesced: they wait up to ``GRANT_SECONDS``, unless they are worth ``GRANT_BYTES``. Every batch would
+   otherwise cost a message back, which wakes two threads. Anything else leaves as soon as the wire takes it.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Link:
         self._use(connection, self._write, self._read)
 
     def close(self) -> None:
-        """Drop what is queued, tell the peer, and end; does not wait for it."""
+        """Drop what is queued, send the peer a ``Bye``, and end; does not wait for it."""
         self._ended(_End.CLOSED)
 
     def cut(self) -> None:
@@ -165,7 +165,7 @@ class Link:
             if self._end is not None:
                 return
             self._end = end
-            # the writer shuts the connection of a closed link, after its last word
+            # the writer shuts the connection of a closed link, after the ``Bye``
             if self._connection is not None and end is not _End.CLOSED:
                 shut(self._connection)
         self._stop.set()
@@ -230,8 +230,8 @@ class Link:
         try:
             self._read_all(connection)
         except ClosedByPeerError:
-            said = f" ({self._unwritable})" if self._unwritable else ""
-            self._ended(_End.BROKEN, f"it hung up without a word{said}; its process has probably died")
+            why = f" ({self._unwritable})" if self._unwritable else ""
+            self._ended(_End.BROKEN, f"the connection closed unexpectedly{why}; its process has probably died")
         except OSError as error:
             self._ended(_End.BROKEN, _reason(error))
         except DamagedError as error:
@@ -244,13 +244,13 @@ class Link:
             self._release(connection)
 
     def _read_all(self, connection: socket.socket) -> None:
-        gathered = _Gathered(self._deliver)
-        receiver, decoder = MessageReceiver(connection, gathered.give), MessageDecoder()
+        received = _Received(self._deliver)
+        receiver, decoder = MessageReceiver(connection, received.give), MessageDecoder()
         while True:
             note, body = receiver.next()
-            gathered.add(decoder.decode(note, body), 0 if body is None else body.size)
+            received.add(decoder.decode(note, body), 0 if body is None else body.size)
             if isinstance(note, Bye):
-                gathered.give()
+                received.give()
                 self._ended(_End.BY_PEER)
                 return
 
@@ -259,7 +259,7 @@ class Link:
             self._arrived(frames, upstream)
 
 
-class _Gathered:
+class _Received:
     """Messages that have been received and not been handed on yet."""
 
     def __init__(self, arrived: Arrived) -> None:

@@ -5,9 +5,9 @@ Rules:
 
 1. The TCP socket is bound to the node's own address and to a port that the system picks; the unix socket is abstract.
    Both are gone with ``close``, and with the process: nothing is left on disk.
-2. Whoever connects is greeted on a thread of its own, so that nobody waits behind a stranger, till a deadline over the
-   whole greeting. Open greetings are bounded (``Greetings``): who comes gets in, the oldest has to go. Only who passes
-   is handed to ``door``, on that thread, which is the door's to keep (it reads the stream).
+2. Whoever connects is greeted on a thread of its own, so that no stranger keeps others waiting, till a deadline over
+   the whole greeting. Open greetings are bounded (``Greetings``): who comes gets in, the oldest has to go. Only who
+   passes is handed to ``door``, on that thread, which is the door's to keep (it reads the stream).
 3. Whatever goes wrong with a connection, in the door as well, is logged and ends that connection alone.
 """
 
@@ -145,7 +145,7 @@ class Listener:
         try:
             connection, _ = listening.accept()
             self._begin(connection)
-        except Exception as error:  # it hung up at once, or there are too many open files, or threads
+        except Exception as error:  # it was closed at once, or there are too many open files, or threads
             _log.warning("a connection could not be accepted: %s", error)
             select.select([self._woken], [], [], PAUSE)  # it still waits, and would be tried again at once
 

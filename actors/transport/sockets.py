@@ -1,7 +1,7 @@
 """What streams need of sockets: options, sending of parts, receiving of messages. No threads of its own.
 
 Sockets block, but a call that cannot go on returns after ``PATIENCE`` seconds, so that a thread notices that its
-connection has been given up.
+connection has been closed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .frames import HEAD_BYTES, bytes_of, read_head
 from .wire import NOTE_LIMIT, Note, note_of
 
 PATIENCE = 0.5
-"""Seconds for which a blocked call may keep its thread from noticing that the connection was given up."""
+"""Seconds for which a blocked call may keep its thread from noticing that the connection was closed."""
 
 SOCKET_BYTES = 1024 * 1024
 """The kernel's buffers of a unix socket, so that the sides of a connection take turns seldom. Those of TCP are left to
@@ -76,17 +76,17 @@ def shut(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def send_parts(connection: socket.socket, parts: Sequence[Any], given_up: Callable[[], bool]) -> bool:
-    """Send ``bytes`` and buffers one after another. False: given up meanwhile, perhaps in the middle."""
-    return all(_send(connection, memoryview(part).cast("B"), given_up) for part in _gathered(parts))
+def send_parts(connection: socket.socket, parts: Sequence[Any], is_cancelled: Callable[[], bool]) -> bool:
+    """Send ``bytes`` and buffers one after another. False: cancelled meanwhile, perhaps in the middle."""
+    return all(_send(connection, memoryview(part).cast("B"), is_cancelled) for part in _gathered(parts))
 
 
-def _send(connection: socket.socket, view: memoryview, given_up: Callable[[], bool]) -> bool:
+def _send(connection: socket.socket, view: memoryview, is_cancelled: Callable[[], bool]) -> bool:
     while view.nbytes:
         try:
             sent = connection.send(view[:SEND_BYTES])
         except BlockingIOError:  # nothing left for a while (SO_SNDTIMEO)
-            if given_up():
+            if is_cancelled():
                 return False
             continue
         view = view[sent:]
@@ -94,7 +94,7 @@ def _send(connection: socket.socket, view: memoryview, given_up: Callable[[], bo
 
 
 def _gathered(parts: Sequence[Any]) -> list[Any]:
-    """The parts, with neighbours that are small copied together."""
+    """The parts, with small ones that follow each other copied together."""
     gathered: list[Any] = []
     small: list[Any] = []
     size = 0

@@ -5,8 +5,8 @@ Rules:
 1. Of two tasks the one whose id comes first dials. Their connection is for one pair of attempts: the dialler says for
    which, and a listener that has not been told of these attempts yet lets the connection wait.
 2. A link that breaks is not mended: elements may be lost, so the coordinator gives both tasks new attempts, and these
-   get new links. Links are replaced as a whole (``connect``), and those replaced are told that this is on purpose.
-3. Messages that come in are handed to ``arrived`` from the links' threads; they name their attempts, so whoever takes
+   get new links. Links are replaced as a whole (``connect``), and those replaced get a ``Bye``.
+3. Messages that come in go to ``arrived`` from the links' threads; they name their attempts, so whoever takes
    them drops what is stale.
 """
 
@@ -35,7 +35,7 @@ class StreamTransport:
     """See the module's rules. It owns the ``listener`` and closes it.
 
     ``resolve`` asks the process behind an address for its endpoint. ``codecs``: how batches of an edge are compressed
-    between machines; edges that are not named are not. ``reconnect``: seconds in which a neighbour must be reached.
+    between machines; edges that are not named are not. ``reconnect``: seconds in which a peer must be reached.
     ``certificate``: TCP connections are encrypted with it, as the listener's are.
     """
 
@@ -65,7 +65,7 @@ class StreamTransport:
         self._links: dict[TaskId, Link] = {}
         #: connections for attempts of ours that are still to come, the newest of each task
         self._waiting: dict[TaskId, tuple[Caller, socket.socket]] = {}
-        #: links that were replaced and may still be saying goodbye
+        #: links that were replaced and may still be closing
         self._leaving: list[Link] = []
         self._closed = False
         listener.open(self._take)
@@ -101,13 +101,13 @@ class StreamTransport:
             link.put(message)
 
     def cut(self) -> None:
-        """Lose all connections, as a network does: neither side is told why. For tests of recovery."""
+        """Lose all connections, as a network does: neither side gets a ``Bye``. For tests of recovery."""
         with self._lock:
             for link in self._links.values():
                 link.cut()
 
     def close(self) -> None:
-        """Drop what is queued, say goodbye to all, and release sockets and threads."""
+        """Drop what is queued, close all links, and release sockets and threads."""
         self._listener.close()
         with self._lock:
             self._closed = True

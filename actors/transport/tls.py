@@ -103,7 +103,7 @@ class SecureSocket(socket.socket):
                 super().sendall(self._outgoing.read())
                 hurry(self, until)
                 if not self._feed(0):
-                    raise ConnectionResetError("it hung up during the TLS greeting") from None
+                    raise ConnectionResetError("the connection closed during the TLS handshake") from None
             except ssl.SSLError:
                 with suppress(OSError):
                     super().sendall(self._outgoing.read())  # why, to the other side

@@ -129,10 +129,10 @@ def element_of(note: ControlNote) -> Element:
     return element
 
 
-def upstream_note(channel: int, said: Upstream) -> UpstreamNote:
+def upstream_note(channel: int, reply: Upstream) -> UpstreamNote:
     """The note of a message to a producer that is no grant."""
-    kind = type(said)
-    return UpstreamNote(channel, _KINDS[kind], tuple(getattr(said, name) for name in _REST[kind]))
+    kind = type(reply)
+    return UpstreamNote(channel, _KINDS[kind], tuple(getattr(reply, name) for name in _REST[kind]))
 
 
 def upstream_of(note: UpstreamNote, channel: ChannelId, attempts: tuple[Attempt, Attempt]) -> Upstream:
@@ -140,8 +140,8 @@ def upstream_of(note: UpstreamNote, channel: ChannelId, attempts: tuple[Attempt,
     kind = UPSTREAM[note.kind] if 0 <= note.kind < len(UPSTREAM) else None
     if kind is None or len(note.rest) != len(_REST[kind]):
         raise GarbageError(f"it sends a message to a producer of the unknown kind {note.kind}")
-    said: Upstream = kind(channel, attempts, *note.rest)
-    return said
+    reply: Upstream = kind(channel, attempts, *note.rest)
+    return reply
 
 
 Codec: TypeAlias = Literal["lz4", "zstd"]

@@ -26,7 +26,7 @@ from penstock.actors.protocol.messages import (
     ProcessMessage,
     TaskMessage,
 )
-from penstock.actors.protocol.translate import execution_graph, neighbours_of
+from penstock.actors.protocol.translate import execution_graph, peers_of
 from penstock.actors.transport.protocol import BrokenLink
 from penstock.coordinator.machine import Coordinator
 from penstock.coordinator.model.commands import Command, DeployTask
@@ -289,20 +289,20 @@ class Calls:
 
         self._world.post(arrive)
 
-    def ask(self, seat: TaskId) -> None:
+    def ask(self, slot: TaskId) -> None:
         """Nobody hangs here."""
 
-    def replace(self, seat: TaskId) -> None:
+    def replace(self, slot: TaskId) -> None:
         """Nobody hangs here."""
 
-    def move(self, task: TaskId, seat: TaskId) -> None:
+    def move(self, task: TaskId, slot: TaskId) -> None:
         """There are no spares."""
 
-    def clear(self, seat: TaskId) -> None:
+    def clear(self, slot: TaskId) -> None:
         """There are no spares."""
 
     def deploy(self, command: DeployTask, cautious: bool) -> None:
-        peers = dict.fromkeys(neighbours_of(self._caller.plan, command.task))
+        peers = dict.fromkeys(peers_of(self._caller.plan, command.task))
         deployment = Deployment(command, peers, None)
         self._until_answered(
             command.task,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.actors.protocol.messages import Seat
+from penstock.actors.protocol.messages import WorkerSlot
 from penstock.coordinator.model.commands import DeployTask
 from penstock.engine.core.identity import TaskId
 
@@ -13,23 +13,23 @@ class RecordedCalls:
     def __init__(self) -> None:
         self.made: list[tuple[object, ...]] = []
 
-    def ready(self, seat: Seat) -> None:
-        self.made.append(("ready", seat))
+    def ready(self, slot: WorkerSlot) -> None:
+        self.made.append(("ready", slot))
 
-    def watch(self, seat: Seat, incarnation: str) -> None:
-        self.made.append(("watch", seat, incarnation))
+    def watch(self, slot: WorkerSlot, incarnation: str) -> None:
+        self.made.append(("watch", slot, incarnation))
 
-    def ask(self, seat: Seat) -> None:
-        self.made.append(("ask", seat))
+    def ask(self, slot: WorkerSlot) -> None:
+        self.made.append(("ask", slot))
 
-    def replace(self, seat: Seat) -> None:
-        self.made.append(("replace", seat))
+    def replace(self, slot: WorkerSlot) -> None:
+        self.made.append(("replace", slot))
 
-    def move(self, task: TaskId, seat: Seat) -> None:
-        self.made.append(("move", task, seat))
+    def move(self, task: TaskId, slot: WorkerSlot) -> None:
+        self.made.append(("move", task, slot))
 
-    def clear(self, seat: Seat) -> None:
-        self.made.append(("clear", seat))
+    def clear(self, slot: WorkerSlot) -> None:
+        self.made.append(("clear", slot))
 
     def deploy(self, command: DeployTask, cautious: bool) -> None:
         self.made.append(("deploy", command, cautious))

@@ -7,17 +7,17 @@ import math
 import pytest
 
 from penstock.actors.hosting.supervisor import Supervisor, seconds_left
-from penstock.actors.protocol.messages import Identity, NodesDraining, ProcessAppeared, Seat, spare_seat
+from penstock.actors.protocol.messages import Identity, NodesDraining, ProcessAppeared, WorkerSlot, spare_slot
 from penstock.coordinator.model.events import NoticeGiven, ProcessReady
 from penstock.engine.core.identity import TaskId
 from support.recorded_calls import RecordedCalls
 
 FIRST, SECOND = TaskId("source", 0), TaskId("source", 1)
-SPARE = spare_seat(0)
+SPARE = spare_slot(0)
 
 
-def on(node: str, seat: Seat, incarnation: str) -> ProcessAppeared:
-    return ProcessAppeared(Identity(seat, incarnation, 4711, "127.0.0.1", node))
+def on(node: str, slot: WorkerSlot, incarnation: str) -> ProcessAppeared:
+    return ProcessAppeared(Identity(slot, incarnation, 4711, "127.0.0.1", node))
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from penstock.actors.protocol.messages import (
     Identity,
     ProcessAppeared,
     ProcessGone,
-    Seat,
     SplitBegun,
-    spare_seat,
+    WorkerSlot,
+    spare_slot,
 )
 from penstock.coordinator.job.poison import PoisonPolicy
 from penstock.coordinator.model.commands import DeployTask, StartTask
@@ -22,12 +22,12 @@ from penstock.engine.core.identity import Attempt, TaskId
 from support.recorded_calls import RecordedCalls
 
 TASK = TaskId("source", 0)
-SPARE = spare_seat(0)
+SPARE = spare_slot(0)
 FIRST, SECOND = Attempt(1, 1), Attempt(1, 2)
 
 
-def process(incarnation: str, seat: Seat = TASK) -> Identity:
-    return Identity(seat, incarnation, 4711, "127.0.0.1")
+def process(incarnation: str, slot: WorkerSlot = TASK) -> Identity:
+    return Identity(slot, incarnation, 4711, "127.0.0.1")
 
 
 def ready(incarnation: str) -> ProcessReady:
@@ -46,7 +46,7 @@ def supervisor() -> tuple[Supervisor, RecordedCalls]:
 
 
 def with_spare() -> tuple[Supervisor, RecordedCalls]:
-    """As ``supervisor``, and a spare seat with a process."""
+    """As ``supervisor``, and a spare slot with a process."""
     calls = RecordedCalls()
     made = Supervisor([TASK], calls, [SPARE])
     made.handle(ProcessAppeared(process("old")))
@@ -202,27 +202,33 @@ def test_process_that_is_being_restarted_is_not_asked() -> None:
 
 def test_task_whose_neighbour_hangs_up_moves_to_the_spare_at_once() -> None:
     made, calls = with_spare()
-    assert made.handle(TaskLost(TASK, FIRST, "hung up", 0.0)) == [*lost(FIRST, "hung up"), ready("spare")]
+    assert made.handle(TaskLost(TASK, FIRST, "closed unexpectedly", 0.0)) == [
+        *lost(FIRST, "closed unexpectedly"),
+        ready("spare"),
+    ]
     assert calls.made == [("move", TASK, SPARE), ("ready", TASK)]
     assert made.placement == {TASK: SPARE}
 
 
 def test_second_report_of_the_same_loss_moves_nothing() -> None:
     made, _ = with_spare()
-    made.handle(TaskLost(TASK, FIRST, "hung up", 0.0))
+    made.handle(TaskLost(TASK, FIRST, "closed unexpectedly", 0.0))
     made.handle(ProcessAppeared(process("new")))
-    assert made.handle(TaskLost(TASK, FIRST, "hung up", 0.0)) == lost(FIRST, "hung up")
+    assert made.handle(TaskLost(TASK, FIRST, "closed unexpectedly", 0.0)) == lost(FIRST, "closed unexpectedly")
     assert made.placement == {TASK: SPARE}
 
 
 def test_seat_that_was_left_becomes_spare_when_it_has_a_process_again() -> None:
     made, calls = with_spare()
-    made.handle(TaskLost(TASK, FIRST, "hung up", 0.0))
+    made.handle(TaskLost(TASK, FIRST, "closed unexpectedly", 0.0))
     calls.made.clear()
     assert made.handle(ProcessAppeared(process("new"))) == []
     assert calls.made == [("watch", TASK, "new"), ("clear", TASK)]
     made.handle(AttemptAccepted(SECOND, process("spare", SPARE)))
-    assert made.handle(TaskLost(TASK, SECOND, "hung up", 0.0)) == [*lost(SECOND, "hung up"), ready("new")]
+    assert made.handle(TaskLost(TASK, SECOND, "closed unexpectedly", 0.0)) == [
+        *lost(SECOND, "closed unexpectedly"),
+        ready("new"),
+    ]
     assert made.placement == {TASK: TASK}
 
 
@@ -230,7 +236,7 @@ def test_loss_without_a_spare_that_is_ready_waits_for_the_restart() -> None:
     calls = RecordedCalls()
     made = Supervisor([TASK], calls, [SPARE])
     made.handle(AttemptAccepted(FIRST, process("old")))
-    assert made.handle(TaskLost(TASK, FIRST, "hung up", 0.0)) == lost(FIRST, "hung up")
+    assert made.handle(TaskLost(TASK, FIRST, "closed unexpectedly", 0.0)) == lost(FIRST, "closed unexpectedly")
     assert made.placement == {TASK: TASK}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.actors.protocol.translate import error_of, execution_graph, failure_of, neighbours_of
+from penstock.actors.protocol.translate import error_of, execution_graph, failure_of, peers_of
 from penstock.coordinator.model.events import Failure
 from penstock.coordinator.model.execution_graph import JobEdge, Pattern
 from penstock.coordinator.model.rescaling import ChannelMapper
@@ -78,5 +78,5 @@ def test_tasks_of_one_number_are_a_region_where_all_edges_are_forward() -> None:
 
 def test_neighbours_are_the_tasks_of_adjacent_stages(tmp_path: Path) -> None:
     plan = plan_job(gather_flow(tmp_path), 2)
-    assert neighbours_of(plan, TaskId("gather-1", 0)) == [TaskId("memory-1", 0), TaskId("memory-1", 1)]
-    assert neighbours_of(plan, TaskId("memory-1", 1)) == [TaskId("gather-1", 0)]
+    assert peers_of(plan, TaskId("gather-1", 0)) == [TaskId("memory-1", 0), TaskId("memory-1", 1)]
+    assert peers_of(plan, TaskId("memory-1", 1)) == [TaskId("gather-1", 0)]

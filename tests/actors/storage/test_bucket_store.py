@@ -51,7 +51,7 @@ def test_outputs_in_buckets_have_a_store_and_on_hdfs_they_have_none(bucket: str)
 )
 def test_address_that_is_written_down_says_only_where(url: str) -> None:
     for refuse in (checkpoint_folder, lambda given: plain_address(given, "the checkpoint folder")):
-        with pytest.raises(ConfigurationError, match="says more than where it is") as caught:
+        with pytest.raises(ConfigurationError, match="holds more than a place") as caught:
             refuse(url)
         assert "secret" not in str(caught.value)
         assert "environment" in caught.value.remedy

@@ -84,7 +84,7 @@ def test_errors_logs_and_reprs_show_no_credentials() -> None:
         str(error.at("other")),
         JsonLines(job="j").format(line),
         *map(repr, (ParquetSink(URL), CsvSource([URL]), TcpRoute(URL, "job", "feed", secrets))),
-        repr(DriverOptions("seat", URL, None, b"tokenhidden", certificate=certificate)),  # type: ignore[arg-type]
+        repr(DriverOptions("slot", URL, None, b"tokenhidden", certificate=certificate)),  # type: ignore[arg-type]
         repr(secrets),
         repr(certificate),
     ]

@@ -168,12 +168,12 @@ def test_dialler_that_does_not_know_the_token_is_refused(producer: StreamEnd) ->
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(f"\0{producer.endpoint.name}")
         connection.sendall(PRELUDE)
-        greeting._say(connection, Hello(CALLER, producer.endpoint.incarnation, b"chance"), until)
+        greeting._send(connection, Hello(CALLER, producer.endpoint.incarnation, b"chance"), until)
         assert connection.recv(len(PRELUDE)) == PRELUDE
-        challenge, _ = greeting._hear(connection, until)
+        challenge, _ = greeting._receive(connection, until)
         assert isinstance(challenge, Challenge)
-        greeting._say(connection, Answer(proof=challenge.proof), until)
-        refusal, _ = greeting._hear(connection, until)
+        greeting._send(connection, Answer(proof=challenge.proof), until)
+        refusal, _ = greeting._receive(connection, until)
         assert isinstance(refusal, Answer)
         assert refusal.refusal.startswith("you do not know the token of this job")
         assert connection.recv(1) == b""
@@ -235,8 +235,8 @@ def test_greeting_longer_than_any_is_refused() -> None:
         (head_of(bytes(10)) + bytes(10), "garbage"),
         (head_of(b"\x05") + b"\x05", "garbage"),
         (head_of(bytes(2**15)), "announces a message"),
-        (head_of(bytes(100)) + b"half", "hung up without a word"),
-        (head_of(b"note", [bytes(1000)])[:7], "hung up without a word"),
+        (head_of(bytes(100)) + b"half", "closed unexpectedly"),
+        (head_of(b"note", [bytes(1000)])[:7], "closed unexpectedly"),
     ],
 )
 def test_garbage_after_the_greeting_breaks_the_link(producer: StreamEnd, bytes_sent: bytes, reason: str) -> None:

@@ -53,7 +53,7 @@ def test_deaths_at_different_splits_are_nobodys_fault() -> None:
 def test_one_death_that_is_reported_twice_counts_once() -> None:
     made = watch(limit=2)
     made.begun(TASK, attempt(1), BAD)
-    assert [made.died(TASK, attempt(1), "hung up"), made.died(TASK, attempt(1), "killed")] == [None, None]
+    assert [made.died(TASK, attempt(1), "closed unexpectedly"), made.died(TASK, attempt(1), "killed")] == [None, None]
     assert die(made, 2, BAD) is not None
 
 
