@@ -73,7 +73,7 @@ def test_tasks_of_one_number_are_a_region_where_all_edges_are_forward() -> None:
     graph = execution_graph(plan)
     assert graph.edges == (JobEdge("rows", "next", Pattern.POINTWISE, "next", ChannelMapper.RANGE),)
     assert graph.regions == tuple((TaskId("rows", number), TaskId("next", number)) for number in range(3))
-    assert neighbours_of(plan, TaskId("next", 1)) == [TaskId("rows", 1)]
+    assert peers_of(plan, TaskId("next", 1)) == [TaskId("rows", 1)]
 
 
 def test_neighbours_are_the_tasks_of_adjacent_stages(tmp_path: Path) -> None:
