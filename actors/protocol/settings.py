@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from ...coordinator.model.restarts import FailureRate, FixedDelay, RestartPolicy
 from ...coordinator.model.retention import RetentionPolicy
 from ...coordinator.model.settings import Settings
 from ...engine.core.arguments import checked
@@ -24,6 +25,7 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)\s*")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 Alignment: TypeAlias = Literal["aligned", "unaligned"]
+Restart: TypeAlias = Literal["exponential", "rate", "fixed"]
 Retention: TypeAlias = Literal["always", "on_cancellation", "on_failure", "never"]
 _RETENTION = {policy.name.lower(): policy for policy in RetentionPolicy}
 
@@ -70,9 +72,15 @@ class Checkpoints:
     tolerable_failures: int = 0
     """This many checkpoints in a row may fail; one more fails the job."""
     max_restarts: int = 10
-    """Restarts allowed in a row; one failure more fails the job."""
+    """Restarts allowed, counted as ``restart`` says; one failure more fails the job."""
     restart_delay: Duration = 0.2
-    """Before the first restart; each further one in a row waits twice as long."""
+    """Before the first restart."""
+    restart: Restart = "exponential"
+    """"exponential": restarts in a row are counted, each waits twice as long as the one before, up to 10 s; a
+    ``restart_interval`` without a failure forgives them all. "rate": failures within ``restart_interval`` are counted.
+    "fixed": all there ever were are counted. The last two wait ``restart_delay`` each time."""
+    restart_interval: Duration = "1m"
+    """See ``restart``."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", checkpoint_folder(self.folder))
@@ -97,6 +105,8 @@ class Checkpoints:
             known = ", ".join(f'"{name}"' for name in _RETENTION)
             raise ConfigurationError(f"retention={self.retention!r} is unknown", f"give one of {known}")
         try:
+            delay = seconds(self.restart_delay, "restart_delay")
+            interval = seconds(self.restart_interval, "restart_interval")
             return Settings(
                 interval=None if self.every is None else seconds(self.every, "every"),
                 min_pause=seconds(self.min_pause, "min_pause"),
@@ -107,7 +117,15 @@ class Checkpoints:
                 retention=_RETENTION[self.retention],
                 tolerable_failures=self.tolerable_failures,
                 max_restarts=self.max_restarts,
-                restart_delay=seconds(self.restart_delay, "restart_delay"),
+                restart_delay=delay,
+                quiet_period=interval,
+                restart=self._restart_policy(delay, interval),
             )
         except ValueError as error:
             raise ConfigurationError(str(error), "correct the settings given to Checkpoints(…)") from error
+
+    def _restart_policy(self, delay: float, interval: float) -> RestartPolicy | None:
+        """None: what the single settings describe."""
+        if self.restart == "rate":
+            return FailureRate(self.max_restarts, interval, delay)
+        return FixedDelay(self.max_restarts, delay) if self.restart == "fixed" else None

@@ -1,6 +1,6 @@
 """When a job restarts after a failure, and when it may not any more.
 
-A policy is a value that the user chose (``ps.Checkpoints(restart=...)``); what happened so far is in a
+A policy is a value that the user chose (``ps.Checkpoints(restart=)``); what happened so far is in a
 :class:`FailureHistory`. Rules:
 
 1. ``restart_at(history, now)`` is called once for every failure, notes it, and answers the time of the restart, or

@@ -7,6 +7,7 @@ import pytest
 from penstock.actors.hosting.supervisor import MISSES
 from penstock.actors.job.runtime import Runtime
 from penstock.actors.protocol.settings import Checkpoints, seconds
+from penstock.coordinator.model.restarts import ExponentialDelay, FailureRate, FixedDelay
 from penstock.coordinator.model.retention import RetentionPolicy
 from penstock.engine.core.errors import ConfigurationError
 
@@ -33,6 +34,16 @@ def test_settings_reach_the_coordinator() -> None:
     more = Checkpoints("state", max_concurrent=4, retention="on_failure", tolerable_failures=2).for_coordinator()
     assert (more.max_concurrent, more.tolerable_failures) == (4, 2)
     assert more.retention is RetentionPolicy.ON_FAILURE
+
+
+def test_how_restarts_are_counted_is_said_by_a_word() -> None:
+    rate = Checkpoints("state", restart="rate", max_restarts=3, restart_interval="5m", restart_delay="2s")
+    assert rate.for_coordinator().restart_policy == FailureRate(3, interval=300.0, delay=2.0)
+    fixed = Checkpoints("state", restart="fixed", max_restarts=1, restart_delay="2s")
+    assert fixed.for_coordinator().restart_policy == FixedDelay(1, delay=2.0)
+    usual = Checkpoints("state", restart_interval="2m").for_coordinator().restart_policy
+    assert isinstance(usual, ExponentialDelay)
+    assert (usual.attempts, usual.reset_after) == (10, 120.0)
 
 
 def test_no_interval_means_no_periodic_checkpoints() -> None:
