@@ -135,7 +135,7 @@ class Coordinator:
         self._event_log = EventLog()
         #: When unanswered orders are looked through next.
         self._resend_at = float("-inf")
-        #: The next time at which something becomes possible by itself; derived, after every event that is not quiet.
+        #: When next something becomes possible by itself; derived after every event that changes anything.
         self._deadline: float | None = None
 
     # --- the door ------------------------------------------------------------------------------------------------
@@ -154,8 +154,8 @@ class Coordinator:
         context.now = max(context.now, event.now)
         try:
             if self._job.state not in FINAL_JOB_STATES:
-                quiet = self._note(event)
-                if not quiet or (self._deadline is not None and context.now >= self._deadline):
+                no_change = self._note(event)
+                if not no_change or (self._deadline is not None and context.now >= self._deadline):
                     self._advance()
                     self._deadline = self._find_deadline()
         except IllegalTransition as error:
@@ -193,7 +193,7 @@ class Coordinator:
         """The newest windows between task barriers, oldest first."""
         return self._job.splits.reports()
 
-    def story(self, word: str = "") -> str:
+    def event_log(self, word: str = "") -> str:
         """The last events and orders, as text; only those that mention ``word``."""
         return self._event_log.show(word)
 
@@ -215,13 +215,13 @@ class Coordinator:
             raise AssertionError("the job runs, but some task does not")
         if self._deadline != self._find_deadline():
             raise AssertionError(
-                f"the deadline {self._deadline} is not {self._find_deadline()}: an event was not quiet"
+                f"the deadline {self._deadline} is not {self._find_deadline()}: an event did change something"
             )
 
     # --- what happened -------------------------------------------------------------------------------------------
 
     def _note(self, event: Event) -> bool:
-        """Whether it is quiet: nothing has become possible by it. Most answers of a large job are; the last is not."""
+        """Whether nothing has become possible by it, as by most answers of a large job, but not by the last."""
         job = self._job
         if isinstance(event, _TaskReport):
             return self._note_report(event)
@@ -274,34 +274,34 @@ class Coordinator:
         """What a task says of itself. A stale attempt's word only matters for what it left behind."""
         job = self._job
         record = self._context.tasks.current(event.task, event.attempt)
-        quiet = True
+        no_change = True
         if isinstance(event, TaskAcked):
-            quiet = not job.checkpoints.acked(event, record)
+            no_change = not job.checkpoints.acked(event, record)
         elif isinstance(event, TaskCommitted):
             job.commits.confirm(event.task, event.attempt, event.checkpoint)
-            quiet = job.state is JobState.RUNNING
+            no_change = job.state is JobState.RUNNING
         if record is None:
-            return quiet
+            return no_change
         if record.state is not TaskStatus.DATA_ENDED:  # an ended task may answer everything, and its end be lost
             record.touched = self._context.now
         if isinstance(event, TaskDeployed):
-            quiet = self._task_deployed(event, record)
+            no_change = self._task_deployed(event, record)
         elif isinstance(event, DataEnded):
-            quiet = not (record.is_started and job.checkpoints.data_ended(record))
+            no_change = not (record.is_started and job.checkpoints.data_ended(record))
         elif isinstance(event, TaskFinished):
-            quiet = not (record.is_started and self._task_finished(record))
+            no_change = not (record.is_started and self._task_finished(record))
         elif isinstance(event, RoundProposed):
             job.checkpoints.proposed(event, record)
-            quiet = False
+            no_change = False
         elif isinstance(event, TaskDeclined):
             job.checkpoints.declined(event)
-            quiet = False
+            no_change = False
         elif isinstance(event, SplitsAssigned | WindowDrained):
-            job.splits.told(event, record)
-        return quiet
+            job.splits.note_report(event, record)
+        return no_change
 
     def _task_deployed(self, event: TaskDeployed, record: TaskRecord) -> bool:
-        """Quiet unless it was the last of its region, or comes from a second process."""
+        """No change unless it was the last of its region, or comes from a second process."""
         deployment = self._job.deployment
         if deployment.is_built_twice(record, event.incarnation):
             self._note_loss(TaskLost(event.task, event.attempt, "two processes have built it", event.now))

@@ -107,11 +107,11 @@ class TaskFeed:
     def allows(self, command: TriggerCheckpoint) -> bool | None:
         """Whether the checkpoint's barrier may be placed now; False: not yet, None: not any more."""
         late = self._triggered is not None and command.checkpoint <= self._triggered
-        if command.fed is None or not self._plan.fed or late or not self._has_sources(command):
+        if command.assigned is None or not self._plan.fed or late or not self._has_sources(command):
             return True
-        if self._number is None or self._number < command.fed:
+        if self._number is None or self._number < command.assigned:
             return False
-        if self._number > command.fed:
+        if self._number > command.assigned:
             return None
         self._triggered = command.checkpoint
         return True

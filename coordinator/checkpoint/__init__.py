@@ -1,5 +1,7 @@
-"""The life of one checkpoint: when it starts, which roots are triggered, who has acknowledged, when it is stored,
-complete, or given up.
+"""The life of one checkpoint: which request starts it, which roots are triggered, who has acknowledged, when it is
+stored and committed by the sinks, or aborted.
 
-In: events of tasks and of the log. Out: barrier orders, manifests, discards. ``job`` asks it and tells it of failures.
+In: events of tasks and of the log. Out: barrier orders, manifests, commit orders, discards. ``job`` drives it and is
+told of failures. ``requests`` → ``plan`` → ``barriers`` → ``pending`` → ``finalizer`` → ``sink_commits``;
+``checkpoints`` joins them.
 """

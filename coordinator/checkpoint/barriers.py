@@ -63,7 +63,7 @@ class BarrierOrders:
     def begin(self, pending: PendingCheckpoint) -> None:
         """The checkpoint is planned."""
         self._announce(pending)
-        self.tell(pending, pending.triggers)
+        self.send(pending, pending.triggers)
 
     def trigger(self, pending: PendingCheckpoint) -> None:
         """Every round is known: order the barriers, but of those who wait (rule 3)."""
@@ -74,19 +74,19 @@ class BarrierOrders:
             pending.held = align_sources(
                 pending.proposals, regions, context.graph.aligned_sources, context.settings.max_drift
             )
-        self.tell(pending, [task for task in pending.triggers if not pending.is_held(task)])
+        self.send(pending, [task for task in pending.triggers if not pending.is_held(task)])
 
     def left(self, pending: PendingCheckpoint, record: TaskRecord) -> None:
-        """The task has cut, or finished: others may have waited for that."""
+        """The task has taken its snapshot, or finished: others may have waited for that."""
         if pending.held and pending.is_open:
-            self.tell(pending, pending.left(record.id, record.region))
+            self.send(pending, pending.left(record.id, record.region))
 
-    def tell(self, pending: PendingCheckpoint, tasks: Iterable[TaskId]) -> None:
+    def send(self, pending: PendingCheckpoint, tasks: Iterable[TaskId]) -> None:
         """Ask for a round, or order the barrier, whatever the phase wants."""
         context, triggers, now = self._context, pending.triggers, self._context.now
         deterministic, proposing = context.graph.deterministic, pending.phase is Phase.PROPOSING
         id, barrier, started, stop = pending.id, pending.barrier, pending.started_at, pending.request.stop
-        fed = pending.fed
+        assigned = pending.assigned
         for task in tasks:
             record = context.tasks[task]
             attempt = record.attempt
@@ -98,7 +98,7 @@ class BarrierOrders:
                 context.out.append(ProposeRound(task, attempt, id))
             else:
                 at = pending.at_round(record.region, True) if deterministic else None
-                context.out.append(TriggerCheckpoint(task, attempt, id, barrier, at, started, stop, fed))
+                context.out.append(TriggerCheckpoint(task, attempt, id, barrier, at, started, stop, assigned))
 
     def _announce(self, pending: PendingCheckpoint) -> None:
         context = self._context
@@ -116,6 +116,6 @@ class BarrierOrders:
             if pending.started_at <= before:
                 self._announce(pending)
             proposing = pending.phase is Phase.PROPOSING
-            uncut = [task for task in pending.triggers if task in pending.waiting and not pending.is_held(task)]
-            silent = pending.unproposed if proposing else uncut
-            self.tell(pending, [task for task in sorted(silent) if pending.triggers[task] <= before])
+            without = [task for task in pending.triggers if task in pending.waiting and not pending.is_held(task)]
+            silent = pending.unproposed if proposing else without
+            self.send(pending, [task for task in sorted(silent) if pending.triggers[task] <= before])

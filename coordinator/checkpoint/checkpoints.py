@@ -1,17 +1,17 @@
-"""Checkpoints on their way: from the wish for one to the last answer, or until it is given up.
+"""Checkpoints on their way: from the request to the last answer, or until it is aborted.
 
 Rules:
 
 1. A checkpoint starts only while every task runs or has finished. Several may be in flight, as the decider says; in a
-   deterministic flow the next one starts when every task that was triggered for the one before has cut. What sources
-   propose then lies behind that cut, so barriers stand in every channel in the order of their ids.
+   deterministic flow the next one starts when every task that was triggered for the one before has taken its snapshot.
+   What sources propose then lies behind that, so barriers are in every channel in the order of their ids.
 2. What is acknowledged by a stale attempt, or for a checkpoint that is over, is discarded, except files that a kept or
    doubtful manifest refers to. A current attempt's committables of such a checkpoint are carried to its next one.
 3. Once its manifest is ordered into the log, only the log's answer ends a checkpoint (``finalizer.py``).
-4. Tasks take "given up" for everything up to that id. So giving one up gives up the older ones whose barriers travel,
+4. Tasks take "aborted" for everything up to that id. So aborting one aborts the older ones whose barriers travel,
    too. Of a savepoint that could not be copied tasks need not hear: they have done their part.
 5. Failures count in a row; one more than the settings tolerate fails the job (:meth:`Checkpoints.take_failure`). When
-   the savepoint that the job stops with is given up after its trigger, its sources have stopped: the job must restart
+   the savepoint that the job stops with is aborted after its trigger, its sources have stopped: the job must restart
    (:meth:`Checkpoints.take_interruption`).
 """
 
@@ -39,7 +39,7 @@ from .requests import EndedBranches, RequestDecider, SavepointResults
 from .row_accounts import imbalance
 
 _REMEMBERED = 64
-"""Given-up checkpoints whose late acknowledgements still count as news."""
+"""Aborted checkpoints whose late acknowledgements still count."""
 
 SOURCE_ENDS = Failure("the end of a source is still on its way to the sinks", retry=True)
 """Why no place could be found for the barriers. The next checkpoint may find one."""
@@ -61,12 +61,12 @@ class Checkpoints:
         self._tolerance = FailureTolerance(settings.tolerable_failures)
         self._history = CheckpointHistory(context.graph.parallelism, settings.history)
         self._savepoints = SavepointResults()
-        #: Checkpoints that failed, others than those given up in the ordinary course of things.
+        #: Checkpoints that failed, others than those aborted in the ordinary course of things.
         self.failed_count = 0
         #: The failure that went beyond the tolerable, and the one that a stop left the sources ended by, until taken.
         self._fatal: Failure | None = None
         self._interrupted: Failure | None = None
-        #: Given-up checkpoints of this generation, oldest first.
+        #: Aborted checkpoints of this generation, oldest first.
         self._aborted: deque[CheckpointId] = deque(maxlen=_REMEMBERED)
         self._branches = EndedBranches(context.tasks, self._requests, each=settings.ended_branches)
         self._orders = BarrierOrders(context)
@@ -77,7 +77,7 @@ class Checkpoints:
         return next(reversed(self.pendings.values()), None)
 
     @property
-    def settles_what_stands(self) -> bool:
+    def may_change_newest(self) -> bool:
         """Whether an answer is awaited that may make another checkpoint the newest: of the log, or on the way to it."""
         return any(
             one.phase is Phase.STORING or (one.phase is Phase.COPYING and one.kind.commits)
@@ -91,7 +91,7 @@ class Checkpoints:
         return self._aborted[-1] if self._aborted and not travelling else None
 
     def was_aborted(self, checkpoint: CheckpointId) -> bool:
-        """Whether it was given up, as far as that is remembered."""
+        """Whether it was aborted, as far as that is remembered."""
         return checkpoint in self._aborted
 
     def next_deadline(self) -> float | None:
@@ -126,7 +126,7 @@ class Checkpoints:
 
     def refuse_queued(self, why: str) -> None:
         """Nobody will take the savepoints that have not started."""
-        for request in self._requests.give_up_savepoints():
+        for request in self._requests.drop_queued():
             self._savepoints.refused(request, why)
 
     @property
@@ -155,7 +155,7 @@ class Checkpoints:
         between_windows = self._context.splits.is_between_windows
         if not (between_windows and self._context.graph.deterministic):
             return between_windows
-        return all(one.has_left_sources for one in self.pendings.values() if one.is_open)
+        return all(one.sources_are_done for one in self.pendings.values() if one.is_open)
 
     def start_due(self) -> None:
         """Start a checkpoint if one is due and possible."""
@@ -179,7 +179,7 @@ class Checkpoints:
         triggered = context.tasks.ids({vertex: numbers.tolist() for vertex, numbers in triggers.items()})
         pending = PendingCheckpoint(id, triggered, wait_for, proposing, context.now, request, finished)
         if context.splits.begun:
-            pending.splits, pending.fed = context.splits.cut, context.splits.released
+            pending.splits, pending.assigned = context.splits.boundary, context.splits.released
         self.pendings[id] = pending
         self._history.started(pending)
         self._requests.started(request, context.now)
@@ -215,7 +215,7 @@ class Checkpoints:
         committables = event.committables
         if record.unsaved:
             committables = (*record.unsaved, *(c for c in event.committables if c not in record.unsaved))
-        had_left = pending.has_left_sources
+        had_left = pending.sources_are_done
         result = pending.acknowledge(
             TaskState(
                 task=record.id,
@@ -228,7 +228,7 @@ class Checkpoints:
         if result is AckResult.ACCEPTED:
             self._orders.left(pending, record)
             wish = self._accepted(pending, event, record)
-            return wish or not pending.waiting or pending.has_left_sources != had_left
+            return wish or not pending.waiting or pending.sources_are_done != had_left
         if result is AckResult.LATE:
             self._discard_late(event)
         return False
@@ -264,7 +264,7 @@ class Checkpoints:
         self._discard_late(event)
 
     def _carry(self, record: TaskRecord, committables: tuple[Committable, ...]) -> None:
-        """For the task's next acknowledgement, unless they stand in the newest checkpoint."""
+        """For the task's next acknowledgement, unless they are in the newest checkpoint."""
         stored = self._context.retained.state_of(record.id)
         known = (*record.unsaved, *(stored.committables if stored is not None else ()))
         record.unsaved += tuple(c for c in committables if c not in known)
@@ -279,13 +279,13 @@ class Checkpoints:
     def finished(self, record: TaskRecord) -> bool:
         """The task is over. Pending checkpoints that waited for it are repaired; whether something is possible by that.
 
-        Not one that is older than the checkpoint that let the task end: what it was at that cut, nobody knows but by
-        its acknowledgement, which may still come. Nor one whose barriers may have overtaken what the task had made
+        Not one that is older than the checkpoint that let the task end: only the task's acknowledgement, which may
+        still come, says what it was then. Nor one whose barriers may have overtaken what the task had made
         last: of those rows too only its acknowledgement knows, and another checkpoint soon needs none of it.
         """
         covered, news = record.covered_by, False
         for pending in list(self.pendings.values()):
-            had_left = pending.has_left_sources
+            had_left = pending.sources_are_done
             if covered is None or covered > pending.id:
                 continue
             if self._may_hold_output(pending, record):
@@ -295,11 +295,11 @@ class Checkpoints:
             if not pending.drop_finished(record.id):
                 continue
             self._history.finished(pending, record.id.vertex)
-            unfed = orphaned_consumers(self._context.graph, self._context.tasks, record.id)
-            self._orders.tell(pending, pending.add_triggers(unfed, self._context.now))
+            orphans = orphaned_consumers(self._context.graph, self._context.tasks, record.id)
+            self._orders.send(pending, pending.add_triggers(orphans, self._context.now))
             self._trigger_if_proposed(pending)
             self._orders.left(pending, record)
-            news = news or not pending.is_open or not pending.waiting or pending.has_left_sources != had_left
+            news = news or not pending.is_open or not pending.waiting or pending.sources_are_done != had_left
         return news
 
     def _may_hold_output(self, pending: PendingCheckpoint, record: TaskRecord) -> bool:
@@ -312,13 +312,13 @@ class Checkpoints:
     # --- end -----------------------------------------------------------------------------------------------------
 
     def _expires_at(self, pending: PendingCheckpoint) -> float | None:
-        """When the checkpoint is given up."""
+        """When the checkpoint is aborted."""
         if pending.phase is Phase.STORING or pending.location:
             return None
         return pending.started_at + self._context.settings.timeout
 
     def time_out(self) -> None:
-        """Give up the pending checkpoints whose time is over."""
+        """Abort the pending checkpoints whose time is over."""
         now, timeout = self._context.now, self._context.settings.timeout
         for pending in list(self.pendings.values()):
             expires = self._expires_at(pending)
@@ -345,7 +345,7 @@ class Checkpoints:
             self._fatal = replace(failure, message=f"checkpoint {pending.id} failed: {failure.message}")
 
     def unbalanced(self, pending: PendingCheckpoint, failure: Failure) -> None:
-        """The books of a checkpoint do not balance: it is given up, and the job must end."""
+        """The rows of a checkpoint do not balance: it is aborted, and the job must end."""
         self.failed(pending, failure, FailureReason.LEDGER_DOES_NOT_BALANCE, Origin.TASK)
         self._fatal = failure
 
@@ -363,10 +363,10 @@ class Checkpoints:
                 self._abort_one(pending, failure)
 
     def abort(self, pending: PendingCheckpoint, failure: Failure) -> None:
-        """Give a pending checkpoint up, and the older ones on their way (rule 4)."""
+        """Abort a pending checkpoint, and the older ones on their way (rule 4)."""
         for older in list(self.pendings.values()) if pending.phase is not Phase.COPYING else ():
             if older.id < pending.id and older.is_open:
-                self._abort_one(older, Failure(f"checkpoint {pending.id} was given up", retry=True))
+                self._abort_one(older, Failure(f"checkpoint {pending.id} was aborted", retry=True))
         self._abort_one(pending, failure)
 
     def _abort_one(self, pending: PendingCheckpoint, failure: Failure) -> None:

@@ -7,7 +7,7 @@ Rules:
 2. More than the tolerable number *in a row* fails the job, and the count begins anew: what comes then is the restart
    policy's decision.
 3. A checkpoint that completes ends the row, unless a newer one had completed before. What is heard of a checkpoint
-   older than the newest completed one is no news and does not count.
+   older than the newest completed one changes nothing and does not count.
 4. A savepoint that fails on the coordinator's side never counts: the user who asked is told. On a task's side it
    counts, and at once fails the job if the job was to stop with it: its sources have stopped already.
 """
@@ -67,7 +67,7 @@ class FailureTolerance:
             return Verdict.FAIL_JOB
         if origin is Origin.COORDINATOR and kind.is_savepoint:
             return Verdict.IGNORED
-        if not reason.is_counted or not self._is_news(checkpoint):
+        if not reason.is_counted or not self._counts(checkpoint):
             return Verdict.IGNORED
         if checkpoint is not None:
             self._counted.add(checkpoint)
@@ -77,7 +77,7 @@ class FailureTolerance:
         self._in_row = 0
         return Verdict.FAIL_JOB
 
-    def _is_news(self, checkpoint: CheckpointId | None) -> bool:
+    def _counts(self, checkpoint: CheckpointId | None) -> bool:
         if checkpoint is None:
             return True
         return checkpoint not in self._counted and (self._completed is None or checkpoint >= self._completed)

@@ -321,7 +321,7 @@ def _unchanged(state: TaskState, completed: RetainedCheckpoints) -> TaskState:
 
 def carried(completed: RetainedCheckpoints, task: TaskId) -> TaskState:
     """A finished task's last state. Its committables are visible, or open in the ledger; what it had in flight has been
-    processed, or stands in the channel files of those that it was for."""
+    processed, or is in the channel files of those that it was for."""
     state = completed.state_of(task)
     if state is None:
         raise AssertionError(f"{task} has finished, but no completed checkpoint holds it")
@@ -332,7 +332,7 @@ def carried(completed: RetainedCheckpoints, task: TaskId) -> TaskState:
 
 
 def make_savepoint(manifest: Manifest) -> tuple[Manifest, tuple[tuple[str, str], ...]]:
-    """The manifest as it stands in the savepoint's folder, and which file is copied to where below it. The same for the
+    """The manifest as it is in the savepoint's folder, and which file is copied to where below it. The same for the
     manifest that the log holds of it."""
     places: dict[str, str] = {}
     for state in manifest.tasks:

@@ -190,7 +190,7 @@ class CheckpointHistory:
             self._completed.append(tuple(float(getattr(shown, figure) or 0) for figure in _FIGURES))
 
     def failed(self, pending: PendingCheckpoint, now: float, message: str) -> None:
-        """The checkpoint was given up."""
+        """The checkpoint was aborted."""
         shown = self._end(pending, "failed", now, message)
         if shown is not None:
             self._count(failed=1, in_progress=-1)

@@ -34,7 +34,7 @@ from ..model.task_set import TaskSet
 
 
 class Phase(Enum):
-    """Where a pending checkpoint stands."""
+    """Where a pending checkpoint is."""
 
     __hash__ = object.__hash__  # as in ``job_states``
 
@@ -95,11 +95,11 @@ class PendingCheckpoint:
         #: All and only the triggers whose round is not known yet.
         self.unproposed: set[TaskId] = set(self.triggers) if proposing else set()
         #: How many triggers have not acknowledged.
-        self._uncut = len(self.triggers)
+        self._without_snapshot = len(self.triggers)
         #: The largest round proposed, by region, and what each task proposed.
         self.rounds: dict[int, int] = {}
         self.proposals: dict[TaskId, int] = {}
-        #: By region, tasks that get their trigger when others have cut.
+        #: By region, tasks that get their trigger when others have taken their snapshot.
         self.held: dict[int, HeldSources] = {}
         #: All and only the tasks that still have to acknowledge.
         self.waiting = wait_for if isinstance(wait_for, TaskSet) else TaskSet.of(wait_for)
@@ -113,9 +113,9 @@ class PendingCheckpoint:
         self.unbalanced: Failure | None = None
         #: The files that its manifest names, once it is made: those of tasks that had finished are among them.
         self.named: Mapping[str, StateHandle] = {}
-        #: If the job is fed: what is covered of the log of split sets, and how many entries sources have got.
+        #: If the job takes split sets: what is covered of the log of split sets, and how many entries sources have got.
         self.splits: SetPosition | None = None
-        self.fed: int | None = None
+        self.assigned: int | None = None
         #: Of a savepoint: what it holds, once its files are being copied, and where they lie, once they do.
         self.manifest: Manifest | None = None
         self.location = ""
@@ -135,7 +135,7 @@ class PendingCheckpoint:
 
     @property
     def is_being_stored(self) -> bool:
-        """Whether its manifest may stand in the log already."""
+        """Whether its manifest may be in the log already."""
         return self.phase is Phase.STORING
 
     @property
@@ -144,9 +144,9 @@ class PendingCheckpoint:
         return self.phase is Phase.TRIGGERED and not self.waiting
 
     @property
-    def has_left_sources(self) -> bool:
-        """Whether every task that was triggered has cut: whatever it does from now on comes after this barrier."""
-        return self.phase is not Phase.PROPOSING and not self._uncut
+    def sources_are_done(self) -> bool:
+        """Whether every task that was triggered has taken its snapshot: what it does now is behind this barrier."""
+        return self.phase is not Phase.PROPOSING and not self._without_snapshot
 
     @property
     def participants(self) -> tuple[TaskId, ...]:
@@ -166,11 +166,11 @@ class PendingCheckpoint:
         return True
 
     def is_held(self, task: TaskId) -> bool:
-        """Whether the task gets its trigger only when others have cut."""
+        """Whether the task gets its trigger only when others have taken their snapshot."""
         return any(task in waiting.tasks for waiting in self.held.values())
 
     def left(self, task: TaskId, region: int) -> tuple[TaskId, ...]:
-        """The task has cut, or finished; those that waited for it, if it was the last."""
+        """The task has taken its snapshot, or finished; those that waited for it, if it was the last."""
         waiting = self.held.get(region)
         if waiting is None:
             return ()
@@ -200,8 +200,8 @@ class PendingCheckpoint:
         task = state.task
         if self.phase is Phase.TRIGGERED and self.waiting.discard(task):
             self.acked[task] = state
-            if self._uncut and task in self.triggers:
-                self._uncut -= 1
+            if self._without_snapshot and task in self.triggers:
+                self._without_snapshot -= 1
             return AckResult.ACCEPTED
         return AckResult.DUPLICATE if task in self.acked else AckResult.LATE
 
@@ -211,7 +211,7 @@ class PendingCheckpoint:
             return False
         self.unproposed.discard(task)
         self.proposals.pop(task, None)
-        self._uncut -= self.triggers.pop(task, None) is not None
+        self._without_snapshot -= self.triggers.pop(task, None) is not None
         self.finished.add(task)
         return True
 
@@ -220,7 +220,7 @@ class PendingCheckpoint:
         added = tuple(task for task in tasks if task not in self.triggers and task in self.waiting)
         for task in added:
             self.triggers[task] = now
-            self._uncut += 1
+            self._without_snapshot += 1
             if self.phase is Phase.PROPOSING:
                 self.unproposed.add(task)
         return added
@@ -246,9 +246,9 @@ class PendingCheckpoint:
             raise AssertionError(f"checkpoint {self.id}: a proposal is awaited from a task that was not asked")
         for each in self.held.values():
             if self.phase is Phase.TRIGGERED and not (each.behind and each.tasks | each.behind <= waiting):
-                raise AssertionError(f"checkpoint {self.id}: {sorted(each.tasks)} wait for nobody who will cut")
-        if self._uncut != len(set(self.triggers) - set(self.acked)):
-            raise AssertionError(f"checkpoint {self.id}: the count of triggers that have not cut is wrong")
+                raise AssertionError(f"checkpoint {self.id}: {sorted(each.tasks)} wait for no snapshot")
+        if self._without_snapshot != len(set(self.triggers) - set(self.acked)):
+            raise AssertionError(f"checkpoint {self.id}: the count of triggers without a snapshot is wrong")
 
 
 @dataclass(slots=True)

@@ -85,7 +85,7 @@ class RequestDecider:
         """Savepoints that have not started."""
         return tuple(self._savepoints)
 
-    def give_up_savepoints(self) -> tuple[Request, ...]:
+    def drop_queued(self) -> tuple[Request, ...]:
         """The job is over: nobody will take these."""
         given_up = tuple(self._savepoints)
         self._savepoints.clear()
@@ -112,7 +112,7 @@ class RequestDecider:
         self._pause_until = now + self._settings.min_pause
 
     def aborted(self, request: Request, now: float) -> None:
-        """A checkpoint in flight was given up."""
+        """A checkpoint in flight was aborted."""
         self._in_flight -= 1
         self._requested |= request.cause is Cause.USER
         if request.cause is Cause.STOP:
@@ -181,7 +181,7 @@ class SavepointResults:
         self._note(request, checkpoint, location, None)
 
     def failed(self, request: Request, checkpoint: CheckpointId, failure: Failure) -> None:
-        """It was given up."""
+        """It was aborted."""
         self._note(request, checkpoint, None, failure)
 
     def refused(self, request: Request, why: str) -> None:
@@ -196,7 +196,7 @@ class SavepointResults:
 
 
 class EndedBranches:
-    """Keeps the decider told."""
+    """Keeps the decider informed."""
 
     def __init__(self, tasks: TaskTable, decider: RequestDecider, *, each: bool) -> None:
         self._tasks = tasks

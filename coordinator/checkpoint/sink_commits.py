@@ -28,7 +28,7 @@ _TOLD = frozenset({TaskStatus.DEPLOYED, TaskStatus.RUNNING, TaskStatus.DATA_ENDE
 
 
 class CommitState(Enum):
-    """Where the commits of one task stand."""
+    """Where the commits of one task are."""
 
     __hash__ = object.__hash__
 

@@ -144,7 +144,7 @@ class Job:
         """
         self.migrations.advance()
         tasks, log = self.context.tasks, self.context.log
-        if not tasks.restarting or self.checkpoints.settles_what_stands or not log.is_idle:
+        if not tasks.restarting or self.checkpoints.may_change_newest or not log.is_idle:
             return
         at = self.deployment.next_restart()
         if at is None or at > self.context.now:
@@ -161,7 +161,7 @@ class Job:
 
     def next_restart(self) -> float | None:
         """When a region may be deployed, or a task migrated, next; None if that waits for something else than time."""
-        waits = self.checkpoints.settles_what_stands or not self.context.log.is_idle
+        waits = self.checkpoints.may_change_newest or not self.context.log.is_idle
         times = (self.migrations.next_deadline(), None if waits else self.deployment.next_restart())
         return min((at for at in times if at is not None), default=None)
 

@@ -20,7 +20,7 @@ from ..checkpoint.checkpoints import Checkpoints
 from ..checkpoint.pending import Phase
 from ..checkpoint.sink_commits import SinkCommits
 from ..model.commands import AssignSplits, DiscardSplitSets, ReadSplitSets
-from ..model.events import SplitsAssigned, SplitSetsRead, SplitsTold, TaskReport, WindowTold
+from ..model.events import SplitsAssigned, SplitSetEvent, SplitSetsRead, TaskReport, WindowEvent
 from ..model.job_states import JobState, TaskStatus
 from ..model.split_sets import SetPosition, SplitEntry, WindowEnded
 from ..model.statistics import SplitStatus, WindowReport
@@ -32,7 +32,7 @@ REMEMBERED = 64
 
 
 @dataclass(slots=True, eq=False)
-class _Fed:
+class _Assigned:
     """One attempt of a source task. ``base``: where it began."""
 
     attempt: Attempt
@@ -61,7 +61,7 @@ class SplitAssignment:
         self._checkpoints = checkpoints
         self._commits = commits
         #: By task: what its attempt has got.
-        self._fed: dict[TaskId, _Fed] = {}
+        self._assigned: dict[TaskId, _Assigned] = {}
         #: By number, the newest ones.
         self._windows: dict[int, _Window] = {}
         #: Split sets before the window that is open, as far as is known.
@@ -76,7 +76,7 @@ class SplitAssignment:
 
     # --- what is told --------------------------------------------------------------------------------------------
 
-    def note(self, event: SplitsTold) -> None:
+    def note(self, event: SplitSetEvent) -> None:
         """Entries of the log: an unread gap before them is read."""
         if isinstance(event, SplitSetsRead):
             self._reading = None
@@ -97,12 +97,12 @@ class SplitAssignment:
         while len(self._windows) > REMEMBERED and min(self._windows) <= self._feed.covered.windows:
             del self._windows[min(self._windows)]
 
-    def told(self, event: WindowTold, record: TaskRecord) -> None:
+    def note_report(self, event: WindowEvent, record: TaskRecord) -> None:
         """A task has got what stands before a number, or has drained for a window."""
         if isinstance(event, SplitsAssigned):
-            fed = self._fed.get(record.id)
-            if fed is not None and fed.attempt == event.attempt:
-                fed.confirmed = max(fed.confirmed, event.number)
+            assigned = self._assigned.get(record.id)
+            if assigned is not None and assigned.attempt == event.attempt:
+                assigned.confirmed = max(assigned.confirmed, event.number)
         else:
             found = (window for window in self._windows.values() if window.barrier == event.barrier)
             for window in found:
@@ -134,7 +134,7 @@ class SplitAssignment:
 
     def _release(self) -> None:
         feed, checkpoints = self._feed, self._checkpoints
-        uncovered = feed.cut.number > feed.covered.number
+        uncovered = feed.boundary.number > feed.covered.number
         wanted = uncovered or checkpoints.is_wanted
         for barrier in feed.release(whole_windows=wanted):
             window = self._windows.get(barrier.at.windows + 1)
@@ -145,14 +145,14 @@ class SplitAssignment:
     def _send(self, record: TaskRecord, *, again: bool = False) -> None:
         feed, attempt = self._feed, record.attempt
         assert attempt is not None
-        fed = self._fed.get(record.id)
-        if fed is None or fed.attempt != attempt:
-            fed = self._fed[record.id] = _Fed(attempt, feed.covered.number, -1)
-        if fed.sent < feed.released or again:
-            start = max(fed.base, fed.confirmed if again else fed.sent)
+        assigned = self._assigned.get(record.id)
+        if assigned is None or assigned.attempt != attempt:
+            assigned = self._assigned[record.id] = _Assigned(attempt, feed.covered.number, -1)
+        if assigned.sent < feed.released or again:
+            start = max(assigned.base, assigned.confirmed if again else assigned.sent)
             entries = feed.since(start)
-            order = AssignSplits(record.id, attempt, fed.base, start, entries, self._barriers(entries))
-            fed.sent, fed.sent_at = feed.released, self._context.now
+            order = AssignSplits(record.id, attempt, assigned.base, start, entries, self._barriers(entries))
+            assigned.sent, assigned.sent_at = feed.released, self._context.now
             self._context.order(order)
 
     def _barriers(self, entries: Sequence[SplitEntry]) -> tuple[CheckpointId, ...]:
@@ -172,10 +172,10 @@ class SplitAssignment:
 
     def resend(self, before: float) -> None:
         """Give orders again that had no answer since then."""
-        for task, fed in self._fed.items():
+        for task, assigned in self._assigned.items():
             record = self._context.tasks[task]
-            silent = fed.confirmed < fed.sent and fed.sent_at <= before
-            if silent and record.is_started and record.attempt == fed.attempt:
+            silent = assigned.confirmed < assigned.sent and assigned.sent_at <= before
+            if silent and record.is_started and record.attempt == assigned.attempt:
                 self._send(record, again=True)
         if self._read_again:
             self._read()
@@ -183,7 +183,7 @@ class SplitAssignment:
     # --- what people see -----------------------------------------------------------------------------------------
 
     def status(self, state: JobState) -> SplitStatus | None:
-        """How far it has come; None if the job is not fed, or not known yet."""
+        """How far it has come; None if the job takes no split sets, or that is not known yet."""
         feed = self._feed
         if not feed.begun:
             return None

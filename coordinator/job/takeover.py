@@ -40,7 +40,7 @@ from ..restore.stored_state import Snapshot, check_snapshot
 from ..state.context import Context
 
 TRIES = 3
-"""Times that a store which fails is tried before the job is given up: enough for a hiccup, too few to wait for it."""
+"""Times that a store which fails is tried before the job fails: enough for a hiccup, too few to wait for it."""
 
 
 class TakeoverState(Enum):

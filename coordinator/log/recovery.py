@@ -68,7 +68,7 @@ class TakeOver:
     claims: tuple[str, ...] = ()
     """The owners of all claims so far."""
     dropped: tuple[Manifest, ...] = ()
-    """Manifests that an ending of the job has given up and not deleted."""
+    """Manifests that an ending of the job has dropped and not deleted."""
 
     @property
     def latest(self) -> Manifest | None:

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. Ids strictly increase. The newest is what a restart goes back to; it is never given up.
+1. Ids strictly increase. The newest is what a restart goes back to; it never goes.
 2. How many stay, and which of them may go, says :func:`plan_subsumption`. Pinned ones stay whatever their
    number.
 3. A state file may go when no kept manifest refers to it, no pending one will, and no *doubtful* one may: one whose
@@ -48,7 +48,7 @@ class RetainedCheckpoints:
         self._kept: list[Manifest] = []
         #: Manifests that may or may not appear in the log at the number we write next.
         self._doubtful: list[Manifest] = []
-        #: Who depends on which kept checkpoint, and where that stands in the log.
+        #: Who depends on which kept checkpoint, and where the log says so.
         self._pins: dict[str, CheckpointId] = {}
         self._pin_entries: dict[str, int] = {}
         #: Kept for somebody, although the log does not say so yet.

@@ -5,7 +5,7 @@ Rules:
 1. Commands of one ``handle`` call are carried out in order; a command to a task reaches the attempt it names or nobody.
 2. Any command may be given twice; the receiver does nothing twice, but answers again (an answer may have been lost).
    A task takes one snapshot per checkpoint, also if the barrier reaches it through a channel *and* by trigger.
-   A task that is told ``StartTask`` again repeats ``DataEnded`` or ``TaskFinished`` if that is where it stands.
+   A task that is told ``StartTask`` again repeats ``DataEnded`` or ``TaskFinished`` if that is where it is.
 3. ``ReadLog`` and ``StoreEntry`` are answered exactly once each, and never given again without an answer.
 4. A task drops ``ProposeRound``, ``TriggerCheckpoint`` and ``ExpectBarrier`` of checkpoints up to the newest that it
    was told to abort or to commit. ``CommitCheckpoint`` it always carries out: a permit is a right, also if an abort
@@ -141,10 +141,10 @@ class TriggerCheckpoint(msgspec.Struct, frozen=True, gc=False):
     timestamp: float
     stop: StopMode | None = None
     """Not None: the job stops with this savepoint. Sources end their data there (``EndOfData``, draining or not as the
-    mode says), then the barrier follows; a task's snapshot comes after the end of its data. Given up after that, the
+    mode says), then the barrier follows; a task's snapshot comes after the end of its data. Aborted after that, the
     coordinator restarts the task."""
-    fed: int | None = None
-    """How many entries of the log of split sets the task's sources have got when it comes, if they are fed. A task that
+    assigned: int | None = None
+    """How many entries of the log of split sets the task's sources have got when it comes, if it has such. A task that
     has got fewer does nothing: the rest is on its way, and the order comes again. One that has got more declines."""
 
 
@@ -164,7 +164,7 @@ class AssignSplits(msgspec.Struct, frozen=True, gc=False):
 
 class ExpectBarrier(msgspec.Struct, frozen=True, gc=False):
     """A checkpoint is on its way to a task that somebody outside sets the pace of: take what comes, whether or not
-    there is room, until its barriers have come on all channels, or it is given up. No answer."""
+    there is room, until its barriers have come on all channels, or it is aborted. No answer."""
 
     task: TaskId
     attempt: Attempt
@@ -234,7 +234,7 @@ class StoreSavepoint:
 
 @dataclass(frozen=True, slots=True)
 class DiscardCopies:
-    """The savepoint was given up while its files were copied: delete the copies. No answer."""
+    """The savepoint was aborted while its files were copied: delete the copies. No answer."""
 
     checkpoint: CheckpointId
     location: str

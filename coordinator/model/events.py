@@ -1,21 +1,12 @@
-"""Facts that the coordinator is told, in the past tense.
+"""Facts that the coordinator receives, in the past tense: of the log, of tasks and processes, of users, of split sets.
 
 Rules:
 
 1. An event is true when it is sent and may be late, doubled or lost on the way; the machine copes with all three.
-2. Whatever a task says carries (task, attempt). Facts of a stale attempt change nothing.
-3. ``now`` is the shell's monotonic clock in seconds; the core has no clock of its own.
+2. Whatever a task reports carries (task, attempt). Facts of a stale attempt change nothing.
+3. ``now`` is the shell's monotonic clock in seconds; the core has no clock of its own. Points in time of window reports
+   are seconds since the epoch, each by the clock of the machine that it was read on.
 """
-# MERGED DOC:
-# """What is told of windows: plain data, for whoever waits for a barrier and for people.
-#
-# Times are seconds. Points in time are seconds since the epoch, each by the clock of the machine that it was read on:
-# what lies between two of them is only as exact as these clocks agree.
-# """
-# MERGED DOC:
-# """Events that the shells find out about processes and what they read, beside their ends."""
-# MERGED DOC:
-# """Facts about what a caller feeds to a job (see ``events``, whose rules hold here, too)."""
 
 from __future__ import annotations
 
@@ -168,7 +159,7 @@ class TaskAcked:
     is never prepared twice, so otherwise nobody would commit it. Files have names of their own per attempt.
     ``data_ended``: the snapshot was taken after all operators of the task had finished (its final one).
     ``finished_on_restore``: it was deployed as finished, and reports no state: what it had is carried on.
-    ``ended``: for which lanes its operators had finished at the cut.
+    ``ended``: for which lanes its operators had finished at the snapshot.
     ``ledger``: what it was given and what became of that, at each exchange, source and sink.
     """
 
@@ -321,7 +312,7 @@ class SavepointFailed:
 
 @dataclass(frozen=True, slots=True)
 class PinRequested:
-    """Somebody depends on a completed checkpoint (a model's cut): keep it until ``name`` is unpinned."""
+    """Somebody depends on a completed checkpoint (a model's): keep it until ``name`` is unpinned."""
 
     checkpoint: CheckpointId
     name: str
@@ -406,7 +397,7 @@ class SplitSkipped:
 
 @dataclass(frozen=True, slots=True)
 class SplitSetsAdded:
-    """These entries stand in the log of split sets: somebody has just written them."""
+    """These entries are durable in the log of split sets: somebody has just written them."""
 
     entries: tuple[SplitEntry, ...]
     now: float
@@ -444,10 +435,10 @@ class WindowDrained:
     now: float
 
 
-SplitsTold: TypeAlias = SplitSetsAdded | SplitSetsRead
-WindowTold: TypeAlias = SplitsAssigned | WindowDrained
+SplitSetEvent: TypeAlias = SplitSetsAdded | SplitSetsRead
+WindowEvent: TypeAlias = SplitsAssigned | WindowDrained
 """What a task says of its windows."""
-SplitEvent: TypeAlias = SplitsTold | WindowTold
+SplitEvent: TypeAlias = SplitSetEvent | WindowEvent
 
 Event: TypeAlias = (
     OutputsTaken

@@ -31,15 +31,15 @@ class Pattern(Enum):
 class Vertex:
     """A stage: ``parallelism`` equal tasks. ``operators``: the ids under which its state is stored; empty: unknown.
     ``lanes``: into how many lanes it is divided; 0: as the graph's. ``paced``: it takes no more rows than somebody
-    outside the job reads (a feed). ``fed``: it has sources that the caller adds split sets to. ``aligned_sources``:
-    each of its tasks reads one source, by whole rounds, so it can be held until others have caught up."""
+    outside the job reads (a feed). ``takes_splits``: it has sources that the caller adds split sets to.
+    ``aligned_sources``: each of its tasks reads one source, by whole rounds, so it can be held for others."""
 
     name: str
     parallelism: int
     operators: tuple[str, ...] = ()
     lanes: int = 0
     paced: bool = False
-    fed: bool = False
+    takes_splits: bool = False
     aligned_sources: bool = False
 
 
@@ -131,9 +131,9 @@ class ExecutionGraph:
 
     @cached_property
     def split_tasks(self) -> tuple[TaskId, ...]:
-        """The tasks with sources that the caller feeds."""
-        fed = (vertex for vertex in self.vertices if vertex.fed)
-        return tuple(TaskId(vertex.name, subtask) for vertex in fed for subtask in range(vertex.parallelism))
+        """The tasks with sources that the caller adds split sets to."""
+        taking = (vertex for vertex in self.vertices if vertex.takes_splits)
+        return tuple(TaskId(vertex.name, subtask) for vertex in taking for subtask in range(vertex.parallelism))
 
     @cached_property
     def aligned_sources(self) -> frozenset[str]:

@@ -3,7 +3,7 @@
 Rules:
 
 1. One enum and one table per machine; nothing else remembers "where we are".
-2. A move that the table does not list is a bug of ours: :class:`IllegalTransition` tells both states and the story.
+2. A move that the table does not list is a bug of ours: :class:`IllegalTransition` names both states and the event log.
 3. Whoever changes a table changes the picture in ``docs/design/checkpoints.md`` (a test compares them).
 """
 
@@ -15,7 +15,7 @@ from typing import TypeVar
 
 
 class JobState(Enum):
-    """Where a job stands as a whole."""
+    """Where a job is as a whole."""
 
     __hash__ = object.__hash__  # members are compared by identity; Enum hashes their names, in Python
 
@@ -47,7 +47,7 @@ class JobState(Enum):
 
 
 class TaskStatus(Enum):
-    """Where the current attempt of a task stands, as far as the coordinator has heard."""
+    """Where the current attempt of a task is, as far as the coordinator has heard."""
 
     __hash__ = object.__hash__
 
@@ -108,14 +108,14 @@ S = TypeVar("S", bound=Enum)
 
 
 class IllegalTransition(Exception):
-    """A machine tried a move that its table does not list. ``story``: the last events and commands."""
+    """A machine tried a move that its table does not list. ``event_log``: the last events and commands."""
 
-    def __init__(self, machine: str, before: str, after: str, story: str = "") -> None:
-        super().__init__(machine, before, after, story)
+    def __init__(self, machine: str, before: str, after: str, event_log: str = "") -> None:
+        super().__init__(machine, before, after, event_log)
 
     def __str__(self) -> str:
-        machine, before, after, story = self.args
-        return f"{machine} may not go from {before} to {after}; what happened before:\n{story}"
+        machine, before, after, event_log = self.args
+        return f"{machine} may not go from {before} to {after}; what happened before:\n{event_log}"
 
 
 def check_move(machine: str, legal: Mapping[S, frozenset[S]], before: S, after: S) -> S:

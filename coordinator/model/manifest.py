@@ -126,7 +126,7 @@ class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True, forb
     inputs: str = ""
     """As in the claim: what the cursors of the sources refer to."""
     splits: SetPosition | None = None
-    """What it covers of the log of split sets; None: the job's sources are not fed."""
+    """What it covers of the log of split sets; None: the job takes none."""
 
 
 def committables_of(manifest: Manifest) -> list[Committable]:

@@ -26,7 +26,7 @@ class Settings:
     min_pause: float = 0.0
     """Least time between the end of one checkpoint and the start of the next periodic or final one."""
     timeout: float = 600.0
-    """A checkpoint that is not complete after this long is given up and counts as failed."""
+    """A checkpoint that is not complete after this long is aborted and counts as failed."""
     max_concurrent: int = 1
     """Checkpoints that may be in flight at once. One that keeps a minimum pause has no other beside it."""
     unaligned: bool = False

@@ -1,15 +1,9 @@
 """What a coordinator shows of itself: immutable snapshots, for progress lines, the UI and error messages.
 
-Times are the coordinator's own, in seconds; a coordinator that takes over begins its statistics anew.
+Times are the coordinator's own, in seconds; a coordinator that takes over begins its statistics anew. Points in time of
+windows are seconds since the epoch, each by the clock of the machine that it was read on: what lies between two of them
+is only as exact as these clocks agree.
 """
-# MERGED DOC:
-# """What starts a checkpoint, and how what was asked for turned out."""
-# MERGED DOC:
-# """What is told of windows: plain data, for whoever waits for a barrier and for people.
-#
-# Times are seconds. Points in time are seconds since the epoch, each by the clock of the machine that it was read on:
-# what lies between two of them is only as exact as these clocks agree.
-# """
 
 from __future__ import annotations
 
@@ -109,7 +103,7 @@ class CheckpointStatistics:
 
     @property
     def unaligned(self) -> int:
-        """How many tasks cut before the data that their barriers had yet to pass."""
+        """How many tasks took their snapshot before the data that their barriers had yet to pass."""
         return sum(vertex.unaligned for vertex in self.vertices)
 
     @property
@@ -198,9 +192,9 @@ class JobStatus:
     skipped: tuple[str, ...] = ()
     """Splits of the input that are poison and are not read any more, each with the reason, in a sentence."""
     uuid: str = ""
-    """The job's identity, which stands in its log and in whatever it writes."""
+    """The job's identity, which is in its log and in whatever it writes."""
     splits: SplitStatus | None = None
-    """How far a job whose sources are fed has come; None: they are not, or it has not begun."""
+    """How far a job that takes split sets has come; None: it takes none, or has not begun."""
 
     @property
     def is_over(self) -> bool:
@@ -265,8 +259,8 @@ class WindowReport:
 
 @dataclass(frozen=True, slots=True)
 class SplitStatus:
-    """How far a job has been fed, and its windows have come. Windows count from 1; the counts are of all that was ever
-    fed to the job, also before a restart."""
+    """How far the split sets of a job, and its windows, have come. Windows count from 1; the counts are of all that was
+    ever added to the job, also before a restart."""
 
     entries: int
     """Where the next entry of the log of split sets goes."""

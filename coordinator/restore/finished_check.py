@@ -89,7 +89,9 @@ def _refused(message: str) -> Failure:
     return Failure(message=message, retry=False, remedy=remedy, kind="ConfigurationError")
 
 
-def find_left_behind(operators: Operators, stored: AbstractSet[str], allow_left_behind: bool = False) -> Failure | None:
+def find_dropped_state(
+    operators: Operators, stored: AbstractSet[str], allow_left_behind: bool = False
+) -> Failure | None:
     """Refuses to restore if some stored operator is not in the job any more and the user has not allowed that."""
     known = {key for names in operators.values() for name in names for key in (name.derived, name.given)}
     left = sorted(stored - known)

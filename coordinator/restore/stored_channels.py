@@ -1,4 +1,4 @@
-"""Who reads the channel files of an unaligned checkpoint: the batches that were in flight at the cut.
+"""Who reads the channel files of an unaligned checkpoint: the batches that were in flight at the snapshot.
 
 Rules:
 

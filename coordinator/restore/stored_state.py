@@ -26,7 +26,7 @@ from ..model.events import Failure
 from ..model.execution_graph import ExecutionGraph, former_lane_owners
 from ..model.kinds import ClaimMode
 from ..model.manifest import Manifest
-from .finished_check import FinishedState, OperatorName, check_restore, find_left_behind
+from .finished_check import FinishedState, OperatorName, check_restore, find_dropped_state
 from .stored_channels import StoredChannels, check_channels
 
 
@@ -62,7 +62,7 @@ def check_snapshot(graph: ExecutionGraph, snapshot: Snapshot) -> Failure | None:
     if not all(names.values()):
         return None
     held = {handle.operator for state in manifest.tasks for handle in state.state if not handle.is_channel_file}
-    refused = find_left_behind(names, held, snapshot.allow_left_behind)
+    refused = find_dropped_state(names, held, snapshot.allow_left_behind)
     return refused or check_restore(graph, names, finished_states(manifest))
 
 

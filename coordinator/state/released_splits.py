@@ -1,12 +1,12 @@
-"""How far a job has been fed: which entries of the log of split sets are known, and which the tasks may have. Pure.
+"""Which entries of the log of split sets are known, and which of them the tasks may have. Pure.
 
 Rules:
 
 1. Entries are known without gaps, from the newest completed checkpoint on. They are *released* in order; every source
    task gets what is released, and no more.
-2. A checkpoint cuts between two windows: behind the last task barrier that is released, and before every set that is
-   not. So it starts only while no set of an *open* window is released, nothing is released while sources are asked for
-   their round, and a barrier of a checkpoint says how much a source must have had when it comes (``fed``).
+2. A checkpoint has its boundary between two windows: behind the last task barrier that is released, and before every
+   set that is not. So it starts only while no set of an *open* window is released, nothing is released while sources
+   are asked for their round, and a barrier of a checkpoint says how much a source must have got (``assigned``).
 3. The sets of an open window are therefore released only when every window before it is covered by a completed
    checkpoint, and none is wanted: nobody who waits for a window then waits for what the caller has yet to say.
 4. Closed windows pipeline: so many may be released beyond the newest completed checkpoint (``WINDOWS_AHEAD``).
@@ -36,20 +36,20 @@ class ReleasedSplits:
         self._entries: deque[SplitEntry] = deque()
         #: The place behind the last entry that is known, and behind the last barrier that is released.
         self.known = SetPosition()
-        self.cut = SetPosition()
+        self.boundary = SetPosition()
         #: How many entries are released, those before ``covered`` included.
         self.released = 0
-        #: How many stand in the log, as somebody said: maybe while it was read, and its end had been passed.
+        #: How many are in the log, as somebody said: maybe while it was read, and its end had been passed.
         self._said = 0
 
     def begin(self, covered: SetPosition) -> None:
         """The job goes on from a checkpoint that covers this much."""
         self.begun = True
-        self.covered = self.known = self.cut = covered
+        self.covered = self.known = self.boundary = covered
         self.released = covered.number
 
     def note(self, entries: Iterable[SplitEntry]) -> bool:
-        """Somebody says that these stand in the log. False: some of which that was ever said are not known."""
+        """Somebody says that these are in the log. False: some of which that was ever said are not known."""
         for entry in entries:
             self._said = max(self._said, entry.at.number + 1)
             if entry.at.number == self.known.number:
@@ -65,7 +65,7 @@ class ReleasedSplits:
     @property
     def is_between_windows(self) -> bool:
         """Whether no set of an open window is released."""
-        return all(isinstance(entry, NoMoreSets) for entry in self.since(self.cut.number))
+        return all(isinstance(entry, NoMoreSets) for entry in self.since(self.boundary.number))
 
     def since(self, number: int) -> tuple[SplitEntry, ...]:
         """The released entries from that number on."""
@@ -87,7 +87,7 @@ class ReleasedSplits:
             self.released += 1
             if isinstance(entry, WindowEnded):
                 barriers.append(entry)
-                self.cut = following(entry)
+                self.boundary = following(entry)
         return tuple(barriers)
 
     def _limit(self, whole_windows: bool) -> int:
@@ -114,5 +114,5 @@ class ReleasedSplits:
         numbers = [entry.at.number for entry in self._entries]
         assert numbers == list(range(self._first, self.known.number)), f"entries with gaps: {numbers}"
         assert self.covered.number <= self.released <= self.known.number, "released before it is known, or covered"
-        assert self.covered.number <= self.cut.number <= self.released, "the cut is not among what is released"
-        assert self.cut.windows - self.covered.windows <= WINDOWS_AHEAD, "too many windows are released"
+        assert self.covered.number <= self.boundary.number <= self.released, "the boundary is not released"
+        assert self.boundary.windows - self.covered.windows <= WINDOWS_AHEAD, "too many windows are released"

@@ -40,7 +40,7 @@ class TaskRecord:
     #: The process that is there for the task, and the one that built the attempt; empty: not told.
     process: str = ""
     built_by: str = ""
-    #: Acknowledged for a checkpoint that was given up; the next acknowledgement carries them on.
+    #: Acknowledged for a checkpoint that was aborted; the next acknowledgement carries them on.
     unsaved: tuple[Committable, ...] = ()
 
     @property

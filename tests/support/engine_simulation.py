@@ -164,7 +164,7 @@ class EngineSimulation:
     def why(self) -> str:
         lines = [f"at step {self.steps}, time {self.now:.3f}, {len(self._network)} messages under way"]
         if hasattr(self, "coordinator"):
-            lines += [str(self.coordinator.core.status()), self.coordinator.core.story()]
+            lines += [str(self.coordinator.core.status()), self.coordinator.core.event_log()]
         for task, process in self.processes.items():
             found = process.host.task
             lines.append(f"{task} alive={process.alive} {found and (found.state, found.attempt, found.why())}")

@@ -176,7 +176,7 @@ class SimulatedCluster:
     def why(self) -> str:
         lines = [f"at step {self.steps}, time {self.now:.3f}", *chain_of_waiting(self.tasks.values())]
         for one in self._living():
-            lines += [str(one.core.status()), one.core.story()]
+            lines += [str(one.core.status()), one.core.event_log()]
         return "\n".join([*lines, *(str(shell) for shell in self.tasks.values())])
 
     # --- faults --------------------------------------------------------------------------------------------------

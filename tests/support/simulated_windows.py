@@ -39,7 +39,7 @@ from penstock.engine.sources.reader import SplitReader
 
 LANES = 4
 SCHEMA = pa.schema([("n", pa.int64())])
-GRAPH = ExecutionGraph((Vertex("left", 2, ("left",), fed=True),), (), True, LANES)
+GRAPH = ExecutionGraph((Vertex("left", 2, ("left",), takes_splits=True),), (), True, LANES)
 SETTINGS = Settings(interval=1.0, tolerable_failures=10**6, max_restarts=10**6, restart_delay=0.01, timeout=30.0)
 PLAN: Any = SimpleNamespace(
     lanes=LANES,
@@ -75,6 +75,9 @@ class FedTask:
         barrier = self.checkpoints.order(checkpoint, kind, at)
         if barrier is not None:
             self.reader.trigger(barrier, at_round, stop)
+
+    def drain(self, barrier: CheckpointId) -> None:
+        self.reader.trigger(Barrier(barrier, BarrierKind.DRAIN, 0.0), self.reader.last_round)
 
     def perform(self, order: Any) -> None:
         now = self.world.now
@@ -215,7 +218,7 @@ class World:
             if self.core.status().is_over:
                 return
             self._something()
-        raise AssertionError(f"the job does not end: {self.core.status()}\n{self.core.story()}")
+        raise AssertionError(f"the job does not end: {self.core.status()}\n{self.core.event_log()}")
 
     def _something(self) -> None:
         draw = self.random.random()

@@ -151,5 +151,5 @@ def test_source_that_nobody_lets_go_is_caught(monkeypatch: pytest.MonkeyPatch) -
         for seed in ORDERED:
             run_patiently(seed)
 
-    with pytest.raises(AssertionError, match="wait for nobody who will cut"):
+    with pytest.raises(AssertionError, match="wait for no snapshot"):
         run_all()

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
 from penstock.coordinator.model.manifest import Manifest, OperatorEntry, TaskState
-from penstock.coordinator.restore.finished_check import FinishedState, OperatorName, check_restore, find_left_behind
+from penstock.coordinator.restore.finished_check import FinishedState, OperatorName, check_restore, find_dropped_state
 from penstock.coordinator.restore.stored_state import finished_vertices
 from penstock.engine.core.identity import CheckpointId, TaskId
 
@@ -44,11 +44,11 @@ def test_new_operator_may_follow_finished_ones_but_not_join_their_chain() -> Non
 
 
 def test_state_of_an_operator_that_is_gone_is_refused_unless_allowed() -> None:
-    refusal = find_left_behind(NAMES, {"mine", "a1", "b1", "gone"})
+    refusal = find_dropped_state(NAMES, {"mine", "a1", "b1", "gone"})
     assert refusal is not None
     assert "'gone'" in refusal.message
-    assert find_left_behind(NAMES, {"mine", "gone"}, allow_left_behind=True) is None
-    assert find_left_behind(NAMES, {"mine", "b1"}) is None
+    assert find_dropped_state(NAMES, {"mine", "gone"}, allow_left_behind=True) is None
+    assert find_dropped_state(NAMES, {"mine", "b1"}) is None
 
 
 @pytest.mark.parametrize(

@@ -130,14 +130,14 @@ def test_end_is_released_behind_the_last_barrier_and_is_no_part_of_the_cut() -> 
     feed = fed("sbe")
     assert released(feed, whole_windows=True) == 3
     assert feed.is_between_windows
-    assert feed.cut == SetPosition(number=2, sets=1, windows=1, rounds=1)
+    assert feed.boundary == SetPosition(number=2, sets=1, windows=1, rounds=1)
     assert feed.ended
 
 
 def test_so_many_windows_are_released_beyond_what_is_covered() -> None:
     feed = fed("sb" * 10)
     assert released(feed, whole_windows=False) == 2 * WINDOWS_AHEAD
-    assert feed.cover(feed.cut) == range(2 * WINDOWS_AHEAD)
+    assert feed.cover(feed.boundary) == range(2 * WINDOWS_AHEAD)
     assert released(feed, whole_windows=False) == 4 * WINDOWS_AHEAD
 
 
@@ -156,6 +156,6 @@ def test_whatever_comes_is_released_once_in_order_and_windows_stay_whole(seed: i
         if wanted and was_between:
             assert feed.is_between_windows
         if feed.is_between_windows and draw.random() < 0.5:
-            feed.cover(feed.cut)
+            feed.cover(feed.boundary)
         feed.validate()
     assert given == found
