@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,6 +35,8 @@ from penstock.coordinator.model.split_sets import (
 from penstock.engine.core.elements import Barrier, Batch, EndOfData
 from penstock.engine.core.identity import BarrierKind, CheckpointId, Committable, StateHandle, TaskId
 from penstock.engine.runtime.checkpointing import DriverSnapshot
+from penstock.engine.runtime.driver import Driver
+from penstock.engine.runtime.orders import SplitSetOrder
 from penstock.engine.runtime.task_checkpoints import TaskCheckpoints
 from penstock.engine.sources.reader import SplitReader
 
@@ -68,15 +71,15 @@ class FedTask:
         self.drained: list[tuple[str, int]] = []
         self.last: CheckpointId | None = None
 
-    def post(self, action: Any, *arguments: Any) -> None:
-        action(*arguments)
-
     def trigger(self, checkpoint: CheckpointId, kind: BarrierKind, at_round: Any, at: float, stop: Any) -> None:
         barrier = self.checkpoints.order(checkpoint, kind, at)
         if barrier is not None:
             self.reader.trigger(barrier, at_round, stop)
 
-    def drain(self, barrier: CheckpointId) -> None:
+    def take_split_sets(self, rounds: int, items: Sequence[SplitSetOrder]) -> None:
+        Driver._take_split_sets(self, rounds, items)  # type: ignore[arg-type]
+
+    def _drain_sources(self, barrier: CheckpointId) -> None:
         self.reader.trigger(Barrier(barrier, BarrierKind.DRAIN, 0.0), self.reader.last_round)
 
     def perform(self, order: Any) -> None:
