@@ -19,7 +19,7 @@ from penstock.actors.job.driver_options import DriverOptions
 from penstock.actors.job.launch import run
 from penstock.actors.job.plans import share_plan
 from penstock.actors.job.runtime import Runtime
-from penstock.actors.protocol.messages import spare_seat
+from penstock.actors.protocol.messages import spare_slot
 from penstock.actors.protocol.settings import Checkpoints
 from penstock.engine.planner.pipelines import plan_job
 from support.ray_jobs import expected, gather_flow, written
@@ -100,13 +100,13 @@ def test_task_of_a_killed_process_goes_on_in_the_spare_and_somewhere_when_that_i
 ) -> None:
     job = jobs(Runtime(spares=1))
     task = job.tasks()[-1]
-    for restarts, seats in ((1, {spare_seat(0)}), (2, {spare_seat(0), task})):
+    for restarts, slots in ((1, {spare_slot(0)}), (2, {spare_slot(0), task})):
         before = job.identities()
         killed = job.kill_task(task)
         job.wait_until(lambda status, n=restarts: status.restarts >= n and status.state == "running", PATIENCE)
         after = job.identities()
         assert after[task].pid != killed
-        assert after[task].task in seats
+        assert after[task].task in slots
         assert {each: after[each] for each in job.tasks()[:-1]} == {each: before[each] for each in job.tasks()[:-1]}
     finish(job, tmp_path)
 
@@ -117,7 +117,7 @@ def test_spare_that_has_a_task_lets_it_go_when_the_coordinator_dies(jobs: Any, t
     job.kill_task(task)
     job.wait_until(lambda status: status.restarts >= 1 and status.state == "running", PATIENCE)
     spare = job.identities()[task]
-    assert spare.task == spare_seat(0)
+    assert spare.task == spare_slot(0)
     job.kill_coordinator()
     job.wait_until(lambda status: status.generation > 1 and status.state == "running", PATIENCE)
     own = job.identities()[task]
