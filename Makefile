@@ -69,8 +69,9 @@ test: $(STAMP)
 	@$(PYTEST) --second-try -n $(WORKERS) --dist loadfile -m "not large and not sweep" $(ARGS)
 
 # --pure refuses to import ray, pyspark and raydp (tests/conftest.py): these parts must not need them.
-# Left to `make test`: sweeps over seeds, generated data and random sequences of events, and what is marked slow.
-FAST := $(wildcard tests/engine tests/coordinator tests/cases tests/test_*.py)
+# Left to `make test`: whole jobs in this process (tests/test_*.py), generated data, random sequences of events, and what
+# is marked slow.
+FAST := $(wildcard tests/engine tests/coordinator tests/cases)
 SWEEPS := tests/engine/oracle tests/engine/local/test_plan_simulation.py tests/engine/exchange/test_exchange_runs.py \
     $(wildcard tests/coordinator/test_*simulation*.py tests/coordinator/*/test_*_machine.py) \
     $(wildcard tests/engine/operators/*/test_*_spill.py tests/engine/indexes/test_*oracle.py) \

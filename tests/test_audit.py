@@ -143,7 +143,7 @@ def test_rows_of_all_types_are_proven_whatever_interrupts_the_job(tmp_path: Path
 
 def test_rows_of_a_savepoint_and_of_jobs_that_append_are_proven(tmp_path: Path) -> None:
     data = [random_table(Random(7), 12) for _ in range(64)]
-    slow = content_flow(tmp_path, data, 600.0, "append")
+    slow = content_flow(tmp_path, data, 150.0, "append")  # five seconds: it must not end before it is stopped
     job = ps.run_local(slow, parallelism=3, checkpoints=often(tmp_path / "a"), audit="content")
     job.wait_until(lambda status: status.checkpoints_completed >= 2, 60)
     saved = job.stop(timeout=60)
