@@ -4,7 +4,7 @@ Here alone is raydp imported, and only ``spark`` (the hand-offs), this module an
 inside functions. Rules:
 
 1. One Spark session a process (RayDP allows no more); a session that the script has already is used and left running.
-   The settings that a session needs, and why, are in ``spark_settings``.
+   The settings that a session needs, and why, are in ``spark.sessions``.
 2. A session is up when its executors have answered, or it was refused: without an executor Spark's first job would wait
    for ever.
 3. A session ends without a word, whatever state its JVM is in.
@@ -30,9 +30,9 @@ from .client.job import Job
 from .client.outputs import Output, SparkSession
 from .cluster import java
 from .cluster.environment import check_cluster, connect
-from .spark import spark_settings
+from .spark import sessions
+from .spark.sessions import Quiet, prepare_environment, settings
 from .spark.source import SparkFrameSource, Way
-from .spark.spark_settings import Quiet, prepare_environment, settings
 
 FIRST_JOB_SECONDS = 120.0
 """How long the first, tiny Spark job may take; an executor usually stands after ten seconds."""
@@ -44,7 +44,7 @@ AFTERMATH_POLL_SECONDS = 0.1
 _ended_at = [-AFTERMATH_SECONDS]
 """When the last session of this process ended, by the monotonic clock."""
 
-JAVA_OPTIONS = spark_settings.JAVA_OPTIONS
+JAVA_OPTIONS = sessions.JAVA_OPTIONS
 """What Java 17 must open to RayDP, as ``extraJavaOptions`` of a session that ``raydp.init_spark`` makes."""
 
 _log = logging.getLogger("penstock.spark")

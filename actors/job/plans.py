@@ -20,7 +20,7 @@ from ray.experimental import internal_kv
 from ...engine.core.errors import ConfigurationError, TaskLostError
 from ...engine.plan.plan import JobPlan
 from ..protocol.messages import Address
-from ..spark.holder import LeasedSplit
+from ..spark.leased_blocks import LeasedSplit
 
 _NAMESPACE = b"penstock"
 

@@ -4,7 +4,7 @@ Rules:
 
 1. A lease is *one evaluation* of the frame (``evaluation``): it is planned once, what it shuffles is shuffled once, and
    what was shuffled is compared before and after each group. A *group* of partitions is computed by the executors into
-   files on their nodes (``spool``), fetched by the holder (``holder``), and published; then comes the next one. So
+   files on their nodes, fetched by the holder (``leased_blocks``), and published; then comes the next one. So
    Spark holds no more than the rows on their way.
 2. One group is under way at a time in this process, of all its leases.
 3. What has not come of a group (an executor or a node died) is computed again. Where something was shuffled again
@@ -33,14 +33,11 @@ from ray.exceptions import RayError
 
 from ...engine.core.errors import ConfigurationError, Domain, PenstockError
 from ...engine.plan.rounds import CHUNK_ROWS
-from .batches import bounded_batches, planned_before
-from .causes import cause_of, detail_of, remedy_of
-from .evaluation import ATTEMPTS, OTHER_ROWS, Evaluation
-from .holder import LeasedSplit, ask, await_credit, start_holder
-from .spool import make_spool, parcels_of, remove_spool
+from .evaluation import ATTEMPTS, OTHER_ROWS, Evaluation, bounded_batches, planned_before
+from .failures import cause_of, detail_of, remedy_of, watched
+from .leased_blocks import LeasedSplit, ask, await_credit, make_spool, parcels_of, remove_spool, start_holder
 from .stage import LEASED, describe_frame
 from .types import by_position
-from .watch import watched
 from .writing import ANSWER, make_writer
 
 CREDIT_SHARE = 0.25

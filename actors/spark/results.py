@@ -17,9 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from ...engine.core.errors import ConfigurationError
-from .causes import cause_of, detail_of
-from .returning import spark_schema
-from .types import in_utc, quietly
+from .failures import cause_of, detail_of
+from .types import in_utc, quietly, spark_schema
 
 MOST_BYTES = 64 * 2**20
 """A larger table should be written to files."""

@@ -10,19 +10,24 @@ Rules:
 2. Reading needs the files alone: no Spark, no Ray, no script that is still there.
 3. A stage that the log refers to is never changed, and never deleted while its checkpoint folder stays: it does so by
    the fingerprint, which is made of the schema and of the rows of every partition. Each staging has a run of its own,
-   so two scripts that start one job do not disturb each other. Runs whose scripts died before go (``left_behind``).
+   so two scripts that start one job do not disturb each other. Orphaned ones are removed (rule 7).
 4. A file is compared with the digest in the manifest before it is read.
 5. It is plain PySpark: any session will do, if its executors can write where the tasks read.
 6. A stage is one evaluation of the frame, like a lease: what was shuffled or kept before is compared when all
    partitions have been written, and if any of it was lost the frame is planned and written anew (``evaluation``). Spark
    Connect and Spark 4 do not tell what a frame is computed from; there it is Spark's decision which rows it computes
    again.
+7. A script that stages keeps a file beside its run's folder locked for as long as its process lives. A run whose file
+   is not locked is orphaned: no process may still start a job with it. It is removed unless the job's log has its rows,
+   whether it was completed or not. It is not used: the script may have been changed since. Runs without such a file,
+   and folders whose file system knows no locks, are left alone.
 """
 
 from __future__ import annotations
 
 import atexit
 import base64
+import fcntl
 import hashlib
 import logging
 import os
@@ -33,7 +38,8 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import IO, Any, ClassVar
 
 import msgspec
 import pyarrow as pa
@@ -51,13 +57,47 @@ from ...engine.sources.fed import PIECE_BYTES, NoRows
 from ...engine.sources.ipc import IpcSplit
 from ..storage.damage import FROM_A_COPY, unreadable
 from ..storage.stores import open_store
-from .batches import bounded_batches, can_be_planned_before, planned_before
-from .causes import cause_of, detail_of, remedy_of
-from .evaluation import ATTEMPTS, OTHER_ROWS, Evaluation
-from .left_behind import forget_run, hold_run, remove_left_behind
+from .evaluation import ATTEMPTS, OTHER_ROWS, Evaluation, bounded_batches, can_be_planned_before, planned_before
+from .failures import cause_of, detail_of, remedy_of, watched
 from .types import by_position
-from .watch import watched
 from .writing import ANSWER, make_writer
+
+_locks: list[IO[str]] = []
+"""Locked until this process ends."""
+
+
+def lock_run(above: str, run: str) -> None:
+    """The run in the folder ``above`` belongs to this process."""
+    place = _lock_file(Path(above), run)
+    begun = place.with_suffix(".begun")
+    file = open(begun, "w")  # noqa: SIM115 rule 7
+    with suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    begun.rename(place)  # not before it is locked, or another run would take it for an orphan
+    _locks.append(file)
+
+
+def unlock_run(above: str, run: str) -> None:
+    """The run has failed, and left nothing."""
+    with suppress(OSError):
+        _lock_file(Path(above), run).unlink()
+
+
+def remove_orphans(above: str, is_needed: Callable[[str], bool]) -> None:
+    """Remove orphaned runs; ``is_needed``: whether the log refers to this one."""
+    for path in Path(above).glob(".*.alive"):
+        run = path.name.removeprefix(".").removesuffix(".alive")
+        with suppress(OSError), open(path) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not is_needed(run):
+                Path(above, f"{run}.json").unlink(missing_ok=True)  # which is what makes a stage exist
+                shutil.rmtree(Path(above, run), ignore_errors=True)
+                path.unlink()
+
+
+def _lock_file(above: Path, run: str) -> Path:
+    return above / f".{run}.alive"
+
 
 STAGED = "staged:"
 """What the fingerprint of a staged source begins with."""
@@ -137,7 +177,7 @@ class StagedSource:
     @property
     def fingerprint(self) -> str:
         """Equal for equal rows in equal partitions."""
-        return _told(self.manifest.fingerprint)
+        return _reference(self.manifest.fingerprint)
 
     def describe(self) -> str:
         return describe_frame(self.schema)
@@ -203,14 +243,14 @@ def stage_with(
         make_folder(filesystem, place)
         if is_local(filesystem):  # elsewhere nothing tells whose script is gone
             if description is not None:
-                remove_left_behind(above, lambda run: _is_told(store, f"{root}/{run}.json", description))
-            hold_run(above, run)
+                remove_orphans(above, lambda run: _is_in_log(store, f"{root}/{run}.json", description))
+            lock_run(above, run)
         partitions = write(escaped(address))
         _check_seen(filesystem, place, partitions)
     except BaseException as error:
         with suppress(OSError):
             filesystem.delete_dir(place)
-        forget_run(above, run)
+        unlock_run(above, run)
         if isinstance(error, OSError):
             raise storage_error("stage partitions in", place, error) from error
         raise
@@ -256,7 +296,7 @@ def stage_in(
                 continue
             with filesystem.open_input_stream(info.path) as stream:
                 manifest = decode_stage(f"{above}/{info.base_name}", stream.read())
-            if _told(manifest.fingerprint) in description:
+            if _reference(manifest.fingerprint) in description:
                 schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(manifest.schema)))
                 return StagedSource(schema, manifest, f"{place}/{manifest.run}", kind)
     except OSError as error:
@@ -264,16 +304,16 @@ def stage_in(
     return None
 
 
-def _is_told(store: Store, key: str, description: str) -> bool:
+def _is_in_log(store: Store, key: str, description: str) -> bool:
     data = store.read(key)
-    return data is not None and _told(decode_stage(key, data).fingerprint) in description
+    return data is not None and _reference(decode_stage(key, data).fingerprint) in description
 
 
 def _root(job: str, source: str, system: str) -> str:
     return f"{safe_name(job)}/{system}/{safe_name(source)}"
 
 
-def _told(fingerprint: str) -> str:
+def _reference(fingerprint: str) -> str:
     return f"{STAGED}{fingerprint}"
 
 

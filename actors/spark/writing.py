@@ -49,7 +49,7 @@ def make_writer(  # noqa: PLR0915 rule 1
 ) -> Writer:
     """The function for ``DataFrame.mapInArrow``. ``folder``: path or URL; ``schema``: serialised, of the files.
     ``identity``: partition and attempt, where it is not Spark that knows them. ``by_node``: the files are for a moment,
-    and go into that folder inside which this machine has (``spool``)."""
+    and go into that folder inside which this machine has (``leased_blocks``)."""
     address = f"{folder}?retry_limit_seconds={RETRIED_SECONDS}" if folder.startswith("gs://") else folder
 
     def write(batches: Iterator[Any]) -> Iterator[Any]:  # noqa: PLR0915 rule 1

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.actors.spark.results import files_to_spark
-from penstock.actors.spark.returning import spark_schema
+from penstock.actors.spark.types import spark_schema
 from penstock.engine.core.errors import ConfigurationError
 
 pytestmark = pytest.mark.spark

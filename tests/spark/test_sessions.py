@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.actors.spark.sessions import closed_packages, worker_lacks
-from penstock.actors.spark.spark_settings import JAVA_OPTIONS
+from penstock.actors.spark.sessions import JAVA_OPTIONS, closed_packages, worker_lacks
 from penstock.engine.core.errors import ConfigurationError
 from penstock.engine.flow.flow import Flow
 

@@ -22,10 +22,10 @@ from penstock.actors.claims.resuming import place_in
 from penstock.actors.claims.savepoints import SavepointFiles
 from penstock.actors.job.launch import run
 from penstock.actors.protocol.settings import Checkpoints
-from penstock.actors.spark import left_behind as left_behind_runs
+from penstock.actors.spark import stage as stage_module
 from penstock.actors.spark import writing
-from penstock.actors.spark.batches import UNKNOWN_WIDTH_ROWS, rows_at_a_time
 from penstock.actors.spark.carrying import carry_stages, remove_stages, stage_before
+from penstock.actors.spark.evaluation import UNKNOWN_WIDTH_ROWS, rows_at_a_time
 from penstock.actors.spark.source import _refusal
 from penstock.actors.spark.stage import StagedPartition, StagedSource, _who_asks, find_stage, stage_with
 from penstock.actors.spark.writing import make_writer
@@ -162,15 +162,15 @@ def test_stage_that_has_just_begun_is_not_taken_for_one_that_is_left_behind(
 
     def lock_late(file: Any, how: int) -> None:
         monkeypatch.setattr(fcntl, "flock", lock)
-        left_behind_runs.remove_left_behind(str(tmp_path), lambda run: False)
+        stage_module.remove_orphans(str(tmp_path), lambda run: False)
         lock(file, how)
 
     monkeypatch.setattr(fcntl, "flock", lock_late)
-    left_behind_runs.hold_run(str(tmp_path), "mine")
-    left_behind_runs.remove_left_behind(str(tmp_path), lambda run: False)
+    stage_module.lock_run(str(tmp_path), "mine")
+    stage_module.remove_orphans(str(tmp_path), lambda run: False)
     assert (tmp_path / "mine").exists()
-    left_behind_runs._held.pop().close()
-    left_behind_runs.remove_left_behind(str(tmp_path), lambda run: False)
+    stage_module._locks.pop().close()
+    stage_module.remove_orphans(str(tmp_path), lambda run: False)
     assert not (tmp_path / "mine").exists()
 
 
@@ -179,14 +179,14 @@ def test_stage_whose_script_died_before_the_first_log_entry_is_removed_by_the_ne
         return stage_with(write, TABLE.schema, str(tmp_path), "job", "rows", description=description)
 
     def die() -> None:
-        left_behind_runs._held.pop().close()
+        stage_module._locks.pop().close()
 
-    held = len(left_behind_runs._held)
+    held = len(stage_module._locks)
     dead, told, alive = stage(), stage(), stage()
     die()
-    living = left_behind_runs._held.pop()  # of ``told``
+    living = stage_module._locks.pop()  # of ``told``
     die()
-    left_behind_runs._held.append(living)
+    stage_module._locks.append(living)
     again = stage(None)
     assert Path(dead.place).exists()
     assert Path(f"{alive.place}.json").exists(), "who does not know the log removes nothing"
@@ -196,7 +196,7 @@ def test_stage_whose_script_died_before_the_first_log_entry_is_removed_by_the_ne
     stage("staged:others")
     assert [Path(each.place).exists() for each in (dead, told, alive, again, last)] == [False, True, False, False, True]
     assert not Path(f"{dead.place}.json").exists()
-    while len(left_behind_runs._held) > held:
+    while len(stage_module._locks) > held:
         die()
 
 

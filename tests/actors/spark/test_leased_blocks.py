@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 import ray
 
-from penstock.actors.spark.holder import BlockHolder, LeasedSplit, start_holder
-from penstock.actors.spark.spool import make_spool, parcels_of
+from penstock.actors.spark.leased_blocks import BlockHolder, LeasedSplit, make_spool, parcels_of, start_holder
 from penstock.actors.spark.writing import make_writer
 from penstock.engine.core.errors import ConfigurationError, InternalError
 

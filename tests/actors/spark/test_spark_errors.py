@@ -10,10 +10,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.actors.hosting.split_guard import GuardedSplit, SplitGuard
-from penstock.actors.spark import watch
-from penstock.actors.spark.causes import cause_of, remedy_of
+from penstock.actors.spark import failures
+from penstock.actors.spark.failures import ALONE_SECONDS, Watch, cause_of, remedy_of, wait_watched
 from penstock.actors.spark.lease import _as_failure
-from penstock.actors.spark.watch import ALONE_SECONDS, Watch, wait_watched
 from penstock.coordinator.model.split_sets import SplitName
 from penstock.engine.core.errors import ConfigurationError, SetupError
 
@@ -147,7 +146,7 @@ def test_watch_names_the_master_that_died_and_bears_with_an_executor_that_comes_
 
 
 def test_nobody_waits_for_a_spark_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(failures, "LOOK_SECONDS", 0.001)
     never = threading.Event()
     try:
         with pytest.raises(SetupError, match="the master died while it staged rows") as caught:

@@ -1,34 +1,111 @@
-"""The actor that owns the blocks of a leased frame, and the splits that read them from it.
+"""The blocks of a leased frame: from the executors' files to the actor that owns them, and the splits that read them.
 
 Rules:
 
 1. A block is one partition's rows as an Arrow table in Ray's object store. The holder fetched it from the executor's
-   node (``spool``) and put it there itself, so it lives as long as the holder, whatever becomes of Spark.
+   node (``Parcel``) and put it there itself, so it lives as long as the holder, whatever becomes of Spark.
 2. What was fetched is *kept* until the lease has made sure that it belongs to its one evaluation; then the group is
    *published*, and readers see it. A partition is whole or not there.
 3. A fetch that fails is no reason to give up the others: the lease computes again what has not come.
 4. A reader waits for its partition by asking again and again for a few seconds each; it is told if the lease failed.
    What it is told is no fault of the partition: nobody may skip it (``may_be_poison``).
-5. ``await_credit`` holds the next group back while more bytes lie unread than the lease allows. It never does so while
-   somebody waits for a partition that has not come: which one a merge needs next is not known here.
+5. ``await_credit`` throttles: the next group waits while more bytes are unread than the lease allows. It never does so
+   while a reader waits for a partition that has not come: which one a merge needs next is not known here.
+6. Every node of the cluster has a folder of its own in Ray's session folder, whose name is the node's id. An executor's
+   Python worker writes into the one that it sees: so it needs to know no address, and the holder knows the node. A file
+   is removed when it was fetched; the rest goes with the folder when a lease ends, at the latest with Ray's session.
+7. A node that joins the cluster later has no folder, and a lease whose frame an executor computes there fails.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
+import uuid
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ...engine.core.errors import ConfigurationError, InternalError, PenstockError
 from ...engine.files.paths import from_row
 from ..cluster.calls import short_reason
-from .spool import Parcel, fetch
+
+PREPARE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A partition that an executor has written: ``file`` is ``<node>/<name>`` in ``folder``; empty: it has no rows."""
+
+    partition: int
+    folder: str
+    file: str
+
+
+def make_spool() -> str:
+    """The folder, made on all nodes that there are. Raises RayError."""
+    session = Path(ray._private.worker._global_node.get_session_dir_path())
+    folder = str(session / f"penstock-lease-{uuid.uuid4().hex}")
+    made = [_make.options(scheduling_strategy=_at(node)).remote(f"{folder}/{node}") for node in _nodes()]
+    ray.get(made, timeout=PREPARE_SECONDS)
+    return folder
+
+
+def remove_spool(folder: str) -> None:
+    """Remove what is left, without waiting for it."""
+    with suppress(RayError, ValueError):
+        for node in _nodes():
+            _remove.options(scheduling_strategy=_at(node)).remote(f"{folder}/{node}")
+
+
+def fetch(parcel: Parcel) -> Any:
+    """The reference to its table, which is made on the node where it lies; the caller owns it."""
+    node = parcel.file.partition("/")[0]
+    return _fetch.options(scheduling_strategy=_at(node)).remote(f"{parcel.folder}/{parcel.file}")
+
+
+def parcels_of(folder: str, answers: Sequence[Any], partitions: Sequence[int]) -> list[Parcel]:
+    """One for each partition; Spark asks no Python worker about one without rows, in some plans."""
+    files = {int(row["partition"]): str(row["file"]) for row in answers if row["rows"]}
+    return [Parcel(each, folder, files.get(each, "")) for each in partitions]
+
+
+def _nodes() -> list[str]:
+    return sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
+
+
+def _at(node: str) -> NodeAffinitySchedulingStrategy:
+    return NodeAffinitySchedulingStrategy(node, soft=False)
+
+
+@ray.remote(num_cpus=0)
+def _make(folder: str) -> None:
+    os.makedirs(folder, exist_ok=True)
+
+
+@ray.remote(num_cpus=0)
+def _remove(folder: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        os.rmdir(os.path.dirname(folder))
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def _fetch(path: str) -> pa.Table:
+    with pa.memory_map(path) as file:
+        table = pa.ipc.open_file(file).read_all()
+    os.unlink(path)  # the table keeps what it maps
+    return table
+
 
 WAIT_SECONDS = 5.0
 """How long one question of a reader waits for a block."""
