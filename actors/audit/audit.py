@@ -34,9 +34,8 @@ from ...engine.core.operator import SinkConfig
 from ...engine.core.source import Split
 from ...engine.integrity.lane_digests import digested
 from ...engine.integrity.row_digests import ContentSink
-from ...engine.plan.dealing import Deal
 from ...engine.plan.plan import JobPlan, SourcePlan
-from ...engine.plan.rounds import LaneCursor, cursor_of
+from ...engine.plan.rounds import LaneCursor, SplitAssignment, cursor_of
 from ...engine.sources.repeated import again
 from ..storage.log import read_log_in
 from ..storage.snapshots import SnapshotFiles
@@ -378,9 +377,9 @@ def _audit_source(
     gaps = repeats = needless = 0
     lanes_left: set[int] = set()
     found = _cursors(cursors)
-    deal = Deal(plan.lanes, next((cursor.dealt for cursor in found), 0))
+    assignment = SplitAssignment(plan.lanes, next((cursor.dealt for cursor in found), 0))
     for cursor in found:
-        lane = list(_splits_up_to(cursor, deal, len(source.splits), source.repeats))
+        lane = list(_splits_up_to(cursor, assignment, len(source.splits), source.repeats))
         for at in lane[:-1]:
             read[at] = lengths[at]
         if cursor.needless:
@@ -395,7 +394,7 @@ def _audit_source(
     if finished:
         for at, split in enumerate(splits):
             missing = 0 if split.planned is None else max(0, split.planned - (split.read or 0))
-            if deal.lane_of(at % len(source.splits)) in lanes_left:
+            if assignment.lane_of(at % len(source.splits)) in lanes_left:
                 needless += missing
             else:
                 gaps += missing
@@ -433,12 +432,12 @@ def _is_skipped(status: JobStatus, source: str, split: str) -> bool:
     return any(each.startswith(begin) for each in status.skipped)
 
 
-def _splits_up_to(cursor: LaneCursor, deal: Deal, count: int, repeats: bool) -> Iterator[int]:
+def _splits_up_to(cursor: LaneCursor, assignment: SplitAssignment, count: int, repeats: bool) -> Iterator[int]:
     """The positions of a lane's splits up to the one that it stands in, those of all epochs one behind the other."""
-    mine = deal.count(cursor.lane, count)
+    mine = assignment.count(cursor.lane, count)
     for ordinal in range(cursor.ordinal + 1 if mine or not repeats else 0):
         epoch, inside = divmod(ordinal, mine) if repeats else (0, ordinal)
-        yield epoch * count + deal.position(cursor.lane, inside)
+        yield epoch * count + assignment.position(cursor.lane, inside)
 
 
 def _told(each: SourceAudit | SinkAudit) -> str:

@@ -26,9 +26,8 @@ from ...engine.core.errors import DataError
 from ...engine.core.source import Split
 from ...engine.integrity.lane_digests import Sum, added, digested, sums_by_lane, total
 from ...engine.integrity.row_digests import RowDigest
-from ...engine.plan.dealing import Deal
 from ...engine.plan.plan import JobPlan, SourcePlan
-from ...engine.plan.rounds import LaneCursor
+from ...engine.plan.rounds import LaneCursor, SplitAssignment
 from ...engine.sources.repeated import again
 
 Stretch = tuple[int, int | None]
@@ -75,10 +74,10 @@ def read_again(
     known = handed_on(plan, source, state, cursors)
     if known.unproven:
         return known
-    deal = Deal(plan.lanes, next((cursor.dealt for cursor in cursors), 0))
+    assignment = SplitAssignment(plan.lanes, next((cursor.dealt for cursor in cursors), 0))
     splits = _Splits(plan, source, (RowDigest(source.schema), *also))
     taken = {} if state is None else sums_by_lane(state, plan.fingerprint)
-    stretches = splits.all(deal) if whole else splits.passed(deal, cursors)
+    stretches = splits.all(assignment) if whole else splits.passed(assignment, cursors)
     sums: list[dict[int, Sum]] = [{} for _ in splits.digests]
     try:
         for lane, stretch in stretches:
@@ -89,7 +88,7 @@ def read_again(
     own = sums[0]
     wrong = [lane for lane in range(plan.lanes) if own.get(lane, (0, 0)) != taken.get(lane, (0, 0))]
     if wrong:
-        other = tuple(split for lane in wrong for split in splits.of_lane(deal, lane))
+        other = tuple(split for lane in wrong for split in splits.of_lane(assignment, lane))
         return Reading(False, other=other, digests=known.digests)
     digests = {digest.salt: total(found)[1] for digest, found in zip(splits.digests, sums, strict=True)}
     return Reading(True, digests=digests)
@@ -105,27 +104,27 @@ class _Splits:
         #: of those that are the same in every epoch, and read in several: by position
         self._read: dict[int, list[Sum]] = {}
 
-    def all(self, deal: Deal) -> Iterator[tuple[int, Stretch]]:
+    def all(self, assignment: SplitAssignment) -> Iterator[tuple[int, Stretch]]:
         """Every split, with its lane."""
         count = len(self._source.splits)
         for at in range(self._epochs * count):
-            yield deal.lane_of(at % count), (at, None)
+            yield assignment.lane_of(at % count), (at, None)
 
-    def passed(self, deal: Deal, cursors: Sequence[LaneCursor]) -> Iterator[tuple[int, Stretch]]:
+    def passed(self, assignment: SplitAssignment, cursors: Sequence[LaneCursor]) -> Iterator[tuple[int, Stretch]]:
         """What the cursors have passed, with its lane."""
         for cursor in cursors:
-            lane = list(self._positions(deal, cursor.lane))
+            lane = list(self._positions(assignment, cursor.lane))
             yield from ((cursor.lane, (at, None)) for at in lane[: cursor.ordinal])
             yield from ((cursor.lane, (at, cursor.row)) for at in lane[cursor.ordinal : cursor.ordinal + 1])
 
-    def of_lane(self, deal: Deal, lane: int) -> list[str]:
+    def of_lane(self, assignment: SplitAssignment, lane: int) -> list[str]:
         """The ids of a lane's splits."""
-        return [self._split(at).id for at in self._positions(deal, lane)]
+        return [self._split(at).id for at in self._positions(assignment, lane)]
 
-    def _positions(self, deal: Deal, lane: int) -> Iterator[int]:
+    def _positions(self, assignment: SplitAssignment, lane: int) -> Iterator[int]:
         count = len(self._source.splits)
         for epoch in range(self._epochs):
-            yield from (epoch * count + at for at in deal.positions(lane, deal.count(lane, count)))
+            yield from (epoch * count + at for at in assignment.positions(lane, assignment.count(lane, count)))
 
     def _split(self, at: int) -> Split:
         epoch, position = divmod(at, len(self._source.splits))

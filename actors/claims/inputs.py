@@ -29,9 +29,8 @@ from ...engine.core.errors import ConfigurationError, PenstockError
 from ...engine.core.source import SourceConfig
 from ...engine.files.listing import InputFile, difference, paths_now, reason_against
 from ...engine.files.paths import DataFile, absolute, content_of, with_content
-from ...engine.plan.dealing import Deal
 from ...engine.plan.plan import JobPlan
-from ...engine.plan.rounds import LaneCursor, cursor_of, lanes_of
+from ...engine.plan.rounds import LaneCursor, SplitAssignment, cursor_of, lanes_of
 from ...engine.planner.graph import Graph, Node
 from ...engine.planner.overtaking import check_alignment
 from ...engine.planner.pipelines import fingerprint_of
@@ -293,7 +292,7 @@ def _cursors(before: Before, sources: frozenset[str]) -> dict[str, dict[int, Lan
 
 
 def _has_ended(cursor: LaneCursor, lanes: int, splits: int) -> bool:
-    return cursor.needless or Deal(lanes, cursor.dealt).position(cursor.lane, cursor.ordinal) >= splits
+    return cursor.needless or SplitAssignment(lanes, cursor.dealt).position(cursor.lane, cursor.ordinal) >= splits
 
 
 def _shares(plan: JobPlan, source: str, manifest: Manifest) -> list[range]:

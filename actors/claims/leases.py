@@ -13,9 +13,8 @@ from typing import Protocol, cast
 from ...coordinator.model.manifest import Manifest
 from ...engine.core.arguments import Seconds
 from ...engine.core.errors import PenstockError
-from ...engine.plan.dealing import Deal
 from ...engine.plan.plan import JobPlan
-from ...engine.plan.rounds import cursor_of
+from ...engine.plan.rounds import SplitAssignment, cursor_of
 from ...engine.planner.graph import Graph
 from ..audit.audit import state_of
 from ..storage.log import read_log_in
@@ -87,5 +86,5 @@ def left_behind(plan: JobPlan, source: str, folder: str) -> Sequence[int]:
         return ()
     count = len(plan.sources[source].splits)
     lanes = (cursor_of(row) for row in cursors.to_pylist())
-    read = (Deal(plan.lanes, each.dealt).positions(each.lane, each.ordinal) for each in lanes)
+    read = (SplitAssignment(plan.lanes, each.dealt).positions(each.lane, each.ordinal) for each in lanes)
     return sorted(position for lane in read for position in lane if position < count)

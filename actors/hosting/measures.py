@@ -20,9 +20,8 @@ from typing import Protocol
 
 from ...coordinator.model.statistics import CheckpointStatistics, JobStatus, Overview
 from ...engine.core.identity import TaskId
-from ...engine.plan.dealing import Deal, few
 from ...engine.plan.plan import JobPlan
-from ...engine.plan.rounds import lanes_of
+from ...engine.plan.rounds import SplitAssignment, evenly_assigned, lanes_of
 from ...engine.runtime.statistics import TaskStatistics
 
 
@@ -217,8 +216,8 @@ class TaskFigures:
         if key not in self._planned:
             plan, lanes = self._plan.sources[source], self._plan.lanes
             mine = lanes_of(task.subtask, self._plan.stages[task.vertex].parallelism, lanes)
-            deal = Deal(lanes, few(len(plan.splits), lanes))
-            rows = [split.rows for number, split in enumerate(plan.splits) if deal.lane_of(number) in mine]
+            assignment = SplitAssignment(lanes, evenly_assigned(len(plan.splits), lanes))
+            rows = [split.rows for number, split in enumerate(plan.splits) if assignment.lane_of(number) in mine]
             often = self._plan.epochs.count if plan.repeats and self._plan.epochs else 1
             self._planned[key] = None if None in rows else often * sum(each or 0 for each in rows)
         return self._planned[key]

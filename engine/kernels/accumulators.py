@@ -4,7 +4,7 @@ Rules:
 
 1. A group is merged strictly from its first row to its last, floating-point sums included: ``add.at`` adds in the order
    of the rows, to what stands there. So results do not depend on where the rows were cut.
-2. What ``state`` gives stays as it is when further rows come (``Growing.given``).
+2. What ``state`` gives stays as it is when further rows come (``GrowableArray.given``).
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from .aggregate_protocol import AggregateFunction, Segments, State
 from .groups import stable_order
-from .growing import Growing
+from .growable_array import GrowableArray
+from .key_table import KeyTable
 from .keys import numbers, validity
 from .pieces import Flags, Positions
 
@@ -86,11 +88,11 @@ def add_at(total: Any, rows: GroupRows, added: Any) -> None:
         total[0] += added.sum()
 
 
-class Filled:
+class Validity:
     """Which groups have had a value. Costs nothing as long as all have."""
 
     def __init__(self) -> None:
-        self._flags = Growing(np.bool_, False)
+        self._flags = GrowableArray(np.bool_, False)
         self._all = True
 
     @property
@@ -129,7 +131,7 @@ class Counting:
     in_place = True
 
     def __init__(self) -> None:
-        self._counts = Growing(np.int64)
+        self._counts = GrowableArray(np.int64)
 
     @property
     def bytes(self) -> int:
@@ -163,16 +165,16 @@ class FloatSums:
     in_place = True
 
     def __init__(self) -> None:
-        self._totals = Growing(np.float64)
-        self._filled = Filled()
+        self._totals = GrowableArray(np.float64)
+        self._validity = Validity()
 
     @property
     def bytes(self) -> int:
-        return self._totals.bytes + self._filled.bytes
+        return self._totals.bytes + self._validity.bytes
 
     def add(self, values: pa.Array | None, rows: GroupRows) -> None:
         assert values is not None
-        self._filled.mark(rows, values)
+        self._validity.mark(rows, values)
         with np.errstate(invalid="ignore", over="ignore"):
             add_at(self._totals.to(rows.groups), rows, numbers(values).astype(np.float64, copy=False))
 
@@ -180,10 +182,10 @@ class FloatSums:
         self.add(state[0], rows)
 
     def state(self) -> State:
-        return (pa.array(self._totals.given(), mask=self._filled.missing()),)
+        return (pa.array(self._totals.given(), mask=self._validity.missing()),)
 
 
-class Together:
+class CompositeAccumulator:
     """Accumulators of one argument, whose states stand side by side."""
 
     def __init__(self, parts: Sequence[Accumulator], widths: Sequence[int]) -> None:
@@ -249,3 +251,52 @@ def accumulator_of(function: AggregateFunction, column: pa.DataType | None) -> A
     """The states of no group, under any function."""
     make: Callable[[pa.DataType | None], Accumulator] | None = getattr(function, "accumulator", None)
     return Merging(function, column) if make is None else make(column)
+
+
+class ListAccumulator:
+    """The values of each group in the order of their rows: they are kept as they come, and put to their groups when
+    they are asked for. ``distinct`` keeps a value only where it is the first of its kind in its group."""
+
+    in_place = True
+
+    def __init__(self, column: pa.DataType | None, *, distinct: bool = False) -> None:
+        self._column = column
+        self._values: list[pa.Array] = []
+        self._ids: list[Positions] = []
+        self._bytes = 0
+        self._groups = 0
+        self._seen = KeyTable() if distinct else None
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes + 8 * self._groups + (0 if self._seen is None else self._seen.bytes)
+
+    def add(self, values: pa.Array | None, rows: GroupRows) -> None:
+        assert values is not None
+        ids = rows.ids
+        self._groups = rows.groups
+        if self._seen is not None:
+            _, first = self._seen.number([pa.array(ids), values], len(ids))
+            values, ids = values.take(pa.array(first)), ids[first]
+        if len(ids):
+            self._values.append(values)
+            self._ids.append(ids.astype(np.int32))
+            self._bytes += int(values.nbytes) + 4 * len(ids)
+
+    def merge(self, state: State, rows: GroupRows) -> None:
+        lengths = pc.list_value_length(state[0]).to_numpy()
+        self.add(state[0].flatten(), GroupRows(np.repeat(rows.ids, lengths), rows.groups, True))
+
+    def state(self) -> State:
+        values, ids = self._whole()
+        offsets = np.append(0, np.cumsum(np.bincount(ids, minlength=self._groups))).astype(np.int64)
+        picked = values.take(pa.array(stable_order(ids, self._groups)))
+        return (pa.LargeListArray.from_arrays(pa.array(offsets), picked, type=pa.large_list(values.type)),)
+
+    def _whole(self) -> tuple[pa.Array, Positions]:
+        """All values and their groups in one piece."""
+        if not self._values:
+            return pa.nulls(0, self._column), np.zeros(0, dtype=np.int32)
+        if len(self._values) > 1:
+            self._values, self._ids = [pa.concat_arrays(self._values)], [np.concatenate(self._ids)]
+        return self._values[0], self._ids[0]

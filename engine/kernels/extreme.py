@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .accumulators import Accumulator, Filled, GroupRows, Merging
+from .accumulators import Accumulator, GroupRows, Merging, Validity
 from .aggregate_protocol import Segments, State, unfit
-from .growing import Growing
+from .growable_array import GrowableArray
 from .keys import is_point_in_time, numbers, validity
 from .pieces import Flags, Positions
 from .reductions import all_null, grouped, is_whole
@@ -84,17 +84,17 @@ class Extremes:
         self._neutral = _neutral(dtype, name)
         if dtype.kind == "f" and self._smallest:
             self._neutral = dtype.type("inf")
-        self._found = Growing(dtype, self._neutral)
+        self._found = GrowableArray(dtype, self._neutral)
         #: the groups with a value, and with one that is not NaN
-        self._filled, self._numbered = Filled(), Filled()
+        self._validity, self._numbered = Validity(), Validity()
 
     @property
     def bytes(self) -> int:
-        return self._found.bytes + self._filled.bytes + self._numbered.bytes
+        return self._found.bytes + self._validity.bytes + self._numbered.bytes
 
     def add(self, values: pa.Array | None, rows: GroupRows) -> None:
         assert values is not None
-        self._filled.mark(rows, values)
+        self._validity.mark(rows, values)
         plain = numbers(values)
         if values.null_count:
             plain = np.where(validity(values), plain, self._neutral)
@@ -129,7 +129,7 @@ class Extremes:
         found, no_number = self._found.given(), self._numbered.missing()
         if found.dtype.kind == "f" and no_number is not None:
             found = np.where(no_number, found.dtype.type("nan"), found)
-        return (_typed(_one_zero(found), self._type, self._filled.missing()),)
+        return (_typed(_one_zero(found), self._type, self._validity.missing()),)
 
 
 class _Regrouped(Merging):

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .growing import GrowingBytes
+from .growable_array import GrowableBytes
 from .hashing import hashes
 from .keys import comparable, decoded, validity
 from .pieces import Flags, Positions
@@ -91,7 +91,7 @@ class _Strings:
     def __init__(self) -> None:
         self._short: ShortStrings | None = ShortStrings()
         #: the strings once there is a long one
-        self._held = GrowingBytes()
+        self._held = GrowableBytes()
         #: finds those of the strings that have been added to it
         self._slots = Slots()
 
@@ -134,7 +134,7 @@ class _Strings:
 class _Lookup:
     """Different strings that are looked up."""
 
-    def __init__(self, held: GrowingBytes, strings: pa.Array) -> None:
+    def __init__(self, held: GrowableBytes, strings: pa.Array) -> None:
         self._held = held
         self._strings = strings
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from .growing import Growing
+from .growable_array import GrowableArray
 from .hashing import mixed
 from .key_codes import Codes, KeyCodes
 from .pieces import Positions
@@ -44,7 +44,7 @@ class KeyTable:
         self._codes = KeyCodes()
         self.count = 0
         #: the codes of the keys
-        self._known: list[Growing] = []
+        self._known: list[GrowableArray] = []
         #: the smallest and the largest code in each column
         self._ranges: list[tuple[int, int]] = []
         #: exactly one of the two once there are rows
@@ -109,7 +109,7 @@ class KeyTable:
         if len(codes) == len(self._known):
             return
         for _ in codes[len(self._known) :]:
-            known = Growing(np.int64)
+            known = GrowableArray(np.int64)
             known.to(self.count)
             self._known.append(known)
         self._ranges = _ranges(self._all_known() if self.count else codes)

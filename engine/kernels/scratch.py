@@ -26,8 +26,8 @@ class _Places(threading.local):
 _places = _Places()
 
 
-def room(place: int, count: int) -> Any:
-    """Room for ``count`` numbers of 64 bits without a sign, of arbitrary content."""
+def scratch_buffer(place: int, count: int) -> Any:
+    """A buffer for ``count`` numbers of 64 bits without a sign, of arbitrary content."""
     held = _places.held.get(place)
     if held is None or len(held) < count:
         held = np.empty(max(count, BLOCK_ROWS), dtype=np.uint64)

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from .growing import Growing
+from .growable_array import GrowableArray
 from .pieces import Positions
-from .scratch import BLOCK_ROWS, COMPARING, room
+from .scratch import BLOCK_ROWS, COMPARING, scratch_buffer
 from .slots import Hashes, Slots, Words
 
 _PIECE = 12
@@ -44,7 +44,7 @@ class ShortStrings:
     """See the module's rules."""
 
     def __init__(self) -> None:
-        self._words = [Growing(np.uint64)]
+        self._words = [GrowableArray(np.uint64)]
         self._slots = Slots()
         #: the strings as they were when Arrow numbered some last
         self._listed = self.all()
@@ -111,7 +111,7 @@ class ShortStrings:
 
     def _widen(self) -> None:
         """Give all strings one more word."""
-        self._words.append(Growing(np.uint64))
+        self._words.append(GrowableArray(np.uint64))
         words = [word.to(self._slots.count) for word in self._words]
         self._slots = Slots()
         self._slots.add(_hashes(words))
@@ -153,7 +153,7 @@ def _words(bounds: Any, content: pa.Buffer, count: int) -> list[Hashes]:
 
 def _hashes(words: Sequence[Hashes]) -> Hashes:
     """Numbers whose upper bits depend on all words, until the next call on this thread."""
-    made, upper = room(COMPARING + 1, len(words[0])), room(COMPARING + 2, len(words[0]))
+    made, upper = scratch_buffer(COMPARING + 1, len(words[0])), scratch_buffer(COMPARING + 2, len(words[0]))
     np.multiply(words[0], _FIRST, out=made)
     for word in words[1:]:
         np.right_shift(made, _HALF, out=upper)

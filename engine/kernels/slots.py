@@ -19,9 +19,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .growing import Growing
+from .growable_array import GrowableArray
 from .pieces import Flags, Positions
-from .scratch import COMPARING, room
+from .scratch import COMPARING, scratch_buffer
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -43,13 +43,13 @@ class Candidates(Protocol):
 class Words:
     """Keys that are a number in each of some columns, looked up among known ones."""
 
-    def __init__(self, columns: Sequence[Any], known: Sequence[Growing]) -> None:
+    def __init__(self, columns: Sequence[Any], known: Sequence[GrowableArray]) -> None:
         self._columns = columns
         self._known = [column.values for column in known]
 
     def known(self, rows: Positions | slice, numbers: Positions) -> Flags:
         """See ``Candidates``."""
-        there = room(COMPARING, len(numbers))
+        there = scratch_buffer(COMPARING, len(numbers))
         pairs = zip(self._columns, self._known, strict=True)
         return _all(
             known.take(numbers, out=there.view(known.dtype), mode="clip") == column[rows] for column, known in pairs
@@ -66,7 +66,7 @@ class Slots:
     def __init__(self) -> None:
         self._slots: npt.NDArray[np.int32] = np.full(0, _EMPTY, dtype=np.int32)
         #: the hash of each key
-        self._hashes = Growing(np.uint64)
+        self._hashes = GrowableArray(np.uint64)
 
     @property
     def count(self) -> int:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from .accumulators import Accumulator, Counting, Filled, GroupRows, add_at
+from .accumulators import Accumulator, Counting, GroupRows, Validity, add_at
 from .aggregate_protocol import Segments, State, unfit
-from .growing import Growing
+from .growable_array import GrowableArray
 from .keys import numbers, validity
 
 
@@ -76,12 +76,12 @@ class Spreads:
 
     def __init__(self) -> None:
         self._counts = Counting()
-        self._origins, self._totals, self._squares = (Growing(np.float64) for _ in range(3))
-        self._filled = Filled()
+        self._origins, self._totals, self._squares = (GrowableArray(np.float64) for _ in range(3))
+        self._validity = Validity()
 
     @property
     def bytes(self) -> int:
-        parts = (self._counts, self._origins, self._totals, self._squares, self._filled)
+        parts = (self._counts, self._origins, self._totals, self._squares, self._validity)
         return sum(part.bytes for part in parts)
 
     def add(self, values: pa.Array | None, rows: GroupRows) -> None:
@@ -115,9 +115,9 @@ class Spreads:
     def _from(self, values: Any, rows: GroupRows) -> Any:
         """The first value of each group."""
         origins = self._origins.to(rows.groups)
-        new = self._filled.unmarked(rows)
+        new = self._validity.unmarked(rows)
         if new is not None:
             ids = rows.ids[new]
             origins[ids[::-1]] = values[new][::-1]  # of all values of a group the first one is written last
-        self._filled.mark(rows, None)
+        self._validity.mark(rows, None)
         return origins

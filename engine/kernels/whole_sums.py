@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from .accumulators import Filled, GroupRows, add_at
+from .accumulators import GroupRows, Validity, add_at
 from .aggregate_protocol import State
-from .growing import Growing
+from .growable_array import GrowableArray
 from .keys import numbers
 from .pieces import Positions
 
@@ -30,10 +30,10 @@ class _Parts:
     """Totals in parts of 32 bits."""
 
     def __init__(self, parts: int) -> None:
-        self._plain = Growing(np.int64)
+        self._plain = GrowableArray(np.int64)
         #: no total of ``plain`` is further from zero
         self._reach = 0
-        self._parts = [Growing(np.int64) for _ in range(parts)]
+        self._parts = [GrowableArray(np.int64) for _ in range(parts)]
         #: rows added to the parts since all but the highest were below 2³²
         self._rows = 0
 
@@ -88,15 +88,15 @@ class _Sums:
 
     def __init__(self, parts: int) -> None:
         self._totals = _Parts(parts)
-        self._filled = Filled()
+        self._validity = Validity()
         self._groups = 0
 
     @property
     def bytes(self) -> int:
-        return self._totals.bytes + self._filled.bytes
+        return self._totals.bytes + self._validity.bytes
 
     def _mark(self, values: pa.Array, rows: GroupRows) -> None:
-        self._filled.mark(rows, values)
+        self._validity.mark(rows, values)
         self._groups = rows.groups
 
 
@@ -121,7 +121,7 @@ class WholeSums(_Sums):
 
     def state(self) -> State:
         low, high = self._totals.carried(self._groups)
-        missing = self._filled.missing()
+        missing = self._validity.missing()
         return tuple(pa.array(part, mask=missing) for part in (high, low))
 
 
@@ -150,7 +150,7 @@ class DecimalSums(_Sums):
         for place in range(4):
             low, high = (part.view(np.uint64) for part in parts[2 * place : 2 * place + 2])
             words[:, place] = low | (high << np.uint64(_BITS))
-        missing = self._filled.missing()
+        missing = self._validity.missing()
         valid = None if missing is None else pa.array(~missing).buffers()[1]
         return (pa.Array.from_buffers(self._type, self._groups, [valid, pa.py_buffer(words)]),)
 

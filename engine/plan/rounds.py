@@ -2,12 +2,16 @@
 
 Rules:
 
-1. A flow has a fixed number of order lanes. Each reads the splits of a source that it was dealt (``dealing``), one
-   after the other. Subtasks own contiguous ranges of lanes: a change of parallelism moves lanes, never rows.
+1. A flow has a fixed number of order lanes. Each reads the splits of a source that are assigned to it, one after the
+   other. Subtasks own contiguous ranges of lanes: a change of parallelism moves lanes, never rows.
 2. In each round a lane reads the next piece of its current split: the rest of it, or at most ``quota`` rows. A split's
    end always ends the lane's round; an empty split makes an empty round.
 3. A lane that has no split left has ended; a source has ended when all of its lanes have. Lanes that have not ended all
    stand in the same round, in every subtask.
+4. Splits go to the lanes in turns, one to each: lane ``l`` of ``L`` gets the splits ``l, l + L, l + 2L, …``. A source
+   that has fewer splits than lanes when it is first read has them assigned at even distances, in the same order:
+   subtasks own neighbouring lanes, so the first few would all be one subtask's. Those that come later go by turns.
+5. How splits were assigned is part of a lane's cursor: a restored source goes on as it began, also with more splits.
 """
 
 from __future__ import annotations
@@ -38,12 +42,55 @@ CURSOR_SCHEMA = pa.schema(
 )
 """A source's state: for each lane the next round, the split (``ordinal``-th of the lane), the next row in it, and the
 number of rows read since the beginning; ``needless``: nobody needs the rest, so the lane has ended where it stands;
-``dealt``: how the splits were dealt (``Deal.first``)."""
+``dealt``: how the splits were assigned (``SplitAssignment.first``)."""
 
 
 def lanes_of(subtask: int, parallelism: int, lanes: int) -> range:
     """The lanes that a subtask owns: contiguous, and as equal in number as possible."""
     return range(subtask * lanes // parallelism, (subtask + 1) * lanes // parallelism)
+
+
+def evenly_assigned(splits: int, lanes: int) -> int:
+    """How many splits are assigned at even distances (rule 4); 0: none, as each lane has one."""
+    return splits if splits < lanes else 0
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAssignment:
+    """Positions in a source's list of splits, and the lanes that read them. ``first``: see :func:`evenly_assigned`."""
+
+    lanes: int
+    first: int = 0
+
+    def lane_of(self, position: int) -> int:
+        """The lane that reads a split."""
+        if position < self.first:
+            return position * self.lanes // self.first
+        return (position - self.first) % self.lanes
+
+    def position(self, lane: int, ordinal: int) -> int:
+        """Of the ``ordinal``-th split of a lane."""
+        own = self._own(lane)
+        if own is not None:
+            if not ordinal:
+                return own
+            ordinal -= 1
+        return self.first + ordinal * self.lanes + lane
+
+    def count(self, lane: int, splits: int) -> int:
+        """How many of the source's splits a lane has."""
+        own = self._own(lane)
+        begun = int(own is not None and own < splits)
+        return begun + max(0, -((lane - splits + self.first) // self.lanes))
+
+    def positions(self, lane: int, ordinals: int) -> Iterator[int]:
+        """Of the first so many splits of a lane."""
+        return (self.position(lane, ordinal) for ordinal in range(ordinals))
+
+    def _own(self, lane: int) -> int | None:
+        """The split that the lane got at even distances."""
+        position = -(-lane * self.first // self.lanes)
+        return position if position < self.first and position * self.lanes // self.first == lane else None
 
 
 @dataclass(slots=True)
@@ -59,7 +106,7 @@ class LaneCursor:
     rows: int = 0
     #: nobody needs what is left: the lane has ended
     needless: bool = False
-    #: how the source's splits were dealt to its lanes (``Deal.first``)
+    #: how the source's splits were assigned to its lanes (``SplitAssignment.first``)
     dealt: int = 0
 
 
@@ -70,7 +117,7 @@ def write_cursors(round: int, cursors: list[LaneCursor]) -> pa.Table:
 
 def read_cursors(table: pa.Table | None, lanes: range, dealt: int = 0) -> tuple[int, list[LaneCursor]]:
     """The next round and the cursors of ``lanes``; lanes without state stand at their beginning. ``dealt``: of a source
-    that begins; states that do not tell are older than ``dealing``'s second rule."""
+    that begins; states that do not tell are older than rule 4."""
     found = {} if table is None else {int(row[LANE]): row for row in table.to_pylist()}
     dealt = next(((row.get("dealt") or 0) for row in found.values()), dealt)
     cursors = [cursor_of(found[lane]) if lane in found else LaneCursor(lane, dealt=dealt) for lane in lanes]

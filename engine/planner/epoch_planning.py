@@ -22,8 +22,8 @@ from math import ceil
 from ..core.epochs import Epochs
 from ..core.errors import FlowError
 from ..core.traits import State, traits_of
-from ..plan.dealing import Deal, few
 from ..plan.plan import SourcePlan
+from ..plan.rounds import SplitAssignment, evenly_assigned
 from .graph import Node
 from .stages import LiveGraph
 
@@ -114,7 +114,7 @@ def _rounds(source: SourcePlan, lanes: int) -> int:
     """In how many rounds the source is read once."""
     if source.quota is None:
         return ceil(len(source.splits) / lanes)
-    each, deal = [0] * lanes, Deal(lanes, few(len(source.splits), lanes))
+    each, assignment = [0] * lanes, SplitAssignment(lanes, evenly_assigned(len(source.splits), lanes))
     for number, split in enumerate(source.splits):
-        each[deal.lane_of(number)] += (split.rows or 0) // source.quota + 1
+        each[assignment.lane_of(number)] += (split.rows or 0) // source.quota + 1
     return max(each)

@@ -46,8 +46,7 @@ from ..core.operator import Background
 from ..core.source import Split
 from ..core.state_machine import StateMachine
 from ..integrity.lane_digests import LaneDigests
-from ..plan.dealing import Deal, few
-from ..plan.rounds import LaneCursor, before, read_cursors, write_cursors
+from ..plan.rounds import LaneCursor, SplitAssignment, before, evenly_assigned, read_cursors, write_cursors
 from .read_ahead import PENDING, PendingChunk
 from .repeated import queue_of
 
@@ -108,7 +107,9 @@ class SplitReader:
         #: rows per second that this reader may emit; 0: no limit
         self._rate = rate * _share(lanes, lane_count if more else len(splits), lane_count)
         #: the round in progress, or the next one if none is
-        self._round, self._cursors = read_cursors(restored, lanes, 0 if more else few(len(splits), lane_count))
+        self._round, self._cursors = read_cursors(
+            restored, lanes, 0 if more else evenly_assigned(len(splits), lane_count)
+        )
         #: rows read before this attempt, and those that it read and threw away
         self.restored_rows, self.dropped = self.rows, 0
         self._state = StateMachine(f"source {operator}", LEGAL_READER_MOVES, ReaderState.READING)
@@ -421,6 +422,6 @@ class SplitReader:
 
 def _share(lanes: Sequence[int], splits: int, lane_count: int) -> float:
     """Of a source's rate: the lanes' part of those that have a split at all."""
-    dealt = few(splits, lane_count)
-    used = {Deal(lane_count, dealt).lane_of(position) for position in range(dealt)} or set(range(lane_count))
+    dealt = evenly_assigned(splits, lane_count)
+    used = {SplitAssignment(lane_count, dealt).lane_of(position) for position in range(dealt)} or set(range(lane_count))
     return len(used & set(lanes)) / len(used)

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. A lane reads the splits that it was dealt (``dealing``), each from where its cursor stands; splits of other lanes are
+1. A lane reads the splits that are assigned to it, each from where its cursor stands; splits of other lanes are
    counted, and left to other readers.
 2. A round of a lane is the rest of its split, or ``quota`` rows of it. One that ends before its quota ends the split.
 3. A split that has another schema or another number of rows than planned has changed: what was read and what is counted
@@ -20,8 +20,7 @@ from ..core.errors import DataError
 from ..core.operator import Background
 from ..core.source import Split
 from ..core.user_code import is_to_be_told, raised, user_frames
-from ..plan.dealing import Deal
-from ..plan.rounds import LaneCursor, RowStream
+from ..plan.rounds import LaneCursor, RowStream, SplitAssignment
 from .read_ahead import PendingChunk, ReadAhead, ReadInPlace
 
 RECENT_SPLITS = 1024
@@ -42,7 +41,7 @@ class SplitQueue:
     ) -> None:
         self._schema = schema
         self._cursors = cursors
-        self._deal = Deal(lane_count, next((each.dealt for each in cursors), 0))
+        self._deal = SplitAssignment(lane_count, next((each.dealt for each in cursors), 0))
         self._quota = quota
         self._background = background
         #: splits known so far, those of other lanes included. A fed source does not get again what it had read before a

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...core.errors import FlowError
-from ...kernels.accumulators import Accumulator, Counting, FloatSums, Together
+from ...kernels.accumulators import Accumulator, CompositeAccumulator, Counting, FloatSums
 from ...kernels.aggregate_protocol import AggregateFunction, Segments, State, unfit
 from ...kernels.edge_values import EdgeValues
 from ...kernels.extreme import Extreme
@@ -161,7 +161,7 @@ class Mean:
 
     def accumulator(self, column: pa.DataType | None) -> Accumulator:
         parts = (self._sum.accumulator(column), self._count.accumulator(column))
-        return Together(parts, (len(self._sum.state_types(column)), 1))
+        return CompositeAccumulator(parts, (len(self._sum.state_types(column)), 1))
 
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
         if is_whole(column):

@@ -21,7 +21,7 @@ import pyarrow as pa
 from ...buffers.held_rows import Lanes
 from ...kernels.accumulators import GroupRows, Sized
 from ...kernels.aggregate_protocol import State
-from ...kernels.growing import Growing
+from ...kernels.growable_array import GrowableArray
 from ...kernels.key_table import KEY_BYTES, KeyTable
 from ...kernels.keys import decoded
 from ...kernels.pieces import Positions
@@ -136,7 +136,7 @@ class GroupTable:
         #: the keys of the groups, in parts, and their size
         self._keys: list[list[pa.Array]] = [[] for _ in grouping.keys]
         self._key_bytes = 0
-        self._lanes, self._positions = Growing(np.int32), Growing(np.int64)
+        self._lanes, self._positions = GrowableArray(np.int32), GrowableArray(np.int64)
 
     def __len__(self) -> int:
         return self._table.count

@@ -15,10 +15,9 @@ import pyarrow.compute as pc
 
 from ...buffers.state_rows import children
 from ...core.errors import FlowError
-from ...kernels.accumulators import Accumulator
+from ...kernels.accumulators import Accumulator, ListAccumulator
 from ...kernels.aggregate_protocol import AggregateFunction, Segments, State, unfit
 from ...kernels.groups import check_group_types, first_rows, group_ids
-from ...kernels.listed import Listed
 from ...kernels.pieces import Positions
 from ...kernels.sorting import SortKey, sorted_order
 
@@ -38,7 +37,7 @@ class _Lists:
         return (_lists(values, offsets[np.append(segments.starts, segments.rows)]),)
 
     def accumulator(self, column: pa.DataType | None) -> Accumulator:
-        return Listed(column)
+        return ListAccumulator(column)
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class DistinctValues(_Lists):
         return (_lists(values.filter(pa.array(keep)), np.append(0, np.cumsum(counts))),)
 
     def accumulator(self, column: pa.DataType | None) -> Accumulator:
-        return Listed(column, distinct=True)
+        return ListAccumulator(column, distinct=True)
 
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
         return _reduced(self.inner, *_opened(state[0]), column)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ...buffers.held_rows import Lanes
 from ...core.schemas import value_type
-from ...kernels.growing import Growing
+from ...kernels.growable_array import GrowableArray
 from ...kernels.key_table import KeyTable
 from ...kernels.keys import decoded
 from ...kernels.pieces import Flags
@@ -26,7 +26,7 @@ class SeenKeys:
     def forget(self) -> None:
         """Start anew."""
         self._table = KeyTable()
-        self._lanes = Growing(np.int32)
+        self._lanes = GrowableArray(np.int32)
         #: the keys, in the order in which they were seen
         self._parts: list[pa.RecordBatch] = []
         self._key_bytes = 0

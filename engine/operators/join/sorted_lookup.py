@@ -3,7 +3,7 @@
 Rules:
 
 1. Rows are sorted by the code of their key. A code is found column by column: a value's number in the column's
-   vocabulary, and from the second column on the number of the pair (code so far, this value) in the vocabulary of
+   dictionary, and from the second column on the number of the pair (code so far, this value) in the dictionary of
    pairs.
 2. NaN equals NaN; rows with a null key match nothing. Matches of a key come in the order of the rows.
 3. It is immutable once built, so several threads may ask it at once.
@@ -16,10 +16,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from ...kernels.key_dictionary import KeyDictionary, key_dictionary
 from ...kernels.keys import comparable, taken, valid_rows
 from ...kernels.pieces import Positions
 from ...kernels.radix_order import Part, radix_order
-from ...kernels.vocabulary import Vocabulary, vocabulary
 from .matching import Matches
 
 
@@ -30,14 +30,14 @@ class SortedLookup:
         valid = valid_rows(columns)
         keys = [comparable(column) for column in columns]
         keys = keys if valid is None else [taken(column, valid) for column in keys]
-        self._vocabularies = [vocabulary(column) for column in keys]
-        self._pairs: list[Vocabulary] = []
-        codes = self._vocabularies[0].place(keys[0])
-        for words, column in zip(self._vocabularies[1:], keys[1:], strict=True):
+        self._dictionaries = [key_dictionary(column) for column in keys]
+        self._pairs: list[KeyDictionary] = []
+        codes = self._dictionaries[0].place(keys[0])
+        for words, column in zip(self._dictionaries[1:], keys[1:], strict=True):
             pair = codes * len(words) + words.place(column)
-            self._pairs.append(vocabulary(pair))
+            self._pairs.append(key_dictionary(pair))
             codes = self._pairs[-1].place(pair)
-        size = len(self._pairs[-1] if self._pairs else self._vocabularies[0])
+        size = len(self._pairs[-1] if self._pairs else self._dictionaries[0])
         #: of each code the first row in ``_rows``, and how many there are; None: one each, in the order of the codes
         self._spans: tuple[Positions, Positions] | None = None
         if size == len(codes):
@@ -53,13 +53,13 @@ class SortedLookup:
     def nbytes(self) -> int:
         """About how much memory it holds."""
         spans = sum(each.nbytes for each in self._spans or ())
-        return sum(each.nbytes for each in (*self._vocabularies, *self._pairs)) + self._rows.nbytes + spans
+        return sum(each.nbytes for each in (*self._dictionaries, *self._pairs)) + self._rows.nbytes + spans
 
     def matches(self, keys: Sequence[pa.Array]) -> Matches:
         """The rows that match each of ``keys``, which hold no null."""
         columns = [comparable(column) for column in keys]
-        codes = self._vocabularies[0].place(columns[0])
-        for words, pairs, column in zip(self._vocabularies[1:], self._pairs, columns[1:], strict=True):
+        codes = self._dictionaries[0].place(columns[0])
+        for words, pairs, column in zip(self._dictionaries[1:], self._pairs, columns[1:], strict=True):
             place = words.place(column)
             pair = np.where((codes < 0) | (place < 0), -1, codes * len(words) + place)
             codes = pairs.place(pair)

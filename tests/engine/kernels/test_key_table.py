@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.engine.kernels import key_table, short_strings, slots
-from penstock.engine.kernels.growing import Growing
+from penstock.engine.kernels.growable_array import GrowableArray
 from penstock.engine.kernels.key_table import KeyTable
 from support.key_types import KEY_TYPES, key_column
 
@@ -162,7 +162,7 @@ def test_the_slots_are_never_more_than_half_full() -> None:
 
 
 def test_what_was_given_does_not_change_with_the_numbers() -> None:
-    growing = Growing(np.int64)
+    growing = GrowableArray(np.int64)
     growing.put([1, 2])
     given_away = growing.given()
     growing.to(2)[0] = 9

@@ -14,7 +14,7 @@ import pyarrow as pa
 from .pieces import Positions
 
 
-class Growing:
+class GrowableArray:
     """Numbers, one for each group. ``values`` are those in use; only what ``to`` gives may be changed in place."""
 
     def __init__(self, dtype: Any, fill: Any = 0) -> None:
@@ -51,13 +51,13 @@ class Growing:
         return int(self.values.nbytes)
 
 
-class GrowingBytes:
+class GrowableBytes:
     """Strings of bytes, numbered 0, 1, 2, …"""
 
     def __init__(self) -> None:
-        self._ends = Growing(np.int64)
+        self._ends = GrowableArray(np.int64)
         self._ends.put([0])
-        self._bytes = Growing(np.uint8)
+        self._bytes = GrowableArray(np.uint8)
 
     def put(self, strings: pa.Array) -> None:
         """Append the strings of a large binary array without nulls."""

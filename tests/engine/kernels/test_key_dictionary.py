@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.kernels import vocabulary as vocabularies
+from penstock.engine.kernels import key_dictionary as dictionaries
 from penstock.engine.kernels.hashing import hashes, mixed
+from penstock.engine.kernels.key_dictionary import Spread, Table, Words, key_dictionary
 from penstock.engine.kernels.keys import comparable
-from penstock.engine.kernels.vocabulary import Spread, Table, Words, vocabulary
 from penstock.engine.operators.join.sorted_lookup import SortedLookup
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
@@ -32,14 +32,14 @@ def check(made: Any, known: list[Any], places: list[int], asked: list[Any], answ
 @given(known=st.lists(integers, max_size=30), asked=st.lists(integers, max_size=30))
 def test_integers_of_any_range_are_numbered_and_found(known: list[int], asked: list[int]) -> None:
     column, keys = np.array(known, dtype=np.int64), np.array(asked, dtype=np.int64)
-    for made in (vocabulary(column), Spread(column)):
+    for made in (key_dictionary(column), Spread(column)):
         check(made, known, made.place(column).tolist(), asked, made.place(keys).tolist())
 
 
 def test_a_narrow_range_is_a_table_and_a_wide_one_is_not() -> None:
-    assert isinstance(vocabulary(np.array([HIGHEST, HIGHEST - 7])), Table)
-    assert isinstance(vocabulary(np.array([HIGHEST, HIGHEST - 8])), Spread)
-    assert isinstance(vocabulary(np.array([LOWEST, HIGHEST])), Spread)
+    assert isinstance(key_dictionary(np.array([HIGHEST, HIGHEST - 7])), Table)
+    assert isinstance(key_dictionary(np.array([HIGHEST, HIGHEST - 8])), Spread)
+    assert isinstance(key_dictionary(np.array([LOWEST, HIGHEST])), Spread)
 
 
 def test_many_integers_are_found_however_they_are_spread() -> None:
@@ -61,7 +61,7 @@ def test_strings_are_numbered_and_found_whoever_looks_them_up(
 ) -> None:
     column, keys = pa.array(known, pa.string()), pa.array(asked, pa.string())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vocabularies, "HASHED_ANEW", hashed_anew)
+        patch.setattr(dictionaries, "HASHED_ANEW", hashed_anew)
         made = Words(column)
     check(made, known, made.place(column).tolist(), asked, made.place(keys).tolist())
 

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.plan.dealing import Deal, few
-from penstock.engine.plan.rounds import lanes_of, read_cursors, write_cursors
+from penstock.engine.plan.rounds import SplitAssignment, evenly_assigned, lanes_of, read_cursors, write_cursors
 
 
 @pytest.mark.parametrize("lanes", range(1, 12))
 @pytest.mark.parametrize("first", range(12))
 def test_every_split_has_one_place_in_one_lane(first: int, lanes: int) -> None:
-    deal = Deal(lanes, few(first, lanes))
+    assignment = SplitAssignment(lanes, evenly_assigned(first, lanes))
     for splits in range(first, 3 * lanes + 2):
-        found = {lane: [p for p in range(splits) if deal.lane_of(p) == lane] for lane in range(lanes)}
+        found = {lane: [p for p in range(splits) if assignment.lane_of(p) == lane] for lane in range(lanes)}
         for lane, positions in found.items():
-            assert deal.count(lane, splits) == len(positions)
-            assert list(deal.positions(lane, len(positions))) == positions
-            assert deal.position(lane, len(positions)) >= splits
+            assert assignment.count(lane, splits) == len(positions)
+            assert list(assignment.positions(lane, len(positions))) == positions
+            assert assignment.position(lane, len(positions)) >= splits
 
 
 @pytest.mark.parametrize("lanes", range(1, 12))
 @pytest.mark.parametrize("splits", range(1, 12))
 def test_the_first_splits_are_shared_evenly_and_stay_in_order(splits: int, lanes: int) -> None:
-    deal = Deal(lanes, few(splits, lanes))
-    of = [deal.lane_of(position) for position in range(min(splits, lanes))]
+    assignment = SplitAssignment(lanes, evenly_assigned(splits, lanes))
+    of = [assignment.lane_of(position) for position in range(min(splits, lanes))]
     assert of == sorted(set(of))
     for parallelism in range(1, lanes + 1):
         shares = [sum(lane in lanes_of(subtask, parallelism, lanes) for lane in of) for subtask in range(parallelism)]
@@ -34,18 +33,18 @@ def test_the_first_splits_are_shared_evenly_and_stay_in_order(splits: int, lanes
 
 
 def test_with_as_many_splits_as_lanes_they_go_by_turns() -> None:
-    deal = Deal(4, few(9, 4))
-    assert [deal.lane_of(position) for position in range(9)] == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+    assignment = SplitAssignment(4, evenly_assigned(9, 4))
+    assert [assignment.lane_of(position) for position in range(9)] == [0, 1, 2, 3, 0, 1, 2, 3, 0]
 
 
 def test_a_source_goes_on_as_it_was_dealt() -> None:
-    _, cursors = read_cursors(None, range(8), few(4, 8))
-    _, again = read_cursors(write_cursors(3, cursors), range(8), few(5, 8))
+    _, cursors = read_cursors(None, range(8), evenly_assigned(4, 8))
+    _, again = read_cursors(write_cursors(3, cursors), range(8), evenly_assigned(5, 8))
     assert [cursor.dealt for cursor in again] == [4] * 8
 
 
 def test_a_state_that_does_not_tell_was_dealt_by_turns() -> None:
-    _, cursors = read_cursors(None, range(8), few(4, 8))
+    _, cursors = read_cursors(None, range(8), evenly_assigned(4, 8))
     older = write_cursors(3, cursors).drop_columns(["dealt"])
-    _, again = read_cursors(older, range(8), few(4, 8))
+    _, again = read_cursors(older, range(8), evenly_assigned(4, 8))
     assert [cursor.dealt for cursor in again] == [0] * 8

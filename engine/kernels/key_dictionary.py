@@ -2,7 +2,7 @@
 
 Rules:
 
-1. Numbers are 0, 1, 2, … without gaps, in no particular order; a value that is not there has -1. A vocabulary never
+1. Numbers are 0, 1, 2, … without gaps, in no particular order; a value that is not there has -1. A dictionary never
    changes, so several threads may ask it at once.
 2. Integers whose range is narrow stand in a table by their value. Others are mixed, so that they spread evenly, and
    sorted; a directory of their leading bits tells where to look, and few are more than one step away.
@@ -29,7 +29,7 @@ HASHED_ANEW = 64 * 1024
 """So many values of other types at most are hashed for each batch (20,000 words: 1.5 ms for 64 Ki keys, against 4)."""
 
 
-class Vocabulary(Protocol):
+class KeyDictionary(Protocol):
     """See the module's rules."""
 
     def __len__(self) -> int: ...
@@ -42,7 +42,7 @@ class Vocabulary(Protocol):
         """The number of each key, or -1."""
 
 
-def vocabulary(column: Comparable) -> Vocabulary:
+def key_dictionary(column: Comparable) -> KeyDictionary:
     """The distinct values of a comparable column without nulls."""
     if not isinstance(column, np.ndarray):
         return Words(column)
