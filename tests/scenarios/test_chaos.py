@@ -1,4 +1,4 @@
-"""Eleven seeded disasters, one of each kind, and a node that dies: the outputs equal those of the undisturbed run.
+"""Seeded disasters, one of each kind, and a node that dies: the outputs equal those of the undisturbed run.
 
 ``make chaos`` runs a hundred (``chaos.py``), and writes the table of docs/reliability.md.
 """
@@ -15,10 +15,16 @@ import pytest
 import penstock as ps
 from support.chaos_job import make_flow, outputs
 from support.disasters import KINDS, undergo
+from support.sweeps import swept
 
 pytestmark = [pytest.mark.ray, pytest.mark.chaos]
 
 SCRIPT = Path(__file__).parent / "chaos.py"
+
+ALONE = {"driver killed", "coordinator killed", "driver and coordinator killed", "driver stopped for good"}
+ALONE |= {"driver stopped for a while", "coordinator stopped for a while"}
+"""Of these tests/actors/job has tests of their own."""
+CASES = [swept(seed) if kind in ALONE else seed for seed, kind in enumerate(KINDS)]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +35,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", range(len(KINDS)))
+@pytest.mark.parametrize("seed", CASES, ids=list(KINDS))
 def test_outputs_are_equal_after_a_seeded_disaster(
     cluster: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, undisturbed: dict[str, Any], seed: int
 ) -> None:
