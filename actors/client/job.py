@@ -32,6 +32,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
+from msgspec.structs import replace as changed
 
 from ...coordinator.model.events import (
     CancelRequested,
@@ -199,7 +200,7 @@ class Job:
         if not isinstance(last, Ended) or last.generation < self._generation:
             return status
         failure = None if last.status != "failed" else Failure(last.reason, retry=False)
-        return replace(status, state=last.status, failure=failure)
+        return changed(status, state=last.status, failure=failure)
 
     # ------------------------------------------------------------------ questions
 
@@ -422,7 +423,7 @@ class Job:
             if status.is_over or failure is None:
                 raise _over(status, "before the savepoint was taken", "take savepoints while the job runs")
             if not failure.retry or tried == TRIES:
-                raise error_of(failure if failure.remedy else replace(failure, remedy=AGAIN))
+                raise error_of(failure if failure.remedy else changed(failure, remedy=AGAIN))
             self.wait_until(lambda status: status.state == "running", deadline.left())
         raise AssertionError("unreachable")
 

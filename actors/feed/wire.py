@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from ...coordinator.model.events import Failure
 from ...engine.core.errors import ConfigurationError, InternalError

@@ -25,10 +25,10 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from ...coordinator.machine import Coordinator
 from ...coordinator.model import commands, events

@@ -28,8 +28,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec.structs import replace as changed
 
 from ...coordinator.job.poison import PoisonPolicy, PoisonWatch
 from ...coordinator.model.commands import DeployTask, ReplaceProcess
@@ -329,7 +331,7 @@ class Supervisor:
         attempt, name = self._raised.pop(failed.task, (None, None))
         if attempt != failed.attempt or name is None:
             return failed
-        return replace(failed, failure=self._poison.raised(failed.task, failed.attempt, name, failed.failure))
+        return changed(failed, failure=self._poison.raised(failed.task, failed.attempt, name, failed.failure))
 
     def _move(self, task: TaskId) -> list[Event]:
         """Put a task on a spare slot, if there is one with a process; its own becomes spare."""

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ...engine.core.identity import CheckpointId, Committable, StateHandle
 from ..model.commands import AbortCheckpoint, DiscardState

@@ -13,7 +13,9 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from ...engine.core.identity import CheckpointId
 from ..model.events import TaskAcked

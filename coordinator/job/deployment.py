@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from ...engine.core.identity import Attempt, CheckpointId, Opening
 from ..checkpoint.row_accounts import opening_failure

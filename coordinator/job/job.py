@@ -15,9 +15,8 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from msgspec.structs import replace as renumber
+from msgspec.structs import replace
 
 from ...engine.core.identity import CheckpointId
 from ..checkpoint.checkpoints import Checkpoints
@@ -150,9 +149,9 @@ class Job:
         if at is None or at > self.context.now:
             return
         if self._importing is not None:
-            self.context.order(log.store(renumber(self._importing, number=log.next_number)))
+            self.context.order(log.store(replace(self._importing, number=log.next_number)))
         elif self.context.retained.doubtful and self.context.claim is not None:
-            self.context.order(log.store(renumber(self.context.claim, number=log.next_number)))
+            self.context.order(log.store(replace(self.context.claim, number=log.next_number)))
         else:
             self.deployment.deploy_due()
             latest = self.context.retained.latest

@@ -14,7 +14,9 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from ...engine.core.identity import Attempt, TaskId
 from ..model.events import Failure

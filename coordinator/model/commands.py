@@ -12,13 +12,12 @@ Rules:
    came before it.
 5. Nothing is decided by who carries them out.
 
-Those that a checkpoint gives to very many tasks at once are structs: they are made ten times faster than dataclasses,
-and the collector of garbage does not look at them (they hold plain values only).
+The collector of garbage does not look at those that a checkpoint gives to very many tasks at once (``gc=False``): they
+hold plain values only.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
@@ -39,8 +38,7 @@ from .manifest import LogEntry, Manifest
 from .split_sets import Skipped, SplitEntry
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLog:
+class ReadLog(msgspec.Struct, frozen=True):
     """Read every entry of the log, answer ``LogRead`` (or ``LogFailed``).
 
     If an entry that was listed is gone when it is read, list again from the start: a reader that misses entries could
@@ -48,8 +46,7 @@ class ReadLog:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class TakeOutputs:
+class TakeOutputs(msgspec.Struct, frozen=True):
     """The job is claimed: make its outputs ours, before anything is deployed or committed; answer ``OutputsTaken`` or
     ``OutputsRefused``, once.
 
@@ -66,8 +63,7 @@ class TakeOutputs:
     """Where that one's files lie; empty: in the job's checkpoint folder."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreEntry:
+class StoreEntry(msgspec.Struct, frozen=True):
     """Create entry ``entry.number`` unless it exists; answer ``EntryStored``, ``EntryRefused`` or ``EntryFailed``.
 
     An entry that exists with exactly this content counts as stored: the first reply was lost.
@@ -76,8 +72,7 @@ class StoreEntry:
     entry: LogEntry
 
 
-@dataclass(frozen=True, slots=True)
-class DeployTask:
+class DeployTask(msgspec.Struct, frozen=True):
     """Build the attempt from the state given (the task picks its lanes of it), connect it to the attempts of its
     neighbours, and answer ``TaskDeployed``. An older attempt of the task is stopped first.
 
@@ -104,8 +99,7 @@ class DeployTask:
     """For which lanes which operators had finished, some of them other tasks': they are not run for these again."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartTask:
+class StartTask(msgspec.Struct, frozen=True):
     """Begin: every task of the region is deployed. A process whose name is not ``incarnation`` does nothing, unless
     that is empty: it holds a second copy of the attempt."""
 
@@ -114,8 +108,7 @@ class StartTask:
     incarnation: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StopTask:
+class StopTask(msgspec.Struct, frozen=True):
     """Stop the attempt and release what it holds; no answer."""
 
     task: TaskId
@@ -180,8 +173,7 @@ class AbortCheckpoint(msgspec.Struct, frozen=True, gc=False):
     latest_completed: CheckpointId | None
 
 
-@dataclass(frozen=True, slots=True)
-class CommitCheckpoint:
+class CommitCheckpoint(msgspec.Struct, frozen=True):
     """The checkpoint is in the log: make the permit's committables visible and answer ``TaskCommitted``.
 
     Sent to every task of the plan, with or without committables: it also is the notice that lets a task end.
@@ -192,15 +184,13 @@ class CommitCheckpoint:
     permit: CommitPermit
 
 
-@dataclass(frozen=True, slots=True)
-class DiscardState:
+class DiscardState(msgspec.Struct, frozen=True):
     """No retained checkpoint needs these files any more: delete them. No answer."""
 
     handles: tuple[StateHandle, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CopySavepoint:
+class CopySavepoint(msgspec.Struct, frozen=True):
     """Copy the files of a savepoint to where it will be; answer ``SavepointCopied`` with the place, or
     ``SavepointFailed``. The folder holds no savepoint by that.
 
@@ -217,8 +207,7 @@ class CopySavepoint:
     request: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreSavepoint:
+class StoreSavepoint(msgspec.Struct, frozen=True):
     """Make a savepoint of what was copied: create its manifest, if the folder holds none; answer ``SavepointStored``,
     or ``SavepointFailed``. Copies that are not there are made again. The same manifest counts as stored, as does one
     of the same request unless the job stops with it.
@@ -232,16 +221,14 @@ class StoreSavepoint:
     copies: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DiscardCopies:
+class DiscardCopies(msgspec.Struct, frozen=True):
     """The savepoint was aborted while its files were copied: delete the copies. No answer."""
 
     checkpoint: CheckpointId
     location: str
 
 
-@dataclass(frozen=True, slots=True)
-class DiscardSnapshot:
+class DiscardSnapshot(msgspec.Struct, frozen=True):
     """Delete a snapshot outside the job's folder that this job has claimed and nobody needs: the files, and what else
     makes it a snapshot. No answer."""
 
@@ -249,29 +236,25 @@ class DiscardSnapshot:
     handles: tuple[StateHandle, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DiscardEntries:
+class DiscardEntries(msgspec.Struct, frozen=True):
     """These entries of the log are manifests that nobody goes back to: delete them. No answer. Claims never go."""
 
     numbers: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSplitSets:
+class ReadSplitSets(msgspec.Struct, frozen=True):
     """Read the log of split sets from that number on; answer ``SplitSetsRead``, once."""
 
     start: int
 
 
-@dataclass(frozen=True, slots=True)
-class DiscardSplitSets:
+class DiscardSplitSets(msgspec.Struct, frozen=True):
     """Nobody needs these entries of the log of split sets any more: delete them and their files. No answer."""
 
     numbers: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CommitOrphans:
+class CommitOrphans(msgspec.Struct, frozen=True):
     """Commit the permit without a task: its task has finished or the job is about to end with an error.
 
     The task's vertex names whose sinks the committables belong to. Answer ``TaskCommitted`` with the task and attempt
@@ -283,16 +266,14 @@ class CommitOrphans:
     permit: CommitPermit
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaceProcess:
+class ReplaceProcess(msgspec.Struct, frozen=True):
     """End the process of the task and give it another one; the task has nothing in it any more. ``ProcessReady``
     follows."""
 
     task: TaskId
 
 
-@dataclass(frozen=True, slots=True)
-class EndJob:
+class EndJob(msgspec.Struct, frozen=True):
     """The job is over: tell whoever waits. ``status``: finished, stopped, failed, cancelled or superseded.
 
     ``failure`` is None if it finished, was stopped or cancelled.

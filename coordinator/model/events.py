@@ -10,8 +10,9 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from ...engine.core.identity import (
     Account,
@@ -28,8 +29,7 @@ from .manifest import LogEntry
 from .split_sets import Skipped, SplitEntry
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """What went wrong, as plain data. ``retry``: whether starting again may help (a user's error never does)."""
 
     message: str
@@ -41,8 +41,7 @@ class Failure:
     """Name of the error class, so that the shell can raise the same one at the user."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogRead:
+class LogRead(msgspec.Struct, frozen=True):
     """Answer to ``ReadLog``: every entry of the log, in order. ``running``: the owner of the newest claim if its run is
     known to be going on; else empty."""
 
@@ -51,32 +50,28 @@ class LogRead:
     running: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LogFailed:
+class LogFailed(msgspec.Struct, frozen=True):
     """The log could not be read, or holds what is no entry."""
 
     failure: Failure
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class EntryStored:
+class EntryStored(msgspec.Struct, frozen=True):
     """Entry ``number`` was created by us."""
 
     number: int
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class EntryRefused:
+class EntryRefused(msgspec.Struct, frozen=True):
     """Entry ``number`` exists already with other content: somebody else wrote it. We are stale, or lost the race."""
 
     number: int
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class EntryFailed:
+class EntryFailed(msgspec.Struct, frozen=True):
     """The store failed (a full disk, no permission). It is unknown whether entry ``number`` was written."""
 
     number: int
@@ -84,8 +79,7 @@ class EntryFailed:
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessReady:
+class ProcessReady(msgspec.Struct, frozen=True):
     """A process that can host the task is there. ``incarnation`` names it; a process restarted has another name.
 
     Shells whose processes cannot be confused need not tell it.
@@ -96,8 +90,7 @@ class ProcessReady:
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class TaskDeployed:
+class TaskDeployed(msgspec.Struct, frozen=True):
     """The attempt is built, restored and connected; it waits for ``StartTask``.
 
     ``incarnation``: the process that built it. An order that is carried out twice may build one attempt in two
@@ -112,8 +105,7 @@ class TaskDeployed:
     """The rows in flight that it was restored with."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoundProposed:
+class RoundProposed(msgspec.Struct, frozen=True):
     """The task's sources stand in ``round`` and will not pass its end before a trigger or an abort.
 
     -1 if no round has begun. ``FINAL_ROUND`` if the task has no sources, or they have ended and what was emitted
@@ -127,8 +119,7 @@ class RoundProposed:
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotTiming:
+class SnapshotTiming(msgspec.Struct, frozen=True):
     """How a task's snapshot went, in seconds and bytes, for the statistics."""
 
     start_delay: float = 0.0
@@ -150,8 +141,7 @@ class SnapshotTiming:
 NO_TIMING = SnapshotTiming()
 
 
-@dataclass(frozen=True, slots=True)
-class TaskAcked:
+class TaskAcked(msgspec.Struct, frozen=True):
     """The task's snapshot for the checkpoint is on storage.
 
     ``committables``: all that the task's sinks have prepared and no ``CommitCheckpoint`` has told them to commit. What
@@ -176,8 +166,7 @@ class TaskAcked:
     ledger: tuple[Account, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TaskDeclined:
+class TaskDeclined(msgspec.Struct, frozen=True):
     """The task could not take the snapshot (its storage failed, say), but it goes on running. ``closing``: because it
     is about to end, which says nothing against the job."""
 
@@ -194,8 +183,7 @@ class TaskDeclined:
         return FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING if self.closing else FailureReason.CHECKPOINT_DECLINED
 
 
-@dataclass(frozen=True, slots=True)
-class TaskCommitted:
+class TaskCommitted(msgspec.Struct, frozen=True):
     """The committables of the permit are visible."""
 
     task: TaskId
@@ -204,8 +192,7 @@ class TaskCommitted:
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class DataEnded:
+class DataEnded(msgspec.Struct, frozen=True):
     """The task has seen the end of its data, finished its operators and waits for a final checkpoint."""
 
     task: TaskId
@@ -213,8 +200,7 @@ class DataEnded:
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFinished:
+class TaskFinished(msgspec.Struct, frozen=True):
     """The task is over: final checkpoint committed, every consumer has processed everything, channels closed."""
 
     task: TaskId
@@ -222,8 +208,7 @@ class TaskFinished:
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFailed:
+class TaskFailed(msgspec.Struct, frozen=True):
     """The task reports an error; it has stopped."""
 
     task: TaskId
@@ -232,8 +217,7 @@ class TaskFailed:
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class TaskLost:
+class TaskLost(msgspec.Struct, frozen=True):
     """The process of the task is gone. ``attempt`` None: whatever attempt ran there."""
 
     task: TaskId
@@ -242,22 +226,19 @@ class TaskLost:
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class CancelRequested:
+class CancelRequested(msgspec.Struct, frozen=True):
     """A user cancels the job. What was committed stays."""
 
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRequested:
+class CheckpointRequested(msgspec.Struct, frozen=True):
     """A user asks for a checkpoint now."""
 
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class SavepointRequested:
+class SavepointRequested(msgspec.Struct, frozen=True):
     """A user asks for a savepoint. ``request``: the asker's own name for it; asked twice, it is one request.
 
     ``target``: the folder, as the shell understands it; empty: where the job's savepoints usually go. The result stands
@@ -269,8 +250,7 @@ class SavepointRequested:
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class StopRequested:
+class StopRequested(msgspec.Struct, frozen=True):
     """A user stops the job with a savepoint; otherwise as :class:`SavepointRequested`."""
 
     request: str
@@ -279,8 +259,7 @@ class StopRequested:
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class SavepointCopied:
+class SavepointCopied(msgspec.Struct, frozen=True):
     """The savepoint's files lie at ``location``; the folder holds no savepoint yet."""
 
     checkpoint: CheckpointId
@@ -288,8 +267,7 @@ class SavepointCopied:
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class SavepointStored:
+class SavepointStored(msgspec.Struct, frozen=True):
     """The savepoint stands, complete, at ``location``, and needs nothing outside it.
 
     ``holds``: not None if it is that of another checkpoint, taken for the same request by a coordinator before.
@@ -301,8 +279,7 @@ class SavepointStored:
     holds: CheckpointId | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SavepointFailed:
+class SavepointFailed(msgspec.Struct, frozen=True):
     """The savepoint could not be copied, or its manifest not be created."""
 
     checkpoint: CheckpointId
@@ -310,8 +287,7 @@ class SavepointFailed:
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class PinRequested:
+class PinRequested(msgspec.Struct, frozen=True):
     """Somebody depends on a completed checkpoint (a model's): keep it until ``name`` is unpinned."""
 
     checkpoint: CheckpointId
@@ -319,38 +295,33 @@ class PinRequested:
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class UnpinRequested:
+class UnpinRequested(msgspec.Struct, frozen=True):
     """``name`` does not need its checkpoint any more."""
 
     name: str
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class OutputsTaken:
+class OutputsTaken(msgspec.Struct, frozen=True):
     """Every output is ours, and holds what the log says."""
 
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class OutputsRefused:
+class OutputsRefused(msgspec.Struct, frozen=True):
     """An output belongs to somebody else, or does not hold what the log says."""
 
     failure: Failure
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlinePassed:
+class DeadlinePassed(msgspec.Struct, frozen=True):
     """The time that ``next_deadline`` named has come."""
 
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorReport:
+class OperatorReport(msgspec.Struct, frozen=True):
     """One operator of a task in one window. ``drain``: what it took to emit what it held at the barrier. ``waits``: how
     long each input of the pipeline that begins with it stood behind the barrier until the last one had come."""
 
@@ -362,8 +333,7 @@ class OperatorReport:
     waits: tuple[tuple[str, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TaskReport:
+class TaskReport(msgspec.Struct, frozen=True):
     """One task in one window, upstream operators first. ``first_at``: when its first row came; None: none did.
     ``drained_at``: when the last of its pipelines had drained."""
 
@@ -377,8 +347,7 @@ class TaskReport:
         return sum(each.drain for each in self.operators)
 
 
-@dataclass(frozen=True, slots=True)
-class NoticeGiven:
+class NoticeGiven(msgspec.Struct, frozen=True):
     """The process of a task was told that it will be ended, in no less than ``budget`` seconds."""
 
     task: TaskId
@@ -387,24 +356,21 @@ class NoticeGiven:
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class SplitSkipped:
+class SplitSkipped(msgspec.Struct, frozen=True):
     """A split has ended its task too often, and is not to be read any more; told before the loss that it is for."""
 
     skipped: Skipped
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class SplitSetsAdded:
+class SplitSetsAdded(msgspec.Struct, frozen=True):
     """These entries are durable in the log of split sets: somebody has just written them."""
 
     entries: tuple[SplitEntry, ...]
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class SplitSetsRead:
+class SplitSetsRead(msgspec.Struct, frozen=True):
     """Answer to ``ReadSplitSets``: the entries from there on. ``oldest``: the number of the oldest entry that there is.
     ``failed``: it could not be read."""
 
@@ -414,8 +380,7 @@ class SplitSetsRead:
     failed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SplitsAssigned:
+class SplitsAssigned(msgspec.Struct, frozen=True):
     """The sources of the attempt have got everything before that number of the log of split sets."""
 
     task: TaskId
@@ -424,8 +389,7 @@ class SplitsAssigned:
     now: float
 
 
-@dataclass(frozen=True, slots=True)
-class WindowDrained:
+class WindowDrained(msgspec.Struct, frozen=True):
     """Every pipeline of the task has drained for that task barrier."""
 
     task: TaskId

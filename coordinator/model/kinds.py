@@ -12,8 +12,9 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 
 class CheckpointKind(Enum):
@@ -66,8 +67,7 @@ class Cause(Enum):
 _KINDS = {Cause.SAVEPOINT: CheckpointKind.SAVEPOINT, Cause.STOP: CheckpointKind.STOP_WITH_SAVEPOINT}
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """One wish. ``name``, ``target`` and ``stop`` belong to savepoints: the asker's name, the folder, how to stop."""
 
     cause: Cause

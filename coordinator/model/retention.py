@@ -13,8 +13,9 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from ...engine.core.identity import CheckpointId
 from .kinds import CheckpointKind
@@ -48,8 +49,7 @@ KEPT_ON: Mapping[RetentionPolicy, frozenset[Ending]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class StoredCheckpoint:
+class StoredCheckpoint(msgspec.Struct, frozen=True):
     """One entry of the list of completed checkpoints."""
 
     id: CheckpointId

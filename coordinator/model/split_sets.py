@@ -13,7 +13,6 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
@@ -21,8 +20,7 @@ import msgspec
 from .records import decode_record, encode_record
 
 
-@dataclass(frozen=True, slots=True)
-class SplitName:
+class SplitName(msgspec.Struct, frozen=True):
     """A split of a source."""
 
     source: str
@@ -32,8 +30,7 @@ class SplitName:
         return f"split {self.split} of {self.source}"
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(msgspec.Struct, frozen=True):
     """A split that is not read any more, and why."""
 
     name: SplitName

@@ -8,7 +8,8 @@ is only as exact as these clocks agree.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from ...engine.core.identity import CheckpointId, TaskId
 from .events import NO_TIMING, Failure, SnapshotTiming, TaskReport
@@ -16,8 +17,7 @@ from .job_states import FINAL_JOB_STATES, JobState
 from .settings import Settings
 
 
-@dataclass(frozen=True)
-class PendingStatus:
+class PendingStatus(msgspec.Struct, frozen=True):
     """A checkpoint in flight. Finished tasks count as acknowledged."""
 
     checkpoint: CheckpointId
@@ -28,8 +28,7 @@ class PendingStatus:
     kind: str = "checkpoint"
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(msgspec.Struct, frozen=True):
     """Smallest, mean and largest of a figure."""
 
     least: float = 0.0
@@ -37,8 +36,7 @@ class Spread:
     most: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class TaskCheckpoint:
+class TaskCheckpoint(msgspec.Struct, frozen=True):
     """One task's part in a checkpoint. ``duration``: from the trigger to its acknowledgement. ``bytes``: its state."""
 
     task: TaskId
@@ -48,8 +46,7 @@ class TaskCheckpoint:
     timing: SnapshotTiming = NO_TIMING
 
 
-@dataclass(frozen=True, slots=True)
-class VertexCheckpoint:
+class VertexCheckpoint(msgspec.Struct, frozen=True):
     """All tasks of one vertex in a checkpoint. ``slowest``: those with the longest duration, the slowest first.
 
     The figures are those of :class:`SnapshotTiming`; ``sizes``: of each task's state. ``unaligned``: how many tasks cut
@@ -73,8 +70,7 @@ class VertexCheckpoint:
     unaligned: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointStatistics:
+class CheckpointStatistics(msgspec.Struct, frozen=True):
     """One checkpoint. ``status``: in progress, completed or failed. Finished tasks count as acknowledged.
 
     ``duration`` is from the trigger to the latest acknowledgement; ``bytes`` all of its state, carried state excluded,
@@ -113,8 +109,7 @@ class CheckpointStatistics:
         return max(found, key=lambda one: one.duration, default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(msgspec.Struct, frozen=True):
     """Checkpoints and savepoints of this coordinator."""
 
     triggered: int = 0
@@ -124,8 +119,7 @@ class Counts:
     restored: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(msgspec.Struct, frozen=True):
     """A figure over the newest completed checkpoints."""
 
     least: float
@@ -138,8 +132,7 @@ class Summary:
     p999: float
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(msgspec.Struct, frozen=True):
     """What the tasks were last started from."""
 
     checkpoint: CheckpointId
@@ -148,8 +141,7 @@ class Restored:
     location: str
 
 
-@dataclass(frozen=True, slots=True)
-class Overview:
+class Overview(msgspec.Struct, frozen=True):
     """All checkpoints, as far as they are remembered. ``history``: the newest first, those in progress included."""
 
     counts: Counts = Counts()
@@ -158,14 +150,13 @@ class Overview:
     savepoint: CheckpointStatistics | None = None
     restored: Restored | None = None
     history: tuple[CheckpointStatistics, ...] = ()
-    summary: Mapping[str, Summary] = field(default_factory=dict)
+    summary: Mapping[str, Summary] = {}
     """By figure: duration, bytes, new_bytes, processed_bytes, persisted_bytes."""
     settings: Settings | None = None
     """What the checkpoints are taken by."""
 
 
-@dataclass(frozen=True)
-class JobStatus:
+class JobStatus(msgspec.Struct, frozen=True):
     """A job at one moment. ``why`` is one sentence: what it waits for, and for whom."""
 
     job: str
@@ -185,7 +176,7 @@ class JobStatus:
     """All checkpoints in flight, oldest first."""
     savepoints: tuple[SavepointResult, ...] = ()
     """How the newest savepoints that were asked for turned out, oldest first."""
-    pins: Mapping[str, CheckpointId] = field(default_factory=dict)
+    pins: Mapping[str, CheckpointId] = {}
     """Who depends on which checkpoint."""
     refused_pins: tuple[str, ...] = ()
     """The newest names whose checkpoint was not kept any more when they asked."""
@@ -206,8 +197,7 @@ class JobStatus:
         return next((one for one in reversed(self.savepoints) if one.request == request), None)
 
 
-@dataclass(frozen=True, slots=True)
-class SavepointResult:
+class SavepointResult(msgspec.Struct, frozen=True):
     """How a savepoint that was asked for as ``request`` turned out: either ``location`` or ``failure`` is None."""
 
     request: str
@@ -217,8 +207,7 @@ class SavepointResult:
     failure: Failure | None
 
 
-@dataclass(frozen=True, slots=True)
-class WindowReport:
+class WindowReport(msgspec.Struct, frozen=True):
     """One window of a job. ``sets``: split sets in it. ``tasks``: those that have drained; a coordinator that takes
     over knows nothing of windows that were complete before."""
 
@@ -257,8 +246,7 @@ class WindowReport:
         return max(self.tasks, key=lambda task: self.tasks[task].drained_at, default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class SplitStatus:
+class SplitStatus(msgspec.Struct, frozen=True):
     """How far the split sets of a job, and its windows, have come. Windows count from 1; the counts are of all that was
     ever added to the job, also before a restart."""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from msgspec.structs import replace as replace_entry
 
 from penstock.coordinator.log.recovery import Refused, decide_recovery, last_claim

@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 
+from msgspec.structs import replace as changed
+
 from penstock.actors.protocol.messages import ProcessAppeared
 from penstock.coordinator.machine import Coordinator
 from penstock.coordinator.model import events
@@ -201,7 +203,7 @@ class EngineSimulation:
 
     def handle(self, core: Coordinator, event: Event) -> list[Command]:
         completed = core.status().latest_completed
-        orders = core.handle(replace(event, now=self.now))
+        orders = core.handle(changed(event, now=self.now))
         core.validate()
         if core.status().latest_completed != completed:
             self._progress_at = self.now

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
+from msgspec.structs import replace as changed
+
 from penstock.actors.audit.audit import make_audit
 from penstock.coordinator.model import events
 from penstock.coordinator.model.commands import DeployTask
@@ -122,7 +124,7 @@ def check(run: EngineSimulation, shape: int) -> EngineSimulation:
         missing, extra = rows - found[sink], found[sink] - rows
         assert rows == found[sink], f"seed {run.seed}: {sink}: missing {missing}, extra {extra}\n{run.why()}"
     tables = last_tables(run.storage, SimulatedSnapshots(run, run.storage))
-    audit = make_audit(run.plan, tables, replace(run.coordinator.core.status(), state="finished"))
+    audit = make_audit(run.plan, tables, changed(run.coordinator.core.status(), state="finished"))
     assert audit.gaps == audit.repeats == 0, f"seed {run.seed}: {audit}"
     return run
 

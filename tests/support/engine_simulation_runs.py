@@ -10,6 +10,8 @@ import random
 from dataclasses import replace
 from functools import cache
 
+from msgspec.structs import replace as changed
+
 from penstock.actors.audit.audit import make_audit
 from penstock.coordinator.machine import Coordinator
 from support.engine_simulation import FAULTS, NO_FAULTS, SETTINGS, EngineSimulation, Faults, Sizes
@@ -46,7 +48,7 @@ def check(run: EngineSimulation, shape: int) -> EngineSimulation:
         said = f"seed {run.seed}: {key}: {len(mine)} rows instead of {len(theirs)}, missing {missing}, extra {extra}"
         assert mine == theirs, f"{said}\nfound    {mine}\nexpected {theirs}\n{run.why()}"
     tables = last_tables(run.storage, SimulatedSnapshots(run, run.storage))
-    audit = make_audit(run.plan, tables, replace(run.coordinator.core.status(), state="finished"))
+    audit = make_audit(run.plan, tables, changed(run.coordinator.core.status(), state="finished"))
     assert audit.gaps == audit.repeats == 0, f"seed {run.seed}: {audit}"
     return run
 

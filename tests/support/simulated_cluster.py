@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from penstock.coordinator.machine import Coordinator
 from penstock.coordinator.model import commands, events

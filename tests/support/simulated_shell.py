@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from penstock.coordinator.model import commands, events
 from penstock.coordinator.model.commands import Command, DeployTask

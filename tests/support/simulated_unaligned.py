@@ -14,7 +14,9 @@ The model, for flows without an order; savepoints are aligned all the same:
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from penstock.coordinator.model.commands import DeployTask, TriggerCheckpoint
 from penstock.engine.core.identity import BarrierKind, CheckpointId, Holds

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.actors.claims.resuming import Place
 from penstock.actors.client.backend import FinalStatistics, Ownership

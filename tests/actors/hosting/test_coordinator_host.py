@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.actors.hosting import coordinator_host
 from penstock.actors.hosting.coordinator_host import CoordinatorHost

@@ -6,10 +6,10 @@ import io
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.actors.hosting import logs
 from penstock.actors.hosting.logs import EVENTS, JobLog, TaskLog, write_json_lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as changed
 
 from penstock.coordinator.log.recovery import Over, TakeOver, decide_recovery
 from penstock.coordinator.model.commands import (
@@ -235,7 +236,7 @@ def test_nothing_is_dropped_of_a_job_that_is_done_but_for_the_end_of_its_log() -
     """Also if the log cannot be read: whoever began anew would repeat all of its rows."""
     driver, close = finishing(KEEPS_NOTHING)
     driver.tell(EntryFailed(close.entry.number, FULL_DISK, 1.4))
-    (end,) = driver.tell(LogFailed(replace(FULL_DISK, retry=False), 1.5))
+    (end,) = driver.tell(LogFailed(changed(FULL_DISK, retry=False), 1.5))
     assert isinstance(end, EndJob)
     assert end.status == "failed"
 

@@ -74,9 +74,7 @@ def stored(driver: CoordinatorDriver) -> Manifest:
 
 def ack(driver: CoordinatorDriver, task: TaskId, checkpoint: CheckpointId, **changes: object) -> list[object]:
     event = TaskAcked(task, A1, checkpoint, (handle(task, checkpoint, A1),), (), False, driver.now)
-    for name, value in changes.items():
-        object.__setattr__(event, name, value)
-    return list(driver.tell(event))
+    return list(driver.tell(replace(event, **changes)))
 
 
 def with_left_finished() -> CoordinatorDriver:
