@@ -373,7 +373,7 @@ class ThrottledOperator(Protocol):
     def expect(self, checkpoint: CheckpointId) -> None:
         """Barriers of the checkpoint are on their way."""
 
-    def give_up(self, checkpoint: CheckpointId) -> None:
+    def abort(self, checkpoint: CheckpointId) -> None:
         """They are not any more, nor those of older ones."""
 
     def committed(self, checkpoint: CheckpointId) -> None:

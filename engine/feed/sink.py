@@ -239,7 +239,7 @@ class RunningFeedSink(Stateless):
         """Barriers are on their way."""
         self._server.expect(checkpoint)
 
-    def give_up(self, checkpoint: CheckpointId) -> None:
+    def abort(self, checkpoint: CheckpointId) -> None:
         """The checkpoint was aborted."""
         self._server.give_up(checkpoint)
 

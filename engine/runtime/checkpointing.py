@@ -77,13 +77,13 @@ class DriverView(Protocol):
 class DriverHost(Protocol):
     """What a driver tells its task, on the thread that runs the driver."""
 
-    def met(self, driver: DriverView, barrier: Barrier) -> None:
+    def barrier_arrived(self, driver: DriverView, barrier: Barrier) -> None:
         """A checkpoint's barrier has come to the driver."""
 
     def prepared(self, driver: DriverView, cut: DriverSnapshot, committables: list[Committable]) -> None:
         """All barriers of a checkpoint have come, and everything from before its cut is written."""
 
-    def left_over(self, driver: DriverView, checkpoint: CheckpointId, committables: list[Committable]) -> None:
+    def committables_left(self, driver: DriverView, checkpoint: CheckpointId, committables: list[Committable]) -> None:
         """The driver gave a checkpoint up after its cut; this is what its sinks had prepared by then."""
 
     def drained(self, driver: DriverView, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
@@ -92,10 +92,10 @@ class DriverHost(Protocol):
     def rounds_proposed(self, driver: DriverView, checkpoint: CheckpointId, rounds: Sequence[int]) -> None:
         """The driver's sources will stand at the end of these rounds."""
 
-    def abandoned(self, driver: DriverView, checkpoint: CheckpointId) -> None:
+    def checkpoint_aborted(self, driver: DriverView, checkpoint: CheckpointId) -> None:
         """The driver gave the checkpoint up, because a newer one began or a cancel marker came."""
 
-    def advanced(self, driver: DriverView) -> None:
+    def end_advanced(self, driver: DriverView) -> None:
         """The driver has come further towards its end: its data, an input or the records of a consumer have ended."""
 
     def closed(self, driver: DriverView, errors: Sequence[PenstockError]) -> None:
@@ -120,9 +120,9 @@ class Continuations:
         """Put something at the end. If it is the only thing it begins at once."""
         self._items.append(steps)
         if len(self._items) == 1:
-            self.go_on()
+            self.resume()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Take one step that emits something, or all that do not."""
         while self._items:
             try:
@@ -173,7 +173,7 @@ class _PendingSnapshot:
     sinks: tuple[Account, ...] = ()
     #: all barriers have come
     complete: bool = False
-    given_up: bool = False
+    aborted: bool = False
 
 
 class Checkpointing:
@@ -360,16 +360,16 @@ class Checkpointing:
             if found is not None and found.cut.barrier.checkpoint == outcome.completed:
                 self._complete(found)
         if outcome.aborted or barrier is not None:
-            self._driver.continuations.add(self._cut(outcome, barrier, passed or {}))
+            self._driver.continuations.add(self._snapshot_at(outcome, barrier, passed or {}))
 
-    def _cut(
+    def _snapshot_at(
         self, outcome: Outcome[CheckpointId], barrier: Barrier | None, passed: dict[int, list[Batch]]
     ) -> Iterator[None]:
         driver = self._driver
         for each in outcome.aborted:
             driver.pending.append(CancelBarrier(each.checkpoint))
-            self._give_up(each.checkpoint)
-            driver.host.abandoned(driver, each.checkpoint)
+            self._abort_pending(each.checkpoint)
+            driver.host.checkpoint_aborted(driver, each.checkpoint)
         if barrier is None or outcome.triggered is None:
             return
         if barrier.kind is BarrierKind.DRAIN:
@@ -437,28 +437,28 @@ class Checkpointing:
         found.complete = True
         if self._open is found:
             self._open = None
-        self._tell(found)
+        self._notify_host(found)
 
-    def _give_up(self, checkpoint: CheckpointId) -> None:
+    def _abort_pending(self, checkpoint: CheckpointId) -> None:
         if self._open is not None and self._open.cut.barrier.checkpoint <= checkpoint:
             found, self._open = self._open, None
-            found.given_up = True
-            self._tell(found)
+            found.aborted = True
+            self._notify_host(found)
 
     def _written(self, found: _PendingSnapshot) -> None:
         chain, checkpoint = self._driver.chain, found.cut.barrier.checkpoint
         found.committables = chain.prepare(checkpoint)
         found.sinks = found.ledger.outputs()
         found.cut = replace(found.cut, tables=chain.settle(checkpoint, found.cut.tables))
-        self._tell(found)
+        self._notify_host(found)
 
-    def _tell(self, found: _PendingSnapshot) -> None:
+    def _notify_host(self, found: _PendingSnapshot) -> None:
         """Tell the host, once (rule 4)."""
         driver, committables = self._driver, found.committables
         if committables is None:
             return
-        if found.given_up:
-            driver.host.left_over(driver, found.cut.barrier.checkpoint, committables)
+        if found.aborted:
+            driver.host.committables_left(driver, found.cut.barrier.checkpoint, committables)
         elif found.complete:
             ledger = (*found.cut.ledger, *found.sinks)
             driver.host.prepared(driver, replace(found.cut, channels=self._parts(found), ledger=ledger), committables)

@@ -274,7 +274,7 @@ class Driver:
             self._throttle.pass_on()
         if self.advanced:
             self.advanced = False
-            self.host.advanced(self)
+            self.host.end_advanced(self)
         return progressed
 
     @property
@@ -313,7 +313,7 @@ class Driver:
         if not self.chain.has_room:
             self.wait = self._words.for_consumer()
             return False
-        self.continuations.go_on()
+        self.continuations.resume()
         return True
 
     def _overtake(self) -> bool:
@@ -371,7 +371,7 @@ class Driver:
         elif isinstance(element, Barrier):
             self.checkpointing.barrier(port.base + found.feed, element)
             if element.kind is not BarrierKind.DRAIN:
-                self.host.met(self, element)
+                self.host.barrier_arrived(self, element)
         elif isinstance(element, CancelBarrier):
             self.checkpointing.cancel(element.checkpoint)
         elif isinstance(element, EndOfPartition):
@@ -473,7 +473,7 @@ class Driver:
         for reader in self.readers:
             reader.abort(checkpoint)
         if self.chain.throttled is not None:
-            self.chain.throttled.give_up(checkpoint)
+            self.chain.throttled.abort(checkpoint)
         self.checkpointing.abort(checkpoint)
 
     def _drain_sources(self, barrier: CheckpointId) -> None:

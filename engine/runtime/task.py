@@ -89,29 +89,29 @@ class Step:
     wake_at: float | None = None
 
 
-class News:
+class EventQueue:
     """What a task has to tell its listener, in order, one at a time, whichever threads add to it.
 
-    ``tell`` is called outside all locks. A thread that finds another one telling leaves its own news to that one.
+    ``notify`` is called outside all locks. A thread that finds another one telling leaves its own news to that one.
     """
 
     def __init__(self, listener: TaskListener) -> None:
         self.listener = listener
         self._queue: deque[Callable[[TaskListener], None]] = deque()
-        self._telling = threading.Lock()
+        self._notifying = threading.Lock()
 
-    def add(self, news: Callable[[TaskListener], None]) -> None:
+    def add(self, event: Callable[[TaskListener], None]) -> None:
         """Put something at the end."""
-        self._queue.append(news)
+        self._queue.append(event)
 
-    def tell(self) -> None:
-        """Tell all there is."""
-        while self._queue and self._telling.acquire(blocking=False):
+    def notify(self) -> None:
+        """Tell the listener all there is."""
+        while self._queue and self._notifying.acquire(blocking=False):
             try:
                 while self._queue:
                     self._queue.popleft()(self.listener)
             finally:
-                self._telling.release()
+                self._notifying.release()
 
 
 # ------------------------------------------------------------------ task statistics
@@ -250,7 +250,7 @@ class Task:
         self._machine = StateMachine(f"task {task}", LEGAL_TASK_MOVES, TaskState.CREATED)
         self.error: PenstockError | None = None
         self._lock = threading.Lock()
-        self._news = News(listener)
+        self._events = EventQueue(listener)
         self._serial = SerialScheduler(notify=notify) if scheduler is None else None
         opener: Scheduler = scheduler or self._serial_scheduler
         self._query = opener.open(str(task), on_failure=self._driver_failed, on_closed=self._all_closed)
@@ -310,7 +310,7 @@ class Task:
         turn = self._serial_scheduler.turn(now, len(self.drivers), slice)
         return Step(turn.progressed, turn.wake_at) if self.state in STARTED else Step(False)
 
-    def advanced(self, driver: DriverView) -> None:
+    def end_advanced(self, driver: DriverView) -> None:
         """A driver has come further towards its end (called by the driver)."""
         self._advance_end()
 
@@ -319,34 +319,34 @@ class Task:
         with self._lock:
             if self.state is TaskState.RUNNING and all(driver.data_ended for driver in self.drivers):
                 self._machine.move(TaskState.DATA_ENDED)
-                self._news.add(lambda listener: listener.data_ended())
+                self._events.add(lambda listener: listener.data_ended())
             covered = self.state is TaskState.DATA_ENDED and self._checkpoints.final_committed
             if covered and self._parts.ends_agree:
                 self._machine.move(TaskState.CLOSING)
                 for driver in self.drivers:
                     driver.send(orders.ClosePartition())
-        self._news.tell()
+        self._events.notify()
 
     def _all_closed(self) -> None:
         """Every driver is closed (called by the scheduler)."""
         with self._lock:
             if self.state in STARTED:
                 self._machine.move(TaskState.FINISHED)
-                self._news.add(lambda listener: listener.finished())
+                self._events.add(lambda listener: listener.finished())
             self._parts.release()
-        self._news.tell()
+        self._events.notify()
 
     def report_again(self) -> None:
         """Tell the listener once more how far the end of the task has come: the first report may have been lost."""
         failure = self.error
         with self._lock:
             if self.state is TaskState.FAILED and failure is not None:
-                self._news.add(lambda listener: listener.failed(failure))
+                self._events.add(lambda listener: listener.failed(failure))
             if self.data_ended:
-                self._news.add(lambda listener: listener.data_ended())
+                self._events.add(lambda listener: listener.data_ended())
             if self.state is TaskState.FINISHED:
-                self._news.add(lambda listener: listener.finished())
-        self._news.tell()
+                self._events.add(lambda listener: listener.finished())
+        self._events.notify()
 
     # ------------------------------------------------------------------ messages of other tasks
 
@@ -372,18 +372,18 @@ class Task:
             self._checkpoints.propose(checkpoint)
             reading = [driver for driver in self.drivers if driver.readers]
             if not reading:
-                self._news.add(lambda listener: listener.round_proposed(checkpoint, FINAL_ROUND))
+                self._events.add(lambda listener: listener.round_proposed(checkpoint, FINAL_ROUND))
             for driver in reading:
                 driver.send(orders.ProposeRound(checkpoint))
-        self._news.tell()
+        self._events.notify()
 
     def rounds_proposed(self, driver: DriverView, checkpoint: CheckpointId, rounds: Sequence[int]) -> None:
         """Sources of a driver stand at the end of their rounds (called by the driver)."""
         with self._lock:
             latest = self._checkpoints.proposed(checkpoint, rounds, len(self.readers))
             if latest is not None:
-                self._news.add(lambda listener: listener.round_proposed(checkpoint, latest))
-        self._news.tell()
+                self._events.add(lambda listener: listener.round_proposed(checkpoint, latest))
+        self._events.notify()
 
     def trigger(
         self, checkpoint: CheckpointId, kind: BarrierKind, at_round: int | None, at: float, stop: Stop | None = None
@@ -403,7 +403,7 @@ class Task:
     def abort(self, checkpoint: CheckpointId) -> None:
         """The checkpoint was given up: stop holding and aligning for it."""
         with self._lock:
-            self._checkpoints.give_up(checkpoint)
+            self._checkpoints.abort(checkpoint)
             if self.state not in LIVE:
                 return
         for driver in self.drivers:
@@ -448,7 +448,7 @@ class Task:
             driver.send(orders.NotifyCommitted(checkpoint))
         self._advance_end()
 
-    def met(self, driver: DriverView, barrier: Barrier) -> None:
+    def barrier_arrived(self, driver: DriverView, barrier: Barrier) -> None:
         """A barrier has come to a driver (called by the driver): others may have no input left that brings it."""
         for other in self.drivers:
             if other is not driver:
@@ -460,25 +460,25 @@ class Task:
         with self._lock:
             snapshot = self._checkpoints.add(driver.name, cut, committables)
             if snapshot is not None:
-                self._news.add(lambda listener: listener.snapshot_taken(checkpoint, snapshot))
-        self._news.tell()
+                self._events.add(lambda listener: listener.snapshot_taken(checkpoint, snapshot))
+        self._events.notify()
 
-    def left_over(self, driver: DriverView, checkpoint: CheckpointId, committables: list[Committable]) -> None:
+    def committables_left(self, driver: DriverView, checkpoint: CheckpointId, committables: list[Committable]) -> None:
         """A driver gave a checkpoint up after its cut (called by the driver)."""
         with self._lock:
             self._checkpoints.keep(checkpoint, committables)
 
     def drained(self, driver: DriverView, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
         """A driver has drained for a task barrier (called by the driver). Told at once: the next window begins."""
-        self._news.listener.drained(barrier, window)
+        self._events.listener.drained(barrier, window)
 
-    def abandoned(self, driver: DriverView, checkpoint: CheckpointId) -> None:
+    def checkpoint_aborted(self, driver: DriverView, checkpoint: CheckpointId) -> None:
         """A driver gave a checkpoint up (called by the driver)."""
         with self._lock:
             self._checkpoints.forget(checkpoint)
             if any(reader.declined == checkpoint for reader in driver.readers):
-                self._news.add(lambda listener: listener.declined(checkpoint))
-        self._news.tell()
+                self._events.add(lambda listener: listener.declined(checkpoint))
+        self._events.notify()
 
     # ------------------------------------------------------------------ ends and queries
 
@@ -520,8 +520,8 @@ class Task:
                 return
             self.error = failure
             self._machine.move(TaskState.FAILED)
-            self._news.add(lambda listener: listener.failed(failure))
-        self._news.tell()
+            self._events.add(lambda listener: listener.failed(failure))
+        self._events.notify()
 
     def validate(self) -> None:
         """Raises AssertionError if an invariant does not hold. Only when no thread is in a driver."""

@@ -52,7 +52,7 @@ class TaskCheckpoints:
         self._prepared: dict[CheckpointId, list[Committable]] = {}
         #: the newest checkpoint that was triggered
         self._newest: CheckpointId | None = None
-        self._given_up: CheckpointId | None = None
+        self._aborted: CheckpointId | None = None
         #: the checkpoint that was proposed last, and the rounds in which sources stand
         self._proposed: CheckpointId | None = None
         self._rounds: list[int] = []
@@ -62,7 +62,7 @@ class TaskCheckpoints:
 
     def is_late(self, checkpoint: CheckpointId) -> bool:
         """Whether an order for the checkpoint comes too late, or again."""
-        if self._given_up is not None and checkpoint <= self._given_up:
+        if self._aborted is not None and checkpoint <= self._aborted:
             return True
         return self._newest is not None and checkpoint <= self._newest
 
@@ -89,7 +89,7 @@ class TaskCheckpoints:
         """A driver has snapshotted; the whole task's snapshot if it was the last one."""
         checkpoint = cut.barrier.checkpoint
         self.keep(checkpoint, committables)
-        if self._given_up is not None and checkpoint <= self._given_up:
+        if self._aborted is not None and checkpoint <= self._aborted:
             return None
         cuts = self._pending.setdefault(checkpoint, {})
         cuts[driver] = cut
@@ -121,10 +121,10 @@ class TaskCheckpoints:
             ledger=tuple(account for cut in cuts for account in cut.ledger),
         )
 
-    def give_up(self, checkpoint: CheckpointId) -> None:
+    def abort(self, checkpoint: CheckpointId) -> None:
         """The coordinator gave the checkpoint up, and with it all older ones."""
-        if self._given_up is None or checkpoint > self._given_up:
-            self._given_up = checkpoint
+        if self._aborted is None or checkpoint > self._aborted:
+            self._aborted = checkpoint
         self._pending = {known: cuts for known, cuts in self._pending.items() if known > checkpoint}
 
     def forget(self, checkpoint: CheckpointId) -> None:

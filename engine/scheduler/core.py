@@ -96,12 +96,12 @@ class Timers(Generic[T]):
 # Moving runnables between states, and all that must change in the same step.
 #
 # This is the only place where a state changes. With it go: the time booked for the state that is left, the query's
-# count of ready ones and its place among the others, the neighbours' inhibitions, and requests to yield.
+# count of ready ones and its place among the others, the peers' inhibitions, and requests to yield.
 #
-# *Neighbours* (Fennel's rule). ``inhibitions`` of an entry is the number of its neighbours that a thread is inside of.
-# A READY one whose neighbour becomes busy goes to WAITING for it, and one that would become READY meanwhile does too;
-# it is made READY by the neighbour that leaves last, and by nothing else. So what is READY may be claimed, and no
-# completion looks at anyone but the neighbours of the one that completed.
+# *Peers* (Fennel's rule). ``inhibitions`` of an entry is the number of its peers that a thread is inside of.
+# A READY one whose peer becomes busy goes to WAITING for it, and one that would become READY meanwhile does too;
+# it is made READY by the peer that leaves last, and by nothing else. So what is READY may be claimed, and no
+# completion looks at anyone but the peers of the one that completed.
 
 
 class Moves:
@@ -129,7 +129,7 @@ class Moves:
         entry.state = to
 
     def make_ready(self, entry: Entry, now: float, worker: int | None) -> None:
-        """It has something to do: queue it, at the worker that woke it or ran it last, unless a neighbour is busy."""
+        """It has something to do: queue it, at the worker that woke it or ran it last, unless a peer is busy."""
         entry.notified = False
         if entry.inhibitions:
             self._inhibit(entry, now)
@@ -145,7 +145,7 @@ class Moves:
         if not query.active:
             self.refresh(query)
         if len(self.running) >= self.workers:
-            self._hurry(query)
+            self._ask_to_yield(query)
 
     def leave_ready(self, entry: Entry) -> None:
         """Void its place in the queue; the caller moves it on."""
@@ -168,31 +168,31 @@ class Moves:
         self.move(entry, DriverState.WAITING, now)
         entry.waits = waits
 
-    # ------------------------------------------------------------------ neighbours
+    # ------------------------------------------------------------------ peers
 
     def enter(self, entry: Entry, now: float) -> None:
-        """A thread goes into the entry: none of its neighbours may run."""
-        for neighbour in entry.neighbours:
-            neighbour.inhibitions += 1
-            if neighbour.state is DriverState.READY:
-                self._inhibit(neighbour, now)
+        """A thread goes into the entry: none of its peers may run."""
+        for peer in entry.peers:
+            peer.inhibitions += 1
+            if peer.state is DriverState.READY:
+                self._inhibit(peer, now)
 
     def leave(self, entry: Entry, now: float) -> list[Entry]:
-        """The thread has left. Returns the neighbours that now wait to be closed."""
+        """The thread has left. Returns the peers that now wait to be closed."""
         closable = []
-        for neighbour in entry.neighbours:
-            neighbour.inhibitions -= 1
-            if neighbour.state is DriverState.FINISHING:
-                closable.append(neighbour)
-            elif neighbour.wanted and neighbour.state is DriverState.WAITING:
-                if neighbour.inhibitions:
-                    self._wait_for_neighbour(neighbour, entry)
+        for peer in entry.peers:
+            peer.inhibitions -= 1
+            if peer.state is DriverState.FINISHING:
+                closable.append(peer)
+            elif peer.wanted and peer.state is DriverState.WAITING:
+                if peer.inhibitions:
+                    self._wait_for_peer(peer, entry)
                 else:
-                    self.make_ready(neighbour, now, neighbour.last_worker)
+                    self.make_ready(peer, now, peer.last_worker)
         return closable
 
     def _inhibit(self, entry: Entry, now: float) -> None:
-        """It would run if its neighbours let it."""
+        """It would run if its peers let it."""
         if entry.state is DriverState.READY:
             self.leave_ready(entry)
         elif entry.state is DriverState.CREATED:
@@ -202,7 +202,7 @@ class Moves:
         else:
             self.rebook(entry, now)
         entry.wanted = True
-        self._wait_for_neighbour(entry, None)
+        self._wait_for_peer(entry, None)
 
     def rebook(self, entry: Entry, now: float) -> None:
         """Book the time so far, because what it waits for changes."""
@@ -211,13 +211,13 @@ class Moves:
         entry.spend(now - entry.since)
         entry.since = now
 
-    def _wait_for_neighbour(self, entry: Entry, left: Entry | None) -> None:
-        busy = next(other for other in entry.neighbours if other.busy and other is not left)
-        entry.waits = (Wait(WaitReason.NEIGHBOUR, busy.name),)
+    def _wait_for_peer(self, entry: Entry, left: Entry | None) -> None:
+        busy = next(other for other in entry.peers if other.busy and other is not left)
+        entry.waits = (Wait(WaitReason.PEER, busy.name),)
 
     # ------------------------------------------------------------------ yields
 
-    def _hurry(self, query: QueryEntry) -> None:
+    def _ask_to_yield(self, query: QueryEntry) -> None:
         """No worker is free: ask the oldest running query of the group to make room, if it is older than this one."""
         best: Entry | None = None
         for entry in self.running:
@@ -231,7 +231,7 @@ class Moves:
         if best is not None:
             best.yield_asked = True
 
-    def hurry_for_closing(self) -> None:
+    def make_room_for_closing(self) -> None:
         """Something must be closed: if no worker is free, ask one to make room."""
         if len(self.running) >= self.workers and not any(entry.yield_asked for entry in self.running):
             self.running[0].yield_asked = True
@@ -241,7 +241,7 @@ class Moves:
 #
 # How runnables and queries end: errors, cancels, time limits, the eager lane, pauses.
 #
-# 1. A runnable whose work is over is FINISHING until nothing holds it: background work, a neighbour that a thread is
+# 1. A runnable whose work is over is FINISHING until nothing holds it: background work, a peer that a thread is
 #    inside of, a pause of its query, an error that is just being told. Then it stands in the *eager lane*, which
 #    workers serve before anything else: what is to be closed frees memory and never queues behind work.
 # 2. ``close`` is given to a thread exactly once, by ``claim_closing``; ``closed`` ends it.
@@ -284,7 +284,7 @@ class Endings:
         entry.waits = ()
         if self._closable(entry):
             self.eager.append(entry)
-            self._moves.hurry_for_closing()
+            self._moves.make_room_for_closing()
 
     def _closable(self, entry: Entry) -> bool:
         query = entry.query
@@ -298,7 +298,7 @@ class Endings:
             if self._closable(entry):
                 entry.closing = True
                 entry.query.inside += 1
-                if entry.neighbours:
+                if entry.peers:
                     self._moves.enter(entry, now)
                 return entry
         return None
@@ -310,7 +310,7 @@ class Endings:
         query.inside -= 1
         self._moves.move(entry, DriverState.CLOSED, now)
         query.open_count -= 1
-        if entry.neighbours:
+        if entry.peers:
             self.offer_all(self._moves.leave(entry, now))
         if error is not None:
             self.fail(query, entry, error, now)
@@ -380,7 +380,7 @@ class Endings:
 
     def pause(self, query: QueryEntry, future: object, now: float) -> None:
         """Let nothing of it run; ``future`` is for the shell to resolve when that is so. What was ready, or would be
-        but for a neighbour, is marked to run again."""
+        but for a peer, is marked to run again."""
         query.pauses.append(future)
         if query.over:
             self._halted(query)
@@ -466,8 +466,8 @@ class Core:
         for other in excludes:
             if not isinstance(other, Entry) or other.query is not query:
                 raise InternalError(f"{entry.name} excludes {other.name}, which is not in query {query.name}")
-            other.neighbours.append(entry)
-            entry.neighbours.append(other)
+            other.peers.append(entry)
+            entry.peers.append(other)
             entry.inhibitions += other.busy
         query.entries.append(entry)
         query.open_count += 1
@@ -523,7 +523,7 @@ class Core:
         query.ready.count -= 1
         if not query.ready.count or query.limit is not None:
             self.moves.refresh(query)
-        if entry.neighbours:
+        if entry.peers:
             self.moves.enter(entry, now)
         return entry
 
@@ -535,7 +535,7 @@ class Core:
         query.inside -= 1
         self.shares.charge(query, cost)
         self._settle(entry, query, outcome, now)
-        if entry.neighbours:
+        if entry.peers:
             self.endings.offer_all(self.moves.leave(entry, now))
         if query.limit is not None:
             self.moves.refresh(query)

@@ -156,11 +156,11 @@ class Entry(Queued):
         "inhibitions",
         "last_worker",
         "name",
-        "neighbours",
         "notified",
         "number",
         "opened",
         "outstanding",
+        "peers",
         "query",
         "runnable",
         "since",
@@ -197,10 +197,10 @@ class Entry(Queued):
         self.waits: tuple[Wait, ...] = ()
         # A wake-up has come since the running turn began, or while it is paused: it must run again.
         self.notified = False
-        # It waits for nothing but its neighbours (WAITING only).
+        # It waits for nothing but its peers (WAITING only).
         self.wanted = False
         # Those that may not run at the same time; symmetric. `inhibitions`: how many of them are busy.
-        self.neighbours: list[Entry] = []
+        self.peers: list[Entry] = []
         self.inhibitions = 0
         self.opened = False
         # Background work under way: it cannot be closed before that is 0.

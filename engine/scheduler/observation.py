@@ -44,11 +44,11 @@ def holder(entry: Entry) -> str:
     if entry.query.paused:
         return "its query to be resumed"
     if entry.inhibitions:
-        return f"neighbour: {next(other.name for other in entry.neighbours if other.busy)}"
+        return f"peer: {next(other.name for other in entry.peers if other.busy)}"
     return "a free worker"
 
 
-def story(queries: Iterable[QueryEntry]) -> str:
+def dump(queries: Iterable[QueryEntry]) -> str:
     """All queries with the states of their runnables: what to read when something hangs."""
     lines = []
     for query in queries:
@@ -69,7 +69,7 @@ CAPACITY = 200_000
 WORKERS, RUNNABLES = 1, 2
 """The two "processes" of the shown trace."""
 
-TOLD = frozenset({DriverState.READY, DriverState.RUNNING, DriverState.WAITING, DriverState.PAUSED})
+TRACED = frozenset({DriverState.READY, DriverState.RUNNING, DriverState.WAITING, DriverState.PAUSED})
 
 
 class Trace:
@@ -84,7 +84,7 @@ class Trace:
     def left(self, entry: Entry, now: float) -> None:
         """The entry leaves its state, or waits for something else from now on."""
         state = entry.state
-        if state in TOLD:
+        if state in TRACED:
             why = str(entry.waits[0]) if entry.waits and state is DriverState.WAITING else state.value
             self._stays.append((entry, state, why, entry.since, now, entry.last_worker))
 

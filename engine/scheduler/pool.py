@@ -3,10 +3,10 @@
 One lock guards the core: turns last milliseconds and the interpreter runs one thread at a time anyhow, so local queues
 and stealing are there for warm caches, not to keep threads apart. The rules of waking:
 
-1. After every change, if there is work and somebody is parked, one worker is roused: the one in whose queue the last
+1. After every change, if there is work and somebody is parked, one worker is unparked: the one in whose queue the last
    runnable was put, if it is parked, else the one that was parked last. Having claimed something, it does the same: a
-   burst of work rouses everybody, one piece of work one.
-2. Of the parked workers at most one, the *timekeeper*, waits with a time limit: until the next timer. If it is roused
+   burst of work unparks everybody, one piece of work one.
+2. Of the parked workers at most one, the *timekeeper*, waits with a time limit: until the next timer. If it is unparked
    to work, another one takes its place. There is no thread for timers, and none polls.
 3. What the core wants told (an error, an end) is told by the thread that made the change, outside the lock.
 """
@@ -158,7 +158,7 @@ class PoolScheduler(Shell):
             effects = core.take_effects() if core.effects else None
             entry = None if effects else core.endings.claim_closing(now) or core.claim(worker.number, now)
             if entry is not None or effects:
-                self.rouse()
+                self.unpark()
             elif self._stopping:
                 return False
             else:
@@ -178,14 +178,14 @@ class PoolScheduler(Shell):
             with self._mutex:
                 core.endings.closed(entry, error, self._clock())
                 effects = core.take_effects()
-                self.rouse()
+                self.unpark()
         else:
             outcome, cost = worker.run(entry, now, self._slice)
             with self._mutex:
                 entry.cpu += cost
                 core.complete(entry, outcome, cost, self._clock())
                 effects = core.take_effects() if core.effects else []
-                self.rouse()
+                self.unpark()
         if effects:
             self.perform(effects)
 
@@ -202,7 +202,7 @@ class PoolScheduler(Shell):
             resolve(query.closed)
 
     def _park(self, worker: Worker, now: float) -> None:
-        """Sleep until roused, or, as timekeeper, until the next timer."""
+        """Sleep until unparked, or, as timekeeper, until the next timer."""
         deadline = self._core.next_deadline()
         keeper = self._timekeeper
         keeps = deadline is not None and (keeper is None or keeper.until is None or deadline < keeper.until)
@@ -221,19 +221,19 @@ class PoolScheduler(Shell):
 
     # ------------------------------------------------------------------ waking
 
-    def rouse(self) -> None:
+    def unpark(self) -> None:
         """See the rules above; under the lock."""
         if not self._parked:
             return
         core = self._core
         if core.endings.eager or core.shares.active:
-            self._rouse_one()
+            self._unpark_one()
         if self._parked:
             deadline, keeper = core.next_deadline(), self._timekeeper
             if deadline is not None and (keeper is None or (keeper.until is not None and deadline < keeper.until)):
-                self._rouse_one()
+                self._unpark_one()
 
-    def _rouse_one(self) -> None:
+    def _unpark_one(self) -> None:
         home = self._core.moves.last_home
         worker = next((parked for parked in self._parked if parked.number == home), self._parked[-1])
         worker.parked = False
@@ -249,7 +249,7 @@ class PoolScheduler(Shell):
             return
         with self._mutex:
             self._core.wake(entry, self._clock(), self._numbers.get(get_ident()))
-            self.rouse()
+            self.unpark()
 
     # ------------------------------------------------------------------ end
 

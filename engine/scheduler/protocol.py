@@ -40,7 +40,7 @@ from ..core.identity import TaskId
 #   closed it yet.
 # - CLOSED: its operators are closed. RELEASED: the scheduler has forgotten it.
 #
-# Two moves deserve a word. READY → WAITING: a neighbour that may not run at the same time has begun to run (Fennel
+# Two moves deserve a word. READY → WAITING: a peer that may not run at the same time has begun to run (Fennel
 # calls such a stream inhibited). CREATED → FINISHING: cancelled before it ran; its operators must be closed all the
 # same, and by the thread that closes, not by the one that cancels.
 
@@ -66,7 +66,7 @@ MOVES: dict[tuple[DriverState, DriverState], str] = {
     (DriverState.CREATED, DriverState.FINISHING): "cancelled",
     (DriverState.CREATED, DriverState.CLOSED): "closed by its owner, no scheduler",
     (DriverState.READY, DriverState.RUNNING): "claimed",
-    (DriverState.READY, DriverState.WAITING): "a neighbour runs",
+    (DriverState.READY, DriverState.WAITING): "a peer runs",
     (DriverState.READY, DriverState.PAUSED): "pause",
     (DriverState.READY, DriverState.FINISHING): "cancelled",
     (DriverState.RUNNING, DriverState.READY): "progress, or woken meanwhile",
@@ -94,7 +94,7 @@ class WaitReason(Enum):
 
     INPUT = "input"
     OUTPUT = "output"
-    NEIGHBOUR = "neighbour"
+    PEER = "peer"
     DEPENDENCY = "dependency"
     ALIGNMENT = "alignment"
     MEMORY = "memory"

@@ -1,7 +1,7 @@
 """What the three schedulers have in common: the way into the core and out of it, and the face of a query.
 
 ``change`` is the only way in, but for the turns themselves: under the lock it calls the core, takes what the core wants
-done outside, and lets the shell see whether a thread must be roused; after the lock it does what the core wanted.
+done outside, and lets the shell see whether a thread must be unparked; after the lock it does what the core wanted.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ class Shell:
         with self._lock:
             result = action(self._clock())
             effects = self._core.take_effects()
-            self.rouse()
+            self.unpark()
         self.perform(effects)
         return result
 
-    def rouse(self) -> None:
-        """Under the lock, after a change: rouse threads that now have something to do."""
+    def unpark(self) -> None:
+        """Under the lock, after a change: unpark threads that now have something to do."""
 
     def perform(self, effects: Sequence[Effect]) -> None:
         """Do what the core wants done, outside the lock."""
@@ -83,10 +83,10 @@ class Shell:
                 continue
             query = self._open[effect.query.number]
             if isinstance(effect, Report):
-                query.tell(effect.entry, effect.error)
+                query.notify_failure(effect.entry, effect.error)
                 self.change(partial(self._core.endings.reported, effect.query))
             else:
-                query.tell_closed()
+                query.notify_closed()
                 with self._lock:
                     self._core.forget(effect.query)
                     del self._open[effect.query.number]
@@ -231,7 +231,7 @@ class OpenQuery:
 
     # ------------------------------------------------------------------ for the shell
 
-    def tell(self, entry: Entry | None, error: BaseException) -> None:
+    def notify_failure(self, entry: Entry | None, error: BaseException) -> None:
         """The query has failed."""
         if self._on_failure is not None:
             try:
@@ -239,7 +239,7 @@ class OpenQuery:
             except Exception as other:
                 error.add_note(f"telling of it failed: {type(other).__name__}: {other}")
 
-    def tell_closed(self) -> None:
+    def notify_closed(self) -> None:
         """Everything is closed; nobody else knows yet."""
         if self._on_closed is not None:
             try:

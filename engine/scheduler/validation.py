@@ -76,19 +76,19 @@ def check_entry(core: Core, entry: Entry) -> Iterator[str]:
         yield "I2: it has a timer, and does not wait"
     if core.endings._closable(entry) and entry not in core.endings.eager:
         yield "I11: it could be closed, and is not in the eager lane"
-    yield from check_neighbours(entry)
+    yield from check_peers(entry)
 
 
-def check_neighbours(entry: Entry) -> Iterator[str]:
-    """I6: neighbours exclude each other, and who waits for one waits for one that is busy."""
-    busy = [other.name for other in entry.neighbours if other.busy]
+def check_peers(entry: Entry) -> Iterator[str]:
+    """I6: peers exclude each other, and who waits for one waits for one that is busy."""
+    busy = [other.name for other in entry.peers if other.busy]
     if entry.inhibitions != len(busy):
-        yield f"I6: {entry.inhibitions} inhibitions, busy neighbours: {busy}"
+        yield f"I6: {entry.inhibitions} inhibitions, busy peers: {busy}"
     if busy and (entry.busy or entry.state is DriverState.READY):
         yield f"I6: it runs or could run beside {busy}"
-    waits_so = entry.state is DriverState.WAITING and entry.waits[:1] and entry.waits[0].reason is WaitReason.NEIGHBOUR
+    waits_so = entry.state is DriverState.WAITING and entry.waits[:1] and entry.waits[0].reason is WaitReason.PEER
     if entry.wanted != bool(waits_so) or (entry.wanted and entry.waits[0].whom not in busy):
-        yield f"I6: it waits for {entry.waits}, busy neighbours: {busy}"
+        yield f"I6: it waits for {entry.waits}, busy peers: {busy}"
 
 
 def check_query(core: Core, query: QueryEntry) -> Iterator[str]:

@@ -94,7 +94,7 @@ class Host:
         self.windows: list = []
         self.errors: list = []
 
-    def advanced(self, driver):
+    def end_advanced(self, driver):
         pass
 
     def drained(self, driver, barrier, window):
@@ -103,19 +103,19 @@ class Host:
     def closed(self, driver, errors):
         self.errors += errors
 
-    def met(self, driver, barrier):
+    def barrier_arrived(self, driver, barrier):
         pass
 
     def prepared(self, driver, cut, committables):
         self.aligned_at.append((cut.barrier.checkpoint.number, cut.tables))
 
-    def left_over(self, driver, checkpoint, committables):
+    def committables_left(self, driver, checkpoint, committables):
         self.left.append((checkpoint.number, committables))
 
     def rounds_proposed(self, driver, checkpoint, rounds):
         pass
 
-    def abandoned(self, driver, checkpoint):
+    def checkpoint_aborted(self, driver, checkpoint):
         self.gave_up.append(checkpoint.number)
 
 

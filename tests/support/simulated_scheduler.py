@@ -22,7 +22,7 @@ from typing import Any
 from penstock.engine.core.errors import InternalError
 from penstock.engine.scheduler.core import Core
 from penstock.engine.scheduler.entries import Effect, Entry
-from penstock.engine.scheduler.observation import Trace, story
+from penstock.engine.scheduler.observation import Trace, dump
 from penstock.engine.scheduler.protocol import Outcome
 from penstock.engine.scheduler.shell import Shell, close, perform_background, run
 from penstock.engine.scheduler.validation import validate
@@ -109,7 +109,7 @@ class SimulatedScheduler(Shell):
             validate(self._core)
         except Exception as error:
             error.add_note(
-                f"seed {self.seed}, step {self.steps}, {self.now:.3f} s:\n{story(self._core.queries.values())}"
+                f"seed {self.seed}, step {self.steps}, {self.now:.3f} s:\n{dump(self._core.queries.values())}"
             )
             raise
         return done
@@ -203,13 +203,13 @@ class SimulatedScheduler(Shell):
         while not (until() if until is not None else not self._open):
             if not self.step():
                 text = f"nothing can happen any more (seed {self.seed}, step {self.steps})"
-                raise StuckError(text, detail=self.story())
+                raise StuckError(text, detail=self.dump())
             if self.steps > MOST_STEPS:
-                raise StuckError(f"no end after {self.steps} steps (seed {self.seed})", detail=self.story())
+                raise StuckError(f"no end after {self.steps} steps (seed {self.seed})", detail=self.dump())
 
-    def story(self) -> str:
+    def dump(self) -> str:
         """All queries with their runnables, and why those do not run."""
-        return story(self._core.queries.values())
+        return dump(self._core.queries.values())
 
     def shutdown(self) -> None:
         self._shut = True

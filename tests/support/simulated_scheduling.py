@@ -27,11 +27,11 @@ def check_ends(probes: list[Probe]) -> None:
 
 
 class Excluding(Probe):
-    """Says so if one of its neighbours is busy while it runs."""
+    """Says so if one of its peers is busy while it runs."""
 
     def __init__(self, name: str, turns: int) -> None:
         super().__init__(name)
-        self.neighbours: list[Excluding] = []
+        self.peers: list[Excluding] = []
         self.left = turns
 
     def turn(self, quantum):
@@ -44,11 +44,11 @@ class Watching(SimulatedScheduler):
 
     def _run(self, worker: int, entry: Entry) -> None:
         super()._run(worker, entry)
-        assert not [other.name for other in entry.neighbours if other.busy], entry.name
+        assert not [other.name for other in entry.peers if other.busy], entry.name
 
 
 def run_ring(scheduler: SimulatedScheduler) -> None:
-    """Five in a ring, neighbours excluded."""
+    """Five in a ring, peers excluded."""
     query = scheduler.open("ring")
     probes = [Excluding(f"stream {n}", 6) for n in range(5)]
     handles: list = []

@@ -97,7 +97,7 @@ class FedTask:
             case commands.AssignSplits():
                 self.feed.fed(self, order)  # type: ignore[arg-type]
             case commands.AbortCheckpoint(checkpoint=checkpoint):
-                self.checkpoints.give_up(checkpoint)
+                self.checkpoints.abort(checkpoint)
                 self.reader.abort(checkpoint)
             case commands.CommitCheckpoint(permit=permit):
                 self.world.commit(permit)

@@ -35,7 +35,7 @@ class Tank(Stateless):
     def expect(self, checkpoint):
         self.expected = checkpoint
 
-    def give_up(self, checkpoint):
+    def abort(self, checkpoint):
         self.expected = None
 
     def committed(self, checkpoint):

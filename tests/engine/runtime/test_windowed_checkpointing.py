@@ -60,7 +60,7 @@ def test_checkpoint_behind_a_task_barrier_finds_operators_that_hold_nothing() ->
     task.request_barrier()
     taken = []
     for each in task.tasks:
-        each._news.listener.snapshot_taken = lambda id, snapshot: taken.append((id, snapshot))  # type: ignore[method-assign]
+        each._events.listener.snapshot_taken = lambda id, snapshot: taken.append((id, snapshot))  # type: ignore[method-assign]
         if each.readers:
             each.trigger(CheckpointId(0, 100), BarrierKind.CHECKPOINT, 0, 0.0)
     assert drain(task) == [(1, 2), (2, 1), (3, 1)]

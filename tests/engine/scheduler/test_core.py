@@ -1,4 +1,4 @@
-"""The core by hand: life of a runnable, wake-ups, start dependencies, neighbours, timers, background work."""
+"""The core by hand: life of a runnable, wake-ups, start dependencies, peers, timers, background work."""
 
 import pytest
 
@@ -157,7 +157,7 @@ def test_neighbours_never_run_together_and_the_second_names_the_first(driver) ->
     third = driver.add(query, "third")
     driver.start(query)
     assert driver.claim(0) is first
-    assert second.waits == (Wait(WaitReason.NEIGHBOUR, "first"),)
+    assert second.waits == (Wait(WaitReason.PEER, "first"),)
     assert driver.claim(1) is third
     driver.complete(first, BLOCKED)
     assert states(first, second) == ["waiting", "ready"]
@@ -181,7 +181,7 @@ def test_runnable_between_two_neighbours_waits_for_the_last_of_them(driver) -> N
     driver.start(query)
     driver.claim(0), driver.claim(1)
     driver.complete(left)
-    assert middle.waits == (Wait(WaitReason.NEIGHBOUR, "right"),)
+    assert middle.waits == (Wait(WaitReason.PEER, "right"),)
     validate(driver.core)
     driver.complete(right, BLOCKED)
     assert states(left, middle, right) == ["ready", "ready", "waiting"]
@@ -197,14 +197,14 @@ def test_waiting_runnable_woken_beside_a_busy_neighbour_waits_on_for_that_one(dr
     second.wake()
     assert driver.claim() is second
     first.wake()
-    assert first.waits == (Wait(WaitReason.NEIGHBOUR, "second"),)
+    assert first.waits == (Wait(WaitReason.PEER, "second"),)
     validate(driver.core)
     driver.complete(second, BLOCKED)
     assert driver.claim() is first
 
 
 def test_completion_looks_at_the_neighbours_of_the_one_that_completed_only(driver) -> None:
-    """Retrying all inhibited ones after each completion costs their number each time; here it is the neighbours'."""
+    """Retrying all inhibited ones after each completion costs their number each time; here it is the peers'."""
     query = driver.open()
     hub = driver.add(query, "hub")
     others = [driver.add(query, f"other {n}", rank=1, excludes=(hub,)) for n in range(50)]

@@ -145,18 +145,18 @@ def test_turn_inside_of_a_turn_is_refused() -> None:
 
 def test_failure_is_told_before_the_others_are_closed_and_the_end_after() -> None:
     scheduler = SerialScheduler()
-    story: list = []
+    dump: list = []
     query = scheduler.open(
         "q",
-        on_failure=lambda handle, error: story.append((handle.name, str(error), other.closed)),
-        on_closed=lambda: story.append(("closed", other.closed, query.closed.done())),
+        on_failure=lambda handle, error: dump.append((handle.name, str(error), other.closed)),
+        on_closed=lambda: dump.append(("closed", other.closed, query.closed.done())),
     )
     other = Script("other", BLOCKED)
     query.add(other)
     query.add(Script("bad", ValueError("broken")))
     query.start()
     scheduler.turn()
-    assert story == [("bad", "broken", 0), ("closed", 1, False)]
+    assert dump == [("bad", "broken", 0), ("closed", 1, False)]
     assert query.closed.done()
 
 

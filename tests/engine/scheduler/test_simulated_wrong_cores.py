@@ -55,7 +55,7 @@ class NoNeighbours(Moves):
 
 
 class IgnoresNeighbours(Core):
-    """Neighbours run together."""
+    """Peers run together."""
 
     def __init__(self, workers: int) -> None:
         super().__init__(workers)
@@ -63,11 +63,11 @@ class IgnoresNeighbours(Core):
 
 
 class ForgetsOneInhibition(Core):
-    """Wakes whoever waits for a neighbour as soon as one of them has left."""
+    """Wakes whoever waits for a peer as soon as one of them has left."""
 
     def complete(self, entry, outcome, cost, now) -> None:
-        for neighbour in entry.neighbours:
-            neighbour.inhibitions = min(neighbour.inhibitions, 1)
+        for peer in entry.peers:
+            peer.inhibitions = min(peer.inhibitions, 1)
         super().complete(entry, outcome, cost, now)
 
 
