@@ -116,7 +116,7 @@ ALONE = {
         engine.files.object_files._Writer.writable engine.indexes.in_memory._Hashing.writable""",
     "tests and benchmarks reach into a running job by it": """
         actors.feed.prefetch.Prefetcher.save coordinator.checkpoint.plan.CheckpointPlan.to_wait_for
-        engine.runtime.task.Task.memory_held engine.scheduler.observation.story""",
+        engine.runtime.task.Task.memory_held engine.scheduler.observation.dump""",
     "to be made real, or to go, with the engine's local edges and the checkpoints' barriers": """
         engine.alignment.tracker.BarrierTracker.pending_checkpoints engine.scheduler.stream_graph.StreamGraph.pull
         engine.scheduler.streams.Append engine.scheduler.streams.Fold engine.scheduler.streams.Merge
