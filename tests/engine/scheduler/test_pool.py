@@ -90,9 +90,14 @@ def test_pause_means_that_no_thread_is_inside(pool) -> None:
 
 def test_timer_wakes_a_parked_pool(pool) -> None:
     query = pool.open("sleeper")
-    query.add(Script("r", lambda: Blocked(INPUT, wake_at=time.monotonic() + 0.01)))
+    probe = Script("r", lambda: Blocked(INPUT, wake_at=time.monotonic() + 0.01))
+    query.add(probe)
+    began = time.monotonic()
     query.start()
     query.closed.result(LONG)
+    assert time.monotonic() - began >= 0.01
+    assert probe.turns == 2, "it was woken once, and not before its time"
+    assert query.error is None
 
 
 def test_earlier_timer_replaces_the_one_that_is_waited_for(pool) -> None:
@@ -103,6 +108,7 @@ def test_earlier_timer_replaces_the_one_that_is_waited_for(pool) -> None:
     soon.add(Script("soon", lambda: Blocked(INPUT, wake_at=time.monotonic() + 0.01)))
     soon.start()
     soon.closed.result(LONG)
+    assert not late.closed.done()
     late.cancel().result(LONG)
 
 
