@@ -14,9 +14,10 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
+
+import msgspec
 
 from ...coordinator.model.statistics import CheckpointStatistics, JobStatus, Overview
 from ...engine.core.identity import TaskId
@@ -33,8 +34,7 @@ class Kind(Enum):
     HISTOGRAM = "histogram"
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(msgspec.Struct, frozen=True):
     """A name with its meaning. ``tags``: their names, ``TASK_TAGS`` or ``JOB_TAGS`` first."""
 
     name: str
@@ -112,8 +112,7 @@ METRICS = (
 """All of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True):
     """One value. ``tags``: the values of the metric's tags, in their order. ``epoch``: of a counter (rule 2)."""
 
     metric: Metric

@@ -12,7 +12,8 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from ...engine.core.identity import TaskId
 from ...engine.runtime.statistics import TaskStatistics
@@ -21,8 +22,7 @@ from ...engine.scheduler.protocol import HandleStatistics
 OVER = frozenset({"finished", "stopped"})
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True):
     """What a task reports of itself. ``statistics`` None: it was too busy to answer for ``busy`` seconds; if that is 0,
     it has no attempt."""
 

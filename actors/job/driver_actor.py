@@ -22,11 +22,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import ray
+from msgspec import structs
 from ray.exceptions import GetTimeoutError, RayError
 
 from ...coordinator.model.events import Event, NoticeGiven, TaskFailed
@@ -234,7 +234,7 @@ class DriverActor:
         self._guard.begin(say, frozenset(each.name for each in deployment.command.skipped))
         host = self._host_of(task)
         peers = {peer: Neighbour(peer, actor) for peer, actor in deployment.peers.items()}
-        host.post(replace(deployment, peers=peers))
+        host.post(structs.replace(deployment, peers=peers))
         if host is not known:
             for peer, actor in deployment.peers.items():
                 if peer < task:  # it dials, and may wait for Ray to tell it that there is a new process

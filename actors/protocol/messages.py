@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeAlias, TypeVar
 
+import msgspec
+
 from ...coordinator.model.commands import (
     AbortCheckpoint,
     AssignSplits,
@@ -100,8 +102,7 @@ def spare_slot(number: int) -> WorkerSlot:
     return TaskId("(spare)", number)
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """One process of a driver actor. ``task``: its slot, and so the task that it was made for, if for any."""
 
     task: WorkerSlot
@@ -113,8 +114,7 @@ class Identity:
     """Ray's name for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deployment:
+class Deployment(msgspec.Struct, frozen=True):
     """An order to deploy, with what its receiver needs to reach others."""
 
     command: DeployTask
@@ -127,24 +127,21 @@ class Deployment:
 # ---- posted to the thread that owns a task
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(msgspec.Struct, frozen=True):
     """Messages of other tasks, in the order in which they came."""
 
     frames: tuple[Frame, ...]
     upstream: tuple[Upstream, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StateRead:
+class StateRead(msgspec.Struct, frozen=True):
     """What an attempt is restored from has been read, or could not be."""
 
     attempt: Attempt
     state: Restored | PenstockError
 
 
-@dataclass(frozen=True, slots=True)
-class CommitDone:
+class CommitDone(msgspec.Struct, frozen=True):
     """The committables of ``checkpoint`` are visible, or could not be made so."""
 
     attempt: Attempt
@@ -152,25 +149,21 @@ class CommitDone:
     error: PenstockError | None
 
 
-@dataclass(frozen=True, slots=True)
-class StatisticsAsked:
+class StatisticsAsked(msgspec.Struct, frozen=True):
     """What has the task counted, and what does it wait for? ``found`` gets None when there is no task."""
 
     found: Future[TaskStatistics | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Woken:
+class Woken(msgspec.Struct, frozen=True):
     """Something that the task waits for has happened on another thread: let it go on."""
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorGone:
+class CoordinatorGone(msgspec.Struct, frozen=True):
     """Nobody will give orders any more: stop the task."""
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(msgspec.Struct, frozen=True):
     """Stop what is done and end the thread."""
 
 
@@ -183,15 +176,13 @@ TaskMessage: TypeAlias = (
 # ---- posted to the thread that owns the coordinator
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessAppeared:
+class ProcessAppeared(msgspec.Struct, frozen=True):
     """A driver's process is there: for the first time, again, or still."""
 
     identity: Identity
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessGone:
+class ProcessGone(msgspec.Struct, frozen=True):
     """The watch over a process has ended, and probably the process. ``incarnation`` None: there will be no other."""
 
     slot: WorkerSlot
@@ -199,16 +190,14 @@ class ProcessGone:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptAccepted:
+class AttemptAccepted(msgspec.Struct, frozen=True):
     """A process has taken an order to deploy."""
 
     attempt: Attempt
     identity: Identity
 
 
-@dataclass(frozen=True, slots=True)
-class CallFailed:
+class CallFailed(msgspec.Struct, frozen=True):
     """An order did not reach the process of ``attempt``."""
 
     task: TaskId
@@ -216,8 +205,7 @@ class CallFailed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class SplitBegun:
+class SplitBegun(msgspec.Struct, frozen=True):
     """A cautious attempt is about to read a split; with ``raised``, reading it has raised the error that follows. None:
     a split that is never to blame."""
 
@@ -227,13 +215,11 @@ class SplitBegun:
     raised: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatDue:
+class HeartbeatDue(msgspec.Struct, frozen=True):
     """Time to see who is still there."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodesDraining:
+class NodesDraining(msgspec.Struct, frozen=True):
     """Ray takes nodes away. ``left``: seconds by node, of all that are on their way out now."""
 
     left: Mapping[str, float]
@@ -253,15 +239,13 @@ ProcessMessage: TypeAlias = (
 """What becomes of the processes: for the supervisor, which makes events of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointsAsked:
+class CheckpointsAsked(msgspec.Struct, frozen=True):
     """What do the statistics of the checkpoints say?"""
 
     found: Future[Overview]
 
 
-@dataclass(frozen=True, slots=True)
-class WindowsAsked:
+class WindowsAsked(msgspec.Struct, frozen=True):
     """What do the statistics of the windows between task barriers say?"""
 
     found: Future[tuple[WindowReport, ...]]
@@ -294,8 +278,7 @@ class JobDescriptor:
     """What whoever reads the job's feeds must know (``dialling.Secrets``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Versioned:
+class Versioned(msgspec.Struct, frozen=True):
     """A job's status with the version that a long poll names next. Versions of other incarnations never match."""
 
     version: tuple[str, int]

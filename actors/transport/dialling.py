@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 
+import msgspec
+
 from ..protocol.messages import Address
 from .greeting import SECONDS, Caller, GreetingError, greet
 from .sockets import shut, tune
@@ -29,8 +31,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/proc/self/ns/net")
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True):
     """The sockets on which one process listens. The process that takes its place has another endpoint; who dials the
     old one is refused."""
 

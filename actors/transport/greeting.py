@@ -19,7 +19,6 @@ import hmac
 import secrets
 import socket
 import struct
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
@@ -41,8 +40,7 @@ _TOKEN_REMEDY = "it belongs to another job; if it does not, report a bug"
 _VERSION_REMEDY = "install the same version of penstock on all machines"
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """Who dials, and for which attempt it wants the connection."""
 
     task: TaskId

@@ -18,16 +18,16 @@ Every implementation passes ``tests/support/channel_contract.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from ...engine.core.identity import Attempt, TaskId
 from ...engine.exchange.channels import Frame, Upstream
 from ..protocol.messages import Address
 
 
-@dataclass(frozen=True, slots=True)
-class BrokenLink:
+class BrokenLink(msgspec.Struct, frozen=True):
     """The process of ``task``, which was to run ``attempt``, can no longer be reached."""
 
     task: TaskId

@@ -7,13 +7,12 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from msgspec.structs import replace as changed
+from msgspec.structs import replace
 
 from penstock.actors.hosting.task_host import SLICE, TaskFiles, TaskHost
 from penstock.actors.protocol.messages import Arrived, Deployment, StatisticsAsked
@@ -130,9 +129,9 @@ def test_frames_and_orders_of_an_older_attempt_are_dropped(host: TaskHost, recor
 def test_order_to_build_or_start_that_names_another_process_is_dropped(host: TaskHost, recorder: Recorder) -> None:
     """It was carried out by a process that has died since, and repeated on the way."""
     meant = deployment(FIRST)
-    host.post(replace(meant, command=changed(meant.command, incarnation="the one before")))
+    host.post(replace(meant, command=replace(meant.command, incarnation="the one before")))
     assert host.statistics(20) is None
-    host.post(replace(meant, command=changed(meant.command, incarnation="this one")))
+    host.post(replace(meant, command=replace(meant.command, incarnation="this one")))
     assert recorder.next_of(TaskDeployed).incarnation == "this one"
     end_data(host, FIRST)
     host.post(StartTask(SINK, FIRST, "the one before"))
@@ -197,7 +196,7 @@ def test_task_that_is_deployed_as_finished_says_so_and_writes_nothing(
 ) -> None:
     """Its state is carried on by the coordinator, so it need not be read either."""
     made = deployment(FIRST, (StateHandle("parquet-sink-1", "gather/state/none.arrow", 1, 1),))
-    host.post(replace(made, command=changed(made.command, finished=True)))
+    host.post(replace(made, command=replace(made.command, finished=True)))
     recorder.next_of(TaskDeployed)
     host.post(StartTask(SINK, FIRST))
     end_data(host, FIRST)
