@@ -109,7 +109,7 @@ def test_checkpoint_of_a_model_holds_the_batch_that_was_fetched_and_not_seen(tmp
     job.shutdown()
 
 
-@pytest.mark.parametrize("how", ["closed", "given another place"])
+@pytest.mark.parametrize("how", ["closed", "given another position"])
 def test_iteration_that_goes_on_when_its_reader_does_not_gives_nothing_of_what_it_had_fetched(how):
     job = ps.run_local(feeding(keep=10_000, room=10_000))
     reader = job.feed().reader(timeout=60, prefetch_batches=8)

@@ -255,8 +255,8 @@ def test_going_back_behind_rows_that_another_sink_has_written_is_refused(start, 
 
 def test_models_that_are_not_bound_yet_when_a_reader_leaves_are_bound_first(start, monkeypatch):
     """The feed is read to its end before the first answer comes: it is not let go before the models are bound."""
-    said, question = [], Prefetcher._question
-    monkeypatch.setattr(Prefetcher, "_question", lambda self: said.append(question(self)) or said[-1])
+    said, question = [], Prefetcher._next_request
+    monkeypatch.setattr(Prefetcher, "_next_request", lambda self: said.append(question(self)) or said[-1])
     job = start(every="10s", flow=feeding(batch_size=300, room=10_000))
     with job.feed().reader(timeout=60) as reader:
         for _ in reader.iter_batches():

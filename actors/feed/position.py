@@ -1,11 +1,11 @@
-"""Places in a feed, as they are saved with a model: what they are of, and which of them can be gone on from.
+"""Positions in a feed, as they are saved with a model: what they are of, and which of them can be resumed.
 
 Rules:
 
-1. A place names what it is of: the feed, its flow, its data, the grid of its batches, and how a batch is divided among
-   ranks (``layout``). It is refused where one of them differs: it would be another place, or none. The number of
-   ``ranks`` is written down too, and may be another one.
-2. Step and epoch belong together. Where the number of batches is known before they are read, a step behind the end and
+1. A position names what it is of: the feed, its flow, its data, the grid of its batches, and how a batch is divided
+   among ranks (``layout``). It is refused where one of them differs: it would be another position, or none. The number
+   of ``ranks`` is written down too, and may be another one.
+2. Step and epoch belong together. Where the number of batches is known before they are read, a step after the end and
    an epoch that is not that of the step are refused at once; else when the first batch comes, or the end.
 """
 
@@ -37,7 +37,7 @@ class FeedIdentity:
     batches: int | None
 
     def identity(self) -> dict[str, Any]:
-        """What a place of it says that it is of."""
+        """The part of a position that names what it is of."""
         flow, _, data = self.fingerprint.partition("-")
         return {
             "version": VERSION,
@@ -74,8 +74,8 @@ class FeedIdentity:
                 _REMEDY,
             )
 
-    def check_place(self, step: int, epoch: int) -> None:
-        """Raise ConfigurationError if there is no such place, as far as is known."""
+    def check_position(self, step: int, epoch: int) -> None:
+        """Raise ConfigurationError if there is no such position, as far as is known."""
         each = self.batches
         if each is not None and step > each * self.epochs:
             raise ConfigurationError(
@@ -98,6 +98,6 @@ class FeedIdentity:
         self.check_epoch(step, epoch, self.epochs if step and self.epochs > 1 else 0)
 
     def other_epoch(self, step: int, epoch: int, expected: int | None) -> ConfigurationError:
-        """What is said of an epoch that does not fit its step."""
+        """The error for an epoch that does not fit its step."""
         true = f"which is in epoch {expected}" if expected is not None else f"of a feed of {self.epochs} epochs"
         return ConfigurationError(f"the state names epoch {epoch} and step {step}, {true}", _REMEDY)

@@ -2,19 +2,20 @@
 
 Rules:
 
-1. The thread asks, the user's thread takes. What was taken is told at once where a question is open that does not say
-   so; else with the next question, or within ``TELL_SECONDS``: a quick loop does not pay for a message a batch. The
-   user's thread never waits for the other side but for the batch that it wants.
+1. The thread sends requests, the user's thread takes. What was taken is acknowledged at once while a request is open;
+   else with the next request, or within ``ACK_SECONDS``: a quick loop does not pay for a message a batch. The
+   user's thread never waits for the feed server but for the batch that it wants.
 2. A link that breaks is tried again for ever: a restart of the feed's task, or of the whole engine, is a pause. How
    long to wait is the user's choice, batch by batch.
-3. A model is bound while the training goes on. Till the answer comes the rank claims to have taken no more than the
-   model has seen, so that the checkpoint that the model is bound to holds what comes next.
+3. A model is bound while the training goes on. Till the answer comes the rank acknowledges no more than the model has
+   seen, so that the checkpoint that the model is bound to holds what comes next.
 4. At the end the thread goes on until the rank may leave: when its models are bound, and then a checkpoint says that
-   everything was read. Who commits models, or fetches ahead of its model, leaves when it is closed: it may fail yet.
-5. Who goes before its group is complete says so, that it may keep no seat from others: when it is closed, when its user
-   has waited too long, and when it cannot go on. A user who then waits again comes as a new reader.
-6. What goes wrong on the thread is the user's to hear: at the next batch, at ``commit`` and at ``flush``. A model that
-   was refused is told once, at whichever of them comes first, or when all is closed.
+   everything was read. A rank that commits models, or fetches ahead of its model, leaves when it is closed: it may
+   fail yet.
+5. A reader that ends before its group is complete gives its rank back: when it is closed, when its user has waited too
+   long, and when it cannot go on. A user who then waits again comes as a new reader.
+6. What goes wrong on the thread is raised at the next batch, at ``commit`` and at ``flush``. A refused model is
+   raised once, at whichever of them comes first, or when all is closed.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ from .link import BrokenFeedLinkError, FeedLink
 from .models import mismatch
 
 POLL = 0.25
-"""Seconds that a question may stay open: so old is what a rank knows of whom it waits for."""
-TELL_SECONDS = 0.05
-"""So long a batch may have been taken without the feed knowing it."""
+"""Seconds that a request may stay open: so old is what a rank knows of what it waits for."""
+ACK_SECONDS = 0.05
+"""So long a batch may have been taken without an acknowledgement."""
 IDLE_SECONDS = 2.0
-"""A rank that has nothing to ask for says where it is as often: the feed may have begun anew, and wait for it."""
+"""A rank that wants nothing acknowledges as often: the feed may have been restored, and wait for it."""
 LEAST_AHEAD, MOST_AHEAD, AHEAD_BYTES = 4, 32, 4 << 20
 """Batches that are fetched ahead if the user does not say how many: as many as have so many bytes, within bounds."""
 WANTED_AT_ONCE = 1024
-"""Batches that one question asks for, however many are fetched ahead."""
+"""Batches that one request names, however many are fetched ahead."""
 PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 """Seconds between two tries to reach the feed."""
@@ -71,20 +72,20 @@ class Prefetcher:
         self._name = name
         self._ahead = LEAST_AHEAD if ahead is None else ahead
         self._ahead_is_given = ahead is not None
-        #: a question is open; and whether something was taken that nobody has been told
-        self._asking = self._untold = False
+        #: whether a request is open; and whether something was taken that was not acknowledged
+        self._asking = self._unsent = False
         self._changed = threading.Condition()
         self._ask = Ask(uuid.uuid4().hex, rank, ranks, start, 0, start, start, max_ahead=max_ahead)
         #: None until the group is known
-        self._reader: ReadCursor[pa.RecordBatch] | None = None
+        self._cursor: ReadCursor[pa.RecordBatch] | None = None
         self._reason = "its first answer"
         self._error: BaseException | None = None
         self._leaving = self._closed = False
-        #: the user has waited too long for the group, and does not wait now (rule 5); and whether that was said
-        self._away = self._said_so = False
-        #: since when the feed cannot be reached, or when that was last told
-        self._cut_off: float | None = None
-        #: the rank may go
+        #: the user has waited too long for the group, and does not wait now (rule 5); and whether that was sent
+        self._away = self._leave_sent = False
+        #: since when the feed cannot be reached, or when that was last logged
+        self._unreachable_since: float | None = None
+        #: the rank may leave
         self.settled = False
         #: models that are to be bound, by name; and what went wrong with others
         self._commits: dict[str, Commit] = {}
@@ -106,19 +107,19 @@ class Prefetcher:
     @property
     def batches(self) -> int | None:
         """How many there are, once known."""
-        return None if self._reader is None else self._reader.batches
+        return None if self._cursor is None else self._cursor.batches
 
     def take(self, timeout: float | None, *, stays: bool = False) -> Slice[pa.RecordBatch] | None:
-        """The next slice; None at the end. ``stays``: the model has yet to see the last one when the end is told, so a
-        rank does not go before it is closed. Raises TimeoutError, or what has gone wrong."""
+        """The next slice; None at the end. ``stays``: the model has yet to see the last one when the end comes, so a
+        rank does not leave before it is closed. Raises TimeoutError, or what has gone wrong."""
         until = None if timeout is None else time.monotonic() + timeout
         with self._changed:
-            self._come_back()
+            self._return()
             while (found := self._next()) is None:
-                self._tell_refused()
+                self._raise_refused()
                 if self._error is not None:
                     raise self._error
-                if self._reader is not None and self._reader.is_at_end:
+                if self._cursor is not None and self._cursor.is_at_end:
                     if not (self._commits_models or stays):
                         self._leave()
                     return None
@@ -126,7 +127,7 @@ class Prefetcher:
                     raise RuntimeError(f"the reader of {self._who} is closed")
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
-                    self._away = self._reader is None
+                    self._away = self._cursor is None
                     self._changed.notify_all()
                     raise TimeoutError(
                         f"{self._who} has waited {timeout:g} s for batch {self.next_batch} of feed {self._name!r}: it "
@@ -134,25 +135,25 @@ class Prefetcher:
                     )
                 self._changed.wait(left)
             self._ask = replace(self._ask, taken=found.batch + 1)
-            told = self._said() if self._asking else None
-            if told is None and (not self._untold or self._wanted()):
-                self._untold = True
+            told = self._acknowledgement() if self._asking else None
+            if told is None and (not self._unsent or self._wanted()):
+                self._unsent = True
                 self._changed.notify_all()
         if told is not None:
             self._link.notify(told)
         return found
 
-    def _come_back(self) -> None:
+    def _return(self) -> None:
         """The user waits again, maybe after some time."""
         if self._away:
-            self._away = self._said_so = False
+            self._away = self._leave_sent = False
             self._changed.notify_all()
 
     def _next(self) -> Slice[pa.RecordBatch] | None:
-        return None if self._reader is None else self._reader.take()
+        return None if self._cursor is None else self._cursor.take()
 
-    def _said(self) -> Ask:
-        """What is said of the place (rule 3)."""
+    def _acknowledgement(self) -> Ask:
+        """What is acknowledged (rule 3)."""
         queued = [commit for each in self._queued.values() for commit in each]
         bounds = [commit.step for commit in (*self._commits.values(), *queued) if commit.step != FORGET]
         taken, saved = (min([step, *bounds]) for step in (self._ask.taken, self._ask.saved))
@@ -186,38 +187,38 @@ class Prefetcher:
         """Wait until all commits have ended. Raises ConfigurationError if one was refused, TimeoutError."""
         with self._changed:
             ended = self._changed.wait_for(lambda: not self._commits or self._error is not None, timeout)
-            self._tell_refused()
+            self._raise_refused()
             if self._error is not None and self._commits:
                 raise self._error
-            waits_for = "a checkpoint" if self._is_heard else self._reason
+            waits_for = "a checkpoint" if self._is_connected else self._reason
         if not ended:
             raise TimeoutError(f"{self._who} has waited {timeout:g} s for commits of models: it waits for {waits_for}")
 
     @property
-    def _is_heard(self) -> bool:
+    def _is_connected(self) -> bool:
         """Whether the feed knows what the rank wants: all ranks have come, and it can be reached."""
-        return self._reader is not None and self._cut_off is None
+        return self._cursor is not None and self._unreachable_since is None
 
-    def tell_refused(self) -> None:
-        """Raises ConfigurationError if models were refused of which nobody has been told."""
+    def raise_refused(self) -> None:
+        """Raises ConfigurationError if models were refused and that was not raised yet."""
         with self._changed:
-            self._tell_refused()
+            self._raise_refused()
 
-    def _tell_refused(self) -> None:
+    def _raise_refused(self) -> None:
         refused, self._refused = self._refused, []
         if refused:
             remedy = "commit each model once, at the step that it has seen"
             raise ConfigurationError("; ".join(refused), remedy, self._name)
 
     def refusals(self) -> list[str]:
-        """Those models, and why; they have been told now."""
+        """Those models, and why; they are not raised any more."""
         with self._changed:
             refused, self._refused = self._refused, []
             return refused
 
     @property
     def unbound(self) -> list[str]:
-        """Models of which nobody knows whether they are bound."""
+        """Models of which it is not known whether they are bound."""
         with self._changed:
             asked = [*self._commits.values(), *(each for queued in self._queued.values() for each in queued)]
             return [commit.model for commit in asked if commit.step != FORGET]
@@ -237,12 +238,12 @@ class Prefetcher:
         """End the thread; at the end of the feed, when the rank may go. False: not within ``timeout`` seconds.
         ``has_seen_all``: nothing that was taken is needed again; else a rank that took the last batch has not ended."""
         with self._changed:
-            reader = self._reader
+            reader = self._cursor
             if has_seen_all and reader is not None and reader.is_at_end and self._error is None:
                 self._leave()
             self._changed.wait_for(self._may_close, timeout)
             self._closed = True
-            parting = self._parting()
+            parting = self._last_message()
             self._changed.notify_all()
         if parting is not None:
             self._link.notify(parting)
@@ -250,12 +251,11 @@ class Prefetcher:
         self._thread.join(2 * POLL)
         return self.settled or not self._leaving
 
-    def _parting(self) -> Ask | None:
-        """What is to be said before the rank is gone: that its seat is free, or what it has taken and not said yet, for
-        others would take it to be behind."""
-        if self._reader is None:
+    def _last_message(self) -> Ask | None:
+        """The last message: that its rank is free, or what was not acknowledged, lest it counts as slow."""
+        if self._cursor is None:
             return replace(self._ask, quits=True)
-        return self._said() if self._untold and self._error is None else None
+        return self._acknowledgement() if self._unsent and self._error is None else None
 
     def _may_close(self) -> bool:
         if self._error is not None or self.settled:
@@ -264,7 +264,7 @@ class Prefetcher:
 
     @property
     def waits_for(self) -> str:
-        """What the rank waits for, or was last told."""
+        """What the rank waits for, by the last answer."""
         return self._reason
 
     # ------------------------------------------------------------------ its own
@@ -272,90 +272,90 @@ class Prefetcher:
     def _run(self) -> None:
         pause = PAUSE
         try:
-            while (ask := self._question()) is not None:
-                pause = self._put(ask, pause) if self._asking else self._tell(ask, pause)
+            while (ask := self._next_request()) is not None:
+                pause = self._request(ask, pause) if self._asking else self._notify(ask, pause)
         except Exception as error:
             self._fail(error)
-            self._part()
+            self._take_leave()
 
-    def _tell(self, ask: Ask, pause: float) -> float:
+    def _notify(self, ask: Ask, pause: float) -> float:
         self._link.notify(ask)
         return pause
 
-    def _put(self, ask: Ask, pause: float) -> float:
-        """Ask, and wait if the link is broken: for ``pause`` seconds. The pause of the next time."""
+    def _request(self, ask: Ask, pause: float) -> float:
+        """Send a request, and wait if the link is broken: for ``pause`` seconds. The pause of the next time."""
         try:
             reply = self._link.ask(ask, POLL)
         except BrokenFeedLinkError as error:
             with self._changed:
-                self._note_parting(ask)
-            self._say(str(error))
+                self._renew_session(ask)
+            self._set_reason(str(error))
             self._warn(error)
             self._wait(pause)
             return min(2 * pause, LONGEST_PAUSE)
-        self._cut_off = None
+        self._unreachable_since = None
         with self._changed:
-            self._note(reply)
-            self._note_parting(ask)
+            self._on_reply(reply)
+            self._renew_session(ask)
         return PAUSE
 
     def _warn(self, error: BrokenFeedLinkError) -> None:
-        """Who waits for ever should know for what."""
+        """A user who waits for ever should know for what."""
         now = time.monotonic()
-        self._cut_off = now if self._cut_off is None else self._cut_off
-        if now - self._cut_off >= WARN_SECONDS:
-            self._cut_off = now
+        self._unreachable_since = now if self._unreachable_since is None else self._unreachable_since
+        if now - self._unreachable_since >= WARN_SECONDS:
+            self._unreachable_since = now
             _log.warning("%s of feed %r has waited %g s for %s", self._who, self._name, WARN_SECONDS, error)
 
-    def _note_parting(self, ask: Ask) -> None:
-        """Having said, or tried to say, that it goes the rank may come back under another session alone."""
-        if ask.quits and self._reader is None:
-            self._said_so = True
+    def _renew_session(self, ask: Ask) -> None:
+        """After a message that it leaves, sent or lost, the rank comes back only under another session."""
+        if ask.quits and self._cursor is None:
+            self._leave_sent = True
             self._ask = replace(self._ask, session=uuid.uuid4().hex)
 
-    def _question(self) -> Ask | None:
-        """What to ask next, as soon as there is something, or to tell, if not ``_asking``; None: nothing more."""
+    def _next_request(self) -> Ask | None:
+        """The next request, as soon as there is one, or notification, if not ``_asking``; None: nothing more."""
         with self._changed:
             self._asking = False
-            lull = False
+            idle = False
             while not self._closed and not self.settled:
-                if self._away and self._reader is None:
-                    if not self._said_so:
+                if self._away and self._cursor is None:
+                    if not self._leave_sent:
                         self._asking = True
                         return replace(self._ask, quits=True)
                     self._changed.wait()
                     continue
                 wanted = self._wanted()
-                if wanted or self._leaving or self._commits or self._reader is None:
-                    self._asking, self._untold = True, False
-                    return replace(self._said(), wanted=wanted, leaves=self._leaving and not self._commits)
-                if self._untold and lull:
-                    self._untold = False
-                    return self._said()
-                lull = not self._changed.wait(TELL_SECONDS if self._untold else IDLE_SECONDS)
-                if lull and not self._untold and not self._closed:
+                if wanted or self._leaving or self._commits or self._cursor is None:
+                    self._asking, self._unsent = True, False
+                    return replace(self._acknowledgement(), wanted=wanted, leaves=self._leaving and not self._commits)
+                if self._unsent and idle:
+                    self._unsent = False
+                    return self._acknowledgement()
+                idle = not self._changed.wait(ACK_SECONDS if self._unsent else IDLE_SECONDS)
+                if idle and not self._unsent and not self._closed:
                     self._asking = True
-                    return self._said()
+                    return self._acknowledgement()
             return None
 
     def _wanted(self) -> tuple[int, ...]:
-        reader = self._reader
+        reader = self._cursor
         if reader is None or self._leaving:
             return ()
         wanted = reader.wanted()
         urgent = bool(wanted) and (wanted[0] == reader.next_batch or 2 * len(wanted) > self._ahead)
         return tuple(wanted[:WANTED_AT_ONCE]) if urgent else ()
 
-    def _note(self, reply: Reply[pa.RecordBatch]) -> None:
+    def _on_reply(self, reply: Reply[pa.RecordBatch]) -> None:
         group = reply.group
-        if self._reader is None and (group is not None or reply.answers):
-            # what is refused is told with the group that stands, which may be another than the one asked for
+        if self._cursor is None and (group is not None or reply.answers):
+            # a refusal has the newest group, which may be another than the one that was named
             known = RankGroup(group.generation if group else 0, self._ask.ranks, self._ask.start)
-            self._reader = ReadCursor(known, self._ask.rank, self._ahead)
+            self._cursor = ReadCursor(known, self._ask.rank, self._ahead)
             self._ask = replace(self._ask, generation=known.generation)
         for answer in reply.answers:
-            assert self._reader is not None
-            self._reader.on_answer(answer)
+            assert self._cursor is not None
+            self._cursor.on_answer(answer)
             if isinstance(answer, Slice) and not self._ahead_is_given:
                 self._fit(answer)
         for model, refusal in reply.bound:
@@ -366,17 +366,17 @@ class Prefetcher:
             )
         self._reason = reply.reason or self._reason
         self.settled = self.settled or (self._leaving and reply.settled)
-        if self.settled:  # what came while the answer was on its way has nobody to go to any more
+        if self.settled:  # what was committed while the answer was on its way comes too late
             self._refused += map(_too_late, self._commits)
             self._commits, self._queued = {}, {}
         self._changed.notify_all()
 
     def _fit(self, found: Slice[pa.RecordBatch]) -> None:
         """Fetch as far ahead as the size of the first slice suggests."""
-        assert self._reader is not None
+        assert self._cursor is not None
         size = sum(each.nbytes for each in found.rows)
         self._ahead_is_given = True
-        self._ahead = self._reader.ahead = max(LEAST_AHEAD, min(MOST_AHEAD, AHEAD_BYTES // max(size, 1)))
+        self._ahead = self._cursor.ahead = max(LEAST_AHEAD, min(MOST_AHEAD, AHEAD_BYTES // max(size, 1)))
 
     def _end_commit(self, model: str, refusal: str) -> None:
         commit = self._commits.pop(model, None)
@@ -389,7 +389,7 @@ class Prefetcher:
         elif commit is not None and commit.step != FORGET:
             self._ask = replace(self._ask, saved=max(self._ask.saved, commit.step))
 
-    def _say(self, reason: str) -> None:
+    def _set_reason(self, reason: str) -> None:
         with self._changed:
             self._reason = reason
 
@@ -399,7 +399,7 @@ class Prefetcher:
 
     def _fail(self, error: BaseException) -> None:
         if not isinstance(error, PenstockError):
-            told = InternalError(f"{self._who} cannot ask for batches any more: {type(error).__name__}: {error}")
+            told = InternalError(f"{self._who} cannot fetch batches any more: {type(error).__name__}: {error}")
             told.__cause__ = error
             error = told
         with self._changed:
@@ -407,15 +407,15 @@ class Prefetcher:
             self._error = error
             self._changed.notify_all()
 
-    def _part(self) -> None:
-        """Nobody asks any more, so nobody is to be waited for."""
+    def _take_leave(self) -> None:
+        """The thread ends: others need not wait for this rank."""
         try:
-            if self._reader is None:
+            if self._cursor is None:
                 self._link.notify(replace(self._ask, quits=True))
             self._link.close()
-        except Exception as error:  # what is wrong has been told; this is but a courtesy
-            _log.info("%s of feed %r cannot take its leave: %s", self._who, self._name, error)
+        except Exception as error:  # the error itself is raised to the user
+            _log.info("%s of feed %r cannot send that it leaves: %s", self._who, self._name, error)
 
 
 def _too_late(model: str) -> str:
-    return f"model {model!r}: the whole feed has been read and let go, nothing is left of it"
+    return f"model {model!r}: the whole feed has been read and released, nothing is left of it"

@@ -4,9 +4,9 @@ Rules:
 
 1. Of every global batch a rank gets its slice, in order, once; of a batch with fewer rows than ranks a slice may be
    empty, so that all ranks take equally many steps.
-2. The place in the feed is one number, the global batches taken so far, over all epochs. It is the same in all ranks,
-   and means the same at any number of ranks. The epoch follows from it: it is that of the batch that comes next.
-3. The ranks of a group say where it starts, and must say the same: 0, or what ``load_state_dict`` was given.
+2. The position in the feed is one number, the global batches taken so far, over all epochs. It is the same in all
+   ranks, and means the same at any number of ranks. The epoch follows from it: it is that of the batch that comes next.
+3. The ranks of a group name where it starts, and must name the same: 0, or what ``load_state_dict`` was given.
 4. A reader belongs to one thread at a time.
 5. Batches that a handle skips are taken and not handed out; steps count them. All ranks must skip the same: give them
    one handle. What a state skips, what a model's record does and what the handle skips are all skipped; a state that
@@ -16,9 +16,9 @@ Rules:
 7. A framework that fetches a batch ahead of its model (``loader``) has seen all but the last one that it was given, and
    that one, too, when it has been told that there are no more.
 8. A batch that cannot be given in the form that is wanted has not been taken: whoever asks for another form gets it.
-9. A model that is refused is told at the next batch, by ``flush`` and by ``close``, whichever comes first, once.
+9. A model that is refused is an error at the next batch, at ``flush`` or at ``close``, whichever comes first, once.
 10. A reader that has begun belongs to its process: what a fork inherits of it gives nothing, and it cannot be pickled.
-11. An iteration ends when its reader is closed or given another place: what it had fetched is not handed out.
+11. An iteration ends when its reader is closed or given another position: what it had fetched is not handed out.
 12. A loop that fails has not seen its last batch, so a reader that is closed by an error does not let go of the feed.
 """
 
@@ -318,7 +318,7 @@ class Reader:
     def _take(self, prefetcher: Prefetcher) -> Slice[pa.RecordBatch] | None:
         self._check_process()
         self._check_iteration(prefetcher)
-        prefetcher.tell_refused()
+        prefetcher.raise_refused()
         if self._returned is not None:
             found, self._returned = self._returned, None
         elif (taken := prefetcher.take(self.timeout, stays=self._fetches_ahead)) is not None:
@@ -341,7 +341,7 @@ class Reader:
         if self._closed:
             raise ConfigurationError(f"{who} is closed", "make a new one", self.feed.name)
         raise ConfigurationError(
-            f"{who} was given another place, step {self.step}, while this iteration went on",
+            f"{who} was given another position, step {self.step}, while this iteration went on",
             "leave the loop after load_state_dict(), and begin a new one: it goes on from there",
             self.feed.name,
         )
@@ -382,11 +382,11 @@ class Reader:
         self.__dict__.update(state)
         atexit.register(self._end_of_script)
 
-    # ------------------------------------------------------------------ the place
+    # ------------------------------------------------------------------ the position
 
     def state_dict(self) -> dict[str, Any]:
-        """The place in the feed, to be saved with the model: the same in every rank. It counts what was handed out; for
-        loops that fetch ahead of their model there is ``loader``."""
+        """The position in the feed, to be saved with the model: the same in every rank. It counts what was handed out;
+        for loops that fetch ahead of their model there is ``loader``."""
         return {
             **self.feed.identity.identity(),
             "ranks": self.world_size,
@@ -397,12 +397,12 @@ class Reader:
 
     @checked(ConfigurationError)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from the place of a saved model, at any number of ranks. All ranks must load the same. Raises
-        ConfigurationError if the state is that of another flow, other data or other batches, or names no place of this
-        feed; what cannot be known before, when the first batch is asked for."""
+        """Go on from the position of a saved model, at any number of ranks. All ranks must load the same. Raises
+        ConfigurationError if the state is that of another flow, other data or other batches, or names no position of
+        this feed; what cannot be known before, when the first batch is asked for."""
         self.feed.identity.check_identity(state)
         step, epoch = _count(state, "step"), _count(state, "epoch")
-        self.feed.identity.check_place(step, epoch)
+        self.feed.identity.check_position(step, epoch)
         if self.feed.model and step != self.feed.start:
             raise ConfigurationError(
                 f"the state is that of step {step}, but model {self.feed.model!r} has come to step {self.feed.start}",
@@ -417,7 +417,7 @@ class Reader:
             )
         self._check_process()
         if self._prefetcher is not None:
-            self._prefetcher.tell_refused()
+            self._prefetcher.raise_refused()
             self._prefetcher.close(0.0, has_seen_all=False)
             self._warn_of_commits(self._prefetcher)
         self._edits = united(self.feed.edits, skipped)
@@ -459,7 +459,7 @@ class Reader:
         self._come_to_the_end(timeout)
         prefetcher = self._let_go(timeout)
         if prefetcher is not None:
-            prefetcher.tell_refused()
+            prefetcher.raise_refused()
 
     def _let_go(self, timeout: float, *, has_failed: bool = False) -> Prefetcher | None:
         """End the prefetcher, which is given back; what it could not do is a warning. ``has_failed``: see rule 12."""
@@ -508,7 +508,7 @@ class Reader:
             try:
                 self._join().take(timeout)
             except (PenstockError, TimeoutError) as error:
-                _log.warning("rank %d cannot say that it has all of feed %r: %s", self.rank, self.feed.name, error)
+                _log.warning("rank %d cannot acknowledge all of feed %r: %s", self.rank, self.feed.name, error)
 
     def __enter__(self) -> Self:
         return self

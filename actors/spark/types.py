@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from ...engine.arrow.nullability import nullable
 from ...engine.core.errors import ConfigurationError
+from ...engine.core.schemas import duplicate_of
 from .sessions import check_session, is_classic
 
 _REMEDIES = {
@@ -63,10 +64,9 @@ def arrow_schema(frame: Any) -> pa.Schema:
     """The Arrow schema that the frame's rows arrive with."""
     declared = _declared(frame)
     names = list(declared.names)
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    if (twice := duplicate_of(names)) is not None:
         raise ConfigurationError(
-            f"the DataFrame has several columns named {twice[0]!r}", "rename them: frame.toDF(…), or select(… alias …)"
+            f"the DataFrame has several columns named {twice!r}", "rename them: frame.toDF(…), or select(… alias …)"
         )
     return nullable(pa.schema([(column.name, _arrow_type(column)) for column in declared]))
 
@@ -133,8 +133,7 @@ def _arrow_type(column: Any) -> pa.DataType:
 def _named_twice(kind: pa.DataType) -> str:
     """The name of two fields of one struct, at any depth; "" if there is none."""
     fields = [kind.field(position) for position in range(kind.num_fields)]
-    names = [field.name for field in fields]
-    twice = [name for name in names if names.count(name) > 1] + [_named_twice(field.type) for field in fields]
+    twice = [duplicate_of(field.name for field in fields), *(_named_twice(field.type) for field in fields)]
     return next(filter(None, twice), "")
 
 

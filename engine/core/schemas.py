@@ -32,18 +32,21 @@ def missing_column(kind: str, name: str, schema: pa.Schema, side: str = "input")
     return FlowError(f"{kind}: its {side} has no column {name!r}", f"use one of the columns there are: {there}")
 
 
+def duplicate_of(names: Iterable[str]) -> str | None:
+    """The first name that occurs twice."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
+
+
 def check_distinct(kind: str, what: str, names: Sequence[str]) -> None:
     """No name is asked for twice."""
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise FlowError(f"{kind}: {what} {twice[0]!r} is given twice", "give each name once")
+    if (twice := duplicate_of(names)) is not None:
+        raise FlowError(f"{kind}: {what} {twice!r} is given twice", "give each name once")
 
 
 def unique_schema(kind: str, fields: Sequence[pa.Field], remedy: str) -> pa.Schema:
     """The schema of ``fields``, whose names must differ."""
-    twice = [name for name, count in Counter(field.name for field in fields).items() if count > 1]
-    if twice:
-        raise FlowError(f"{kind}: its output would have two columns named {twice[0]!r}", remedy)
+    if (twice := duplicate_of(field.name for field in fields)) is not None:
+        raise FlowError(f"{kind}: its output would have two columns named {twice!r}", remedy)
     return pa.schema(fields)
 
 

@@ -6,7 +6,6 @@ rank has read is the rank's business, and what a restart repeats has the same po
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +17,7 @@ from ..core.epochs import ends_epoch
 from ..core.errors import FlowError
 from ..core.identity import CheckpointId, CommitPermit, Committable
 from ..core.operator import Committer, OperatorContext, Output, Stateless
+from ..core.schemas import duplicate_of
 from ..core.traits import State, Traits
 from ..kernels.hashing import Hashes, hashes
 from .batch_grid import BatchGrid
@@ -106,9 +106,8 @@ class FeedSink:
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         if not len(inputs[0]):
             raise FlowError("a feed of rows without columns", "keep at least one column")
-        twice = [name for name, count in Counter(inputs[0].names).items() if count > 1]
-        if twice:  # batches as arrays and rows are dictionaries
-            raise FlowError(f"a feed of two columns named {twice[0]!r}", "rename one of them before the feed (project)")
+        if (twice := duplicate_of(inputs[0].names)) is not None:  # batches as arrays and rows are dictionaries
+            raise FlowError(f"a feed of two columns named {twice!r}", "rename one of them before the feed (project)")
         return inputs[0]
 
     def build(

@@ -25,6 +25,7 @@ from pyarrow import fs, parquet
 
 from ..core.errors import ConfigurationError, FlowError, StorageError
 from ..core.operator import OperatorContext
+from ..core.schemas import duplicate_of
 from ..core.shown import hides_credentials
 from ..core.traits import Traits
 from ..files.object_store import bucket_of, writing_bytes
@@ -92,9 +93,8 @@ class ParquetSink:
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The input's schema, once it is sure that Parquet can hold it."""
         (schema,) = inputs
-        for name in schema.names:
-            if schema.names.count(name) > 1:
-                raise FlowError(f"several columns are named {name!r}", "rename them: a Parquet file needs unique names")
+        if (twice := duplicate_of(schema.names)) is not None:
+            raise FlowError(f"several columns are named {twice!r}", "rename them: a Parquet file needs unique names")
         for field in schema:
             if _has_dates_within(field.type):
                 raise FlowError(

@@ -185,7 +185,7 @@ def test_model_that_comes_when_the_feed_is_let_go_is_refused_and_nobody_waits() 
     reader.commit("late")
     feed.open_to.set()
     feed.refuse = None
-    with pytest.raises(ConfigurationError, match="'late': the whole feed has been read and let go"):
+    with pytest.raises(ConfigurationError, match="'late': the whole feed has been read and released"):
         reader.flush(60)
     reader.close()
 
@@ -206,7 +206,7 @@ def test_flush_says_for_whom_it_waits() -> None:
 def test_what_goes_wrong_on_the_thread_is_told_by_every_call_and_its_seat_is_given_back() -> None:
     feed = Feed(fails=TypeError("no such thing"))
     reader = handle(feed).reader(timeout=60)
-    with pytest.raises(InternalError, match="cannot ask for batches any more: TypeError: no such thing"):
+    with pytest.raises(InternalError, match="cannot fetch batches any more: TypeError: no such thing"):
         next(reader.iter_batches())
     assert feed.closed.wait(60)
     assert [each.quits for each in feed.told] == [True]
