@@ -12,8 +12,8 @@ from collections import Counter
 from pathlib import Path
 
 FLOOR = Path(__file__).parent / "coverage_floor.txt"
-SLACK = 0.3
-"""Percent: runs differ by so much, because threads do."""
+SLACK = 1.0
+"""Percent: runs differ a little, because threads do, and moving code may cost as much."""
 
 
 def shares(report: dict[str, dict[str, dict[str, int]]]) -> dict[str, float]:
