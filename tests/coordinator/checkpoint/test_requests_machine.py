@@ -153,7 +153,7 @@ class DeciderMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.savepoints)
     @rule()
     def job_is_over(self) -> None:
-        assert self.decider.give_up_savepoints() == tuple(self.savepoints)
+        assert self.decider.drop_queued() == tuple(self.savepoints)
         self.savepoints = []
 
     @invariant()
