@@ -375,7 +375,9 @@ class PlanTask:
         if self._started:
             return
         with self._lock:
-            started, self._started = self._started or self.state in OVER, True  # cancelled: nothing starts
+            if self.state in OVER:  # cancelled before it started
+                return
+            started, self._started = self._started, True
         if not started:
             for task in reversed(self._tasks.values()):  # downstream first: who has not started drops what comes
                 task.start()
