@@ -372,8 +372,6 @@ class PlanTask:
             )
 
     def _start(self) -> None:
-        if self._started:
-            return
         with self._lock:
             if self.state in OVER:  # cancelled before it started
                 return
