@@ -301,8 +301,11 @@ class Task:
     # ------------------------------------------------------------------ running
 
     def start(self) -> None:
-        """Make all drivers runnable."""
-        self._machine.move(TaskState.RUNNING)
+        """Make all drivers runnable; nothing if it was cancelled before, by another task's failure, say."""
+        with self._lock:
+            if self.state is TaskState.CANCELLED:
+                return
+            self._machine.move(TaskState.RUNNING)
         self._query.start()
 
     def step(self, now: float, slice: float | None = None) -> Step:

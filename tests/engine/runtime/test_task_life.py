@@ -57,3 +57,11 @@ def test_paused_task_keeps_what_it_gets_and_goes_on_when_it_is_resumed():
     owner.run()
     assert owner.elements()
     assert 1 in owner.snapshots
+
+
+def test_task_that_was_cancelled_is_not_started_by_whoever_starts_the_others_of_its_plan():
+    owner = source_owner()
+    owner.task.cancel()
+    owner.task.start()
+    assert owner.run().task.state == "cancelled"
+    assert owner.said == []
