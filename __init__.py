@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.actors import spark_bridge as spark
-    from penstock.actors.claims.retiring import retire_output
+    from penstock.actors.claims.ownership import retire_output
     from penstock.actors.client.job import Job, Savepoint
     from penstock.actors.job.launch import attach, list_jobs, run
     from penstock.actors.job.runtime import Runtime
@@ -110,7 +110,7 @@ _HOMES = {
     "field": "penstock.engine.expressions.expressions",
     "list_jobs": "penstock.actors.job.launch",
     "replay": "penstock.jobs.replay",
-    "retire_output": "penstock.actors.claims.retiring",
+    "retire_output": "penstock.actors.claims.ownership",
     "run": "penstock.actors.job.launch",
     "run_local": "penstock.jobs.local_run",
 }

@@ -32,7 +32,7 @@ app = typer.Typer(
 
 _Name = Annotated[str, typer.Argument(help=f"A ready-made job: {', '.join(sorted(JOBS))}.", metavar="JOB")]
 _Scale = Annotated[int, typer.Option(help="Copies of the data, over shifted years.", min=1)]
-_Running = Annotated[str, typer.Argument(help="The name of a running job; `penstock list` tells them.", metavar="JOB")]
+_Running = Annotated[str, typer.Argument(help="The name of a running job; `penstock list` shows them.", metavar="JOB")]
 _Address = Annotated[
     str | None, typer.Option(help="The Ray cluster; by default RAY_ADDRESS, or the one on this machine.")
 ]
@@ -106,23 +106,23 @@ def list_running(address: _Address = None) -> None:
     """List the jobs that run on a cluster."""
     from . import running
 
-    _tell(running.tell_list(address), nothing="no job runs on this cluster")
+    _print(running.show_list(address), nothing="no job runs on this cluster")
 
 
 @app.command()
 def status(job: _Running, address: _Address = None) -> None:
-    """Tell where a running job stands: tasks, checkpoints, pins."""
+    """Show the state of a running job: tasks, checkpoints, pins."""
     from . import running
 
-    _tell(running.tell_status(job, address))
+    _print(running.show_status(job, address))
 
 
 @app.command()
 def why(job: _Running, address: _Address = None) -> None:
-    """Tell what a running job and its tasks wait for."""
+    """Say what a running job and its tasks wait for."""
     from . import running
 
-    _tell(running.tell_why(job, address))
+    _print(running.show_why(job, address))
 
 
 @app.command()
@@ -135,7 +135,7 @@ def savepoint(
     """Take a savepoint of a running job, which goes on."""
     from . import running
 
-    _tell(running.take_savepoint(job, address, to, timeout))
+    _print(running.take_savepoint(job, address, to, timeout))
 
 
 @app.command()
@@ -149,7 +149,7 @@ def stop(
     """Stop a running job with a savepoint."""
     from . import running
 
-    _tell(running.stop_job(job, address, to, drain, timeout))
+    _print(running.stop_job(job, address, to, drain, timeout))
 
 
 @app.command()
@@ -157,7 +157,7 @@ def cancel(job: _Running, address: _Address = None, timeout: _Timeout = None) ->
     """End a running job; what is committed stays."""
     from . import running
 
-    _tell(running.cancel_job(job, address, timeout))
+    _print(running.cancel_job(job, address, timeout))
 
 
 @app.command(name="verify-order")
@@ -220,15 +220,15 @@ def replay(
     raise typer.Exit(_guarded(lambda: replay_command(options, typer.echo), verbose=verbose))
 
 
-def _tell(lines: Iterator[str], nothing: str = "") -> None:
+def _print(lines: Iterator[str], nothing: str = "") -> None:
     """Print lines as they come; ``nothing`` if none does."""
 
     def work() -> int:
-        told = False
+        printed = False
         for line in lines:
             typer.echo(shown(line))
-            told = True
-        if nothing and not told:
+            printed = True
+        if nothing and not printed:
             typer.echo(nothing)
         return 0
 
@@ -236,7 +236,7 @@ def _tell(lines: Iterator[str], nothing: str = "") -> None:
 
 
 def _guarded(work: Callable[[], int], *, verbose: bool) -> int:
-    """The exit code of ``work``; an error on purpose is told without a stack trace."""
+    """The exit code of ``work``; an error on purpose is printed without a stack trace."""
     try:
         return work()
     except PenstockError as error:

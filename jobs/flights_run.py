@@ -20,8 +20,8 @@ import pyarrow.dataset as ds
 from rich.console import Console
 
 from ..actors.audit.audit import Audit
-from ..actors.claims.handing_over import hand_over
-from ..actors.claims.resuming import check_resume, place_in
+from ..actors.claims.deferred import hand_over
+from ..actors.claims.place import check_resume, place_in
 from ..actors.protocol.settings import Checkpoints
 from ..coordinator.model.statistics import JobStatus
 from ..engine.core.errors import ConfigurationError, PenstockError

@@ -1,7 +1,7 @@
 """The flow that a command line names: ``script.py:flow``, or ``module:flow``.
 
-Behind the colon stands a Flow, or a function without arguments that gives one. The script is imported, not run as the
-main program: what begins the job belongs behind ``if __name__ == "__main__"``.
+After the colon comes the name of a Flow, or of a function without arguments that gives one. The script is imported, not
+run as the main program: what begins the job belongs behind ``if __name__ == "__main__"``.
 """
 
 from __future__ import annotations

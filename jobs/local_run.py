@@ -16,11 +16,10 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
-from ..actors.claims.beginning import begin_in, check_first
-from ..actors.claims.handing_over import hand_over
+from ..actors.claims.deferred import hand_over
 from ..actors.claims.inputs import plan_with_inputs
-from ..actors.claims.origin import Claim
-from ..actors.claims.resuming import Place, Resume, place_in, temporary_place
+from ..actors.claims.place import Place, Resume, place_in, temporary_place
+from ..actors.claims.start import Claim, begin_in, check_first
 from ..actors.client.backend import Ownership
 from ..actors.client.job import Job
 from ..actors.feed.job_feeds import JobFeeds

@@ -17,7 +17,7 @@ from ..engine.runtime.statistics import TaskStatistics
 
 REFRESH_SECONDS = 0.5
 PLAIN_SECONDS = 2.0
-"""Between two plain lines that tell nothing but larger counts: a log is read later, by somebody in a hurry."""
+"""Between two plain lines with nothing but larger counts: a log is read later, by somebody in a hurry."""
 
 
 class WatchedJob(Protocol):
@@ -59,10 +59,10 @@ def _watch_plainly(job: WatchedJob, console: Console, observe: Observer | None, 
         status, line, note = _look(job, observe, started)
         if note:
             console.print(shown(note), highlight=False, markup=False, soft_wrap=True)
-        news = f"{status.state} {status.restarts}"
-        if news != printed or time.monotonic() - last >= PLAIN_SECONDS:
+        state = f"{status.state} {status.restarts}"
+        if state != printed or time.monotonic() - last >= PLAIN_SECONDS:
             console.print(line, highlight=False, markup=False, soft_wrap=True)
-            printed, last = news, time.monotonic()
+            printed, last = state, time.monotonic()
         if status.is_over:
             return status
         _next(job, status, REFRESH_SECONDS)

@@ -80,12 +80,12 @@ class ReplayedBatch:
         yield f"batch {step} of feed {self.feed}, job {self.job}{whose}: {count}, {which}"
         for who in self.skipped_by:
             yield f"SKIPPED by {who}: ranks take this batch and do not hand it out"
-        told = {
+        verdict = {
             True: "equal to what was delivered",
             False: "NOT what was delivered: another digest",
             None: "not compared: no digest of it is recorded",
         }
-        yield f"replayed from {self.start}; {told[self.verified]}"
+        yield f"replayed from {self.start}; {verdict[self.verified]}"
         if self.lineage is not None:
             yield "its rows come from"
             yield from (f"  {line}" for line in summary(self.lineage))

@@ -1,4 +1,4 @@
-"""``penstock replay``: finds the flow, replays the batch, tells it and writes what was asked for."""
+"""``penstock replay``: finds the flow, replays the batch, prints it and writes what was asked for."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ReplayOptions:
     timeout: float | None = None
 
 
-def replay_command(options: ReplayOptions, tell: Callable[[str], None]) -> int:
+def replay_command(options: ReplayOptions, show: Callable[[str], None]) -> int:
     """Replay a batch; 0, or 1 if it is not what was delivered and that is accepted. Raises what ``replay`` raises."""
     output, lineage = _file(options.output), _file(options.lineage)
     found = replay(
@@ -52,11 +52,11 @@ def replay_command(options: ReplayOptions, tell: Callable[[str], None]) -> int:
         timeout=options.timeout,
     )
     for line in found.lines():
-        tell(line)
+        show(line)
     for what, path, table in (("batch", output, found.rows), ("lineage", lineage, found.lineage)):
         if path is not None and table is not None:
             _write(table, path)
-            tell(f"the {what} is in {path}")
+            show(f"the {what} is in {path}")
     sys.stdout.flush()
     return 1 if found.verified is False else 0
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from ..actors.claims.resuming import temporary_place
+from ..actors.claims.place import temporary_place
 from ..actors.feed.retained import JobFolder, Retained, Start, copied
 from ..actors.process.ending import print_interrupts_briefly
 from ..engine.core.errors import ConfigurationError, StorageError

@@ -1,4 +1,4 @@
-"""What the command line tells of running jobs, and asks of them: ``penstock list``, ``status``, ``stop`` and so on.
+"""What the command line shows of running jobs, and asks of them: ``penstock list``, ``status``, ``stop`` and so on.
 
 The jobs run on a Ray cluster; which one is said by ``address``, by RAY_ADDRESS, or it is the one on this machine.
 """
@@ -13,7 +13,7 @@ from ..coordinator.model.statistics import CheckpointStatistics, JobStatus, Over
 from ..engine.plan.sizes import size
 
 
-def tell_list(address: str | None) -> Iterator[str]:
+def show_list(address: str | None) -> Iterator[str]:
     """One line for each job of the cluster."""
     for entry in list_jobs(address=address):
         held = "detached" if entry.detached else "attached"
@@ -23,8 +23,8 @@ def tell_list(address: str | None) -> Iterator[str]:
             yield f"{_headline(entry.status)}, {held}"
 
 
-def tell_status(name: str, address: str | None) -> Iterator[str]:
-    """Where a job stands: state, tasks, checkpoints, pins."""
+def show_status(name: str, address: str | None) -> Iterator[str]:
+    """The state of a job: tasks, checkpoints, pins."""
     job = attach(name, address=address)
     status, shown = job.status(), job.checkpoints()
     yield _headline(status)
@@ -36,7 +36,7 @@ def tell_status(name: str, address: str | None) -> Iterator[str]:
     yield from (f"  pinned by {holder}: checkpoint {checkpoint}" for holder, checkpoint in sorted(status.pins.items()))
 
 
-def tell_why(name: str, address: str | None) -> Iterator[str]:
+def show_why(name: str, address: str | None) -> Iterator[str]:
     """What a job and its tasks wait for, one sentence each."""
     yield from attach(name, address=address).why()
 

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock as ps
-from penstock.actors.claims.origin import find_snapshot
-from penstock.actors.claims.resuming import place_in
+from penstock.actors.claims.place import place_in
+from penstock.actors.claims.start import find_snapshot
 from penstock.actors.storage.stores import open_store
 from penstock.engine.core.errors import ConfigurationError
 from penstock.engine.files.paths import absolute, local_path

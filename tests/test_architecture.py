@@ -112,6 +112,7 @@ ALONE = {
         engine.expressions.sql._Dialect.Parser engine.files.object_files.ObjectFiles.get_file_info_selector
         engine.files.object_files.ObjectFiles.get_type_name engine.files.object_files.ObjectFiles.normalize_path
         engine.files.object_files.ObjectFiles.open_append_stream engine.files.object_files._Reader.seekable
+        engine.files.object_files._Reader.tell
         engine.files.object_files._Reader.writable engine.files.object_files._Writer.seekable
         engine.files.object_files._Writer.writable engine.indexes.in_memory._Hashing.writable""",
     "tests and benchmarks reach into a running job by it": """

@@ -247,6 +247,7 @@ INNER = {
     *(f"Flow.{name}" for name in ("ask", "asked", "fingerprint", "node", "placement", "with_node")),
     *(f"PlanTask.{name}" for name in ("drained", "failed", "reply", "send")),
     *("Runtime.codecs", "WindowFunction.result_type", "field"),
+    *("Job.cut_task", "Job.kill_task"),  # a task that there is not is a KeyError; for tests of recovery
 }
 """Public by their name, but called by the engine, or pyarrow's own."""
 

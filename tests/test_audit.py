@@ -87,7 +87,7 @@ def test_sources_that_do_not_tell_their_length_are_unknown(tmp_path: Path) -> No
     audit = ps.run_local(flow, checkpoints=ps.Checkpoints(tmp_path / "state")).wait(60).audit()
     (source,) = audit.sources
     assert source.grade == "unknown"
-    assert "did not tell their length beforehand" in str(audit)
+    assert "had no known length beforehand" in str(audit)
     assert audit.sinks[0].grade == "counted"
 
 

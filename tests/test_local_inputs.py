@@ -156,7 +156,7 @@ def test_paths_in_another_order_are_said_to_be_that(tmp_path: Path) -> None:
 
     with ps.run_local(over(paths, 100.0), checkpoints=ps.Checkpoints(tmp_path / "state", every="50ms")) as job:
         job.wait_until(lambda status: status.checkpoints_completed >= 2, PATIENCE)
-    with pytest.raises(ConfigurationError, match="paths of this source stand in another order") as caught:
+    with pytest.raises(ConfigurationError, match="paths of this source are in another order") as caught:
         ps.run_local(over([paths[2], paths[0], paths[1]]), checkpoints=tmp_path / "state")
     assert "those of now in the order 2, 3, 1" in caught.value.remedy
     ps.run_local(over(paths), checkpoints=tmp_path / "state").wait(PATIENCE)

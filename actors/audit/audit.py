@@ -6,13 +6,13 @@ Rules:
    checkpoint (cursors of the sources, rows per lane of the sinks: part of the cut, so exactly once by construction),
    and what a reader of the outputs finds. A row too few is a gap, a row too many a repeat. Between sources and sinks
    every checkpoint was checked by the ledger (``coordinator/checkpoint/row_accounts.py``) before it was stored.
-2. Of each source and sink it says what it knows: *counted*, *unknown* (and why), or *wrong*. A sink of which nobody can
-   tell what a reader sees is unknown, and so is everything of a job that is not over.
+2. Of each source and sink it says what it knows: *counted*, *unknown* (and why), or *wrong*. A sink of which it is not
+   known what a reader sees is unknown, and so is everything of a job that is not over.
 3. With ``audit="content"`` sources digest the rows that they hand on, and sinks those that they take
    (``engine/integrity/row_digests.py``). At the end the splits are read again (``reading_again``): a source whose
    digests agree is *proven*, from its splits to the first operator. What is visible is read back: a sink whose digests
    agree is *proven*, from its input to its readers; and from its sources on, if no operator between them changes rows
-   and both digests agree (``origins_of_sinks``). Else the way between them is the ledger's.
+   and both digests agree (``origins``). Else the way between them is the ledger's.
 4. What does not balance at the end of a job is an error (:func:`check_balance`), not a line in a text.
 """
 
@@ -40,7 +40,7 @@ from ...engine.sources.repeated import again
 from ..storage.log import read_log_in
 from ..storage.snapshots import SnapshotFiles
 from ..storage.stores import is_gone
-from .origins_of_sinks import Origin, compare, origins, wanted
+from .origins import Origin, compare, origins, wanted
 from .reading_again import Reading, read_again
 
 SPLITS_PER_LINE = 16
@@ -96,7 +96,7 @@ class SourceAudit:
 
 @dataclass(frozen=True, slots=True)
 class SinkAudit:
-    """One sink: the rows that it took, and those that a reader sees (None: the sink cannot tell). ``unknown``: what
+    """One sink: the rows that it took, and those that a reader sees (None: not known). ``unknown``: what
     could not be compared, in words. ``same``: whether the visible rows are those that it took; None: only their number
     was compared, and ``unproven`` says why if more was wanted. ``from_sources``: whether it took what its sources
     handed on; None: that was not compared, and ``untraced`` says why if the visible rows were."""
@@ -172,8 +172,8 @@ class Audit:
     @property
     def grades(self) -> dict[str, Grade]:
         """What is known, by source and sink."""
-        told: tuple[SourceAudit | SinkAudit, ...] = (*self.sources, *self.sinks)
-        return {each.id: each.grade for each in told}
+        audited: tuple[SourceAudit | SinkAudit, ...] = (*self.sources, *self.sinks)
+        return {each.id: each.grade for each in audited}
 
     def to_json(self) -> str:
         """The whole audit as JSON."""
@@ -214,8 +214,8 @@ def check_what_is_left(job: str, audit: Callable[[], Audit]) -> None:
 
 
 class LastAudit:
-    """The audit that is made when a job ends, as long as its checkpoints are there; or what stood in its way, which is
-    told to whoever asks when they are gone."""
+    """The audit that is made when a job ends, as long as its checkpoints are there; or the error that prevented it, for
+    who asks when they are gone."""
 
     def __init__(self) -> None:
         self._made: Audit | None = None
@@ -350,7 +350,7 @@ def _audit_sink(plan: JobPlan, id: str, config: SinkConfig, counts: pa.Table | N
     visible = config.visible_rows(plan.key)
     unknown: list[str] = []
     if visible is None:
-        unknown.append("nobody can tell which rows a reader has or sees")
+        unknown.append("it is not known which rows a reader has or sees")
     if status.state not in OVER:
         unknown.append(f"the job is {status.state}: outputs follow its checkpoints")
     rows = _sum(counts)
@@ -399,8 +399,8 @@ def _audit_source(
             else:
                 gaps += missing
     unknown = _unknown(source, splits, status, reading)
-    told = (reading.same, reading.unproven, reading.other)
-    return SourceAudit(source.id, splits, _sum(cursors), gaps, repeats, needless, unknown, *told)
+    compared = (reading.same, reading.unproven, reading.other)
+    return SourceAudit(source.id, splits, _sum(cursors), gaps, repeats, needless, unknown, *compared)
 
 
 def _planned(plan: JobPlan, source: SourcePlan) -> list[Split]:
@@ -414,14 +414,14 @@ def _cursors(state: pa.Table | None) -> list[LaneCursor]:
 
 
 def _unknown(source: SourcePlan, splits: Sequence[SplitAudit], status: JobStatus, reading: Reading) -> tuple[str, ...]:
-    """What of a source could not be compared. Splits that were read again have told their length."""
+    """What of a source could not be compared. The length of splits that were read again is known."""
     skipped = sum(_is_skipped(status, source.id, split.id) for split in splits)
     lengths = 0 if reading.same else sum(split.planned is None for split in splits) - skipped
     found = []
     if skipped:
         found.append(f"{skipped} of {len(splits)} splits were skipped, with the rows in them that were not read")
     if lengths:
-        found.append(f"{lengths} of {len(splits)} splits did not tell their length beforehand")
+        found.append(f"{lengths} of {len(splits)} splits had no known length beforehand")
     if status.state != "finished":
         found.append(f"the job is {status.state}: not everything was to be read")
     return tuple(found)
@@ -433,7 +433,7 @@ def _is_skipped(status: JobStatus, source: str, split: str) -> bool:
 
 
 def _splits_up_to(cursor: LaneCursor, assignment: SplitAssignment, count: int, repeats: bool) -> Iterator[int]:
-    """The positions of a lane's splits up to the one that it stands in, those of all epochs one behind the other."""
+    """The positions of a lane's splits up to the one that it is in, those of all epochs one behind the other."""
     mine = assignment.count(cursor.lane, count)
     for ordinal in range(cursor.ordinal + 1 if mine or not repeats else 0):
         epoch, inside = divmod(ordinal, mine) if repeats else (0, ordinal)

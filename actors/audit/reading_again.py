@@ -2,7 +2,7 @@
 
 Rules:
 
-1. What a source handed on stands beside its cursors, per lane (``engine/integrity/lane_digests.py``); the other side
+1. What a source handed on is stored beside its cursors, per lane (``engine/integrity/lane_digests.py``); the other side
    are the rows of the lane's splits, as the plan has them (pruned, and for each epoch), opened at their beginning, one
    after the other, in this process. Of a job that has finished these are all splits to their ends, whatever the cursors
    say; of one that was stopped those that its cursors have passed.

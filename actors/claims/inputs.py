@@ -6,9 +6,9 @@ Rules:
 2. A job that goes on, from its own checkpoint, another job's or a savepoint, is planned with what was recorded there:
    the same files at the same positions. Of these none may be gone or another one now; each that is, is named.
 3. Files that came since are not read, and this is said; ``include_new=True`` puts them behind all others and makes a
-   new record. Cursors of restored lanes stay right by that. It is refused where the end of a source has been told
-   already, and, in a deterministic flow, where a lane has come to its end: with the new files there from the beginning
-   it would have gone on, and the order would be another one.
+   new record. Cursors of restored lanes stay right by that. It is refused where the end of a source has been
+   announced, and, in a deterministic flow, where a lane has come to its end: with the new files there from the
+   beginning it would have gone on, and the order would be another one.
 4. Before its first checkpoint a job has read nothing that counts: then rule 1 holds again. A job that keeps nothing
    records nothing, but every file is compared when it is opened.
 5. The fingerprint of the plan is that of the files that the job began with.
@@ -39,12 +39,12 @@ from ..audit.audit import state_of
 from ..storage.input_records import RecordedInputs, inputs_key, read_inputs, store_inputs
 from ..storage.log import read_log_in
 from ..storage.stores import open_store
-from .origin import newest_checkpoint
-from .resuming import Place
+from .place import Place
 from .savepoints import INPUTS, holds_savepoint, read_savepoint
+from .start import newest_checkpoint
 
 NAMED = 20
-"""Files that an error or a warning names; of more it tells the number."""
+"""Files that an error or a warning names; of more it gives the number."""
 _log = logging.getLogger("penstock.inputs")
 
 G = TypeVar("G", bound=Graph)
@@ -218,7 +218,7 @@ def _reordered(known: Sequence[InputFile], found: Sequence[DataFile]) -> Configu
         return None
     order = ", ".join(str(place + 1) for place in places)
     return ConfigurationError(
-        "the paths of this source stand in another order than when the job began, and so would its rows",
+        "the paths of this source are in another order than when the job began, and so would its rows",
         f"give them as they were: those of now in the order {order}",
     )
 
@@ -246,15 +246,15 @@ def _same_data(node: Node, known: str, keeps: bool) -> dict[str, str]:
     else before."""
     config = node.config
     if isinstance(config, MemorySource):
-        told = config.content() if keeps else ""
+        data = config.content() if keeps else ""
     else:
-        told = fingerprint_of(cast(SourceConfig, config)) or ""
-    if known and told != known:
+        data = fingerprint_of(cast(SourceConfig, config)) or ""
+    if known and data != known:
         raise ConfigurationError(
             f"the data of this {config.kind} source are not those that the job has begun with",
             "give it the same data again, or start over with an empty checkpoint folder and new outputs",
         )
-    return {node.id: told} if told else {}
+    return {node.id: data} if data else {}
 
 
 # ---------------------------------------------------------------------- taking in new files
@@ -286,7 +286,7 @@ def _check_includable(plan: JobPlan, before: Before, included: Mapping[str, Sequ
 
 
 def _cursors(before: Before, sources: frozenset[str]) -> dict[str, dict[int, LaneCursor]]:
-    """Where the lanes of some sources stand, by source and lane."""
+    """The cursors of the lanes of some sources, by source and lane."""
     tables = state_of(before.manifest, before.root, before.job, sources)
     return {id: {row.lane: row for row in map(cursor_of, table.to_pylist())} for id, table in tables.items()}
 

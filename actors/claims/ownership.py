@@ -9,31 +9,33 @@ Rules:
 3. A claim of our own job that our log does not know is that of a copy of the checkpoint folder, or of the time after
    the copy that this folder was put back from: refused.
 4. Another log that is open is a job that may go on: refused, unless ``take_over`` says that it will not. A folder that
-   was moved is told from one that was copied by that: nothing is left where its log was, or our own claim stands there.
+   was moved is told from one that was copied by that: nothing is left where its log was, or our own claim is there.
 5. Whoever goes on from a checkpoint finds all that it covers, and nothing that came later, nothing of anybody else:
    numbers, bytes and names of the files, as the sinks had counted them at the cut. A file that is prepared and not yet
    committed counts as there.
 6. Entries are created by a link (local), or by a conditional put (object stores). On other file systems (HDFS) they are
    created after a look: two that take an output there at one moment may both get it. Their files do not collide, and
-   whoever commits next is told.
+   the next to commit gets an error.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from ...coordinator.log.recovery import find_run, identity_in, last_claim, running_claimant
+from ...coordinator.log.recovery import find_run, generation_of, identity_in, last_claim, running_claimant
 from ...coordinator.model.commands import TakeOutputs
 from ...coordinator.model.manifest import Claim, Ended, LogEntry, Manifest, committables_of
-from ...engine.core.errors import ConfigurationError, StorageError
-from ...engine.core.identity import Committable, JobIdentity
-from ...engine.files.paths import safe_name
+from ...engine.core.arguments import checked
+from ...engine.core.errors import ConfigurationError, DamagedFileError, StorageError
+from ...engine.core.identity import CheckpointId, Committable, JobIdentity
+from ...engine.files.paths import absolute, resolve, safe_name
 from ...engine.plan.plan import JobPlan
 from ...engine.sinks.output_folder import (
     OWNERS,
@@ -51,10 +53,12 @@ from ...engine.sinks.output_folder import (
     writer_of,
 )
 from ...engine.sinks.parquet_writer import restored_totals
+from ..audit.audit import state_of
 from ..storage.log import read_log_in
-from ..storage.stores import may_hold_log, store_in
+from ..storage.stores import checkpoint_folder, may_hold_log, store_in
+from .place import is_left_behind
 from .presence import find_running
-from .resuming import is_left_behind
+from .savepoints import prepared_for_savepoints
 
 _RACES = 16
 """Times that somebody else may be faster before we say that the folder is in use."""
@@ -192,7 +196,7 @@ def _refuse_others(output: OutputFolder, owner: Owner | None, claimant: Claimant
 
 def _is_another_open_log(owner: Owner, claimant: Claimant) -> bool:
     """Whether the owner's log is another one than ours, and open. It is ours by whatever path if it holds our claim;
-    before that stands, nobody can tell a copy from another way to the same folder."""
+    before that is durable, a copy and another path to the same folder look the same."""
     if not claimant.identity.claim or os.path.realpath(owner.log) == os.path.realpath(claimant.log):
         return False
     entries = _log_at(owner)
@@ -357,3 +361,106 @@ def retire(
     if not _put(output, entry_name(prefix, number), encode_retired(replace(entry, totals=gone + found))):
         raise ConfigurationError(f"files of {output.folder} are being retired by somebody else", "try again")
     return [f"{output.folder}/{part.name}" for part in leaving]
+
+
+_LOOKS = 20
+"""Times that we read the log of a job that goes on meanwhile."""
+
+
+@checked(ConfigurationError)
+def retire_output(
+    log: str | os.PathLike[str], output: str | os.PathLike[str], *, up_to: CheckpointId | str | None = None
+) -> list[str]:
+    """Say that the files of a job's output up to a checkpoint may be moved, compacted or deleted; their paths.
+
+    ``log``: the job's folder, ``<checkpoint folder>/<job>``. ``output``: the folder that it writes. ``up_to``: the
+    newest checkpoint whose files may go ("1.12", as ``job.status().latest_completed`` prints it); by default, and at
+    most, the newest one that is complete and visible. The job may run meanwhile, and goes on without these files.
+
+    Raises ConfigurationError if files are missing now, StorageError if the log cannot be read: nothing is retired then.
+    """
+    latest = _checkpoint(up_to)
+    place = checkpoint_folder(log)
+    folder, job = os.path.split(place)
+    found = OutputFolder(*resolve(absolute(output)))
+    for left in reversed(range(_LOOKS)):
+        entries = read_log_in(folder, job) if may_hold_log(place) else []
+        try:
+            return _retire(place, entries, found, latest)
+        except StorageError as error:
+            # the job goes on, and lets go of a checkpoint while we read it
+            if not left or isinstance(error, DamagedFileError):
+                raise
+    raise AssertionError
+
+
+def _retire(place: str, entries: Sequence[LogEntry], output: OutputFolder, latest: CheckpointId | None) -> list[str]:
+    folder, job = os.path.split(place)
+    identity = identity_in(entries)
+    if identity is None:
+        raise ConfigurationError(f"{place} holds no log of a job", "name <checkpoint folder>/<job>")
+    manifests = [entry for entry in entries if isinstance(entry, Manifest)]
+    wanted = [one for one in reversed(manifests) if latest is None or one.checkpoint <= latest]
+    if not wanted:
+        raise ConfigurationError(
+            f"job {job!r} has no completed checkpoint up to {latest}" if latest else f"job {job!r} has no checkpoint",
+            "name a checkpoint that is kept, or a newer one: " + ", ".join(str(one.checkpoint) for one in manifests),
+        )
+    owner = _owner(output, identity.lineage)
+    if owner is None:
+        raise ConfigurationError(
+            f"{output.folder} has no output of job {job!r}", "name the folder that its sink writes"
+        )
+    for manifest in wanted:
+        state = state_of(manifest, manifest.root or folder, job, (owner.operator,))
+        leaving = retire(output, owner.operator, manifest, state, identity.lineage)
+        if leaving is not None:
+            return leaving
+    return []  # what the job has prepared is not visible yet
+
+
+def _owner(output: OutputFolder, lineage: tuple[str, ...]) -> Owner | None:
+    for prefix in (OWNERS, append_prefix(lineage[0])):
+        _, owner = output.newest(prefix)
+        if owner is not None and owner.uuid == lineage[-1]:
+            return owner
+    return None
+
+
+def _checkpoint(up_to: CheckpointId | str | None) -> CheckpointId | None:
+    if up_to is None or isinstance(up_to, CheckpointId):
+        return up_to
+    generation, _, number = str(up_to).partition(".")
+    if not (generation.isascii() and generation.isdigit() and number.isascii() and number.isdigit()):
+        raise ConfigurationError(f"up_to={up_to!r} is no checkpoint", 'give one like "1.12", or leave it out')
+    return CheckpointId(int(generation), int(number))
+
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+
+def at_the_end(work: Callable[[], _T]) -> _T | None:
+    """What ``work`` gives, which looks at the outputs of a job that has ended; None if it fails, which is logged."""
+    try:
+        return work()
+    except Exception as error:  # outputs may be anything by now, and sinks of users raise what they like
+        _log.warning("%s", str(error) or type(error).__name__)
+        return None
+
+
+def clean_outputs(plan: JobPlan, folder: str, generation: int) -> None:
+    """Remove what no checkpoint will ever commit, unless the log names a later generation than this one.
+
+    What the last checkpoint in ``folder`` lists is kept, committed or not: a job that resumes commits it again. So is
+    what savepoints list: a job that starts from one commits it.
+    """
+    entries = read_log_in(folder, plan.name)
+    if any(generation_of(entry) > generation for entry in entries):
+        return
+    manifest = next((entry for entry in reversed(entries) if isinstance(entry, Manifest)), None)
+    kept = [] if manifest is None else committables_of(manifest)
+    kept += [each for found in prepared_for_savepoints(folder, plan.name) for each in committables_of(found)]
+    claims = [entry.owner for entry in entries if isinstance(entry, Claim)]
+    for operator in plan.sinks if claims else ():
+        plan.committer(operator).clean([each for each in kept if each.operator == operator], claims)

@@ -61,7 +61,7 @@ def find_running(entries: Sequence[LogEntry]) -> str:
 
 
 def in_words(refusal: Failure, entries: Sequence[LogEntry], folder: str) -> Failure:
-    """The refusal of whoever wants the checkpoint folder, with who has it."""
+    """The refusal of a run that wants the checkpoint folder, with who has it."""
     return say_whose(refusal, entries, find_running(entries), f"the checkpoint folder {folder}")
 
 

@@ -84,7 +84,7 @@ class SavepointFiles:
 
     def store(self, command: StoreSavepoint) -> CheckpointId | None:
         """Make a savepoint of the copies; of which other checkpoint the folder holds the savepoint of this request, if
-        so. Raises StorageError; then it may stand or not, and nothing is taken away."""
+        so. Raises StorageError; then it may be there or not, and nothing is taken away."""
         manifest, place = command.manifest, command.location
         stops = manifest.kind == CheckpointKind.STOP_WITH_SAVEPOINT.value
         try:
@@ -176,7 +176,7 @@ def prepared_for_savepoints(folder_url: str, job: str) -> list[Manifest]:
 
 
 def holds_savepoint(location: str) -> bool:
-    """Whether a savepoint stands in this folder. Raises StorageError."""
+    """Whether this folder holds a savepoint. Raises StorageError."""
     filesystem, folder = resolve(absolute(location))
     try:
         return bool(filesystem.get_file_info(f"{folder}/{FILE}").type != fs.FileType.NotFound)

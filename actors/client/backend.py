@@ -39,7 +39,7 @@ class Ownership(Enum):
 
 @dataclass(slots=True)
 class FinalStatistics:
-    """What a job's processes have told, kept for when they have ended."""
+    """What a job's processes have answered last, kept for when they have ended."""
 
     statistics: dict[TaskId, TaskStatistics] = field(default_factory=dict)
     checkpoints: Overview = field(default_factory=Overview)
@@ -47,7 +47,7 @@ class FinalStatistics:
 
 
 class Processes(Protocol):
-    """The processes of a job, for whoever tests how it recovers."""
+    """The processes of a job, for tests of how it recovers."""
 
     def identities(self) -> dict[TaskId, Identity]:
         """The process of each task; waits for those that are being restarted."""
@@ -99,12 +99,12 @@ class Backend(Protocol):
         """How readers reach a feed."""
 
     def wait_ended(self, deadline: Deadline) -> FinalStatistics | None:
-        """The job is over: wait for its processes, if they end by themselves. What these have told; None: they can
-        still be asked. Raises TimeoutError."""
+        """The job is over: wait for its processes, if they end by themselves. What these have answered last;
+        None: they can still be asked. Raises TimeoutError."""
 
     def stop(self) -> FinalStatistics | None:
-        """Its script ends a job that is not over. What its processes have told; None: they can still be asked. Raises
-        TaskLostError if the job goes on."""
+        """Its script ends a job that is not over. What its processes have answered last; None: they can still be
+        asked. Raises TaskLostError if the job goes on."""
 
     def end(self) -> bool:
         """End the processes that are the script's. Whether it is known how they have ended."""

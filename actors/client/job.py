@@ -2,7 +2,7 @@
 
 Rules:
 
-1. A question goes to the job's processes, a request to its coordinator, whose status tells what came of it.
+1. A question goes to the job's processes, a request to its coordinator, whose status says what came of it.
 2. Once a job is over, ``wait`` keeps what its processes know and ends them, so that nothing is left behind and its name
    is free again. The queries go on answering from what was kept.
 3. ``shutdown`` ends a job that is not over: its tasks stop, nothing more is committed, and a later ``run`` with the
@@ -58,9 +58,9 @@ from ...engine.plan.plan import JobPlan
 from ...engine.runtime.statistics import JobStatistics
 from ...engine.sinks.collect import COLLECTED
 from ..audit.audit import OVER, Audit, LastAudit, audit_job, check_what_is_left, last_state
-from ..claims.cleaning import at_the_end, clean_outputs
-from ..claims.leases import follow_leases, leases_in
-from ..claims.resuming import Place
+from ..claims.deferred import follow_leases, leases_in
+from ..claims.ownership import at_the_end, clean_outputs
+from ..claims.place import Place
 from ..claims.savepoints import holds_savepoint
 from ..feed.audit import FeedAudit, audit_feed
 from ..feed.job_feeds import feed_handle
@@ -122,7 +122,7 @@ class Job:
         #: the newest status that was seen, and the highest generation of a coordinator
         self._known: Versioned | None = None
         self._generation = 0
-        #: what was told last, for when the processes have ended
+        #: the last answers, for when the processes have ended
         self._final = FinalStatistics()
         self._audit = LastAudit()
         #: rule 2: nobody is asked any more
@@ -170,7 +170,7 @@ class Job:
         return wait_for_status(self.status(), self._next_status, condition, timeout)
 
     def status(self) -> JobStatus:
-        """Where the job stands now."""
+        """The state of the job now."""
         if self._closed and self._known is not None:
             return self._known.status
         return self._fetch_status(None, 0.0)
@@ -205,7 +205,7 @@ class Job:
     # ------------------------------------------------------------------ questions
 
     def why(self) -> list[str]:
-        """What the job waits for; then the chain of waiting, from the consumers back to whoever holds them up, one
+        """What the job waits for; then the chain of waiting, from the consumers back to what holds them up, one
         sentence for each task."""
         status = self.status()
         if self._closed or status.is_over:
@@ -213,7 +213,7 @@ class Job:
         return [status.why, *chain_of_waiting(self.tasks(), self._live.fetch_tasks(), status.tasks)]
 
     def statistics(self) -> JobStatistics:
-        """The counts that each task has told last; ``statistics().stages`` has them by stage."""
+        """The last known counts of each task; ``statistics().stages`` has them by stage."""
         if not self._closed:
             for task, found in self._live.fetch_tasks().items():
                 if found.statistics is not None:
@@ -452,7 +452,7 @@ class Job:
         return status.savepoint(name), status
 
     def _logged_stop(self, status: JobStatus) -> Savepoint:
-        """The savepoint that the job has stopped with, as the log tells."""
+        """The savepoint that the job has stopped with, as the log says."""
         entries = read_log_in(self.folder, self.name) if status.state == "stopped" else []
         for entry in reversed(entries):
             if isinstance(entry, Manifest) and entry.kind == CheckpointKind.STOP_WITH_SAVEPOINT.value:
@@ -475,7 +475,7 @@ class Job:
         the set's number, from 1, over the whole life of the job. It is durable then.
 
         Raises ConfigurationError or FlowError if the set does not fit the job, and ConfigurationError if the job is
-        over or was told that no more come.
+        over or no_more_splits() was called.
         """
         self._check_open()
         return self._splits.add(split_set).at.sets + 1
@@ -494,7 +494,7 @@ class Job:
 
     @checked(ConfigurationError)
     def window(self, number: int) -> WindowBarrier:
-        """The barrier of a window by its number, whoever requested it."""
+        """The barrier of a window by its number."""
         return WindowBarrier(self, number)
 
     def windows(self) -> tuple[WindowReport, ...]:
@@ -587,10 +587,10 @@ class Job:
         self._keep(self._backend.stop())
         self._close()
 
-    def _keep(self, told: FinalStatistics | None) -> None:
+    def _keep(self, final: FinalStatistics | None) -> None:
         """Keep what the processes know: they end now."""
-        if told is not None:
-            self._final = replace(told, windows=told.windows or self._final.windows)
+        if final is not None:
+            self._final = replace(final, windows=final.windows or self._final.windows)
             return
         for ask in (self.statistics, self.checkpoints, *([self.windows] if self.plan.fed else [])):
             with suppress(PenstockError, TimeoutError):
@@ -607,7 +607,7 @@ class Job:
         try:
             if self._end_processes():  # else nobody knows whether they have all ended yet, or how
                 self._clean_outputs()
-                if self._known is not None:  # else its coordinator never came to life, and whoever asked was told
+                if self._known is not None:  # else its coordinator never came to life, and the script has got the error
                     at_the_end(self.audit)
         finally:
             self._place.release()

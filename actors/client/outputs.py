@@ -1,4 +1,4 @@
-"""What a job has made visible, for whoever reads it next: Spark, Ray Data, or a table in this process.
+"""What a job has made visible, for what reads it next: Spark, Ray Data, or a table in this process.
 
 Rules:
 

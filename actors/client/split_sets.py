@@ -3,7 +3,7 @@
 Rules:
 
 1. What was added is in the log, durably, before a call returns: no restart loses it, none doubles it. Then the
-   coordinator is told; should that be lost, it reads the log when it is told the next time, or takes over.
+   coordinator is notified; should that be lost, it reads the log at the next notification, or when another takes over.
 2. Several scripts may add to one job: each set and barrier has its place in one sequence. A barrier belongs to
    everything that was added before it.
 """
@@ -84,7 +84,7 @@ class SplitSetWriter:
             self._append(lambda at: NoMoreSets(at=at), "it was said before")
 
     def count(self) -> int:
-        """How many entries the log has, whoever has written them."""
+        """How many entries the log has."""
         with self._opened("read") as log:
             last = log.last()
         return 0 if last is None else following(last).number
@@ -100,7 +100,7 @@ class SplitSetWriter:
                 with self._opened("write into") as log:
                     if log.create(entry):
                         break
-                self._next = None  # somebody else was faster
+                self._next = None  # another script was faster
             self._last, self._next = entry, following(entry)
         self._added(entry)
         return entry
@@ -135,9 +135,9 @@ class SplitSetWriter:
             )
         counts = {source: len(given) for source, given in found.items()}
         if len(set(counts.values())) > 1 or 0 in counts.values():
-            told = ", ".join(f"{source} has {count}" for source, count in counts.items())
+            given = ", ".join(f"{source} has {count}" for source, count in counts.items())
             raise ConfigurationError(
-                f"the split set is not co-partitioned: {told} splits",
+                f"the split set is not co-partitioned: {given} splits",
                 "give every source as many splits as the others, at least one; a split may have no rows",
             )
 

@@ -30,7 +30,7 @@ from ...engine.feed.progress import RankProgress, Untaken
 from ...engine.feed.state import SequencerState, read_state
 from ...engine.kernels.hashing import hashes
 from ...engine.plan.plan import JobPlan, OperatorPlan, PipelinePlan
-from ..audit.routes import UnknownRoute, pipelines_of, routes
+from ..audit.origins import UnknownRoute, pipelines_of, routes
 from .models import ModelRecord
 
 

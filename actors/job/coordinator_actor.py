@@ -8,7 +8,7 @@ Rules:
 3. One coordinator per job name: the actor's name is the lock.
 4. An error in the coordinator's core ends the process as a crash does. ``coordinator_deaths`` counts that, so that an
    error that comes again fails the job instead.
-5. The coordinator of a detached job ends its processes, and at last itself (``departure``).
+5. The coordinator of a detached job ends its processes, and at last itself (``shutdown``).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import logging
 import math
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -41,19 +42,27 @@ from ..feed.discovery import FeedDiscovery, how_it_ended, run_of
 from ..hosting.coordinator_host import CoordinatorFiles, CoordinatorHost, coordinator_of
 from ..hosting.logs import JobLog, write_json_lines
 from ..hosting.measures import JobFigures, Sample
-from ..hosting.supervisor import DEFAULT_POISON, Supervisor
-from ..protocol.messages import Address, Identity, JobDescriptor, ProcessAppeared, ProcessMessage, Versioned, WorkerSlot
+from ..hosting.supervisor import DEFAULT_POISON, Supervisor, seconds_left
+from ..protocol.messages import (
+    Address,
+    Identity,
+    JobDescriptor,
+    NodesDraining,
+    ProcessAppeared,
+    ProcessMessage,
+    Versioned,
+    WorkerSlot,
+)
 from ..protocol.translate import failure_of, peers_of
 from ..storage.log import Deaths
 from ..storage.snapshots import SnapshotFiles
 from ..storage.stores import open_store
 from ..transport.dialling import Secrets
-from .departure import Departure
-from .drain_watch import DrainWatch
 from .driver_calls import RayDriverCalls
 from .metrics import Reporter
-from .plans import SharedPlan
-from .runtime import DEFAULT_TELLING, Telling
+from .options import SharedPlan
+from .runtime import DEFAULT_REPORTING, Reporting
+from .shutdown import Shutdown
 
 _log = logging.getLogger(__name__)
 
@@ -83,14 +92,14 @@ class CoordinatorOptions:
     """Seconds that the coordinator of a detached job stays after its end."""
     poison: PoisonPolicy = DEFAULT_POISON
     """When a split is poison, and what is done about it."""
-    telling: Telling = DEFAULT_TELLING
+    reporting: Reporting = DEFAULT_REPORTING
     """How often figures go to Ray's metrics, and what is logged."""
     notice: float | None = None
     """Seconds that a process has which is told to end; None: nobody asks Ray whether a node is drained."""
     take_over: bool = False
     """Whether outputs are taken over from jobs whose logs are open."""
     secrets: Secrets | None = field(default=None, repr=False)
-    """What whoever reads the job's feeds must know."""
+    """What readers of the job's feeds must know."""
     claimant: Claimant | None = None
     """The script that owns the job; None: nobody owns it."""
 
@@ -102,7 +111,7 @@ class CoordinatorActor:
         options: CoordinatorOptions = unsealed(sealed_options)
         plan, drivers = options.plan.load(), options.drivers
         self._options, self._plan = options, plan
-        write_json_lines(options.telling.log_level, job=plan.name)
+        write_json_lines(options.reporting.log_level, job=plan.name)
         self._claimant = options.claimant or this_claimant()
         core = coordinator_of(plan, options.settings, options.snapshot, self._claimant)
         store = open_store(options.folder)
@@ -135,21 +144,21 @@ class CoordinatorActor:
             options.validate,
             options.period,
             observer=JobLog(plan.name),
-            on_status=self._told if plan.feeds else None,
+            on_status=self._status_changed if plan.feeds else None,
             on_death=self._died,
         )
-        self._departure = Departure(
+        self._shutdown = Shutdown(
             self._host, plan, options.folder, options.plan, drivers, self.placement, me, options.lease
         )
         self._host.start()
         if options.detached:
-            self._departure.start()
+            self._shutdown.start()
         self._draining = None if options.notice is None else DrainWatch(self._host.post)
         self._figures = JobFigures(plan.name)
-        period = options.telling.metrics
-        self._reporter = None if period is None else Reporter(self._look, period)
+        period = options.reporting.metrics
+        self._reporter = None if period is None else Reporter(self._samples, period)
 
-    def _look(self) -> Iterable[Sample] | None:
+    def _samples(self) -> Iterable[Sample] | None:
         """What metrics tell of the job now; None if it cannot be told."""
         try:
             status, shown = self._host.wait_status(None, 0.0).status, self.checkpoints()
@@ -159,7 +168,7 @@ class CoordinatorActor:
 
     def _died(self, error: InternalError, status: JobStatus) -> None:
         """The core has failed: end this process, so that Ray starts another one (rule 4). If that cannot be noted, the
-        process stays, and whoever asks gets the error."""
+        process stays, and who asks gets the error."""
         _log.error("the coordinator of job %r fails: %s", self._plan.name, error)
         try:
             self._deaths.note(failure_of(error), str(status.latest_completed))
@@ -168,7 +177,7 @@ class CoordinatorActor:
             return
         self.die()
 
-    def _told(self, status: JobStatus) -> None:
+    def _status_changed(self, status: JobStatus) -> None:
         """Tell the ranks of feeds that the job is over."""
         if status.is_over and self._options.secrets is not None:
             run = run_of(self._options.secrets.token)
@@ -187,13 +196,13 @@ class CoordinatorActor:
     @ray.method(concurrency_group="users")
     def request(self, event: Event) -> None:
         """A user asks for something (``client``)."""
-        self._departure.heard()
+        self._shutdown.touch()
         self._host.post(event)
 
     @ray.method(concurrency_group="waiters")
     def wait_status(self, version: tuple[str, int] | None, timeout: float) -> Versioned:
         """The status, as soon as its version is another than the one given, or after ``timeout`` seconds."""
-        self._departure.heard()
+        self._shutdown.touch()
         return self._host.wait_status(version, timeout)
 
     @ray.method(concurrency_group="users")
@@ -204,7 +213,7 @@ class CoordinatorActor:
     @ray.method(concurrency_group="users")
     def checkpoints(self) -> Overview:
         """The statistics of the checkpoints."""
-        left = self._departure.wait(0.0)
+        left = self._shutdown.wait(0.0)
         if left is not None:
             return left.checkpoints
         return self._host.checkpoints(ANSWER_SECONDS)
@@ -217,7 +226,7 @@ class CoordinatorActor:
     @ray.method(concurrency_group="users")
     def descriptor(self) -> JobDescriptor:
         """What somebody needs to attach to the job."""
-        self._departure.heard()
+        self._shutdown.touch()
         options = self._options
         return JobDescriptor(
             self._plan,
@@ -240,15 +249,15 @@ class CoordinatorActor:
         return self._options.detached
 
     @ray.method(concurrency_group="waiters")
-    def farewell(self, timeout: float) -> FinalStatistics | None:
+    def final_statistics(self, timeout: float) -> FinalStatistics | None:
         """What is left to tell once the processes of a detached job have ended; None: not within ``timeout``."""
-        self._departure.heard()
-        return self._departure.wait(timeout)
+        self._shutdown.touch()
+        return self._shutdown.wait(timeout)
 
     @ray.method(concurrency_group="waiters")
     def dismiss(self) -> None:
         """End the processes of a detached job, whatever it does."""
-        self._departure.dismiss()
+        self._shutdown.dismiss()
 
     @ray.method(concurrency_group="users")
     def process(self) -> int:
@@ -278,3 +287,42 @@ def coordinator_actor_class() -> Any:
         max_task_retries=-1,
         concurrency_groups={"events": 1, "users": 1, "waiters": 8},
     )(CoordinatorActor)
+
+
+LOOK_SECONDS = 1.0
+
+
+class DrainWatch:
+    """A thread that asks Ray which nodes are drained, and posts what has changed."""
+
+    def __init__(self, post: Callable[[NodesDraining], None]) -> None:
+        self._post = post
+        self._over = threading.Event()
+        threading.Thread(target=self._run, name="penstock-draining", daemon=True).start()
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._over.set()
+
+    def _run(self) -> None:
+        known: dict[str, float] = {}
+        while not self._over.wait(LOOK_SECONDS):
+            try:
+                found = drained_nodes()
+            except Exception as error:  # whatever Ray raises while its control store is away
+                _log.warning("Ray does not answer which nodes are drained: %s", error)
+                continue
+            if found or known:
+                self._post(NodesDraining(found))
+            known = found
+
+
+def drained_nodes() -> dict[str, float]:
+    """The seconds left for each node of the cluster that is being drained."""
+    import ray
+    from ray._private.state import state
+
+    deadlines = state.get_draining_nodes()
+    if not deadlines:
+        return {}
+    return seconds_left(deadlines, {node["NodeID"] for node in ray.nodes() if node["Alive"]}, time.time())

@@ -60,10 +60,10 @@ from ..transport.dialling import Endpoint
 from ..transport.listener import Listener
 from ..transport.protocol import BrokenLink
 from ..transport.streams import StreamTransport
-from .acquaintance import Acquaintance, Neighbour
-from .departure import SHUTDOWN_SECONDS, leave_for_good
-from .driver_options import DriverOptions
+from .endpoint_resolver import EndpointResolver, Peer
 from .metrics import Reporter
+from .options import DriverOptions
+from .shutdown import SHUTDOWN_SECONDS, end_for_good
 
 ANSWER_SECONDS = 5.0
 """How long a question waits for a task that is busy in one step (in a user's function, say)."""
@@ -87,8 +87,8 @@ class DriverActor:
         self._options = options
         self._guard = SplitGuard()
         self._plan = self._guard.guarded(options.plan.load())
-        telling = options.runtime.telling
-        write_json_lines(telling.log_level, job=self._plan.name, task=str(options.slot))
+        reporting = options.runtime.reporting
+        write_json_lines(reporting.log_level, job=self._plan.name, task=str(options.slot))
         self._log = TaskLog(self._plan.name)
         incarnation = f"{time.time_ns()}-{os.getpid()}"
         where = ray.util.get_node_ip_address(), ray.get_runtime_context().get_node_id()
@@ -100,7 +100,7 @@ class DriverActor:
         self._files = TaskFiles(self._plan, SnapshotFiles(options.folder, self._plan.name), self._report)
         self._scheduler = PoolScheduler(self._plan.threads) if self._plan.threads else None
         self._listener = self._listen()
-        self._neighbours = Acquaintance()
+        self._resolver = EndpointResolver()
         #: of the newest host
         self._streams: StreamTransport | None = None
         #: serves the feeds of the newest host
@@ -111,9 +111,9 @@ class DriverActor:
         if lease is not None:
             threading.Thread(target=self._keep_lease, args=(lease,), name="penstock-lease", daemon=True).start()
         self._figures = TaskFigures(self._plan)
-        self._reporter = None if telling.metrics is None else Reporter(self._look, telling.metrics)
+        self._reporter = None if reporting.metrics is None else Reporter(self._samples, reporting.metrics)
         if options.runtime.notice_seconds is not None and not watch_sigterm(self._told_to_end):
-            _log.warning("%s cannot be told of its end beforehand: it was not made on the main thread", options.slot)
+            _log.warning("%s gets no notice of its end: it was not made on the main thread", options.slot)
         if ray.get_runtime_context().was_current_actor_reconstructed:
             self._announce(self._plan.name)
 
@@ -145,7 +145,7 @@ class DriverActor:
                 task,
                 listener,
                 options.token,
-                self._neighbours.resolve,
+                self._resolver.resolve,
                 arrived,
                 broken,
                 options.runtime.codecs(edge.id for edge in self._plan.exchanges),
@@ -182,7 +182,7 @@ class DriverActor:
 
     @ray.method(concurrency_group="control")
     def ready(self) -> Identity:
-        """Who this process is; whoever asks sees that it lives, and lets it live on."""
+        """Who this process is. A process that is asked keeps its lease."""
         self._asked_at = time.monotonic()
         return self._identity
 
@@ -233,18 +233,18 @@ class DriverActor:
         say = partial(self._say_split, task, deployment.command.attempt) if deployment.cautious else None
         self._guard.begin(say, frozenset(each.name for each in deployment.command.skipped))
         host = self._host_of(task)
-        peers = {peer: Neighbour(peer, actor) for peer, actor in deployment.peers.items()}
+        peers = {peer: Peer(peer, actor) for peer, actor in deployment.peers.items()}
         host.post(structs.replace(deployment, peers=peers))
         if host is not known:
             for peer, actor in deployment.peers.items():
                 if peer < task:  # it dials, and may wait for Ray to tell it that there is a new process
-                    actor.tell.remote(task, self._listener.endpoint)
+                    actor.announce_endpoint.remote(task, self._listener.endpoint)
         return self._identity
 
     @ray.method(concurrency_group="control")
-    def tell(self, task: TaskId, endpoint: Endpoint) -> None:
+    def announce_endpoint(self, task: TaskId, endpoint: Endpoint) -> None:
         """The process of a neighbouring task says where it listens."""
-        self._neighbours.tell(task, endpoint)
+        self._resolver.announce(task, endpoint)
 
     @ray.method(concurrency_group="control")
     def clear(self) -> None:
@@ -267,8 +267,8 @@ class DriverActor:
         except TimeoutError:
             return Standing(None, ANSWER_SECONDS)
 
-    def _look(self) -> Iterable[Sample] | None:
-        """What metrics tell of the task now; nothing if there is none, None if it is too busy to say."""
+    def _samples(self) -> Iterable[Sample] | None:
+        """The metrics of the task now; nothing if there is none, None if it is too busy to say."""
         try:
             found = self._statistics()
         except TimeoutError:
@@ -326,7 +326,7 @@ class DriverActor:
             if left <= 0:
                 _log.warning("nobody has asked for %s for %g s: it leaves", self._identity.task, lease)
                 if self._options.detached:
-                    leave_for_good(me)
+                    end_for_good(me)
                     self._over.wait(SHUTDOWN_SECONDS)
                 os._exit(1)
 

@@ -19,12 +19,10 @@ from ...engine.planner.overtaking import with_alignment
 from ...engine.planner.pipelines import plan_job
 from ...engine.sinks.collect import CollectSink
 from ...engine.state.memory import DEFAULT_BUDGET
-from ..claims.beginning import begin_in, begin_nowhere, check_first
-from ..claims.handing_over import hand_over
+from ..claims.deferred import closing_leases, hand_over
 from ..claims.inputs import plan_with_inputs
-from ..claims.leases import closing_leases
-from ..claims.origin import Claim
-from ..claims.resuming import Place, Resume, place_in
+from ..claims.place import Place, Resume, place_in
+from ..claims.start import Claim, begin_in, begin_nowhere, check_first
 from ..cluster.environment import ClusterInfo, check_cluster, connect, disconnect
 from ..cluster.fitting import check_spares
 from ..process.ending import print_interrupts_briefly
@@ -127,7 +125,7 @@ def run(
             plan = begin_nowhere(plan, take_over)
         print_interrupts_briefly()
         cluster = connect(address, verbose)
-        from .plans import check_detachable
+        from .options import check_detachable
         from .starting import start_job
 
         if detached:

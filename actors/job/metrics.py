@@ -1,14 +1,14 @@
 """Hands a job's figures to Ray's metrics. The only module that knows ``ray.util.metrics``.
 
 Ray collects what the processes of a node record and shows it at the node's Prometheus endpoint (every 10 s, unless
-``metrics_report_interval_ms`` says otherwise), with ``ray_`` before the names. What is recorded, and why so, stands in
+``metrics_report_interval_ms`` says otherwise), with ``ray_`` before the names. What is recorded, and why, is said in
 ``measures``.
 
 Rules:
 
 1. A thread of its own looks every few seconds. It asks the host's mailbox, so the figures are taken between two turns
    of work, and records them itself: recording takes about 5 µs a value and nobody waits for it.
-2. A look that fails is told once in the log and tried again: metrics never end a job.
+2. A look that fails is logged once and tried again: metrics never end a job.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RayInstruments:
 
 
 class Reporter:
-    """Looks every ``period`` seconds, on a thread. ``look``: the samples of now; None: it cannot be told now."""
+    """Looks every ``period`` seconds, on a thread. ``look``: the samples of now; None: they cannot be had now."""
 
     def __init__(self, look: Callable[[], Iterable[Sample] | None], period: float) -> None:
         self._look, self._period = look, period
@@ -80,8 +80,8 @@ class Reporter:
         except Exception:
             if not self._failed:
                 self._failed = True
-                _log.warning("the job's metrics could not be told", exc_info=True)
+                _log.warning("the job's metrics could not be reported", exc_info=True)
 
     def close(self) -> None:
-        """Tell the last figures and end; returns without waiting for it."""
+        """Report the last figures and end; returns without waiting for it."""
         self._over.set()

@@ -6,7 +6,7 @@ Rules:
 2. Actors are asked only over the connection to the cluster that the job was started or found with. Once that is gone
    (``ray.shutdown``), asking would make Ray start or join another cluster; an owned job's processes have ended with it.
 3. A coordinator that cannot be made (mostly because workers lack the modules of a flow's functions) is not started
-   again by Ray. The script learns it when it asks; whoever reads a feed asks nobody, so a notice tells the ranks.
+   again by Ray. The script learns it when it asks; readers of a feed ask nobody, so a notice is left for them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...coordinator.model.events import Event
 from ...coordinator.model.statistics import JobStatus, Overview, WindowReport
 from ...engine.core.errors import ConfigurationError, InternalError, PenstockError, SetupError, TaskLostError
 from ...engine.core.identity import TaskId
-from ..claims.resuming import Place
+from ..claims.place import Place
 from ..client.backend import FinalStatistics, Ownership, cannot_be_asked
 from ..client.job import Job
 from ..cluster.calls import short_reason, when_done
@@ -35,8 +35,8 @@ from ..hosting.waiting_chain import Standing
 from ..process.waiting import POLL_SECONDS, Deadline
 from ..protocol.messages import Address, Identity, JobDescriptor, Versioned, WorkerSlot
 from ..transport.dialling import Secrets
-from .departure import ask_tasks, end_actors, leave_for_good
 from .driver_actor import COORDINATOR, coordinator_name
+from .shutdown import ask_tasks, end_actors, end_for_good
 
 ANSWER_SECONDS = 10.0
 """How long a coordinator may take to answer somebody who only looks around: it may be on its way back."""
@@ -175,7 +175,7 @@ class RayBackend:
         while True:
             left = deadline.left()
             found: FinalStatistics | None = self._ask(
-                self._coordinator.farewell.remote(POLL_SECONDS if left is None else left)
+                self._coordinator.final_statistics.remote(POLL_SECONDS if left is None else left)
             )
             if found is not None:
                 return found
@@ -187,11 +187,11 @@ class RayBackend:
         if self.ownership is Ownership.DETACHED:
             if not self._is_connected:
                 raise self._left_cluster()
-            found = FinalStatistics()  # which is what there is to tell if its coordinator is gone
+            found = FinalStatistics()  # all that is known if its coordinator is gone
             with suppress(PenstockError):
                 self._ask(self._coordinator.dismiss.remote())
-                found = self._ask(self._coordinator.farewell.remote(0.0)) or found
-                leave_for_good(self._coordinator)
+                found = self._ask(self._coordinator.final_statistics.remote(0.0)) or found
+                end_for_good(self._coordinator)
         if self._plan.feeds and self._notices is not None and self.ownership is not Ownership.GUEST:
             self._notices.publish_end(shut_down(self._job, self._notices.run))
         return found
@@ -220,7 +220,7 @@ class RayBackend:
 
 
 def coordinator_died(job: str, error: RayActorError) -> PenstockError:
-    """What to tell whoever asks a coordinator that is gone."""
+    """The error for a question to a coordinator that is gone."""
     if not (isinstance(error, ActorDiedError) and error.actor_init_failed):
         return cannot_be_asked(job, f"its coordinator is gone: {short_reason(error)}")
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -20,8 +20,8 @@ LogLevel: TypeAlias = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
-    """What a process tells of itself. ``metrics``: seconds between two reports; None: there are none."""
+class Reporting:
+    """What a process reports of itself. ``metrics``: seconds between two reports; None: there are none."""
 
     metrics: float | None = 5.0
     log_level: LogLevel = "INFO"
@@ -99,9 +99,9 @@ class Runtime:
         return dict(self.compression)
 
     @property
-    def telling(self) -> Telling:
-        """What the processes tell of themselves."""
-        return Telling(None if self.metrics is None else seconds(self.metrics, "metrics"), self.log_level)
+    def reporting(self) -> Reporting:
+        """What the processes report of themselves."""
+        return Reporting(None if self.metrics is None else seconds(self.metrics, "metrics"), self.log_level)
 
     @property
     def poison(self) -> PoisonPolicy:
@@ -125,4 +125,4 @@ class Runtime:
 
 
 DEFAULT_RUNTIME = Runtime()
-DEFAULT_TELLING = Telling()
+DEFAULT_REPORTING = Reporting()

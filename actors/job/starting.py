@@ -3,15 +3,17 @@
 Rules:
 
 1. The script that starts a job owns its actors, so that they end with it, unless the job is detached: then nobody owns
-   them, and they leave by themselves (``departure``). The coordinator's name is the job's lock.
+   them, and they end by themselves (``shutdown``). The coordinator's name is the job's lock.
 2. Without ``checkpoints`` the job keeps its state in a temporary folder of this machine, which goes when the job is
    over, or with the script.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -22,22 +24,21 @@ from ...coordinator.log.recovery import find_run
 from ...coordinator.restore.stored_state import Snapshot
 from ...engine.core.errors import ConfigurationError
 from ...engine.plan.plan import JobPlan
+from ..claims.place import Place, temporary_place
 from ..claims.presence import this_claimant
-from ..claims.resuming import Place, temporary_place
 from ..client.backend import Ownership
 from ..client.job import Job
 from ..cluster.calls import sealed
 from ..cluster.environment import NAMESPACE
+from ..cluster.fitting import NotFreeError, asked_by, check_fits
 from ..feed.discovery import EndNotice, FeedDiscovery, run_of
 from ..protocol.messages import JobDescriptor, WorkerSlot, spare_slot
 from ..protocol.translate import failure_of
 from ..transport.dialling import Secrets
 from ..transport.tls import make_certificate
-from .admission import admit, options_of
 from .coordinator_actor import CoordinatorOptions, coordinator_actor_class
 from .driver_actor import coordinator_name, driver_actor_class
-from .driver_options import DriverOptions
-from .plans import share_plan
+from .options import DriverOptions, share_plan
 from .ray_backend import RayBackend, watch_creation
 from .runtime import DEFAULT_RUNTIME, Runtime
 
@@ -88,7 +89,7 @@ def _refuse_taken_name(job: str) -> None:
 def _has_ended(coordinator: Any) -> bool:
     """Whether it is that of a detached job that is over, and only stays to say so."""
     try:
-        return ray.get(coordinator.farewell.remote(0.0), timeout=_ANSWER_SECONDS) is not None
+        return ray.get(coordinator.final_statistics.remote(0.0), timeout=_ANSWER_SECONDS) is not None
     except (RayError, GetTimeoutError):
         return False
 
@@ -133,7 +134,7 @@ def _start(
         place.stays,
         runtime.lease_seconds or 0.0,
         runtime.poison,
-        runtime.telling,
+        runtime.reporting,
         runtime.notice_seconds,
         take_over,
         Secrets(token, certificate),
@@ -154,3 +155,38 @@ def _start(
         )
     descriptor = JobDescriptor(plan, place.folder, place.settings, drivers, detached, place.stays, options.secrets)
     return Job(plan, place, RayBackend(descriptor, actor, Ownership.DETACHED if detached else Ownership.OWNER))
+
+
+FREE_SECONDS = 10.0
+"""How long resources may take to be free that a job which has just ended has held."""
+_POLL_SECONDS = 0.2
+
+_log = logging.getLogger(__name__)
+
+
+def admit(plan: JobPlan, runtime: Runtime) -> None:
+    """Raises ConfigurationError if the job asks for what the cluster does not have, or not free."""
+    if runtime.wait_for_resources or not asked_by(plan):
+        return
+    until = time.monotonic() + FREE_SECONDS
+    while True:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        try:
+            warnings = check_fits(plan, nodes, ray.available_resources())
+        except NotFreeError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_POLL_SECONDS)
+        else:
+            break
+    for warning in warnings:
+        _log.warning("job %s: %s", plan.name, warning)
+
+
+def options_of(plan: JobPlan, slot: WorkerSlot) -> dict[str, Any]:
+    """The options of Ray's for the actor of a slot; nothing for a spare one."""
+    stage = plan.stages.get(slot.vertex)
+    if stage is None or not stage.resources:
+        return {}
+    asked = stage.resources
+    return {"num_cpus": asked.cpus, "num_gpus": asked.gpus, "resources": asked.custom}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.actors.claims.resuming import Place
+from penstock.actors.claims.place import Place
 from penstock.actors.client.backend import FinalStatistics, Ownership
 from penstock.actors.client.job import AGAIN, TRIES, Job, Savepoint
 from penstock.actors.process.waiting import Deadline

@@ -29,9 +29,9 @@ def test_actors_hold_what_their_stage_asks_for_and_the_rest_is_refused(
 ) -> None:
     import ray
 
-    from penstock.actors.job import admission
+    from penstock.actors.job import starting
 
-    monkeypatch.setattr(admission, "FREE_SECONDS", 0.5)
+    monkeypatch.setattr(starting, "FREE_SECONDS", 0.5)
     with pytest.raises(ConfigurationError, match=r"stage rows asks for 1 unicorn for each of its 2 subtasks") as found:
         ps.run(asking(tmp_path / "no", "no", unicorn=1))
     assert not isinstance(found.value, NotFreeError)
@@ -44,6 +44,6 @@ def test_actors_hold_what_their_stage_asks_for_and_the_rest_is_refused(
         with pytest.raises(NotFreeError, match=r"free in the cluster are now 0"):
             ps.run(asking(tmp_path / "late", "late", **{HEAD: 0.5}))
         job.wait(120)
-    monkeypatch.setattr(admission, "FREE_SECONDS", 60.0)
+    monkeypatch.setattr(starting, "FREE_SECONDS", 60.0)
     ps.run(asking(tmp_path / "then", "then", **{HEAD: 0.5})).wait(120)  # what has just been held is awaited
     assert written(tmp_path / "then").num_rows == written(tmp_path / "out").num_rows > 0

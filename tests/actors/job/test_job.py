@@ -14,8 +14,8 @@ import pytest
 import ray
 from pyarrow import csv
 
-from penstock.actors.job.departure import end_actors
 from penstock.actors.job.launch import run
+from penstock.actors.job.shutdown import end_actors
 from penstock.actors.protocol.messages import Identity
 from penstock.actors.protocol.settings import Checkpoints
 from penstock.engine.core.errors import (

@@ -15,9 +15,8 @@ import ray
 
 from penstock.actors.cluster.calls import sealed
 from penstock.actors.job.driver_actor import driver_actor_class
-from penstock.actors.job.driver_options import DriverOptions
 from penstock.actors.job.launch import run
-from penstock.actors.job.plans import share_plan
+from penstock.actors.job.options import DriverOptions, share_plan
 from penstock.actors.job.runtime import Runtime
 from penstock.actors.protocol.messages import spare_slot
 from penstock.actors.protocol.settings import Checkpoints

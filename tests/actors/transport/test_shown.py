@@ -17,7 +17,7 @@ from hypothesis import strategies as some
 
 from penstock.actors.feed.tcp_link import TcpRoute
 from penstock.actors.hosting.logs import JsonLines
-from penstock.actors.job.driver_options import DriverOptions
+from penstock.actors.job.options import DriverOptions
 from penstock.actors.transport.dialling import Secrets
 from penstock.actors.transport.tls import Certificate, make_certificate
 from penstock.engine.core.errors import ConfigurationError

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from pyarrow import fs
 
-from penstock.actors.claims.resuming import temporary_place
+from penstock.actors.claims.place import temporary_place
 from penstock.actors.storage.stores import open_store
 from penstock.engine.files.durable import LOCAL, make_durable, make_folder, put_file
 from support.forgetful_disk import ForgetfulDisk, Moment

@@ -1,10 +1,10 @@
-"""Where the processes of neighbouring tasks listen: asked over Ray, or told by themselves, whichever comes first.
+"""Where the processes of peers listen: asked over Ray, or announced by themselves, whichever comes first.
 
 Rules:
 
 1. A handle outlives processes, and Ray lets a question wait while the process is being replaced. But it takes a second
    or two until Ray notices here that there is a new one. So a new process tells those that will dial it where it is.
-2. What was told is used once: should it be out of date, the dialler finds out, and asks.
+2. What was announced is used once: should it be out of date, the dialler finds out, and asks.
 3. Each question is answered once.
 """
 
@@ -24,51 +24,51 @@ from ..transport.dialling import Endpoint, Resolved
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class Peer:
     """The address of a task as the streams know it."""
 
     task: TaskId
     actor: Address
 
 
-class Acquaintance:
+class EndpointResolver:
     """See the module's rules. Its methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._told: dict[TaskId, Endpoint] = {}
+        self._announced: dict[TaskId, Endpoint] = {}
         #: questions that Ray has not answered yet, by task
         self._waiting: dict[TaskId, list[_Question]] = {}
 
-    def resolve(self, neighbour: Neighbour, resolved: Resolved) -> None:
-        """Ask where the process of a neighbour listens."""
+    def resolve(self, peer: Peer, resolved: Resolved) -> None:
+        """Ask where the process of a peer listens."""
         question = _Question(resolved)
         with self._lock:
-            told = self._told.pop(neighbour.task, None)
-            if told is None:
-                self._waiting.setdefault(neighbour.task, []).append(question)
-        if told is not None:
-            question.answer(told, None)
+            announced = self._announced.pop(peer.task, None)
+            if announced is None:
+                self._waiting.setdefault(peer.task, []).append(question)
+        if announced is not None:
+            question.answer(announced, None)
             return
 
         def ended(endpoint: Endpoint | None, error: BaseException | None) -> None:
             with self._lock:
-                waiting = self._waiting.get(neighbour.task, [])
+                waiting = self._waiting.get(peer.task, [])
                 if question in waiting:
                     waiting.remove(question)
             question.answer(endpoint, error)
 
         try:
-            when_done(neighbour.actor.endpoint.options(max_task_retries=-1).remote(), ended)
+            when_done(peer.actor.endpoint.options(max_task_retries=-1).remote(), ended)
         except RayError as error:
             ended(None, error)
 
-    def tell(self, task: TaskId, endpoint: Endpoint) -> None:
-        """A neighbour's process says where it listens."""
+    def announce(self, task: TaskId, endpoint: Endpoint) -> None:
+        """A peer's process says where it listens."""
         with self._lock:
             waiting = self._waiting.pop(task, [])
             if not waiting:
-                self._told[task] = endpoint
+                self._announced[task] = endpoint
         for question in waiting:
             question.answer(endpoint, None)
 

@@ -1,23 +1,69 @@
-"""What a job still needs of an outer system: leases, and when they are released. No Ray, and no Spark.
+"""Deferred sources, whose rows another system computes: they are handed over before a job starts, staged or leased. No
+Ray, and no Spark.
 
-A job's plan knows its leases in the script that started it; whoever attaches to the job finds none, since a detached
-job has none and the leases of an attached one are its owner's.
+Rules:
+
+1. What the job's log says comes first: a log belongs to one flow over one data, so a source that left its rows in the
+   checkpoint folder finds them there by what the log's last claim describes. A job that starts from a snapshot goes on,
+   too: its rows are those of the snapshot.
+2. A job's plan knows its leases in the script that started it; a script that attaches to the job finds none, since a
+   detached job has none and the leases of an attached one are its owner's.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
-from ...coordinator.model.manifest import Manifest
+from ...coordinator.model.manifest import Claim, Manifest
+from ...coordinator.model.retention import RetentionPolicy
 from ...engine.core.arguments import Seconds
 from ...engine.core.errors import PenstockError
+from ...engine.files.paths import absolute
+from ...engine.flow import handoff
+from ...engine.flow.handoff import Destination
 from ...engine.plan.plan import JobPlan
 from ...engine.plan.rounds import SplitAssignment, cursor_of
 from ...engine.planner.graph import Graph
 from ..audit.audit import state_of
 from ..storage.log import read_log_in
+from .inputs import find_before
+from .place import Place, check_resume
+
+G = TypeVar("G", bound=Graph)
+
+
+def hand_over(
+    flow: G,
+    place: Place | None,
+    *,
+    name: str | None = None,
+    resume: str = "auto",
+    detached: bool = False,
+    on_ray: bool = True,
+    from_snapshot: str | os.PathLike[str] | None = None,
+) -> G:
+    """The flow as a job named ``name`` (by default as the flow) can read it. Raises PenstockError.
+
+    What ``run`` does by itself; call it to do this ahead, in a thread of its own, say.
+    """
+    if not handoff.has_deferred(flow):
+        return flow
+    job = name or flow.name
+    if place is None or not place.stays:
+        return handoff.hand_over(flow, Destination(job, detached=detached, on_ray=on_ray))
+    resuming = check_resume(place.folder, job, resume)
+    claims = [entry for entry in read_log_in(place.folder, job) if isinstance(entry, Claim)]
+    description = claims[-1].description if claims else ""
+    keeps = place.settings.retention is not RetentionPolicy.NEVER
+    snapshot = "" if resuming or from_snapshot is None else absolute(from_snapshot).rstrip("/")
+    goes_on = resuming or bool(snapshot)
+    before = find_before(place.folder, job, from_snapshot) if goes_on else None
+    recorded = {} if before is None else before.inputs.fingerprints
+    to = Destination(job, place.folder, description, goes_on, detached, on_ray, keeps, snapshot, recorded)
+    return handoff.hand_over(flow, to)
 
 
 class Lease(Protocol):

@@ -1,4 +1,4 @@
-"""Whether a job starts or goes on: what its checkpoint folder says before anything runs. No Ray."""
+"""Where a job keeps its checkpoints, and whether it starts or goes on: what is there before anything runs. No Ray."""
 
 from __future__ import annotations
 

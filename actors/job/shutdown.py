@@ -1,4 +1,4 @@
-"""How actors end: at somebody's word, or, those of a detached job, by themselves.
+"""How actors end: when their script says so or, those of a detached job, by themselves.
 
 Rules:
 
@@ -25,13 +25,13 @@ from ...engine.core.errors import PenstockError
 from ...engine.core.identity import TaskId
 from ...engine.plan.plan import JobPlan
 from ...engine.runtime.statistics import TaskStatistics
-from ..claims.cleaning import at_the_end, clean_outputs
+from ..claims.ownership import at_the_end, clean_outputs
 from ..client.backend import FinalStatistics
 from ..hosting.coordinator_host import CoordinatorHost
 from ..hosting.waiting_chain import Standing
 from ..process.waiting import POLL_SECONDS, Deadline
 from ..protocol.messages import Address, WorkerSlot
-from .plans import SharedPlan
+from .options import SharedPlan
 
 SHUTDOWN_SECONDS = 10.0
 """How long processes may take to stop by themselves before they are ended."""
@@ -44,8 +44,8 @@ _log = logging.getLogger(__name__)
 def end_actors(actors: Iterable[Address]) -> None:
     """Let actors stop what they do, then end their processes for good."""
     found = list(actors)
-    goodbyes = [actor.shutdown.options(max_task_retries=0).remote() for actor in found]
-    ray.wait(goodbyes, num_returns=len(goodbyes), timeout=SHUTDOWN_SECONDS)
+    shutdowns = [actor.shutdown.options(max_task_retries=0).remote() for actor in found]
+    ray.wait(shutdowns, num_returns=len(shutdowns), timeout=SHUTDOWN_SECONDS)
     for actor in found:
         ray.kill(actor)
 
@@ -67,12 +67,12 @@ def _statistics(actors: Mapping[TaskId, Address]) -> dict[TaskId, TaskStatistics
     return {task: each.statistics for task, each in ask_tasks(actors).items() if each.statistics is not None}
 
 
-def leave_for_good(actor: Address) -> None:
+def end_for_good(actor: Address) -> None:
     """End an actor, maybe the one that this process is, so that Ray does not start it again."""
     ray.kill(actor, no_restart=True)
 
 
-class Departure:
+class Shutdown:
     """See the module's rules. ``me``: the coordinator's own actor; ``lease``: in seconds; ``placement``: the slot that
     each task is on at the moment."""
 
@@ -90,7 +90,7 @@ class Departure:
         self._host, self._plan, self._folder, self._shared = host, plan, folder, shared
         self._actors, self._placement, self._me, self._lease = dict(actors), placement, me, lease
         #: when somebody last asked for something
-        self._heard_at = time.monotonic()
+        self._asked_at = time.monotonic()
         self._final = FinalStatistics()
         self._ending = threading.Lock()
         #: all other processes have ended
@@ -98,14 +98,14 @@ class Departure:
 
     def start(self) -> None:
         """Wait for the end of the job, on a thread."""
-        threading.Thread(target=self._run, name="penstock-departure", daemon=True).start()
+        threading.Thread(target=self._run, name="penstock-shutdown", daemon=True).start()
 
-    def heard(self) -> None:
+    def touch(self) -> None:
         """Somebody has asked for something."""
-        self._heard_at = time.monotonic()
+        self._asked_at = time.monotonic()
 
     def wait(self, timeout: float) -> FinalStatistics | None:
-        """What is left to tell once the other processes have ended; None: they have not."""
+        """The last answers of the other processes, once they have ended; None: they have not."""
         return self._final if self._ended.wait(timeout) else None
 
     def dismiss(self) -> None:
@@ -129,8 +129,8 @@ class Departure:
         left = self._lease
         while left > 0:
             threading.Event().wait(left)
-            left = self._heard_at + self._lease - time.monotonic()
-        leave_for_good(self._me)
+            left = self._asked_at + self._lease - time.monotonic()
+        end_for_good(self._me)
 
     def _wait_for_end(self) -> None:
         try:

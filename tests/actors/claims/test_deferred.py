@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow import fs
 
-from penstock.actors.claims.handing_over import hand_over
-from penstock.actors.claims.leases import left_behind
-from penstock.actors.claims.resuming import place_in
+from penstock.actors.claims.deferred import hand_over, left_behind
+from penstock.actors.claims.place import place_in
 from penstock.actors.claims.savepoints import SavepointFiles
 from penstock.actors.job.launch import run
 from penstock.actors.protocol.settings import Checkpoints

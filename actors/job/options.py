@@ -1,4 +1,4 @@
-"""Where the processes of a job find its plan.
+"""What the actors of a job are told when they are made, and where they find its plan.
 
 Rules:
 
@@ -11,16 +11,19 @@ Rules:
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import ray
 from ray import cloudpickle
 from ray.experimental import internal_kv
 
 from ...engine.core.errors import ConfigurationError, TaskLostError
+from ...engine.core.shown import hides_credentials
 from ...engine.plan.plan import JobPlan
-from ..protocol.messages import Address
+from ..protocol.messages import Address, WorkerSlot
 from ..spark.leased_blocks import LeasedSplit
+from ..transport.tls import Certificate
+from .runtime import DEFAULT_RUNTIME, Runtime
 
 _NAMESPACE = b"penstock"
 
@@ -67,3 +70,20 @@ def check_detachable(plan: JobPlan) -> None:
                 'hand the frame over with handoff="stage"',
                 source.id,
             )
+
+
+@hides_credentials
+@dataclass(frozen=True, slots=True)
+class DriverOptions:
+    """What a driver actor needs to know. ``folder``: where the job's checkpoints lie."""
+
+    slot: WorkerSlot
+    folder: str
+    plan: SharedPlan
+    token: bytes = field(repr=False)
+    """Known to the processes of this job alone: who does not know it is not let in."""
+    runtime: Runtime = DEFAULT_RUNTIME
+    certificate: Certificate | None = field(default=None, repr=False)
+    """Streams between machines are encrypted with it."""
+    detached: bool = False
+    """Nobody owns the actor: when its lease is over it leaves for good."""
