@@ -136,7 +136,23 @@ def calls(world: World) -> dict[str, Callable[[], Call]]:
 
         return one.flow.attach, {"config": CollectSink("rows"), "stream": one}
 
+    def writing() -> Call:
+        from penstock.engine.sinks.collect import CollectSink
+
+        return stream().write_to, {"sink": CollectSink("rows")}
+
+    def applying_to() -> Call:
+        from penstock.engine.operators import Filter
+
+        return stream().apply, {"config": Filter("v > 1"), "others": ()}
+
     found: dict[str, Callable[[], Call]] = {
+        "Columns": function(ps.Columns),
+        "Lineage": function(ps.Lineage),
+        "Traits": function(ps.Traits),
+        "Stream.apply": applying_to,
+        "Stream.forward": method(stream, "forward"),
+        "Stream.write_to": writing,
         "Aggregate": function(ps.Aggregate, name="n", column="v", function="sum"),
         "SortKey": function(ps.SortKey, column="v"),
         "WindowFunction": function(ps.WindowFunction, name="n", function="lag", column="v"),
@@ -240,8 +256,17 @@ def fed_stream() -> ps.Stream:
     return ps.Flow("plan").from_split_sets(TABLE.schema, name="in")
 
 
+def _of(*names: str) -> Iterator[str]:
+    for name in names:
+        yield name
+        yield from (f"{name}.{method}" for method in dir(getattr(ps, name)))
+
+
 INNER = {
     *("Job", "Savepoint", "ReplayedBatch", "Stream"),  # made by the library alone
+    # values that the engine makes, and what users write and the engine calls
+    *("Batch", "Committable", "Emission", "State", "Columns.needed", "Traits.columns_of"),
+    *_of("Operator", "Source", "Sink", "Index", "Stateless", "LaneCounts"),
     *(f"errors.{name}" for name in dir(ps.errors)),
     *(f"index.{name}" for name in dir(ps.index) if name[0].isupper() and name not in ("Between", "InList")),
     *(f"Flow.{name}" for name in ("ask", "asked", "fingerprint", "node", "placement", "with_node")),
