@@ -100,7 +100,7 @@ def test_streams_wait_for_their_neighbours_over_handoffs_only(kind: EdgeKind) ->
     with chain(5_000, 3)(kind).run(2) as run:
         list(run.outputs[0])
         run.closed.result(LONG)
-        waited = ["neighbour" in handle.waiting for handle in run.statistics().handles]
+        waited = ["peer" in handle.waiting for handle in run.statistics().handles]
     # (the source has no edge of this kind before it; the others have one on each side, or before them)
     assert waited[1:] == [kind is EdgeKind.HANDOFF] * 3
 
