@@ -42,7 +42,7 @@ AFTERMATH_SECONDS = 30.0
 
 AFTERMATH_POLL_SECONDS = 0.1
 _ended_at = [-AFTERMATH_SECONDS]
-"""When the last session of this process ended, by the monotonic clock."""
+"""When the last session of this process, which has one at a time, ended, by the monotonic clock."""
 
 JAVA_OPTIONS = sessions.JAVA_OPTIONS
 """What Java 17 must open to RayDP, as ``extraJavaOptions`` of a session that ``raydp.init_spark`` makes."""

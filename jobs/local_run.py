@@ -210,7 +210,7 @@ class EmbeddedBackend:
         def wires(_broken: Callable[[BrokenLink], None]) -> _Wires:
             return _Wires(self._hosts)
 
-        return TaskHost(self._plan, task, files, report, wires, self._scheduler)
+        return TaskHost(self._plan, task, files, report, wires, self._scheduler, feeds=self._feeds.servers)
 
     def _status_changed(self, status: JobStatus) -> None:
         self._feeds.on_status(status)
@@ -246,7 +246,7 @@ class EmbeddedBackend:
         return found
 
     def feed_route(self, job: str, feed: str) -> LocalRoute:
-        return local_route(self._folder, self._plan.key, job, feed)
+        return local_route(self._folder, self._plan.key, job, feed, self._feeds.servers[feed])
 
     def wait_ended(self, deadline: Deadline) -> None:
         """Threads can be asked as long as they are there."""

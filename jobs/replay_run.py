@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from ..actors.claims.place import temporary_place
+from ..actors.feed.link import FeedLink
 from ..actors.feed.retained import JobFolder, Retained, Start, copied
 from ..actors.process.ending import print_interrupts_briefly
 from ..engine.core.errors import ConfigurationError, StorageError
 from ..engine.feed.messages import Ask, FeedEnded, Refused, Slice
-from ..engine.feed.server import SERVERS, FeedServer
 from ..engine.feed.sink import FeedSink
 from ..engine.flow.flow import Flow
 from ..engine.lineage.origins import NOWHERE, spans_of
@@ -137,15 +137,15 @@ class Replaying:
             place.release()
             raise
         with job:
-            return self._read(SERVERS.of(private, self._feed))
+            return self._read(job.feed(self._feed).route.open())
 
-    def _read(self, server: FeedServer) -> Slice[pa.RecordBatch]:
+    def _read(self, link: FeedLink) -> Slice[pa.RecordBatch]:
         """The batch, as the only rank of a group that begins with it. Raises _GoneError if the start has come further
         than that, the job's error, or TimeoutError."""
         until = None if self._timeout is None else time.monotonic() + self._timeout
         ask = Ask("replay", 0, 1, self._step, 0, self._step, self._step, (self._step,))
         while True:
-            reply = server.serve(ask, POLL if until is None else min(POLL, max(0.0, until - time.monotonic())))
+            reply = link.ask(ask, POLL if until is None else min(POLL, max(0.0, until - time.monotonic())))
             for answer in reply.answers:
                 if isinstance(answer, Slice):
                     return answer

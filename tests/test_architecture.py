@@ -12,6 +12,7 @@ the type checker, too; rooms of one floor do not know each other. Besides the ta
 5. Every file of package, tests, benchmarks and examples begins with a docstring. That of a room says in three lines or
    more what lives there. A function of the package has at most 50 lines besides its docstring.
 6. Every line runs: what no line of the package mentions is in ``ALONE``, with a reason, or goes.
+7. Objects have owners. What a module holds and its functions change is in ``PROCESS_WIDE``, with a reason.
 
 The tests below the first ones show that each check can fail.
 """
@@ -33,6 +34,7 @@ from support.architecture import (
     find_heavy,
     find_lonely,
     find_long_functions,
+    find_process_wide,
     floor_rules,
     is_below,
 )
@@ -124,6 +126,21 @@ ALONE = {
         engine.scheduler.streams.Product engine.scheduler.streams.Spool engine.scheduler.streams.Transform""",
 }
 """What no line of the package mentions, by the reason for which it is there."""
+
+PROCESS_WIDE = {
+    "a library keeps such a thing for the process": """
+        actors.spark_bridge._ended_at engine.expressions.list_functions._registered
+        engine.expressions.list_functions._registering""",
+    "the process's end, or a lock that the system gives to processes": """
+        actors.spark.stage._locks engine.files.durable._PASSING engine.scheduler.threads._all""",
+    "executors of the one Spark session, which all leases share": "actors.spark.lease._pulling",
+    "values that travel pickled find here what stays in the process": """
+        actors.feed.discovery._REMEMBERED actors.feed.link._SERVED engine.indexes.in_memory._building
+        engine.indexes.in_memory._built""",
+    "results that outlive their job, for the next one of that folder": "engine.sinks.collect.COLLECTED",
+    "memory of each thread": "engine.kernels.scratch._places",
+}
+"""What changes in a module while the process runs, by the reason for which no object owns it."""
 
 ROOT = Rule((), inside=FOLDERS)
 PURE = STDLIB - OUTER_WORLD
@@ -234,6 +251,10 @@ def test_every_line_runs(package: Sources) -> None:
     assert find_lonely(package) == sorted(name for names in ALONE.values() for name in names.split())
 
 
+def test_objects_have_owners(package: Sources) -> None:
+    assert find_process_wide(package) == sorted(name for names in PROCESS_WIDE.values() for name in names.split())
+
+
 def test_functions_are_short() -> None:
     package = {path: text for path, text in python_files(FOLDERS).items() if path not in ONE_PIECE}
     assert find_long_functions(package, MAXIMUM_LINES) == []
@@ -325,6 +346,16 @@ def test_checker_reports_what_nothing_mentions() -> None:
         "engine.b": "def f(): A().used()",
     }
     assert find_lonely(sources) == ["engine.a.A.lone", "engine.b.f"]
+
+
+def test_checker_reports_what_changes_in_a_module() -> None:
+    sources = {
+        "a": "KNOWN = {'x': 1}\nseen: set[str] = set()\nlast = None\ndef f(x):\n    if x not in KNOWN: seen.add(x)",
+        "b": "from threading import Lock\nlock = Lock()\nlast = None\ndef f():\n    global last\n    last = 1",
+        "c": "class Many:\n    def __init__(self): ...\nMANY = Many()\nSIZE = int('3')",
+        "d": "jobs = []\ndef f(job):\n    job = jobs.pop()\nby_name = dict()\ndef g(n):\n    by_name[n] = 1",
+    }
+    assert find_process_wide(sources) == ["a.seen", "b.last", "b.lock", "c.MANY", "d.by_name", "d.jobs"]
 
 
 def test_checker_reports_long_functions_and_missing_docstrings() -> None:

@@ -15,7 +15,6 @@ from penstock.actors.feed.link import LocalRoute
 from penstock.coordinator.model.events import TaskLost
 from penstock.engine.core.errors import ConfigurationError, FlowError, UserCodeError
 from penstock.engine.core.identity import TaskId
-from penstock.engine.feed.server import SERVERS
 from support.feeds import ROWS, SPLITS, chunked, plain, read_group, tables, take, wait_for
 
 
@@ -209,7 +208,7 @@ def test_rank_that_gave_up_before_all_had_come_keeps_no_seat_from_those_that_com
             take(lonely, 1)
         if ends:
             lonely.close()
-    wait_for(lambda: "rank 0, 1, 2 of 3" in SERVERS.of(job.plan.key, "feed")._members.missing)
+    wait_for(lambda: "rank 0, 1, 2 of 3" in job.feed().route.server._members.missing)
     others = [job.feed().reader(rank, 3, timeout=60) for rank in range(2)]
     slices = [reader.iter_batches() for reader in others]
     threads = [threading.Thread(target=next, args=(each,)) for each in slices]
@@ -291,7 +290,7 @@ def test_step_behind_the_end_is_an_error_and_the_feed_is_not_taken_for_read():
     with pytest.raises(ConfigurationError, match="starts at batch 101 of a feed that has 100"):
         read_group(job.feed(), 2, start=101)
     assert not job.status().is_over
-    assert SERVERS.of(job.plan.key, "feed").waits_for
+    assert job.feed().route.server.waits_for
     job.shutdown()
     flow = ps.Flow("known")
     flow.from_tables([pa.table({"n": list(range(50))})]).feed(10)

@@ -58,7 +58,8 @@ class EndNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _REMEMBERED: dict[tuple[str, str], int] = {}
-"""By run and feed: how many batches there were, of jobs whose folder has gone and that this process has ended."""
+"""By run and feed: how many batches there were, of jobs whose folder has gone and that this process has ended
+(rule 4): routes come pickled, so nothing of the job itself is at hand."""
 
 
 def run_of(token: bytes) -> str:

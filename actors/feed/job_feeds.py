@@ -9,13 +9,13 @@ from ...coordinator.model.events import CheckpointRequested, Event
 from ...coordinator.model.statistics import JobStatus
 from ...engine.core.errors import ConfigurationError, PenstockError
 from ...engine.core.traits import Rows, traits_of
-from ...engine.feed.server import SERVERS, FeedServer
+from ...engine.feed.server import FeedServer
 from ...engine.feed.sink import FeedSink
 from ...engine.plan.plan import JobPlan
 from ..protocol.messages import UNKNOWN_TIME
 from ..storage.digest_files import DigestFiles
 from .discovery import end_of_job
-from .link import FeedRoute
+from .link import FeedRoute, register
 from .models import ModelBinder
 from .reader import FeedHandle
 
@@ -30,7 +30,8 @@ class JobFeeds:
         ask = partial(report, CheckpointRequested(UNKNOWN_TIME))
         self.servers: dict[str, FeedServer] = {}
         for feed in plan.feeds if feeds is None else feeds:
-            server = self.servers[feed] = SERVERS.begin(plan.key, feed, ask, plan.name)
+            server = self.servers[feed] = FeedServer(feed, ask)
+            register(plan, feed, server)
             server.commits.bind = partial(self._binder.bind, feed)
             server.record = DigestFiles(folder, plan.name, feed).record
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
 from ...engine.core.errors import ConfigurationError
 from ...engine.core.shown import hides_credentials
 from ...engine.feed.messages import Ask, Reply
-from ...engine.feed.server import SERVERS, FeedServer
+from ...engine.feed.server import FeedServer
+from ...engine.plan.plan import JobPlan
 
 
 class BrokenFeedLinkError(Exception):
@@ -68,17 +70,39 @@ class LocalRoute:
     job: str
     feed: str
     process: int
+    server: FeedServer | None = field(default=None, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self.folder, self.key, self.job, self.feed, self.process)
 
     def open(self) -> LocalLink:
         """A link. Raises ConfigurationError in another process."""
-        if self.process != os.getpid():
+        if self.process != os.getpid() or self.server is None:
             raise ConfigurationError(
                 f"the feed {self.feed!r} of job {self.job!r} runs in another process and can be read in that one alone",
                 "run the job with ps.run, on Ray: its feeds can be read from any process",
             )
-        return LocalLink(SERVERS.of(self.key, self.feed))
+        return LocalLink(self.server)
 
 
-def local_route(folder: str, key: str, job: str, feed: str) -> LocalRoute:
-    """The route to a feed of this process. ``key``: the job's UUID, by which its server is found."""
-    return LocalRoute(folder, key, job, feed, os.getpid())
+def local_route(folder: str, key: str, job: str, feed: str, server: FeedServer) -> LocalRoute:
+    """The route to a feed of this process. ``key``: the job's UUID, by which a copy of the route finds the server."""
+    return LocalRoute(folder, key, job, feed, os.getpid(), server)
+
+
+_SERVED: WeakValueDictionary[tuple[str, str], FeedServer] = WeakValueDictionary()
+"""The servers of this process, by the UUID of the job and their name: a route that was pickled finds its own again."""
+
+
+def register(plan: JobPlan, feed: str, server: FeedServer) -> None:
+    """The server takes the place of one of an earlier run of the job in this process."""
+    former = _SERVED.get((plan.key, feed))
+    _SERVED[plan.key, feed] = server
+    if former is not None:
+        message = f"job {plan.name or plan.key!r} was started anew"
+        former.on_job_over(ConfigurationError(message, "take a handle of the new job's feed"))
+
+
+def _unpickled(folder: str, key: str, job: str, feed: str, process: int) -> LocalRoute:
+    server = _SERVED.get((key, feed)) if process == os.getpid() else None
+    return LocalRoute(folder, key, job, feed, process, server)

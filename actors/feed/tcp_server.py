@@ -60,7 +60,7 @@ class TcpFeedServer:
         certificate: Certificate | None = None,
     ) -> None:
         self._feeds = JobFeeds(plan, discovery.folder, report, feeds_of(plan, task))
-        self._servers = self._feeds.servers
+        self.servers = self._feeds.servers
         self._lock = threading.Lock()
         #: of each the readers' session, once it is known
         self._connections: dict[socket.socket, str] = {}
@@ -68,7 +68,7 @@ class TcpFeedServer:
         self._listener = Listener(token, incarnation, host, certificate=certificate)
         self._listener.open(self._on_connection)
         self._discovery = discovery
-        for feed, server in self._servers.items():
+        for feed, server in self.servers.items():
             server.on_end = partial(self._announce, feed)
             self._announce(feed)
 
@@ -94,7 +94,7 @@ class TcpFeedServer:
                 connection.close()
                 return
             self._connections[connection] = ""
-        server = self._servers.get(caller.peer.vertex)
+        server = self.servers.get(caller.peer.vertex)
         if server is None:
             self._redirect(caller, connection)
             return

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -41,6 +41,7 @@ from ...engine.core.errors import PenstockError, as_penstock_error
 from ...engine.core.identity import Attempt, CheckpointId, TaskId
 from ...engine.exchange.channel_state import NOTHING_RESTORED, Restored
 from ...engine.exchange.channels import Frame, Upstream
+from ...engine.feed.server import FeedServer
 from ...engine.plan.plan import JobPlan
 from ...engine.runtime.statistics import OperatorWindow, TaskStatistics
 from ...engine.runtime.task import Step, Task
@@ -195,10 +196,12 @@ class TaskHost:
         transport: Callable[[Callable[[BrokenLink], None]], Transport],
         scheduler: Scheduler | None = None,
         incarnation: str = "",
+        feeds: Mapping[str, FeedServer] | None = None,
     ) -> None:
         self._plan = plan
         self._scheduler = scheduler
         self._incarnation = incarnation
+        self._feeds = feeds
         self._id = task
         self._files = files
         self._report = report
@@ -331,6 +334,7 @@ class TaskHost:
                 more_splits=bool(self._plan.fed),
                 scheduler=self._scheduler,
                 notify=lambda: self.post(Woken()),
+                feeds=self._feeds,
             )
             opening = self._task.opening
             self._report(TaskDeployed(self._id, attempt, UNKNOWN_TIME, self._incarnation, opening))

@@ -156,7 +156,14 @@ class DriverActor:
 
         self._feeds = self._serve_feeds(task)
         host = TaskHost(
-            self._plan, task, self._files, self._report, streams, self._scheduler, self._identity.incarnation
+            self._plan,
+            task,
+            self._files,
+            self._report,
+            streams,
+            self._scheduler,
+            self._identity.incarnation,
+            None if self._feeds is None else self._feeds.servers,
         )
         host.start()
         return host

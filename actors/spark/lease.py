@@ -49,7 +49,7 @@ FOLLOW_SECONDS = 5.0
 _CREDIT_SECONDS = 5.0
 _GROUPS_PER_CORE = 2
 _pulling = threading.Lock()
-"""Rule 2."""
+"""Rule 2: a process has one Spark session, whose executors its leases share."""
 
 _log = logging.getLogger("penstock.spark")
 

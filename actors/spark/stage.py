@@ -63,7 +63,7 @@ from .types import by_position
 from .writing import ANSWER, make_writer
 
 _locks: list[IO[str]] = []
-"""Locked until this process ends."""
+"""Locked until this process ends: the system gives such locks to processes."""
 
 
 def lock_run(above: str, run: str) -> None:

@@ -139,6 +139,8 @@ class OperatorContext:
     holds, in that round, and begins anew, as at a task barrier."""
     content: bool = False
     """Whether a sink is to digest its rows, for an audit of their content."""
+    server: object | None = None
+    """Of a feed: what serves its ranks, across attempts. Whoever hosts the job owns it."""
 
 
 class Output(Protocol):

@@ -24,6 +24,7 @@ Kernel: TypeAlias = Callable[..., pa.Array]
 
 _registering = Lock()
 _registered: set[str] = set()
+"""Arrow registers functions for the process, and each once."""
 
 
 def is_list(type: pa.DataType) -> bool:

@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from ..core.errors import ConfigurationError, PenstockError
+from ..core.errors import PenstockError
 from ..core.identity import Attempt, CheckpointId
 from ..core.operator import do_nothing
 from .digests import DigestRun, not_recorded
@@ -369,32 +369,3 @@ class FeedServer:
         if not was_assigned or joined is not None:
             self._changed.notify_all()
         return None
-
-
-class FeedServers:
-    """The servers of this process, by the UUID of the job and their name."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._servers: dict[tuple[str, str], FeedServer] = {}
-
-    def begin(self, job: str, name: str, ask_checkpoint: Callable[[], None], called: str = "") -> FeedServer:
-        """A new server, in place of one of an earlier run of the job, which people know as ``called``."""
-        server = FeedServer(name, ask_checkpoint)
-        with self._lock:
-            former = self._servers.get((job, name))
-            self._servers[job, name] = server
-        if former is not None:
-            former.on_job_over(
-                ConfigurationError(f"job {called or job!r} was started anew", "take a handle of the new job's feed")
-            )
-        return server
-
-    def of(self, job: str, name: str) -> FeedServer:
-        """The server of a feed; made when first asked for."""
-        with self._lock:
-            return self._servers.setdefault((job, name), FeedServer(name))
-
-
-SERVERS = FeedServers()
-"""Operators and those who serve their ranks find each other here."""

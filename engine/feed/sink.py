@@ -24,7 +24,7 @@ from .batch_grid import BatchGrid
 from .digests import BatchDigests
 from .progress import GroupProgress
 from .sequencer import FeedSettings, Sequencer, SnapshotPosition
-from .server import SERVERS, FeedServer
+from .server import FeedServer
 from .state import SequencerState, read_state, write_state
 
 MOST_ROWS = 2**31 - 1
@@ -172,7 +172,7 @@ class RunningFeedSink(Stateless):
             progress = GroupProgress.restored(state.progress, state.untaken)
             self._digests = self._digests_from(state)
             self._sequencer = Sequencer.restored(state, config.settings, self._hashes, _bytes)
-        self._server: FeedServer = SERVERS.of(context.job, context.operator)
+        self._server = context.server if isinstance(context.server, FeedServer) else FeedServer(context.operator)
         #: where the last snapshot was taken, and the position of its first row
         self._taken_at: SnapshotPosition | None = None
         self._first = 0

@@ -41,6 +41,7 @@ from ..core.source import Split
 from ..core.state_machine import StateMachine
 from ..exchange.channel_state import Restored
 from ..exchange.channels import Frame, InputChannel, Upstream
+from ..feed.server import FeedServer
 from ..plan.plan import JobPlan
 from ..scheduler.protocol import DriverState, Handle, QueryStatistics, Scheduler, Wait
 from ..scheduler.serial import SerialScheduler
@@ -244,6 +245,7 @@ class Task:
         more_splits: bool = False,
         scheduler: Scheduler | None = None,
         notify: Callable[[], None] | None = None,
+        feeds: Mapping[str, FeedServer] | None = None,
     ) -> None:
         self.id = task
         self.attempt = attempt
@@ -257,7 +259,7 @@ class Task:
         self._parts = TaskParts()
         try:
             self._parts = build_parts(
-                plan, task, attempts, restored, wiring, self, self._query, more_splits=more_splits
+                plan, task, attempts, restored, wiring, self, self._query, more_splits=more_splits, feeds=feeds
             )
         except BaseException:
             self._query.cancel()

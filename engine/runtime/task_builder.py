@@ -23,6 +23,7 @@ from ..exchange.channel_state import Restored, channel_batches
 from ..exchange.channels import ChannelId, Frame, InputChannel, OutputChannel, ResultPartition, Upstream
 from ..exchange.input_gate import ArrivalInputGate, GateInput, InputGate, SpoolingInputGate, UnorderedInputGate
 from ..exchange.result_partition import result_partition_of
+from ..feed.server import FeedServer
 from ..integrity.lane_digests import LaneDigests
 from ..integrity.row_digests import RowDigest
 from ..operators.join.replicated_join import EVERYWHERE
@@ -136,14 +137,16 @@ def build_parts(
     query: Query,
     *,
     more_splits: bool = False,
+    feeds: Mapping[str, FeedServer] | None = None,
 ) -> TaskParts:
     """Build the parts of ``task``; ``restored`` holds the state of several subtasks, of which its lanes are picked.
 
     ``more_splits``: sources expect splits beyond those of the plan. ``query``: what runs work in the background.
+    ``feeds``: the servers of the job's feeds.
     """
     stored = restored if isinstance(restored, Restored) else Restored(restored)
     builder = _Builder(plan, task, attempts, stored, wiring, host, query)
-    builder.more_splits = more_splits
+    builder.more_splits, builder.feeds = more_splits, feeds or {}
     try:
         return builder.build()
     except BaseException:
@@ -171,6 +174,7 @@ class _Builder:
         self._parts = TaskParts(memory=TaskMemory(plan.memory_budget))
         self._edges: dict[str, _LocalEdge] = {}
         self.more_splits = False
+        self.feeds: Mapping[str, FeedServer] = {}
         self._built: list[OperatorInstance] = []
 
     def build(self) -> TaskParts:
@@ -337,6 +341,7 @@ class _Builder:
             wake=background.wake,
             epochs=self._plan.epochs,
             content=self._plan.audit == "content",
+            server=self.feeds.get(operator.id),
         )
         with build_error_context(operator.id):
             running = operator.config.build(context, operator.inputs, mine)

@@ -28,6 +28,7 @@ IDLE_SECONDS = 30.0
 
 _log = logging.getLogger(__name__)
 _all: weakref.WeakSet[Threads] = weakref.WeakSet()
+"""For the end of the process (rule 1)."""
 
 
 class Threads:

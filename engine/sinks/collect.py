@@ -114,7 +114,8 @@ class CollectedRows:
 
 
 COLLECTED = CollectedRows()
-"""The rows of this process: sinks and committers of one job find each other here, by the job's UUID."""
+"""The rows of this process: sinks and committers of one job find each other here, by the job's UUID. They
+outlive the job, for the next one that goes on in its folder."""
 
 
 @dataclass(frozen=True, slots=True)

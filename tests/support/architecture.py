@@ -234,6 +234,73 @@ def _definitions(node: ast.AST, above: str) -> Iterator[str]:
                 yield from _definitions(child, f"{above}{child.name}.")
 
 
+LASTING = frozenset(
+    [
+        *("Lock", "RLock", "Condition", "Semaphore", "Event", "local", "ContextVar"),
+        *("WeakSet", "WeakKeyDictionary", "WeakValueDictionary"),
+    ]
+)
+"""Whoever makes one for a module means to change it."""
+_DISPLAYS = (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp)
+CONTAINERS = frozenset({"dict", "list", "set", "deque", "defaultdict", "OrderedDict", "Counter", "bytearray"})
+CHANGES = frozenset(
+    [
+        *("append", "appendleft", "extend", "insert", "pop", "popleft", "popitem", "remove", "clear", "add", "discard"),
+        *("update", "difference_update", "intersection_update", "symmetric_difference_update", "setdefault"),
+    ]
+)
+
+
+def find_process_wide(sources: Sources) -> list[str]:
+    """Names of modules whose values change while the process runs: what a function changes in place or rebinds, locks
+    and weak tables, and instances of the package's classes that have an ``__init__`` of their own."""
+    trees = {module: ast.parse(text) for module, text in sources.items()}
+    stateful = {
+        node.name
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and any(isinstance(each, ast.FunctionDef) and each.name == "__init__" for each in node.body)
+    }
+    found = set()
+    for module, tree in trees.items():
+        values = dict(_module_values(tree))
+        made = {name for name, value in values.items() if _called(value) in LASTING | stateful}
+        containers = {
+            name for name, value in values.items() if isinstance(value, _DISPLAYS) or _called(value) in CONTAINERS
+        }
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        changed = {name for function in functions for node in ast.walk(function) for name in _changed(node)}
+        rebound = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+        found |= {f"{module}.{name}" for name in made | (changed & containers) | rebound}
+    return sorted(found)
+
+
+def _module_values(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    for node in tree.body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        for target in targets:
+            if isinstance(target, ast.Name) and value is not None:
+                yield target.id, value
+
+
+def _called(value: ast.expr) -> str:
+    """The last name of what is called."""
+    return ast.unparse(value.func).rpartition(".")[2] if isinstance(value, ast.Call) else ""
+
+
+def _changed(node: ast.AST) -> Iterator[str]:
+    """Names whose value the node changes in place."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in CHANGES:
+            yield name
+        case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
+            yield name
+
+
 def find_bare_files(files: Mapping[str, str]) -> list[str]:
     """Files that do not begin with their docstring."""
     return [f"{path}: no module docstring" for path, text in files.items() if not ast.get_docstring(ast.parse(text))]

@@ -31,7 +31,6 @@ from penstock.engine.core.errors import ConfigurationError, InternalError, Setup
 from penstock.engine.core.identity import CheckpointId, TaskId
 from penstock.engine.feed.messages import Ask, Commit
 from penstock.engine.feed.sequencer import Sequencer
-from penstock.engine.feed.server import SERVERS
 from penstock.engine.planner.pipelines import plan_job
 from support.feeds import read_group, take, wait_for
 
@@ -69,7 +68,7 @@ class Host:
             self._report,
             self._secret.certificate,
         )
-        self.server = SERVERS.of("streams", "feed")
+        self.server = server.servers["feed"]
         self.server.open(self.sequencer, lambda: None)
         return server
 

@@ -305,7 +305,7 @@ class Server:
 def served() -> Iterator[TcpFeedServer]:
     """The server of a feed, without a job."""
     server = TcpFeedServer.__new__(TcpFeedServer)
-    server._servers, server._connections = {"feed": Server()}, {}  # type: ignore[dict-item]
+    server.servers, server._connections = {"feed": Server()}, {}  # type: ignore[dict-item]
     server._lock, server._closed = threading.Lock(), False
     server._listener = Listener(secrets.token_bytes(32), "me", "127.0.0.1")
     server._listener.open(server._on_connection)
