@@ -23,8 +23,9 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
@@ -141,17 +142,16 @@ class CoordinatorFiles:
         """Carry out a command, later; notify of the event that answers it, if one does."""
         if isinstance(command, commands.StoreEntry) and isinstance(command.entry, Claim):
             self._presence.begin(command.entry.owner)  # whoever reads the claim finds its run
-
-        def work() -> None:
-            try:
-                event = self._carry_out(command)
-            except Exception as error:
-                event = _failed(command, failure_of(as_penstock_error(error)))
-            if event is not None:
-                self._notify(event)
-
         threads = self._log_thread if isinstance(command, _OF_THE_LOG) else self._file_thread
-        threads.submit(work)
+        threads.submit(partial(self._work, command))
+
+    def _work(self, command: FileCommand) -> None:
+        try:
+            event = self._carry_out(command)
+        except Exception as error:
+            event = _failed(command, failure_of(as_penstock_error(error)))
+        if event is not None:
+            self._notify(event)
 
     def _carry_out(self, command: FileCommand) -> Event | None:
         match command:
@@ -201,10 +201,12 @@ class CoordinatorFiles:
         """The run is over."""
         self._presence.end()
 
-    def close(self) -> None:
-        """Let what is under way end."""
+    def close(self, last: Sequence[FileCommand] = ()) -> None:
+        """Let what is under way end, then carry out what comes ``last``: entries go before the files that they name."""
         self._presence.end()
         self._log_thread.close(drop=True)
+        for command in sorted(last, key=lambda command: not isinstance(command, commands.DiscardEntries)):
+            self._file_thread.submit(partial(self._work, command))
         self._file_thread.close()
 
 
@@ -281,7 +283,7 @@ class CoordinatorHost:
         self._thread = threading.Thread(target=self._run, name="penstock-coordinator", daemon=True)
         self._open = True
         #: what is deleted at the job's end, once those who wait for it have had the time to audit it
-        self._at_close: list[Command] = []
+        self._at_close: list[FileCommand] = []
         #: guards the four fields below; notified when they change
         self._changed = threading.Condition()
         self._version = (uuid.uuid4().hex, 0)
@@ -334,9 +336,7 @@ class CoordinatorHost:
         self.post(Closed())
         self._thread.join()
         at_close, self._at_close = self._at_close, []
-        for command in at_close:
-            self._do(command)
-        self._files.close()
+        self._files.close(at_close)
 
     # ------------------------------------------------------------------ the thread
 

@@ -164,7 +164,7 @@ def test_task_that_ends_before_its_final_checkpoint_is_committed_is_caught(monke
     advance = Task._advance_end
 
     def hasty(self: Task) -> None:
-        self._checkpoints.final_committed = self._told_data_ended
+        self._checkpoints.final_committed = self.data_ended
         advance(self)
 
     monkeypatch.setattr(Task, "_advance_end", hasty)

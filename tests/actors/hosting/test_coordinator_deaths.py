@@ -8,7 +8,7 @@ from pathlib import Path
 from penstock.actors.hosting.coordinator_host import CoordinatorFiles, CoordinatorHost
 from penstock.actors.storage.log import MOST_DEATHS, Deaths
 from penstock.actors.storage.stores import FileStore
-from penstock.coordinator.model.commands import ReadLog
+from penstock.coordinator.model.commands import DiscardEntries, DiscardState, ReadLog
 from penstock.coordinator.model.events import Event, Failure, LogFailed
 from penstock.coordinator.model.statistics import JobStatus
 from support.coordinator_driver import CoordinatorDriver
@@ -70,6 +70,35 @@ def test_coordinator_that_must_not_take_over_says_why_instead_of_reading_the_log
     assert driver.core.status().failure == BUG
 
 
+def test_what_a_closed_job_does_not_keep_goes_entries_first_however_busy_the_log_is() -> None:
+    """An entry that stayed would name files that are gone."""
+    gone: list[str] = []
+    busy = threading.Event()
+
+    class Log(MemoryStore):
+        def list(self, prefix: str) -> list[str]:
+            busy.wait(30.0)
+            return super().list(prefix)
+
+        def delete(self, name: str) -> None:
+            gone.append("entry")
+
+    class Plan:
+        name = "job"
+
+    class Snapshots:
+        url = "nowhere"
+
+        def delete(self, handles: object) -> None:
+            gone.append("state")
+
+    files = CoordinatorFiles(Plan(), Log(), Snapshots(), lambda event: None)  # type: ignore[arg-type]
+    files.perform(ReadLog())
+    threading.Timer(0.1, busy.set).start()
+    files.close([DiscardState(()), DiscardEntries((1,))])
+    assert gone == ["entry", "state"]
+
+
 def test_error_in_the_core_is_told_before_anybody_who_waits_gets_it() -> None:
     class Core:
         def status(self) -> JobStatus:
@@ -79,7 +108,7 @@ def test_error_in_the_core_is_told_before_anybody_who_waits_gets_it() -> None:
             raise KeyError("x")
 
     class Files:
-        def close(self) -> None:
+        def close(self, last: object) -> None:
             """Nothing is stored."""
 
     died: list[str] = []

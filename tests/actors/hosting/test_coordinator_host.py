@@ -37,7 +37,7 @@ class Core:
 
 
 class Files:
-    def close(self):
+    def close(self, last):
         """Nothing is stored."""
 
 
