@@ -13,6 +13,7 @@ the type checker, too; rooms of one floor do not know each other. Besides the ta
    more what lives there. A function of the package has at most 50 lines besides its docstring.
 6. Every line runs: what no line of the package mentions is in ``ALONE``, with a reason, or goes.
 7. Objects have owners. What a module holds and its functions change is in ``PROCESS_WIDE``, with a reason.
+8. No two classes of one top-level folder have the same name.
 
 The tests below the first ones show that each check can fail.
 """
@@ -34,6 +35,7 @@ from support.architecture import (
     find_heavy,
     find_lonely,
     find_long_functions,
+    find_namesakes,
     find_process_wide,
     floor_rules,
     is_below,
@@ -45,6 +47,8 @@ AROUND = ("tests", "benchmarks", "examples")
 MAXIMUM_LINES = 50
 ONE_PIECE = frozenset({"actors/spark/writing.py"})
 """A function that travels to Spark's executors by value, where this package is not installed."""
+UNDECIDED = frozenset({"engine/scheduler/streams.py", "engine/scheduler/stream_graph.py"})
+"""Streams between the operators of one process: to be made real, or to go. They have names that the engine has."""
 HEAVY = frozenset({"ray", "raydp", "pyspark"})
 BRIDGE = "actors.spark_bridge"
 
@@ -255,6 +259,11 @@ def test_objects_have_owners(package: Sources) -> None:
     assert find_process_wide(package) == sorted(name for names in PROCESS_WIDE.values() for name in names.split())
 
 
+def test_no_two_classes_of_a_folder_have_one_name() -> None:
+    package = {path: text for path, text in python_files(FOLDERS).items() if path not in UNDECIDED}
+    assert find_namesakes(package) == []
+
+
 def test_functions_are_short() -> None:
     package = {path: text for path, text in python_files(FOLDERS).items() if path not in ONE_PIECE}
     assert find_long_functions(package, MAXIMUM_LINES) == []
@@ -362,3 +371,8 @@ def test_checker_reports_long_functions_and_missing_docstrings() -> None:
     files = {"a.py": '"""A."""\ndef f():\n    """F."""\n' + "    x = 1\n" * 51, "b.py": "x = 1\n"}
     assert find_long_functions(files, MAXIMUM_LINES) == ["a.py: f has 51 lines, at most 50: split it"]
     assert find_bare_files(files) == ["b.py: no module docstring"]
+
+
+def test_checker_reports_classes_of_one_name() -> None:
+    files = {"engine/a.py": "class A: ...", "engine/b.py": "class A: ...\nclass B: ...", "actors/a.py": "class A: ..."}
+    assert find_namesakes(files) == ["engine/b.py: class A is in engine/a.py, too"]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ...engine.core.traits import Rows, traits_of
+from ...engine.core.traits import Multiplicity, traits_of
 from ...engine.integrity.row_digests import MODULUS, ContentSink, RowDigest
 from ...engine.plan.partitioning import Broadcast
 from ...engine.plan.plan import JobPlan, OperatorPlan, PipelinePlan, PortPlan
@@ -43,7 +43,7 @@ def routes(plan: JobPlan, pipeline: PipelinePlan, end: int) -> Iterator[tuple[st
         traits = traits_of(operator.config)
         if traits.is_row_wise():
             passed = (*passed, operator)
-        elif traits.rows is not Rows.SAME:
+        elif traits.rows is not Multiplicity.SAME:
             raise UnknownRoute(f"{operator.id} makes other rows of its input")
     for port in pipeline.ports:
         if port.kind == "source":

@@ -66,7 +66,7 @@ def hand_over(
     return handoff.hand_over(flow, to)
 
 
-class Lease(Protocol):
+class DeferredLease(Protocol):
     """Partitions that are pulled while the job runs."""
 
     @property
@@ -83,10 +83,10 @@ class Lease(Protocol):
         """The job is over, or was never started."""
 
 
-def leases_of(configs: Sequence[object]) -> dict[int, Lease]:
+def leases_of(configs: Sequence[object]) -> dict[int, DeferredLease]:
     """The leases among the sources' configs, by position."""
     found = ((position, getattr(config, "lease", None)) for position, config in enumerate(configs))
-    return {position: cast(Lease, lease) for position, lease in found if lease is not None}
+    return {position: cast(DeferredLease, lease) for position, lease in found if lease is not None}
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def closing_leases(flow: Graph) -> Iterator[None]:
         raise
 
 
-def leases_in(plan: JobPlan) -> dict[int, Lease]:
+def leases_in(plan: JobPlan) -> dict[int, DeferredLease]:
     """The leases among a plan's sources, by position."""
     return leases_of([source.config for source in plan.sources.values()])
 

@@ -8,7 +8,7 @@ from functools import partial
 from ...coordinator.model.events import CheckpointRequested, Event
 from ...coordinator.model.statistics import JobStatus
 from ...engine.core.errors import ConfigurationError, PenstockError
-from ...engine.core.traits import Rows, traits_of
+from ...engine.core.traits import Multiplicity, traits_of
 from ...engine.feed.server import FeedServer
 from ...engine.feed.sink import FeedSink
 from ...engine.plan.plan import JobPlan
@@ -88,6 +88,7 @@ def _rows(plan: JobPlan) -> int | None:
         if not operator.is_sink
     ]
     plain = len(plan.sources) == 1 and all(
-        len(operator.inputs) == 1 and traits_of(operator.config).rows is not Rows.OTHER for operator in operators
+        len(operator.inputs) == 1 and traits_of(operator.config).rows is not Multiplicity.OTHER
+        for operator in operators
     )
     return next(iter(plan.sources.values())).rows if plain else None

@@ -56,7 +56,7 @@ class State(Enum):
     OTHER = "other"
 
 
-class Rows(Enum):
+class Multiplicity(Enum):
     """Which rows come out."""
 
     SAME = "same"
@@ -156,7 +156,7 @@ class Traits:
     """The operator that may be used instead where rows come in the order of their arrival."""
     emission: Emission = Emission.UNKNOWN
     state: State = State.OTHER
-    rows: Rows = Rows.OTHER
+    rows: Multiplicity = Multiplicity.OTHER
     lineage: Lineage = Lineage()
     deterministic: bool = False
     """Equal rows in give equal rows out, wherever and however often they are computed."""

@@ -34,7 +34,7 @@ from ..core.elements import Barrier, Batch, Element, EndOfData, EndOfPartition, 
 from ..core.errors import InternalError
 from ..core.identity import Attempt, BarrierKind, CheckpointId, Tally, TaskId
 from ..core.state_machine import StateMachine
-from ..integrity.tally import Count
+from ..integrity.tally import RunningTally
 
 DEFAULT_CREDIT = 16 * 1024 * 1024
 """Bytes in flight per channel: a few batches of 64 Ki rows, so that producer and consumer overlap."""
@@ -161,7 +161,7 @@ class OutputChannel:
         #: bytes of batches sent and not yet consumed
         self.in_flight = 0
         #: batches and bytes sent
-        self._count = Count()
+        self._count = RunningTally()
         self.sent = 0
         #: the consumer wants no further round to begin
         self.rounds_paused = False
@@ -297,7 +297,7 @@ class InputChannel:
         #: task barriers taken out of the queue
         self._window = 0
         #: batches that were in flight at the checkpoint that the attempt is restored from
-        self.restored = Count()
+        self.restored = RunningTally()
         #: what the producer says it had sent, before the barriers that have come and before the end of its data
         self._tallies: dict[CheckpointId, Tally | None] = {}
         self._final_tally: Tally | None = None

@@ -68,7 +68,7 @@ class Starved:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Unwanted:
     """There is an element, but it is not wanted now."""
 
 
@@ -77,7 +77,7 @@ class Spooled:
     """An element was put aside: something has happened, though there is nothing to deliver (``spooling``)."""
 
 
-REFUSED = Refused()
+REFUSED = Unwanted()
 SPOOLED = Spooled()
 _AFTER_ALL_LANES = float("inf")
 
@@ -97,7 +97,7 @@ class InputGate:
 
     def poll(
         self, blocked: Collection[int], accepts: bool = True, controls: bool = True
-    ) -> Delivered | Starved | Refused | Spooled:
+    ) -> Delivered | Starved | Unwanted | Spooled:
         """The next element, skipping feeds in ``blocked``; a batch only if ``accepts``, another one if ``controls``."""
         if len(self.feeds) == 1 and not blocked:
             return self._poll_only(accepts, controls)
@@ -130,7 +130,7 @@ class InputGate:
                 return self.feeds[position].peek()
         return head
 
-    def _poll_only(self, accepts: bool, controls: bool) -> Delivered | Starved | Refused:
+    def _poll_only(self, accepts: bool, controls: bool) -> Delivered | Starved | Unwanted:
         """The same for one feed, where nothing is to be compared."""
         feed = self.feeds[0]
         head = feed.peek()
@@ -142,7 +142,7 @@ class InputGate:
 
     def _deliver(
         self, heads: list[tuple[tuple[int, float, int], int]], accepts: bool, controls: bool
-    ) -> Delivered | Refused:
+    ) -> Delivered | Unwanted:
         key, position = min(heads)
         head = self.feeds[position].peek()
         if isinstance(head, Batch):
@@ -189,7 +189,7 @@ class UnorderedInputGate(InputGate):
 
     def poll(
         self, blocked: Collection[int], accepts: bool = True, controls: bool = True
-    ) -> Delivered | Starved | Refused:
+    ) -> Delivered | Starved | Unwanted:
         """The next element, skipping feeds in ``blocked``; a batch only if ``accepts``, another one if ``controls``."""
         ended: dict[int, int] = {}
         silent: list[int] = []
@@ -240,7 +240,7 @@ class ArrivalInputGate(UnorderedInputGate):
 
     def poll(
         self, blocked: Collection[int], accepts: bool = True, controls: bool = True
-    ) -> Delivered | Starved | Refused:
+    ) -> Delivered | Starved | Unwanted:
         """The next element, skipping feeds in ``blocked``; a batch only if ``accepts``, another one if ``controls``."""
         if self._is_final(blocked):
             return super().poll(blocked, accepts, controls)
@@ -319,19 +319,19 @@ class SpoolingInputGate(InputGate):
 
     def poll(
         self, blocked: Collection[int], accepts: bool = True, controls: bool = True
-    ) -> Delivered | Starved | Refused | Spooled:
+    ) -> Delivered | Starved | Unwanted | Spooled:
         """As ``InputGate.poll``; Spooled if a batch that is not wanted has made room for others."""
         if not self._refill():
             found = self._inner.poll(blocked, accepts, controls)
-            return self._spool(blocked) if isinstance(found, Refused) and not accepts else found
+            return self._spool(blocked) if isinstance(found, Unwanted) and not accepts else found
         head = self._front[0]
         if accepts if isinstance(head, Batch) else controls:
             return Delivered(0, self._front.popleft())
         return self._spool(blocked)
 
-    def _spool(self, blocked: Collection[int]) -> Spooled | Refused:
+    def _spool(self, blocked: Collection[int]) -> Spooled | Unwanted:
         found = self._inner.poll(blocked, True, False)
-        if isinstance(found, Refused):
+        if isinstance(found, Unwanted):
             # the next one is no batch: an end of a round may be put aside, too, if there is anything before it
             ended = bool(self._front) and self._inner.at_end_of_round(blocked)
             found = self._inner.poll(blocked) if ended else found

@@ -43,7 +43,7 @@ def as_calls(expression: pc.Expression, schema: pa.Schema, type_of: TypeOf) -> C
 def _as_calls(serialized: bytes, schema: pa.Schema, type_of: TypeOf) -> Calls | None:
     try:
         parts = pa.ipc.open_file(serialized).get_batch(0)
-        return _Reader(parts, schema, type_of).read().run
+        return _ExpressionReader(parts, schema, type_of).read().run
     except (NotPlainError, pa.ArrowException, StopIteration):
         return None
 
@@ -96,7 +96,7 @@ class _Part:
     literal: pa.Scalar | None = None
 
 
-class _Reader:
+class _ExpressionReader:
     """Reads the parts of one expression, depth first."""
 
     def __init__(self, parts: pa.RecordBatch, schema: pa.Schema, type_of: TypeOf) -> None:

@@ -151,7 +151,7 @@ def merged(runs: Iterable[DigestRun]) -> Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FeedDifference:
     """What two feeds' digests say. ``first``: the first batch that differs, if one does; ``compared``: batches that
     both know; ``only``: how many the one and the other know alone."""
 
@@ -160,9 +160,9 @@ class Difference:
     only: tuple[int, int]
 
 
-def compare(one: Recorded, two: Recorded) -> Difference:
+def compare(one: Recorded, two: Recorded) -> FeedDifference:
     """Compare two feeds, over the batches that both know."""
     shared, mine, other = np.intersect1d(one.batches, two.batches, assume_unique=True, return_indices=True)
     different = np.flatnonzero(one.digests[mine] != two.digests[other])
     only = (len(one.batches) - len(shared), len(two.batches) - len(shared))
-    return Difference(int(shared[different[0]]) if len(different) else None, len(shared), only)
+    return FeedDifference(int(shared[different[0]]) if len(different) else None, len(shared), only)

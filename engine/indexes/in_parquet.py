@@ -34,7 +34,7 @@ from ..sources.parquet import comparing_pages, parquet_fragment
 from .bounds import Bounds, candidates
 from .cache import Cache
 from .checks import check_key
-from .merging import Part, merged
+from .merging import PartialAnswer, merged
 
 CACHE_BYTES = 128 * 1024 * 1024
 """What an operator keeps of its index unless the flow says otherwise: a few row groups of common size."""
@@ -158,7 +158,7 @@ class OpenParquetIndex:
         """Forget what was read. No file stays open between lookups."""
         self._cache.clear()
 
-    def _part(self, number: int, numbers: Positions | None, keys: pa.RecordBatch) -> Part | None:
+    def _part(self, number: int, numbers: Positions | None, keys: pa.RecordBatch) -> PartialAnswer | None:
         """The answer of one row group to the keys with these numbers; None if it holds none of them."""
         group = self._groups[number]
         wanted = keys if numbers is None else keys.take(pa.array(numbers))
@@ -166,7 +166,7 @@ class OpenParquetIndex:
         matches = lookup.matches(wanted.columns)
         if not matches.counts.any():
             return None
-        return Part(numbers, Found(matches, self._cache.get((number, "rows"), lambda: self._read_rows(group))))
+        return PartialAnswer(numbers, Found(matches, self._cache.get((number, "rows"), lambda: self._read_rows(group))))
 
     def _read_keys(self, group: _Group) -> tuple[SortedLookup, int]:
         lookup = SortedLookup(_read(group, self._schema, self._key).columns)

@@ -31,7 +31,7 @@ from ..kernels.keys import comparable, compared
 from ..operators.join.index_protocol import Found
 from .checks import check_key
 from .databases import Connect, Connections, as_connect, is_sqlite
-from .merging import Part, merged
+from .merging import PartialAnswer, merged
 from .sql_values import as_sqlite_has, check_types, parameters, records
 
 MOST_PARAMETERS = 32_000
@@ -130,7 +130,7 @@ class OpenSqlIndex:
         """Close the connections."""
         self._connections.close()
 
-    def _listed(self, connection: Any, keys: pa.RecordBatch) -> Iterator[Part]:
+    def _listed(self, connection: Any, keys: pa.RecordBatch) -> Iterator[PartialAnswer]:
         """The answers to some keys after the other, each to one ``in`` list."""
         most = MOST_PARAMETERS // keys.num_columns
         for low in range(0, keys.num_rows, most):
@@ -143,7 +143,7 @@ class OpenSqlIndex:
                 cursor.close()
             columns = list(zip(*rows, strict=True)) or [()] * len(self._schema)
             found = self._ordered(some, records(columns, self._schema, self._name))
-            yield Part(np.arange(low, low + some.num_rows), found)
+            yield PartialAnswer(np.arange(low, low + some.num_rows), found)
 
     def _bound(self, connection: Any, keys: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that match, one statement for all keys. Each row brings the key that it was found by, so that one

@@ -15,14 +15,14 @@ from ..operators.join.matching import Matches
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartialAnswer:
     """An answer to some of the keys: ``found`` for those with the numbers ``keys`` (None: for all of them)."""
 
     keys: Positions | None
     found: Found
 
 
-def merged(parts: Sequence[Part], rows: int, schema: pa.Schema) -> Found:
+def merged(parts: Sequence[PartialAnswer], rows: int, schema: pa.Schema) -> Found:
     """One answer for ``rows`` keys. The matches of a key come in the order of the parts; only matched rows are kept."""
     numbers, picked = [np.zeros(0, dtype=np.int64)], [no_rows(schema)]
     for part in parts:
@@ -35,7 +35,7 @@ def merged(parts: Sequence[Part], rows: int, schema: pa.Schema) -> Found:
     return Found(Matches(np.cumsum(counts) - counts, counts, order), pa.concat_batches(picked))
 
 
-def _pairs(part: Part) -> tuple[Positions, Positions]:
+def _pairs(part: PartialAnswer) -> tuple[Positions, Positions]:
     """The number of the key and of the row of each match, key by key."""
     matches = part.found.matches
     counts = matches.counts

@@ -7,7 +7,7 @@ from ..core.identity import Tally
 from .checksums import number_checksum
 
 
-class Count:
+class RunningTally:
     """A tally in the making."""
 
     __slots__ = ("batches", "checksum", "rows")
@@ -30,7 +30,7 @@ class Count:
 
 def tally_of(batches: list[Batch]) -> Tally:
     """The tally of these batches."""
-    count = Count()
+    count = RunningTally()
     for batch in batches:
         count.add(batch)
     return count.tally

@@ -45,7 +45,7 @@ class KeyDictionary(Protocol):
 def key_dictionary(column: Comparable) -> KeyDictionary:
     """The distinct values of a comparable column without nulls."""
     if not isinstance(column, np.ndarray):
-        return Words(column)
+        return HashedValues(column)
     low, high = (int(column.min()), int(column.max())) if len(column) else (0, -1)
     return Table(column, low, high) if high - low < DENSE_SPAN * len(column) else Spread(column)
 
@@ -117,7 +117,7 @@ class Spread:
         return places
 
 
-class Words:
+class HashedValues:
     """Values that are no integers."""
 
     def __init__(self, column: pa.Array) -> None:

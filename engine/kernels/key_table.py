@@ -22,7 +22,7 @@ from .growable_array import GrowableArray
 from .hashing import mixed
 from .key_codes import Codes, KeyCodes
 from .pieces import Positions
-from .slots import Hashes, Slots, Words
+from .slots import Hashes, NumberKeys, Slots
 
 PIECE_ROWS = 64 * 1024
 """Rows that are numbered at once: so few that what is computed of them stays in the cache."""
@@ -89,7 +89,7 @@ class KeyTable:
             numbers, new = self._places.number(codes, self.count)
         else:
             assert self._slots is not None
-            numbers, new = self._slots.number(_hashes(codes), Words(codes, self._known))
+            numbers, new = self._slots.number(_hashes(codes), NumberKeys(codes, self._known))
         if len(new):
             for known, column in zip(self._known, codes, strict=True):
                 known.put(column[new])

@@ -18,12 +18,12 @@ COMPARING = 0
 """The place for comparing keys with known ones; places further on are for loading them."""
 
 
-class _Places(threading.local):
+class _Scratch(threading.local):
     def __init__(self) -> None:
         self.held: dict[int, Any] = {}
 
 
-_places = _Places()
+_places = _Scratch()
 
 
 def scratch_buffer(place: int, count: int) -> Any:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from .growable_array import GrowableArray
 from .pieces import Positions
 from .scratch import BLOCK_ROWS, COMPARING, scratch_buffer
-from .slots import Hashes, Slots, Words
+from .slots import Hashes, NumberKeys, Slots
 
 _PIECE = 12
 """Bytes of a piece."""
@@ -103,7 +103,7 @@ class ShortStrings:
 
     def _block(self, bounds: Any, content: pa.Buffer) -> Positions:
         words = _words(bounds, content, len(self._words))
-        numbers, new = self._slots.number(_hashes(words), Words(words, self._words))
+        numbers, new = self._slots.number(_hashes(words), NumberKeys(words, self._words))
         if len(new):
             for known, word in zip(self._words, words, strict=True):
                 known.put(word[new])

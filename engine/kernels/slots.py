@@ -40,7 +40,7 @@ class Candidates(Protocol):
         """Whether the keys of these rows are those of the other rows."""
 
 
-class Words:
+class NumberKeys:
     """Keys that are a number in each of some columns, looked up among known ones."""
 
     def __init__(self, columns: Sequence[Any], known: Sequence[GrowableArray]) -> None:

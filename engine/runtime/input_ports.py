@@ -10,7 +10,7 @@ from ..core.elements import FINAL_ROUND, Batch
 from ..core.state_machine import StateMachine
 from ..exchange.input_gate import GateInput, InputGate
 from ..integrity.lane_digests import LaneDigests
-from ..integrity.tally import Count
+from ..integrity.tally import RunningTally
 
 NO_FEEDS: set[int] = set()
 
@@ -27,8 +27,8 @@ class Port:
     round: int = -1
     ended: bool = False
     #: batches that were given to the operators, and those that nobody needed
-    taken: Count = field(default_factory=Count)
-    dropped: Count = field(default_factory=Count)
+    taken: RunningTally = field(default_factory=RunningTally)
+    dropped: RunningTally = field(default_factory=RunningTally)
     #: which of its rows the operators still need
     demand: StateMachine[Demand] = field(init=False)
     #: of a source whose rows are digested: what was given to the operators

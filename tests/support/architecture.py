@@ -318,3 +318,16 @@ def find_long_functions(files: Mapping[str, str], maximum: int) -> list[str]:
             if lines > maximum:
                 found.append(f"{path}: {node.name} has {lines} lines, at most {maximum}: split it")
     return found
+
+
+def find_namesakes(files: Mapping[str, str]) -> list[str]:
+    """Classes of one name in two files of the same top-level folder."""
+    seen: dict[tuple[str, str], str] = {}
+    found = []
+    for path, text in files.items():
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ClassDef):
+                first = seen.setdefault((path.partition("/")[0], node.name), path)
+                if first != path:
+                    found.append(f"{path}: class {node.name} is in {first}, too")
+    return found

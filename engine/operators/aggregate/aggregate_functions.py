@@ -174,7 +174,7 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Edge:
+class FirstOrLast:
     """The column's value in the first or the last row, null included. State: the value, and whether there was a row."""
 
     name: str
@@ -212,7 +212,7 @@ class Edge:
         return state[0]
 
 
-_COUNT, _MEAN, _FIRST, _LIST = Count(), Mean(), Edge("first"), CollectList()
+_COUNT, _MEAN, _FIRST, _LIST = Count(), Mean(), FirstOrLast("first"), CollectList()
 
 FUNCTIONS: dict[str, AggregateFunction] = {
     "count": _COUNT,
@@ -226,7 +226,7 @@ FUNCTIONS: dict[str, AggregateFunction] = {
     "count_distinct": DistinctValues(_COUNT),
     "first": _FIRST,
     "arbitrary": _FIRST,
-    "last": Edge("last"),
+    "last": FirstOrLast("last"),
     "collect_list": _LIST,
     "array_agg": _LIST,
 }

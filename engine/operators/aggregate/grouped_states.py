@@ -58,7 +58,7 @@ class Groups:
 
 
 @dataclass(frozen=True)
-class Rows:
+class GroupedRows:
     """Rows as they came: with the columns of the key, and the lane of each, or of all."""
 
     keys: list[pa.Array]
@@ -147,7 +147,7 @@ class GroupTable:
         parts: list[Sized] = [*self._accumulators, self._table, self._lanes, self._positions]
         return sum(part.bytes for part in parts) + self._key_bytes
 
-    def add(self, given: Rows, position: int) -> None:
+    def add(self, given: GroupedRows, position: int) -> None:
         """Merge rows, of which the first one stands at ``position``."""
         ids, new = self._numbered(given.keys, len(given))
         if len(new):

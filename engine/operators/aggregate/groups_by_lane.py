@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .grouped_states import Grouping, Groups, GroupTable, Rows
+from .grouped_states import GroupedRows, Grouping, Groups, GroupTable
 
 
 class LaneTables:
@@ -28,7 +28,7 @@ class LaneTables:
         """The size of all tables."""
         return sum(table.bytes for table in self._tables.values())
 
-    def add(self, given: Rows, position: int) -> None:
+    def add(self, given: GroupedRows, position: int) -> None:
         """Merge rows of one lane, of which the first one stands at ``position``."""
         assert isinstance(given.lane, int)
         self._of(given.lane).add(given, position)

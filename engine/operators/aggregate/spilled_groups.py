@@ -21,7 +21,7 @@ import numpy as np
 from ...core.operator import Memory, SpillFile
 from ...kernels.hashing import hashes
 from ...kernels.pieces import PIECE_ROWS, Flags, Positions, cut
-from .grouped_states import Grouping, Groups, GroupTable, Rows, followed
+from .grouped_states import GroupedRows, Grouping, Groups, GroupTable, followed
 from .groups_by_lane import LaneTables, table_of
 
 BITS = 4
@@ -81,7 +81,7 @@ class BoundedGroups:
 
     # ------------------------------------------------------------------ taking rows
 
-    def absorb(self, rows: Iterable[Rows], position: int) -> None:
+    def absorb(self, rows: Iterable[GroupedRows], position: int) -> None:
         """Merge rows at once, of which the first one stands at ``position``. Nothing may have left."""
         for each in rows:
             self._table.add(each, position)

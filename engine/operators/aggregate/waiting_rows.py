@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from .grouped_states import Rows
+from .grouped_states import GroupedRows
 
 _WORTH_A_MERGE = 16 * 1024
 """Batches of fewer rows are put together before they are merged."""
@@ -31,12 +31,12 @@ class WaitingRows:
             self.rows += records.num_rows
             self.bytes += records.nbytes if self._width is None else records.num_rows * self._width
 
-    def take_all(self, keys: int) -> list[Rows]:
+    def take_all(self, keys: int) -> list[GroupedRows]:
         """All rows, which are held no longer; small batches are put together. The first columns are the keys."""
         parts, self._parts, self.rows, self.bytes = self._parts, [], 0, 0
         if self._per_lane:
             parts.sort(key=lambda part: part[1])
-        taken: list[Rows] = []
+        taken: list[GroupedRows] = []
         small: list[tuple[pa.RecordBatch, int]] = []
         for part in parts:
             if small and self._per_lane and part[1] != small[0][1]:
@@ -56,13 +56,13 @@ def _width(schema: pa.Schema, names: Sequence[str]) -> int | None:
     return sum(-(-type.bit_width // 8) for type in types) if all(map(pa.types.is_primitive, types)) else None
 
 
-def _together(parts: Sequence[tuple[pa.RecordBatch, int]], keys: int) -> Rows:
+def _together(parts: Sequence[tuple[pa.RecordBatch, int]], keys: int) -> GroupedRows:
     if len(parts) == 1:
         records, lane = parts[0]
-        return Rows(records.columns[:keys], records, lane)
+        return GroupedRows(records.columns[:keys], records, lane)
     columns = [pa.concat_arrays(each) for each in zip(*(part.columns for part, _ in parts), strict=True)]
     records = pa.RecordBatch.from_arrays(columns, schema=parts[0][0].schema)
     lanes = np.array([lane for _, lane in parts], dtype=np.int32)
     if (lanes == lanes[0]).all():
-        return Rows(columns[:keys], records, int(lanes[0]))
-    return Rows(columns[:keys], records, np.repeat(lanes, [part.num_rows for part, _ in parts]))
+        return GroupedRows(columns[:keys], records, int(lanes[0]))
+    return GroupedRows(columns[:keys], records, np.repeat(lanes, [part.num_rows for part, _ in parts]))

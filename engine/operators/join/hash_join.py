@@ -37,7 +37,7 @@ from ...kernels.pieces import Flags, Positions
 from .equi_join import NAMES, EquiJoin
 from .join_output import JoinOutput
 from .join_shape import LEFT, RIGHT
-from .matching import Matches, Step
+from .matching import JoinStep, Matches
 from .sorted_lookup import SortedLookup
 from .spilled_lookup import SpilledLookup
 
@@ -268,7 +268,7 @@ class RunningHashJoin(Stateless):
 
     def _join(self, left: pa.RecordBatch, round: int, lane: int, out: Output) -> None:
         built = self._complete()
-        step = Step(left, built.records, self._matches(left, built), NO_ROWS, built.matched)
+        step = JoinStep(left, built.records, self._matches(left, built), NO_ROWS, built.matched)
         self._emit(step, round, lane, out)
 
     def _matches(self, left: pa.RecordBatch, built: Built) -> Matches:
@@ -284,11 +284,11 @@ class RunningHashJoin(Stateless):
         nothing = no_rows(self._inputs[LEFT])
         for records, matched in self._complete().pieces(self._inputs[RIGHT]):
             places = np.zeros(records.num_rows, dtype=np.int64)
-            self._emit(Step(nothing, records, Matches.none(0), places, matched), round, self._first_lane, out)
+            self._emit(JoinStep(nothing, records, Matches.none(0), places, matched), round, self._first_lane, out)
             yield
         self._forget_right()
 
-    def _emit(self, step: Step, round: int, lane: int, out: Output) -> None:
+    def _emit(self, step: JoinStep, round: int, lane: int, out: Output) -> None:
         for records in self._output.rows(step):
             self._emitter.emit(records, round, lane, out)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ...kernels.pieces import Flags, Positions, cut, pieces
 from .join_shape import LEFT_STAYS, ONE_SIDED, RIGHT_STAYS, JoinShape, Taken
-from .matching import PairFilter, Slots, Step, all_pairs, slots
+from .matching import JoinStep, OutputPlaces, PairFilter, all_pairs, slots
 
 
 class JoinOutput:
@@ -28,7 +28,7 @@ class JoinOutput:
         self._condition = condition
         self._limit = limit
 
-    def rows(self, step: Step) -> Iterator[pa.RecordBatch]:
+    def rows(self, step: JoinStep) -> Iterator[pa.RecordBatch]:
         """The output of a step, in pieces."""
         if self._how in ONE_SIDED:
             made = self._right_semi(step) if self._how == "right semi" else self._left_rows(step)
@@ -41,10 +41,10 @@ class JoinOutput:
         for records in made:
             yield from cut(records, self._limit)
 
-    def _slots(self, step: Step) -> Iterator[Slots]:
+    def _slots(self, step: JoinStep) -> Iterator[OutputPlaces]:
         return slots(step.left, step.right, step.matches, self._condition, self._limit)
 
-    def _pairs(self, step: Step) -> Iterator[pa.RecordBatch]:
+    def _pairs(self, step: JoinStep) -> Iterator[pa.RecordBatch]:
         """Inner, left, right, full; with a filter, or with the right rows that match nothing."""
         shown = 0  # right rows below have had their place
         for piece in self._slots(step):
@@ -63,7 +63,7 @@ class JoinOutput:
             if rest.rows:
                 yield self._shape.batch(step.left, step.right, rest)
 
-    def _left_rows(self, step: Step) -> Iterator[pa.RecordBatch]:
+    def _left_rows(self, step: JoinStep) -> Iterator[pa.RecordBatch]:
         """Left semi and anti."""
         wants_match = self._how == "left semi"
         if self._condition is None:
@@ -73,7 +73,7 @@ class JoinOutput:
             rows = piece.rows[piece.found if wants_match else piece.misses]
             yield step.left.take(pa.array(rows))
 
-    def _right_semi(self, step: Step) -> Iterator[pa.RecordBatch]:
+    def _right_semi(self, step: JoinStep) -> Iterator[pa.RecordBatch]:
         if self._condition is None:
             for inside in _in_any_range(step, self._limit):
                 step.matched[inside] = True
@@ -84,7 +84,7 @@ class JoinOutput:
         yield _chosen(step.right.slice(0, leaving), step.matched[:leaving])
 
 
-def _lone(step: Step, start: int, end: int) -> Positions:
+def _lone(step: JoinStep, start: int, end: int) -> Positions:
     """The right rows from ``start`` to ``end`` that have matched nothing."""
     return start + np.flatnonzero(~step.matched[start:end])
 
@@ -94,7 +94,7 @@ def _nothing() -> Taken:
     return Taken(none, none)
 
 
-def _with_lone(taken: Taken, step: Step, lone: Positions) -> Taken:
+def _with_lone(taken: Taken, step: JoinStep, lone: Positions) -> Taken:
     """``taken`` with right rows that have no left side, each before the left row at which it has its place."""
     if not len(lone):
         return taken
@@ -112,7 +112,7 @@ def _chosen(records: pa.RecordBatch, flags: Flags) -> pa.RecordBatch:
     return records if flags.all() else records.filter(pa.array(flags))
 
 
-def _in_any_range(step: Step, limit: int) -> Iterator[Positions]:
+def _in_any_range(step: JoinStep, limit: int) -> Iterator[Positions]:
     """The right rows that lie in the range of matches of some left row, in pieces."""
     matches = step.matches
     matching = np.flatnonzero(matches.counts)

@@ -40,7 +40,7 @@ ONE_SIDED = {"left semi": LEFT, "right semi": RIGHT, "anti": LEFT}
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class OutputColumn:
     """An output column: the ``position``-th of a ``side``; ``other``: the right column that stands in for a key where
     the left side is missing."""
 
@@ -71,9 +71,9 @@ class JoinShape:
     """See the module's rules; ``pairs`` is the schema that a filter sees."""
 
     schema: pa.Schema
-    sources: tuple[Source, ...]
+    sources: tuple[OutputColumn, ...]
     pairs: pa.Schema
-    pair_sources: tuple[Source, ...]
+    pair_sources: tuple[OutputColumn, ...]
 
     @classmethod
     def of(
@@ -85,7 +85,7 @@ class JoinShape:
         remedy = "rename a column, or choose another suffix"
         if how in ONE_SIDED:
             side = ONE_SIDED[how]
-            sources = [Source(side, position) for position in range(len(inputs[side]))]
+            sources = [OutputColumn(side, position) for position in range(len(inputs[side]))]
             fields = list(inputs[side])
         return cls(
             unique_schema(kind, fields, remedy),
@@ -118,19 +118,19 @@ def check_join_type(kind: str, how: str, known: Sequence[str] = JOIN_TYPES) -> N
 
 def _columns(
     inputs: Sequence[pa.Schema], once: Sequence[tuple[str, str]], suffix: str, how: str
-) -> tuple[list[Source], list[pa.Field]]:
+) -> tuple[list[OutputColumn], list[pa.Field]]:
     left, right = inputs
     stand_in = {mine: right.get_field_index(theirs) for mine, theirs in once} if how in RIGHT_STAYS else {}
     sources, fields = [], []
     for position, field in enumerate(left):
         type = value_type(field.type) if field.name in stand_in else field.type
-        sources.append(Source(LEFT, position, stand_in.get(field.name)))
+        sources.append(OutputColumn(LEFT, position, stand_in.get(field.name)))
         fields.append(pa.field(field.name, type, field.nullable or how in RIGHT_STAYS, field.metadata))
     dropped = {theirs for _, theirs in once}
     for position, field in enumerate(right):
         if field.name not in dropped:
             name = field.name + suffix if field.name in left.names else field.name
-            sources.append(Source(RIGHT, position))
+            sources.append(OutputColumn(RIGHT, position))
             fields.append(pa.field(name, field.type, field.nullable or how in LEFT_STAYS, field.metadata))
     return sources, fields
 

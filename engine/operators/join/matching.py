@@ -21,7 +21,7 @@ from ...core.errors import FlowError
 from ...expressions.evaluator import Evaluator, types_of
 from ...expressions.expressions import as_expression
 from ...kernels.pieces import PIECE_ROWS, Flags, Piece, Positions, picked, pieces
-from .join_shape import LEFT, JoinShape, Source, Taken
+from .join_shape import LEFT, JoinShape, OutputColumn, Taken
 
 
 class Numbers(Protocol):
@@ -93,7 +93,7 @@ def _taken(
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class JoinStep:
     """What a join does at once: left rows, right rows, and who matches whom.
 
     ``right`` may be rows on disk (``stored_rows``), unless some of them leave.
@@ -110,7 +110,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Slots:
+class OutputPlaces:
     """Some consecutive places for output: one for each pair, and one for each left row without any pair.
 
     ``rows`` and ``where`` are row numbers of the left and right side. ``hits``: the pair matches. ``misses``: the last
@@ -137,7 +137,7 @@ class PairFilter:
         self._evaluator = Evaluator([("filter", expression)], [condition])
         mentioned = _mentioned(expression, shape.pairs)
         self._schema = pa.schema([shape.pairs.field(position) for position in mentioned])
-        self._sources: list[Source] = [shape.pair_sources[position] for position in mentioned]
+        self._sources: list[OutputColumn] = [shape.pair_sources[position] for position in mentioned]
 
     def passes(self, left: pa.RecordBatch, right: pa.RecordBatch, rows: Positions, where: Positions) -> Flags:
         """For each pair (``rows[n]``, ``where[n]``): does it match?"""
@@ -163,7 +163,7 @@ def slots(
     matches: Matches,
     condition: PairFilter | None,
     limit: int = PIECE_ROWS,
-) -> Iterator[Slots]:
+) -> Iterator[OutputPlaces]:
     """The places for the output of a join, in pieces of at most ``limit``."""
     places = np.maximum(matches.counts, 1)
     carried = False  # whether the row that the last piece cut had a match in it
@@ -174,7 +174,7 @@ def slots(
             where = matches.rows[where]
         if condition is None:
             last = piece.positions + 1 == places[piece.rows]
-            yield Slots(piece.rows, where, hits, ~hits, hits & last, int(piece.rows[-1]) + bool(last[-1]))
+            yield OutputPlaces(piece.rows, where, hits, ~hits, hits & last, int(piece.rows[-1]) + bool(last[-1]))
             continue
         candidates = np.flatnonzero(hits)
         hits[candidates] = condition.passes(left, right, piece.rows[candidates], where[candidates])
@@ -182,7 +182,9 @@ def slots(
         yield made
 
 
-def _judged(piece: Piece, where: Positions, hits: Flags, places: Positions, *, carried: bool) -> tuple[Slots, bool]:
+def _judged(
+    piece: Piece, where: Positions, hits: Flags, places: Positions, *, carried: bool
+) -> tuple[OutputPlaces, bool]:
     """Which left rows have matched nothing; and whether the row that goes on behind the piece has matched so far."""
     rows = piece.rows
     starts = np.flatnonzero(np.diff(rows, prepend=-1))
@@ -196,7 +198,7 @@ def _judged(piece: Piece, where: Positions, hits: Flags, places: Positions, *, c
     misses, found = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
     misses[ends], found[ends] = ~matched[: len(ends)], matched[: len(ends)]
     decided = int(rows[-1]) + is_whole
-    return Slots(rows, where, hits, misses, found, decided), bool(matched[-1])
+    return OutputPlaces(rows, where, hits, misses, found, decided), bool(matched[-1])
 
 
 def _mentioned(expression: pc.Expression, schema: pa.Schema) -> list[int]:

@@ -44,8 +44,8 @@ from ...expressions.evaluator import single_array
 from .equi_join import NAMES, EquiJoin
 from .join_output import JoinOutput
 from .join_shape import LEFT, RIGHT, RIGHT_STAYS
-from .matching import Step
-from .merge_sides import STEP_ROWS, Rows, Side, Unit, is_less, is_worth_a_step, step
+from .matching import JoinStep
+from .merge_sides import STEP_ROWS, Side, SideRows, Unit, is_less, is_worth_a_step, step
 
 HELD_ROWS = 2 * STEP_ROWS
 """A side that holds this many rows is refused while the other one is needed: one step's worth ahead of the last."""
@@ -244,7 +244,7 @@ class RunningMergeJoin(Stateless):
             return False
         return self._reached[port] < key or not (other.is_without_keys or is_less(other.last, mine.last))
 
-    def _step(self, unit: Unit, complete: tuple[bool, bool]) -> Step | None:
+    def _step(self, unit: Unit, complete: tuple[bool, bool]) -> JoinStep | None:
         return step(unit, complete, self._empty, placed=self._placed)
 
     def _port_needed(self, unit: Unit, complete: tuple[bool, bool]) -> int:
@@ -252,12 +252,12 @@ class RunningMergeJoin(Stateless):
             return RIGHT if complete[LEFT] else LEFT
         return RIGHT if unit.sides[LEFT].is_full else LEFT
 
-    def _emit(self, made: Step | None, key: UnitKey, out: Output) -> None:
+    def _emit(self, made: JoinStep | None, key: UnitKey, out: Output) -> None:
         if made is not None:
             for records in self._output.rows(made):
                 self._emitter.emit(records, self._round(key), key[1], out)
 
-    def _state_rows(self, key: UnitKey, port: int, part: Rows) -> pa.Table:
+    def _state_rows(self, key: UnitKey, port: int, part: SideRows) -> pa.Table:
         records, rows = part.records, part.records.num_rows
         columns = {
             LANE: pa.array(np.full(rows, key[1], dtype=np.int32)),

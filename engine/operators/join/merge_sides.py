@@ -24,7 +24,7 @@ import pyarrow as pa
 from ...core.errors import DataError
 from ...kernels.keys import Comparable, comparable, compared, first_descent, joined, shared_codes, taken, valid_rows
 from ...kernels.pieces import Flags, Positions
-from .matching import Matches, Step
+from .matching import JoinStep, Matches
 
 STEP_ROWS = 64 * 1024
 """New rows that make a step within a unit worth its cost (both windows are encoded again): about one large batch."""
@@ -42,7 +42,7 @@ NO_ROWS: Positions = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(slots=True)
-class Rows:
+class SideRows:
     """Some rows of one side: ``valid`` are those without a null key (None: all), ``keys`` their comparable keys."""
 
     records: pa.RecordBatch
@@ -52,7 +52,7 @@ class Rows:
     matched: Flags | None = None
 
     @classmethod
-    def of(cls, records: pa.RecordBatch, on: Sequence[str]) -> Rows:
+    def of(cls, records: pa.RecordBatch, on: Sequence[str]) -> SideRows:
         """The rows with their keys."""
         columns = [records.column(name) for name in on]
         valid = valid_rows(columns)
@@ -78,12 +78,12 @@ class Rows:
             return np.arange(rows)
         return np.searchsorted(self.valid, np.arange(rows), side="right") - 1
 
-    def after(self, key: int) -> Rows:
+    def after(self, key: int) -> SideRows:
         """The rows from the ``key``-th one without nulls on."""
         start = self.position(key)
         valid = None if self.valid is None else self.valid[key:] - start
         matched = None if self.matched is None else self.matched[start:]
-        return Rows(self.records.slice(start), valid, [column[key:] for column in self.keys], matched)
+        return SideRows(self.records.slice(start), valid, [column[key:] for column in self.keys], matched)
 
     def noted(self) -> Flags:
         """The flags of ``matched``."""
@@ -96,7 +96,7 @@ class Rows:
 class Side:
     """One side of a unit: what has come and is still needed, in order."""
 
-    parts: list[Rows] = field(default_factory=list)
+    parts: list[SideRows] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
     #: rows and bytes that have come since the last step
@@ -128,7 +128,7 @@ class Side:
 
     def add(self, records: pa.RecordBatch, on: Sequence[str], where: str, matched: Flags | None = None) -> None:
         """Take a batch; raises DataError if it is not sorted or does not continue the order."""
-        part = Rows.of(records, on)
+        part = SideRows.of(records, on)
         part.matched = matched
         if len(part.keys[0]):
             self._check_order(part, on, where)
@@ -140,7 +140,7 @@ class Side:
         self.rows, self.bytes = self.rows + records.num_rows, self.bytes + size
         self.new_rows, self.new_bytes = self.new_rows + records.num_rows, self.new_bytes + size
 
-    def window(self) -> Rows | None:
+    def window(self) -> SideRows | None:
         """All rows as one; None if there are none."""
         if not self.parts:
             return None
@@ -148,7 +148,7 @@ class Side:
             self.parts = [_concatenated(self.parts)]
         return self.parts[0]
 
-    def keep(self, rows: Rows | None) -> None:
+    def keep(self, rows: SideRows | None) -> None:
         """``rows`` is what is left after a step."""
         left = rows if rows is not None and rows.records.num_rows else None
         self.parts = [left] if left else []
@@ -156,7 +156,7 @@ class Side:
         self.bytes = left.records.nbytes if left else 0
         self.new_rows = self.new_bytes = 0
 
-    def _check_order(self, part: Rows, on: Sequence[str], where: str) -> None:
+    def _check_order(self, part: SideRows, on: Sequence[str], where: str) -> None:
         fall = 0 if is_less([column[:1] for column in part.keys], self.last) else first_descent(part.keys)
         if fall is None:
             return
@@ -208,7 +208,7 @@ def is_less(one: Sequence[Comparable], other: Sequence[Comparable]) -> bool:
 
 def step(
     unit: Unit, complete: tuple[bool, bool], empty: tuple[pa.RecordBatch, pa.RecordBatch], *, placed: bool
-) -> Step | None:
+) -> JoinStep | None:
     """Join what can be joined and forget what no side needs again; None if nothing leaves. ``empty``: no rows;
     ``placed``: right rows are given their places (rule 4), for join types that show them without a match."""
     left, right = (side.window() for side in unit.sides)
@@ -217,15 +217,15 @@ def step(
     if left is not None and complete[1]:
         unit.sides[0].keep(None)
         matches = Matches.none(left.records.num_rows)
-        return Step(left.records, empty[1], matches, NO_ROWS, np.zeros(0, dtype=bool))
+        return JoinStep(left.records, empty[1], matches, NO_ROWS, np.zeros(0, dtype=bool))
     if right is not None and complete[0]:
         unit.sides[1].keep(None)
         places = np.zeros(right.records.num_rows, dtype=np.int64)
-        return Step(empty[0], right.records, Matches.none(0), places, right.noted())
+        return JoinStep(empty[0], right.records, Matches.none(0), places, right.noted())
     return None
 
 
-def _step(unit: Unit, left: Rows, right: Rows, complete: tuple[bool, bool], *, placed: bool) -> Step | None:
+def _step(unit: Unit, left: SideRows, right: SideRows, complete: tuple[bool, bool], *, placed: bool) -> JoinStep | None:
     ours, theirs = _codes(left.keys, right.keys)
     matched = right.noted()  # before the side is cut: what stays is a view of it
     passed = len(ours)
@@ -243,7 +243,7 @@ def _step(unit: Unit, left: Rows, right: Rows, complete: tuple[bool, bool], *, p
     unit.sides[0].keep(None if complete[1] else left.after(passed))
     if not rows.num_rows and not len(places):
         return None
-    return Step(rows, right.records, _matches(left, right, ours[:passed], theirs, rows.num_rows), places, matched)
+    return JoinStep(rows, right.records, _matches(left, right, ours[:passed], theirs, rows.num_rows), places, matched)
 
 
 def _codes(left: Sequence[Comparable], right: Sequence[Comparable]) -> tuple[Positions, Positions]:
@@ -253,7 +253,7 @@ def _codes(left: Sequence[Comparable], right: Sequence[Comparable]) -> tuple[Pos
     return shared_codes(left, right)
 
 
-def _matches(left: Rows, right: Rows, ours: Positions, theirs: Positions, rows: int) -> Matches:
+def _matches(left: SideRows, right: SideRows, ours: Positions, theirs: Positions, rows: int) -> Matches:
     """Who matches whom, for the first ``rows`` left rows, of which ``ours`` are those without nulls."""
     first, last = _equal_ranges(ours, theirs)
     if left.valid is None:
@@ -294,19 +294,19 @@ def _needless(ours: Positions, theirs: Positions, passed: int, *, left_complete:
     return int(np.searchsorted(theirs, ours[-1])) if len(ours) else 0
 
 
-def _concatenated(parts: Sequence[Rows]) -> Rows:
+def _concatenated(parts: Sequence[SideRows]) -> SideRows:
     records = pa.concat_batches([part.records for part in parts])
     keys = [joined(columns) for columns in zip(*(part.keys for part in parts), strict=True)]
     is_noted = any(part.matched is not None for part in parts)
     matched = np.concatenate([part.noted() for part in parts]) if is_noted else None
     if all(part.valid is None for part in parts):
-        return Rows(records, None, keys, matched)
+        return SideRows(records, None, keys, matched)
     starts = np.cumsum([0, *(part.records.num_rows for part in parts[:-1])])
     valid = [
         start + (np.arange(part.records.num_rows) if part.valid is None else part.valid)
         for start, part in zip(starts, parts, strict=True)
     ]
-    return Rows(records, np.concatenate(valid), keys, matched)
+    return SideRows(records, np.concatenate(valid), keys, matched)
 
 
 def _shown(row: pa.RecordBatch, on: Sequence[str]) -> str:

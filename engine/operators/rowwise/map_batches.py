@@ -73,7 +73,7 @@ class MapBatches:
         return str(getattr(self.function, "__qualname__", None) or type(self.function).__qualname__)
 
 
-class _Numbering(Emitter):
+class _NumberedBatches(Emitter):
     """Gives a batch its own tag again while the numbers agree: a new one costs a tenth of a cheap function."""
 
     def next(self, tag: Tag) -> Tag:
@@ -97,7 +97,7 @@ class RunningMapBatches(Stateless):
         self._plain = PlainNulls(schema)
         #: then a record batch of this schema is right without a look at its columns
         self._all_nullable = all(field.nullable for field in schema)
-        self._emitter = _Numbering()
+        self._emitter = _NumberedBatches()
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         """Call the function and emit what it gives, in pieces of the batch's round and lane."""

@@ -17,7 +17,7 @@ from ...core.elements import Batch
 from ...core.errors import FlowError
 from ...core.operator import OperatorContext, Output, Stateless
 from ...core.schemas import check_columns, check_distinct, check_inputs
-from ...core.traits import Columns, Lineage, Rows, Traits
+from ...core.traits import Columns, Lineage, Multiplicity, Traits
 from ...expressions.evaluator import Evaluator, types_of
 from ...expressions.expressions import as_expression, plain_column, same_expression
 from ...expressions.kernel_calls import columns_read
@@ -45,7 +45,7 @@ class Project:
     def traits(self) -> Traits:
         """Each column is computed by itself."""
         lineage = Lineage(0, lambda column, _: replace(self, columns=(*self.columns, (column, pc.field(column)))))
-        return replace(Traits.row_wise(self._columns, self._narrowed, lineage), rows=Rows.ONE_EACH)
+        return replace(Traits.row_wise(self._columns, self._narrowed, lineage), rows=Multiplicity.ONE_EACH)
 
     def _columns(self, inputs: Sequence[pa.Schema]) -> list[Columns]:
         keeps: dict[str, str] = {}

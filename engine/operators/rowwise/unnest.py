@@ -88,7 +88,7 @@ class RunningUnnest(Stateless):
     def process(self, port: int, batch: Batch, out: Output) -> None:
         """Emit one row per element."""
         records = batch.records
-        lists = {name: _Lists.of(records.column(name)) for name in self._config.columns}
+        lists = {name: _ListColumns.of(records.column(name)) for name in self._config.columns}
         longest = reduce(np.maximum, [found.lengths for found in lists.values()])
         keeps_all = self._config.outer or self._config.marker is not None
         counts = np.maximum(longest, 1) if keeps_all else longest
@@ -106,7 +106,7 @@ class RunningUnnest(Stateless):
 
 
 @dataclass(frozen=True, slots=True)
-class _Lists:
+class _ListColumns:
     """A list column as numbers: list ``n`` is ``lengths[n]`` elements of each of ``values`` from ``starts[n]`` on."""
 
     starts: Positions
@@ -118,7 +118,7 @@ class _Lists:
     gapless: bool = False
 
     @classmethod
-    def of(cls, given: pa.Array) -> _Lists:
+    def of(cls, given: pa.Array) -> _ListColumns:
         column = given.dictionary_decode() if pa.types.is_dictionary(given.type) else given
         rows, adjacent = len(column), True
         if pa.types.is_fixed_size_list(column.type):
@@ -134,7 +134,7 @@ class _Lists:
         values = (column.keys, column.items) if pa.types.is_map(column.type) else (column.values,)
         return cls(starts, lengths, values, adjacent)
 
-    def laid_out(self, counts: Positions) -> _Lists:
+    def laid_out(self, counts: Positions) -> _ListColumns:
         """The same for an output of ``counts[n]`` rows for list ``n``."""
         return replace(self, gapless=self.adjacent and (counts is self.lengths or np.array_equal(counts, self.lengths)))
 

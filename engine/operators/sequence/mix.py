@@ -35,7 +35,7 @@ from ...core.elements import FINAL_ROUND, Batch
 from ...core.epochs import ends_epoch, epoch_of
 from ...core.errors import FlowError
 from ...core.operator import LANE, Emitter, OperatorContext, Output, Steps, exhaust
-from ...core.traits import ALL_INPUTS, Emission, Lineage, Rows, State, Traits
+from ...core.traits import ALL_INPUTS, Emission, Lineage, Multiplicity, State, Traits
 from ...kernels.counter_random import MIX, check_seed, words
 from ...kernels.pieces import Positions
 from .union import same_columns
@@ -65,7 +65,7 @@ class Mix:
         return Traits(
             emission=Emission.IN_TURN,
             state=State.ROWS,
-            rows=Rows.SAME if self.at_end == "go on" else Rows.OTHER,
+            rows=Multiplicity.SAME if self.at_end == "go on" else Multiplicity.OTHER,
             lineage=Lineage(follows=ALL_INPUTS),
             deterministic=True,
             grouped_by=(),

@@ -31,7 +31,7 @@ from ...core.elements import FINAL_ROUND, Batch
 from ...core.errors import FlowError, InternalError
 from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps, exhaust
 from ...core.schemas import check_inputs
-from ...core.traits import Emission, Lineage, Rows, Traits, all_kept
+from ...core.traits import Emission, Lineage, Multiplicity, Traits, all_kept
 from ...kernels.hashing import Parts
 from ...kernels.pieces import cut
 from ...plan.partitioning import PART, Partitioning, sorted_by_part
@@ -55,7 +55,7 @@ class Regroup:
             columns=all_kept(() if self.partitioning is None else self.partitioning.keys),
             unordered=lambda: replace(self, ordered=False),
             emission=Emission.PER_ROUND,
-            rows=Rows.SAME,
+            rows=Multiplicity.SAME,
             lineage=Lineage(follows=0),
             deterministic=True,
             ends_epochs=True,

@@ -35,7 +35,7 @@ from ...core.epochs import ends_epoch, epoch_of
 from ...core.errors import FlowError
 from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_inputs
-from ...core.traits import Emission, Lineage, Rows, State, Traits
+from ...core.traits import Emission, Lineage, Multiplicity, State, Traits
 from ...kernels.counter_random import check_seed, permutation
 from ...kernels.pieces import cut, picked
 
@@ -53,7 +53,7 @@ class Shuffle:
     traits: ClassVar[Traits] = Traits(
         emission=Emission.PER_BLOCK,
         state=State.ROWS,
-        rows=Rows.SAME,
+        rows=Multiplicity.SAME,
         lineage=Lineage(follows=0),
         deterministic=True,
         grouped_by=(),

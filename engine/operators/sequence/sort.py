@@ -23,7 +23,7 @@ from ...buffers.stored_rows import rebatched
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.operator import Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_inputs, check_movable
-from ...core.traits import Emission, Lineage, Rows, Traits, all_kept
+from ...core.traits import Emission, Lineage, Multiplicity, Traits, all_kept
 from ...kernels.pieces import cut, picked
 from ...kernels.sorting import SortKey, check_sort_keys, sorted_order
 
@@ -41,7 +41,7 @@ class Sort:
         return Traits(
             columns=all_kept(key.column for key in self.keys),
             emission=Emission.AT_END,
-            rows=Rows.SAME,
+            rows=Multiplicity.SAME,
             lineage=Lineage(follows=0),
             deterministic=True,
             grouped_by=(),

@@ -25,7 +25,7 @@ from ...core.elements import FINAL_ROUND, Batch, Tag
 from ...core.errors import FlowError
 from ...core.operator import Emitter, OperatorContext, Output, Stateless
 from ...core.schemas import check_inputs
-from ...core.traits import ALL_INPUTS, Emission, Lineage, Rows, Traits, all_kept
+from ...core.traits import ALL_INPUTS, Emission, Lineage, Multiplicity, Traits, all_kept
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Union:
     traits: ClassVar[Traits] = Traits(
         columns=all_kept(),
         emission=Emission.PER_ROUND,
-        rows=Rows.SAME,
+        rows=Multiplicity.SAME,
         lineage=Lineage(follows=ALL_INPUTS),
         deterministic=True,
         always_drains=True,

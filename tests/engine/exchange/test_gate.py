@@ -8,7 +8,7 @@ import pytest
 from penstock.engine.core.elements import Barrier, Batch, EndOfData, EndOfPartition, EndOfRound, Tag
 from penstock.engine.core.identity import Attempt, BarrierKind, CheckpointId, TaskId
 from penstock.engine.exchange.channels import ChannelId, Frame, InputChannel
-from penstock.engine.exchange.input_gate import Delivered, InputGate, Refused, Starved
+from penstock.engine.exchange.input_gate import Delivered, InputGate, Starved, Unwanted
 
 ATTEMPTS = (Attempt(1, 1), Attempt(1, 1))
 BARRIER = Barrier(CheckpointId(1, 1), BarrierKind.CHECKPOINT, 0.0)
@@ -67,7 +67,7 @@ def test_ended_channel_is_not_waited_for():
 def test_batch_is_left_in_its_channel_while_the_operator_refuses():
     channel = Channel(0, batch(0, 0))
     gate = InputGate([channel])
-    assert poll(gate, accepts=False) == Refused()
+    assert poll(gate, accepts=False) == Unwanted()
     assert len(channel) == 1
 
 

@@ -7,7 +7,7 @@ import pytest
 from penstock.engine.core.elements import Batch, EndOfData, EndOfPartition, EndOfRound, Tag
 from penstock.engine.core.identity import FINAL_ROUND, Attempt, TaskId
 from penstock.engine.exchange.channels import ChannelId, Frame, Grant, InputChannel, OutputChannel
-from penstock.engine.exchange.input_gate import Delivered, Refused, Starved, UnorderedInputGate
+from penstock.engine.exchange.input_gate import Delivered, Starved, UnorderedInputGate, Unwanted
 from penstock.engine.exchange.result_partition import BroadcastPartition, ShuffledPartition
 from penstock.engine.plan.partitioning import PART, HashPartitioning, RangePartitioning
 
@@ -161,7 +161,7 @@ def test_blocked_producers_are_passed_over_and_refusals_respected():
     inputs.send(0, batch([1]))
     inputs.send(1, EndOfRound(0))
     assert inputs.gate.poll({0}) == Delivered(0, EndOfRound(0))
-    assert isinstance(inputs.gate.poll((), accepts=False), Refused)
+    assert isinstance(inputs.gate.poll((), accepts=False), Unwanted)
     inputs.send(1, EndOfData())
-    assert isinstance(inputs.gate.poll({0}, controls=False), Refused)
+    assert isinstance(inputs.gate.poll({0}, controls=False), Unwanted)
     assert inputs.gate.poll({0}) == Delivered(1, EndOfData())

@@ -5,7 +5,7 @@ import pytest
 from penstock.engine.core.elements import Barrier, Batch, EndOfData, EndOfRound
 from penstock.engine.exchange import input_gate
 from penstock.engine.exchange.channels import Grant
-from penstock.engine.exchange.input_gate import Delivered, InputGate, Refused, Spooled, SpoolingInputGate
+from penstock.engine.exchange.input_gate import Delivered, InputGate, Spooled, SpoolingInputGate, Unwanted
 from penstock.engine.state.memory import TaskMemory
 from support.driver_rig import Rig, barrier, batch
 
@@ -30,7 +30,7 @@ def put_aside(gate) -> int:
     count = 0
     while isinstance(found := gate.poll((), accepts=False), Spooled):
         count += 1
-    assert isinstance(found, Refused)
+    assert isinstance(found, Unwanted)
     return count
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.engine.kernels import key_dictionary as dictionaries
 from penstock.engine.kernels.hashing import hashes, mixed
-from penstock.engine.kernels.key_dictionary import Spread, Table, Words, key_dictionary
+from penstock.engine.kernels.key_dictionary import HashedValues, Spread, Table, key_dictionary
 from penstock.engine.kernels.keys import comparable
 from penstock.engine.operators.join.sorted_lookup import SortedLookup
 
@@ -62,7 +62,7 @@ def test_strings_are_numbered_and_found_whoever_looks_them_up(
     column, keys = pa.array(known, pa.string()), pa.array(asked, pa.string())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dictionaries, "HASHED_ANEW", hashed_anew)
-        made = Words(column)
+        made = HashedValues(column)
     check(made, known, made.place(column).tolist(), asked, made.place(keys).tolist())
 
 
@@ -98,7 +98,7 @@ def test_values_with_one_hash_are_told_apart() -> None:
 
 def test_a_key_that_only_has_the_hash_of_a_known_one_is_not_found() -> None:
     one, other = colliding(11, 12, 13)
-    assert Words(pa.array([one], pa.binary())).place(pa.array([other, one], pa.binary())).tolist() == [-1, 0]
+    assert HashedValues(pa.array([one], pa.binary())).place(pa.array([other, one], pa.binary())).tolist() == [-1, 0]
 
 
 @pytest.mark.parametrize(
@@ -110,5 +110,5 @@ def test_a_key_that_only_has_the_hash_of_a_known_one_is_not_found() -> None:
     ],
 )
 def test_decimals_nested_keys_and_bytes_are_words(column: pa.Array) -> None:
-    first, second, third = Words(comparable(column)).place(comparable(column)).tolist()
+    first, second, third = HashedValues(comparable(column)).place(comparable(column)).tolist()
     assert first == third != second

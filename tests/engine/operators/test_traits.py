@@ -17,7 +17,7 @@ from penstock.engine import operators
 from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.epochs import Epochs
 from penstock.engine.core.operator import AsynchronousOperator, OperatorConfig, RunningOperator, exhaust
-from penstock.engine.core.traits import ALL_INPUTS, Emission, Rows, State, Traits, traits_of
+from penstock.engine.core.traits import ALL_INPUTS, Emission, Multiplicity, State, Traits, traits_of
 from penstock.engine.kernels.sorting import as_sort_keys
 from penstock.engine.operators import (
     Aggregate,
@@ -195,13 +195,13 @@ def test_deterministic_operator_gives_equal_rows_again(name: str) -> None:
     assert run(config, *ports, size=16).units == run(config, *ports, size=16, seed=5).units
 
 
-@which(lambda traits: traits.rows is not Rows.OTHER)
+@which(lambda traits: traits.rows is not Multiplicity.OTHER)
 def test_rows_are_those_that_are_said(name: str) -> None:
     traits = traits_of(CASES[name])
     ports = ports_of(name)
     found, given = run(CASES[name], *ports).table, pa.concat_tables([whole(port) for port in ports])
     assert found.num_rows == given.num_rows
-    if traits.rows is Rows.SAME:
+    if traits.rows is Multiplicity.SAME:
         assert counted(found) == counted(given)
 
 
