@@ -22,9 +22,13 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from harness import Row, compare, report, results_folder, sized
-from penstock.coordinator.checkpoint.barriers import BarrierOrders
-from penstock.coordinator.checkpoint.pending import PendingCheckpoint
-from penstock.coordinator.checkpoint.plan import CheckpointPlan, compute_checkpoint_plan, vertex_states
+from penstock.coordinator.checkpoint.checkpoints import BarrierOrders
+from penstock.coordinator.checkpoint.pending import (
+    CheckpointPlan,
+    PendingCheckpoint,
+    compute_checkpoint_plan,
+    vertex_states,
+)
 from penstock.coordinator.machine import Coordinator
 from penstock.coordinator.model import events
 from penstock.coordinator.model.commands import Command, StoreEntry

@@ -23,7 +23,7 @@ from itertools import pairwise
 import numpy as np
 
 from harness import Row, compare, report, results_folder, sized
-from penstock.coordinator.checkpoint.plan import CheckpointPlan, VertexStates, compute_checkpoint_plan
+from penstock.coordinator.checkpoint.pending import CheckpointPlan, VertexStates, compute_checkpoint_plan
 from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex, pointwise_upstreams
 from penstock.coordinator.model.task_set import TaskSet
 from penstock.engine.core.identity import TaskId

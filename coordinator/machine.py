@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from ..engine.core.identity import JobIdentity
-from .job.job import CLOSING, ENDING, WORKING, Job
-from .job.log_answers import LogAnswers
+from .job.job import CLOSING, ENDING, WORKING, Job, LogAnswers
 from .job.status import describe
 from .job.takeover import Takeover
 from .model.commands import Command

@@ -122,7 +122,7 @@ ALONE = {
         engine.files.object_files._Reader.writable engine.files.object_files._Writer.seekable
         engine.files.object_files._Writer.writable engine.indexes.in_memory._Hashing.writable""",
     "tests and benchmarks reach into a running job by it": """
-        actors.feed.prefetch.Prefetcher.save coordinator.checkpoint.plan.CheckpointPlan.to_wait_for
+        actors.feed.prefetch.Prefetcher.save coordinator.checkpoint.pending.CheckpointPlan.to_wait_for
         engine.runtime.task.Task.memory_held engine.scheduler.observation.dump""",
     "to be made real, or to go, with the engine's local edges and the checkpoints' barriers": """
         engine.alignment.tracker.BarrierTracker.pending_checkpoints engine.scheduler.stream_graph.StreamGraph.pull
@@ -176,7 +176,7 @@ RULES = (
     Rule(SQL, inside=("engine.core", "engine.expressions"), outside=ARROW | {"sqlglot"}),
     Rule(("engine.files.object_store",), inside=ERRORS, outside=ARROW | {"obstore"}),
     Rule(
-        ("coordinator.checkpoint.plan", "coordinator.model.execution_graph"),
+        ("coordinator.checkpoint.pending", "coordinator.model.execution_graph"),
         inside=("coordinator.model", "coordinator.state.tasks", IDENTITY),
         outside=frozenset({"numpy"}),
         stdlib=PURE,

@@ -43,9 +43,9 @@ from ...engine.exchange.channel_state import NOTHING_RESTORED, Restored
 from ...engine.exchange.channels import Frame, Upstream
 from ...engine.feed.server import FeedServer
 from ...engine.plan.plan import JobPlan
+from ...engine.runtime.checkpointing import TaskSnapshot
 from ...engine.runtime.statistics import OperatorWindow, TaskStatistics
 from ...engine.runtime.task import Step, Task
-from ...engine.runtime.task_checkpoints import TaskSnapshot
 from ...engine.scheduler.protocol import Scheduler
 from ...engine.scheduler.threads import Threads
 from ..protocol.messages import (

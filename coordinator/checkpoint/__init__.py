@@ -2,6 +2,6 @@
 stored and committed by the sinks, or aborted.
 
 In: events of tasks and of the log. Out: barrier orders, manifests, commit orders, discards. ``job`` drives it and is
-told of failures. ``requests`` → ``plan`` → ``barriers`` → ``pending`` → ``finalizer`` → ``sink_commits``;
-``checkpoints`` joins them.
+told of failures. ``requests`` says when, ``checkpoints`` starts, orders barriers and takes answers, ``pending`` knows
+who takes part and who has answered, ``finalizer`` makes the manifest and has the sinks commit.
 """

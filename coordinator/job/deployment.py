@@ -14,8 +14,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ...engine.core.identity import Attempt, CheckpointId, Opening
+from ..checkpoint.finalizer import SinkCommits
 from ..checkpoint.row_accounts import opening_failure
-from ..checkpoint.sink_commits import SinkCommits
 from ..model.commands import AbortCheckpoint, DeployTask, StartTask, StopTask
 from ..model.events import Failure
 from ..model.job_states import LIVE, TaskStatus

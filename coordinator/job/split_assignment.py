@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from ...engine.core.identity import Attempt, CheckpointId, TaskId
 from ..checkpoint.checkpoints import Checkpoints
+from ..checkpoint.finalizer import SinkCommits
 from ..checkpoint.pending import Phase
-from ..checkpoint.sink_commits import SinkCommits
 from ..model.commands import AssignSplits, DiscardSplitSets, ReadSplitSets
 from ..model.events import SplitsAssigned, SplitSetEvent, SplitSetsRead, TaskReport, WindowEvent
 from ..model.job_states import JobState, TaskStatus

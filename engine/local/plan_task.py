@@ -45,9 +45,9 @@ from ..exchange.channels import Frame, Upstream
 from ..flow.flow import Stream
 from ..plan.plan import JobPlan
 from ..planner.pipelines import plan_job
+from ..runtime.checkpointing import TaskSnapshot
 from ..runtime.statistics import OperatorWindow, TaskStatistics, WindowStatistics
 from ..runtime.task import Task
-from ..runtime.task_checkpoints import TaskSnapshot
 from ..scheduler.pool import PoolScheduler
 from ..scheduler.protocol import Scheduler, Share, SharedScheduler, WaitReason
 from ..scheduler.serial import SerialScheduler

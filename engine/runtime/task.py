@@ -48,12 +48,11 @@ from ..scheduler.serial import SerialScheduler
 from ..sources.reader import SplitReader, Stop
 from ..state.memory import TaskMemory
 from . import orders
-from .checkpointing import DriverSnapshot, DriverView
+from .checkpointing import DriverSnapshot, DriverView, TaskCheckpoints, TaskSnapshot
 from .driver import Driver
 from .operator_chain import with_split
 from .statistics import DriverWait, EdgeStatistics, OperatorStatistics, OperatorWindow, SourceStatistics, TaskStatistics
 from .task_builder import TaskParts, Wiring, build_parts
-from .task_checkpoints import TaskCheckpoints, TaskSnapshot
 
 # ------------------------------------------------------------------ task listener
 #

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from penstock.coordinator.checkpoint.plan import VertexStates
+from penstock.coordinator.checkpoint.pending import VertexStates
 from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
 
 FOLDER = Path(os.environ.get("PENSTOCK_CASES") or Path(__file__).parent / "data")

@@ -12,7 +12,7 @@ import pytest
 from cases.deviations import LEFT_OUT, expected_plan
 from cases.tables import Row, graph_of, refuse_unknown, rows, states_of, table
 
-from penstock.coordinator.checkpoint.plan import CheckpointPlan, NotReady, Subtasks, compute_checkpoint_plan
+from penstock.coordinator.checkpoint.pending import CheckpointPlan, NotReady, Subtasks, compute_checkpoint_plan
 from penstock.coordinator.model.execution_graph import pointwise_upstreams
 from support.plan_parts import task_ids
 

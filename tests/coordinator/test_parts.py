@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.coordinator.checkpoint.finalizer import SinkCommits
 from penstock.coordinator.checkpoint.pending import AckResult, PendingCheckpoint
 from penstock.coordinator.checkpoint.requests import RequestDecider
-from penstock.coordinator.checkpoint.sink_commits import SinkCommits
 from penstock.coordinator.log.retained import RetainedCheckpoints
 from penstock.coordinator.model.commands import CommitCheckpoint
 from penstock.coordinator.model.execution_graph import ExecutionGraph, Vertex

@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace as changed
 
 from penstock.coordinator.checkpoint import finalizer
-from penstock.coordinator.checkpoint.sink_commits import SinkCommits
+from penstock.coordinator.checkpoint.finalizer import SinkCommits
 from penstock.coordinator.job.job import Job
 from penstock.coordinator.log.recovery import TakeOver
 from penstock.coordinator.log.retained import RetainedCheckpoints

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.coordinator.checkpoint.plan import (
+from penstock.coordinator.checkpoint.pending import (
     CheckpointPlan,
     compute_checkpoint_plan,
     orphaned_consumers,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.coordinator.checkpoint.plan import Subtasks
+from penstock.coordinator.checkpoint.pending import Subtasks
 from penstock.engine.core.identity import TaskId
 
 

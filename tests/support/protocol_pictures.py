@@ -12,9 +12,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from penstock.coordinator.checkpoint.finalizer import LEGAL_STOP_MOVES
+from penstock.coordinator.checkpoint.finalizer import LEGAL_COMMIT_MOVES, LEGAL_STOP_MOVES
 from penstock.coordinator.checkpoint.pending import LEGAL_PHASE_MOVES
-from penstock.coordinator.checkpoint.sink_commits import LEGAL_COMMIT_MOVES
 from penstock.coordinator.job.takeover import LEGAL_TAKEOVER_MOVES
 from penstock.coordinator.log.log_writer import LEGAL_WRITER_MOVES
 from penstock.coordinator.model.job_states import LEGAL_JOB_MOVES, LEGAL_TASK_MOVES

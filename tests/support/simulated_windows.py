@@ -34,10 +34,9 @@ from penstock.coordinator.model.split_sets import (
 )
 from penstock.engine.core.elements import Barrier, Batch, EndOfData
 from penstock.engine.core.identity import BarrierKind, CheckpointId, Committable, StateHandle, TaskId
-from penstock.engine.runtime.checkpointing import DriverSnapshot
+from penstock.engine.runtime.checkpointing import DriverSnapshot, TaskCheckpoints
 from penstock.engine.runtime.driver import Driver
 from penstock.engine.runtime.orders import SplitSetOrder
-from penstock.engine.runtime.task_checkpoints import TaskCheckpoints
 from penstock.engine.sources.reader import SplitReader
 
 LANES = 4

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from penstock.coordinator.checkpoint.plan import CheckpointPlan, NotReady, VertexStates, compute_checkpoint_plan
+from penstock.coordinator.checkpoint.pending import CheckpointPlan, NotReady, VertexStates, compute_checkpoint_plan
 from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex, pointwise_upstreams
 from penstock.engine.core.identity import TaskId
 from support.plan_parts import task_ids

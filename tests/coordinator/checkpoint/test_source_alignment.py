@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.coordinator.checkpoint import barriers
-from penstock.coordinator.checkpoint.barriers import align_sources
+from penstock.coordinator.checkpoint import checkpoints
+from penstock.coordinator.checkpoint.checkpoints import align_sources
 from penstock.coordinator.checkpoint.pending import HeldSources, PendingCheckpoint
 from penstock.coordinator.model.commands import AbortCheckpoint, ProposeRound, TriggerCheckpoint
 from penstock.coordinator.model.events import Failure, RoundProposed, StopRequested, TaskDeclined
@@ -137,7 +137,7 @@ def test_sources_that_wait_never_stop_those_that_they_wait_for(monkeypatch: pyte
         waited.extend(waiting)
         return waiting
 
-    monkeypatch.setattr(barriers, "align_sources", counted)
+    monkeypatch.setattr(checkpoints, "align_sources", counted)
     for seed in ORDERED[:60]:
         run_patiently(seed)
     assert len(waited) >= 30

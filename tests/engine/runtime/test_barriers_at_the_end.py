@@ -13,8 +13,8 @@ from penstock.engine.core.identity import Attempt, BarrierKind, CheckpointId, Co
 from penstock.engine.exchange.channels import Frame, Upstream
 from penstock.engine.flow.flow import Flow
 from penstock.engine.planner.pipelines import plan_job
+from penstock.engine.runtime.checkpointing import TaskSnapshot
 from penstock.engine.runtime.task import Task
-from penstock.engine.runtime.task_checkpoints import TaskSnapshot
 from support.engine_simulation_flows import Disk, DiskSink
 
 ATTEMPT, CHECKPOINT = Attempt(1, 1), CheckpointId(1, 1)
