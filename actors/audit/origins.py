@@ -41,9 +41,11 @@ def routes(plan: JobPlan, pipeline: PipelinePlan, end: int) -> Iterator[tuple[st
     passed: tuple[OperatorPlan, ...] = ()
     for operator in pipeline.operators[:end]:
         traits = traits_of(operator.config)
+        if traits.rows is Multiplicity.SAME:
+            continue
         if traits.is_row_wise():
             passed = (*passed, operator)
-        elif traits.rows is not Multiplicity.SAME:
+        else:
             raise UnknownRoute(f"{operator.id} makes other rows of its input")
     for port in pipeline.ports:
         if port.kind == "source":

@@ -34,6 +34,11 @@ def is_to_be_told(error: BaseException) -> bool:
     return not is_interrupt
 
 
+def is_users_object(value: object) -> bool:
+    """Whether an object is of a user's class (rule 3)."""
+    return _is_users(type(value).__module__)
+
+
 def is_users_own(error: PenstockError) -> bool:
     """Whether a user's code has raised it itself, and it would be taken for a bug of ours."""
     if error.domain is not Domain.INTERNAL or isinstance(error, UserCodeError):

@@ -65,6 +65,9 @@ class OperatorInstance:
     lanes: range = range(0)
     ended: frozenset[int] = frozenset()
     carried: pa.Table | None = None
+    #: of a user's operator: the schema of its output; what it emits and holds is checked
+    emits: pa.Schema | None = None
+    is_users: bool = False
     #: a sink: rows prepared in this attempt, and whether it ever prepares any
     prepared: int = 0
     prepares: bool = False
@@ -126,6 +129,56 @@ def build_error_context(operator: str) -> Iterator[None]:
         if not isinstance(error, Exception) and not (is_to_be_told(error) and user_frames(error)):
             raise
         raise _named(error, operator, " (the step that builds it)") from error
+
+
+_MEMBERS = ("process", "end_round", "end_port", "finish", "drain", "accepts", "snapshot", "close")
+_OF_SINKS = ("flush", "prepare")
+
+
+def check_members(running: object, is_sink: bool) -> None:
+    """A user's config has built what has all members of a running operator, or of a running sink."""
+    names = (*_MEMBERS, *_OF_SINKS) if is_sink else _MEMBERS
+    missing = [name for name in names if not callable(getattr(running, name, None))]
+    if missing:
+        message = f"its build() gave a {type(running).__name__} without {', '.join(missing)}"
+        raise UserCodeError(message, "write them, or inherit those that it does not need from ps.Stateless")
+
+
+def _check_emitted(batch: Batch, schema: pa.Schema) -> None:
+    """Kernels and files take the declared schema's word for what lies in a buffer."""
+    records: object = batch.records
+    if not isinstance(records, pa.RecordBatch):
+        message = f"it emitted a batch whose records are a {type(records).__name__}"
+        raise UserCodeError(message, "give ps.Batch a pyarrow.RecordBatch")
+    found = records.schema
+    if found.names != schema.names or found.types != schema.types:
+        message = f"it emitted the columns {_in_words(found)}, and its output_schema() says {_in_words(schema)}"
+        raise UserCodeError(message, "let it emit the columns, types and order that output_schema() gives")
+
+
+def _check_state(table: object, lanes: range) -> None:
+    """A snapshot can be handed to other subtasks: each row says whose it is."""
+    remedy = f"give None, or a pyarrow.Table with a column {LANE!r} of int32: the lane of each row, as in its tags"
+    if not isinstance(table, pa.Table):
+        raise UserCodeError(f"its snapshot() gave a {type(table).__name__}", remedy)
+    if table.schema.names.count(LANE) != 1 or not pa.types.is_integer(table.schema.field(LANE).type):
+        raise UserCodeError(f"its snapshot() has no column {LANE!r} of int32, but {_in_words(table.schema)}", remedy)
+    column = table.column(LANE)
+    strange = column.null_count or (lanes and not np.isin(column.to_numpy(), np.arange(lanes.start, lanes.stop)).all())
+    if strange:
+        raise UserCodeError(f"its snapshot() has rows of other lanes than {lanes.start} to {lanes.stop - 1}", remedy)
+
+
+def _check_prepared(made: object) -> None:
+    if not isinstance(made, (list, tuple)) or not all(isinstance(each, Committable) for each in made):
+        raise UserCodeError(
+            f"its prepare() gave {made!r:.100}", "give a list of ps.Committable, [] if nothing was flushed"
+        )
+
+
+def _in_words(schema: pa.Schema) -> str:
+    fields = [f"{each.name} {each.type}" for each in schema]
+    return ", ".join(fields[:20]) + (f", … ({len(fields):,} in all)" if len(fields) > 20 else "")
 
 
 def with_split(error: PenstockError, readers: Sequence[SplitReader]) -> PenstockError:
@@ -255,6 +308,8 @@ class _Link:
         source = self._source
         if self.finishing and batch.tag.lane in source.ended:
             return
+        if source.emits is not None:
+            _check_emitted(batch, source.emits)
         source.rows_out += batch.records.num_rows
         source.batches_out += 1
         source.bytes_out += batch.size
@@ -272,7 +327,7 @@ class OperatorChain:
         self._asynchronous = first if isinstance(first, AsynchronousOperator) else None
         #: operators behind the first one that may refuse a batch
         self._choosy = [
-            operator.running
+            operator
             for operator in operators[1:]
             if getattr(type(operator.running), "accepts", None) is not Stateless.accepts
         ]
@@ -301,11 +356,11 @@ class OperatorChain:
     @property
     def has_room(self) -> bool:
         """Whether the operators behind the first one take what it emits."""
-        return not self._choosy or all(each.accepts(0) for each in self._choosy)
+        return not self._choosy or all(_accepts(each, 0) for each in self._choosy)
 
     def wants(self, port: int) -> bool:
         """Whether the first operator takes a batch on this port now."""
-        return not self.operators or self.operators[0].running.accepts(port)
+        return not self.operators or _accepts(self.operators[0], port)
 
     def accepts(self, port: int, is_last: bool = False) -> bool:
         """Whether a batch on this port is welcome now; if no other port can say more in this window, the first operator
@@ -395,6 +450,8 @@ class OperatorChain:
         for operator in self.operators:
             with operator_context(operator):
                 table = operator.running.snapshot()
+                if table is not None and operator.is_users:
+                    _check_state(table, operator.lanes)
             if table is not None:
                 tables[operator.id] = table
         return tables
@@ -421,6 +478,8 @@ class OperatorChain:
         for operator, sink in self._sinks:
             with operator_context(operator):
                 made = sink.prepare(checkpoint)
+                if operator.is_users:
+                    _check_prepared(made)
             operator.prepared += sum(each.rows for each in made)
             operator.prepares = operator.prepares or bool(made)
             found += made
@@ -456,6 +515,11 @@ class OperatorChain:
             except PenstockError as error:
                 raised.append(error)
         return raised
+
+
+def _accepts(operator: OperatorInstance, port: int) -> bool:
+    with operator_context(operator):
+        return operator.running.accepts(port)
 
 
 def _call(operator: OperatorInstance, method: Callable[..., Steps], *arguments: Any) -> Steps:

@@ -19,6 +19,7 @@ from ..core.elements import Batch
 from ..core.errors import InternalError, PenstockError
 from ..core.identity import Attempt, Holds, Opening, TaskId
 from ..core.operator import LANE, OperatorContext
+from ..core.user_code import is_users_object
 from ..exchange.channel_state import Restored, channel_batches
 from ..exchange.channels import ChannelId, Frame, InputChannel, OutputChannel, ResultPartition, Upstream
 from ..exchange.input_gate import ArrivalInputGate, GateInput, InputGate, SpoolingInputGate, UnorderedInputGate
@@ -36,7 +37,15 @@ from ..state.write_behind import WriteBehind
 from . import orders
 from .checkpointing import DriverHost, WindowedCheckpointing
 from .driver import Driver
-from .operator_chain import Division, EndedOperator, OperatorInstance, build_error_context, divide, operator_context
+from .operator_chain import (
+    Division,
+    EndedOperator,
+    OperatorInstance,
+    build_error_context,
+    check_members,
+    divide,
+    operator_context,
+)
 
 
 class Wiring(Protocol):
@@ -345,7 +354,13 @@ class _Builder:
         )
         with build_error_context(operator.id):
             running = operator.config.build(context, operator.inputs, mine)
-        built = OperatorInstance(operator.id, running, operator.hold, self._lanes, division.ended, carried)
+            is_users = is_users_object(running) or is_users_object(operator.config)
+            if is_users:
+                check_members(running, operator.is_sink)
+            emits = operator.config.output_schema(operator.inputs) if is_users and not operator.is_sink else None
+        built = OperatorInstance(
+            operator.id, running, operator.hold, self._lanes, division.ended, carried, emits, is_users
+        )
         self._built.append(built)
         return built
 

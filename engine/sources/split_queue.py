@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -22,6 +22,8 @@ from ..core.source import Split
 from ..core.user_code import is_to_be_told, raised, user_frames
 from ..plan.rounds import LaneCursor, RowStream, SplitAssignment
 from .read_ahead import PendingChunk, ReadAhead, ReadInPlace
+
+GIVES = "a split's open gives record batches"
 
 RECENT_SPLITS = 1024
 """Splits remembered for error messages: more than can be in flight behind a reader."""
@@ -165,10 +167,13 @@ class SplitQueue:
 def _rows_of(split: Split, start: int) -> Iterator[pa.RecordBatch]:
     """The rows of a split; it is opened when the first of them is wanted, on the thread that wants it."""
     try:
-        for records in split.open(start):
+        opened: object = split.open(start)
+        if not isinstance(opened, Iterable):
+            raise DataError(f"split {split.id} was opened, and gave a {type(opened).__name__}", GIVES)
+        for records in opened:
             if not isinstance(records, pa.RecordBatch):
                 given = f"split {split.id} gave a {type(records).__name__}"
-                raise DataError(given, "a split's open gives record batches")
+                raise DataError(given, GIVES)
             yield from plain_batches((records,))
     except (GeneratorExit, OSError, pa.ArrowException):
         raise
