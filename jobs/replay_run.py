@@ -15,6 +15,7 @@ import time
 import uuid
 from dataclasses import dataclass, replace
 
+import msgspec
 import pyarrow as pa
 
 from ..actors.claims.place import temporary_place
@@ -154,7 +155,7 @@ class Replaying:
                 if isinstance(answer, Refused):
                     raise _GoneError
             if reply.group is not None:
-                ask = replace(ask, generation=reply.group.generation)
+                ask = msgspec.structs.replace(ask, generation=reply.group.generation)
             if until is not None and time.monotonic() >= until:
                 message = f"batch {self._step} of feed {self._feed!r} is not there after {self._timeout:g} s: waits for"
                 raise TimeoutError(f"{message} {reply.reason}")

@@ -53,7 +53,7 @@ HEAVY = frozenset({"ray", "raydp", "pyspark"})
 BRIDGE = "actors.spark_bridge"
 
 STDLIB = frozenset(sys.stdlib_module_names)
-WORDS_ONLY = frozenset({"__future__", "typing", "dataclasses", "enum"})
+WORDS_ONLY = frozenset({"__future__", "typing", "enum"})
 OUTER_WORLD = frozenset(
     [
         *("time", "datetime", "random"),
@@ -170,7 +170,7 @@ RULES = (
     ),
     # single modules that know less than their room, or one library more
     Rule(("jobs.local_run",), inside=("engine", "coordinator", "actors", "jobs"), outside=PLAIN),
-    Rule((IDENTITY,), inside=(), stdlib=WORDS_ONLY),
+    Rule((IDENTITY,), inside=(), outside=frozenset({"msgspec"}), stdlib=WORDS_ONLY),
     Rule((CHECKSUMS,), inside=(), outside=frozenset({"xxhash"})),
     Rule(ERRORS[1:], inside=ERRORS),
     Rule(SQL, inside=("engine.core", "engine.expressions"), outside=ARROW | {"sqlglot"}),

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 from pyarrow import fs
 
 from ...coordinator.model.commands import CopySavepoint, StoreSavepoint

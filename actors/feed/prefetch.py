@@ -24,9 +24,9 @@ import logging
 import threading
 import time
 import uuid
-from dataclasses import replace
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from ...engine.core.errors import ConfigurationError, InternalError, PenstockError
 from ...engine.feed.cursor import ReadCursor

@@ -14,7 +14,6 @@ the two sides. Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -85,10 +84,10 @@ Note: TypeAlias = Open | BatchNote | ControlNote | GrantNote | UpstreamNote | By
 CONTROL: tuple[type, ...] = tuple(kind for kind in get_args(Element) if kind is not Batch)
 """The classes of the control elements, in the order of the union."""
 
-UPSTREAM: tuple[type, ...] = tuple(kind for kind in get_args(Upstream) if kind is not Grant)
+UPSTREAM: tuple[type[Any], ...] = tuple(kind for kind in get_args(Upstream) if kind is not Grant)
 """The classes of the messages to producers other than grants, in the order of the union."""
 
-_REST = {kind: [field.name for field in fields(kind)][2:] for kind in UPSTREAM}
+_REST = {kind: kind.__struct_fields__[2:] for kind in UPSTREAM}
 _KINDS = {kind: number for kinds in (CONTROL, UPSTREAM) for number, kind in enumerate(kinds)}
 _FIELDS: tuple[msgspec.msgpack.Decoder[Any], ...] = tuple(msgspec.msgpack.Decoder(kind) for kind in CONTROL)
 _ENCODER = msgspec.msgpack.Encoder()

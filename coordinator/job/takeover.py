@@ -14,11 +14,11 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from enum import Enum
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from ...engine.core.identity import JobIdentity
 from ..log.recovery import Over, Refused, TakeOver, check_inputs, decide_recovery, generation_of, identity_in

@@ -14,17 +14,16 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 from .identity import FINAL_ROUND as FINAL_ROUND  # noqa: PLC0414 an element's round, re-exported
 from .identity import BarrierKind, CheckpointId
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Tag:
+class Tag(msgspec.Struct, frozen=True, order=True):
     """Where a batch stands in the order: round, then order lane, then position within the two."""
 
     round: int
@@ -32,39 +31,40 @@ class Tag:
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True, eq=False):
     """Rows with the order tag of their source. Never empty. Unhashable (so is ``RecordBatch``): key by tag."""
 
     records: pa.RecordBatch
     tag: Tag
-    _size: int = field(default=-1, init=False, repr=False, compare=False)
+    _size: int = -1
 
     @property
     def size(self) -> int:
         """Bytes of the rows; those of a slice, not of the buffers that it shares. Measured once: that takes longer
         than handing the batch on."""
         if self._size < 0:
-            object.__setattr__(self, "_size", int(self.records.nbytes))
+            msgspec.structs.force_setattr(self, "_size", int(self.records.nbytes))
         return self._size
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Batch) and self.tag == other.tag and bool(self.records == other.records)
 
-@dataclass(frozen=True, slots=True)
-class EndOfRound:
+    __hash__ = None  # type: ignore[assignment]
+
+
+class EndOfRound(msgspec.Struct, frozen=True):
     """No further batch of this round, or of an earlier one, follows on this channel."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class Watermark:
+class Watermark(msgspec.Struct, frozen=True):
     """No later row on this channel has an event time below ``time`` (microseconds since the epoch)."""
 
     time: int
 
 
-@dataclass(frozen=True, slots=True)
-class Barrier:
+class Barrier(msgspec.Struct, frozen=True):
     """The line that cuts a channel into before and after ``checkpoint``. ``timestamp``: when it was triggered.
 
     ``unaligned``: it has overtaken batches, and may overtake more; ``timeout``: after so many seconds of alignment
@@ -78,22 +78,19 @@ class Barrier:
     timeout: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CancelBarrier:
+class CancelBarrier(msgspec.Struct, frozen=True):
     """The checkpoint was given up upstream; whoever waits for its barrier stops waiting."""
 
     checkpoint: CheckpointId
 
 
-@dataclass(frozen=True, slots=True)
-class EndOfData:
+class EndOfData(msgspec.Struct, frozen=True):
     """No further batch follows; barriers may. ``drain``: operators emit what they still hold."""
 
     drain: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class EndOfPartition:
+class EndOfPartition(msgspec.Struct, frozen=True):
     """The channel is closed."""
 
 

@@ -1,7 +1,7 @@
 """The ids and rights that every layer shares: what a message can name.
 
-This is the only engine module that ``coordinator`` imports, so it knows nothing but the standard library's
-``dataclasses``, ``enum`` and ``typing``. Rules:
+This is the only engine module that ``coordinator`` imports, so it knows nothing but ``enum``,
+``typing`` and ``msgspec``. Rules:
 
 1. An id is a value: immutable, ordered, hashable, and never reused. Checkpoint ids and attempts carry the
    generation of the coordinator that drew them, so two coordinators never draw the same one.
@@ -12,9 +12,10 @@ This is the only engine module that ``coordinator`` imports, so it knows nothing
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
+
+import msgspec
 
 FINAL_ROUND = 2**62
 """The round of the rows that operators emit when they finish. It is the same for every lane and subtask, so that the
@@ -40,8 +41,7 @@ def later_round(*rounds: int) -> int:
     return UNDECIDED_ROUND if max(rounds) > FINAL_ROUND else max(live)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TaskId:
+class TaskId(msgspec.Struct, frozen=True, order=True):
     """One subtask of one vertex (stage): ``vertex`` is the stage's name, ``subtask`` counts from 0."""
 
     vertex: str
@@ -51,8 +51,7 @@ class TaskId:
         return f"{self.vertex}[{self.subtask}]"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True, order=True):
     """One execution of a task. ``generation`` is the coordinator's; ``number`` counts deployments within it."""
 
     generation: int
@@ -62,8 +61,7 @@ class Attempt:
         return f"{self.generation}.{self.number}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class CheckpointId:
+class CheckpointId(msgspec.Struct, frozen=True, order=True):
     """One checkpoint. Ordered by generation first: a later coordinator's ids are all larger than an earlier one's."""
 
     generation: int
@@ -73,8 +71,7 @@ class CheckpointId:
         return f"{self.generation}.{self.number}"
 
 
-@dataclass(frozen=True, slots=True)
-class JobIdentity:
+class JobIdentity(msgspec.Struct, frozen=True):
     """Who writes: a job, in the hands of one of its coordinators.
 
     ``uuid`` is drawn at the first claim of a checkpoint folder and stands in its log; names that users choose identify
@@ -115,8 +112,7 @@ class Holds(Enum):
     """Batches that the task had made and that its barrier overtook before they left it."""
 
 
-@dataclass(frozen=True, slots=True)
-class StateHandle:
+class StateHandle(msgspec.Struct, frozen=True):
     """An immutable file of one task. ``location`` is relative to the checkpoint folder.
 
     ``operator``: whose state it is; of a channel file (``holds`` is not STATE) the exchange whose batches are in it.
@@ -136,8 +132,7 @@ class StateHandle:
         return self.holds is not Holds.STATE
 
 
-@dataclass(frozen=True, slots=True)
-class EndedLanes:
+class EndedLanes(msgspec.Struct, frozen=True):
     """Lanes for which an operator has finished, from ``start`` up to, but not including, ``stop``: it is not to be run
     for them again."""
 
@@ -146,8 +141,7 @@ class EndedLanes:
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
-class Committable:
+class Committable(msgspec.Struct, frozen=True):
     """What one sink operator prepared for one checkpoint and will make visible on commit.
 
     ``payload`` is plain JSON data that only the sink's committer understands. Committing it twice is harmless:
@@ -156,11 +150,10 @@ class Committable:
 
     operator: str
     rows: int
-    payload: dict[str, Any] = field(default_factory=dict)
+    payload: dict[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(msgspec.Struct, frozen=True):
     """Rows that have passed a place, in how many batches, and the sum of the batches' checksums modulo 2**64.
 
     A sum and no exclusive or: that would not see a batch that came twice more.
@@ -178,8 +171,7 @@ class Tally:
 NOTHING = Tally()
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(msgspec.Struct, frozen=True):
     """What became of the rows that a task was given at one place, from the beginning of its attempt to its cut.
 
     ``kind``: "exchange", "source" or "sink"; ``place``: its id. ``given``: in the word of whoever gave them, up to the
@@ -201,8 +193,7 @@ class Account:
         return self.given is not None and self.given + self.restored == self.taken + self.dropped + self.in_flight
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(msgspec.Struct, frozen=True):
     """Rows in flight that an attempt was restored with: of an exchange, on one side."""
 
     exchange: str
@@ -210,8 +201,7 @@ class Opening:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class CommitPermit:
+class CommitPermit(msgspec.Struct, frozen=True):
     """The right to commit: made by the coordinator once the entry of ``checkpoint`` stands in the log.
 
     ``by``: whose right it is; None where nobody else can write, as in tests of a sink alone.

@@ -14,8 +14,8 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -38,8 +38,7 @@ _PLACE = pa.schema(
 _WIDTH = len(_PLACE)
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelPart:
+class ChannelPart(msgspec.Struct, frozen=True):
     """The batches in flight at one side of one exchange of a task."""
 
     exchange: str
@@ -47,14 +46,13 @@ class ChannelPart:
     table: pa.Table
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(msgspec.Struct, frozen=True):
     """What an attempt is restored from. ``tables``: state by operator, of the whole vertex; ``channels``: batches in
     flight by exchange and side; ``ended``: for which lanes operators had finished; ``finished``: all of them had, in
     all tasks of the vertex, and their state is carried on by others."""
 
-    tables: Mapping[str, pa.Table] = field(default_factory=dict)
-    channels: Mapping[tuple[str, Holds], pa.Table] = field(default_factory=dict)
+    tables: Mapping[str, pa.Table] = msgspec.field(default_factory=dict)
+    channels: Mapping[tuple[str, Holds], pa.Table] = msgspec.field(default_factory=dict)
     ended: tuple[EndedLanes, ...] = ()
     finished: bool = False
 

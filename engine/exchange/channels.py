@@ -26,8 +26,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from ..core.channel_states import ANSWER_MOVES, DEMAND_MOVES, END_MOVES, Answer, Demand, EndState
 from ..core.elements import Barrier, Batch, Element, EndOfData, EndOfPartition, size_of
@@ -40,8 +41,7 @@ DEFAULT_CREDIT = 16 * 1024 * 1024
 """Bytes in flight per channel: a few batches of 64 Ki rows, so that producer and consumer overlap."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ChannelId:
+class ChannelId(msgspec.Struct, frozen=True, order=True):
     """One channel: an edge of the plan between two tasks (the same task twice for an edge inside a task)."""
 
     edge: str
@@ -52,8 +52,7 @@ class ChannelId:
         return f"{self.edge}: {self.producer} → {self.consumer}"
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """One element on its way downstream."""
 
     channel: ChannelId
@@ -68,8 +67,7 @@ class Frame:
     """With a barrier and the end of the data: what was sent on the channel before it (``ledger``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(msgspec.Struct, frozen=True):
     """Credit on its way upstream. ``total`` counts all bytes ever granted, so that a repeat does no harm."""
 
     channel: ChannelId
@@ -77,24 +75,21 @@ class Grant:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class EndOfDataAck:
+class EndOfDataAck(msgspec.Struct, frozen=True):
     """The consumer has processed every record of the channel."""
 
     channel: ChannelId
     attempts: tuple[Attempt, Attempt]
 
 
-@dataclass(frozen=True, slots=True)
-class DrainedAck:
+class DrainedAck(msgspec.Struct, frozen=True):
     """Nothing that was emitted because of the end of the channel's data is on its way any more, however far down."""
 
     channel: ChannelId
     attempts: tuple[Attempt, Attempt]
 
 
-@dataclass(frozen=True, slots=True)
-class CancelInput:
+class CancelInput(msgspec.Struct, frozen=True):
     """The consumer needs no more rows before the task barrier that ends ``window`` (windows count from 0), or, if
     ``for_good``, never again."""
 
@@ -104,8 +99,7 @@ class CancelInput:
     for_good: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PauseRounds:
+class PauseRounds(msgspec.Struct, frozen=True):
     """Whether the consumer has so many rows that no further round should begin."""
 
     channel: ChannelId

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import pyarrow as pa
 
 from ..core.elements import FINAL_ROUND, Batch, Element, EndOfRound, Tag, size_of
@@ -52,28 +52,24 @@ class GateInput(Protocol):
         """Whether no further round should begin."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(msgspec.Struct, frozen=True):
     """An element, and the feed it came from (by position in the gate). A merged ``EndOfRound`` comes from feed 0."""
 
     feed: int
     element: Element
 
 
-@dataclass(frozen=True, slots=True)
-class Starved:
+class Starved(msgspec.Struct, frozen=True):
     """Nothing can be delivered before the feeds in ``waits_for`` speak (or are unblocked)."""
 
     waits_for: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Unwanted:
+class Unwanted(msgspec.Struct, frozen=True):
     """There is an element, but it is not wanted now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spooled:
+class Spooled(msgspec.Struct, frozen=True):
     """An element was put aside: something has happened, though there is nothing to deliver (``spooling``)."""
 
 

@@ -12,9 +12,10 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, Protocol, Self, TypeAlias, TypeVar
+
+import msgspec
 
 
 class Rows(Protocol):
@@ -29,8 +30,7 @@ class Rows(Protocol):
 R = TypeVar("R", bound=Rows)
 
 
-@dataclass(frozen=True, slots=True)
-class RankGroup:
+class RankGroup(msgspec.Struct, frozen=True):
     """The ranks that read. ``generation`` grows with every change; ``start``: the first global batch that they read."""
 
     generation: int
@@ -46,8 +46,7 @@ class RankGroup:
         return range(rank * rows // self.ranks, (rank + 1) * rows // self.ranks)
 
 
-@dataclass(frozen=True, slots=True)
-class Slice(Generic[R]):
+class Slice(msgspec.Struct, Generic[R], frozen=True):
     """One rank's part of one global batch. ``first``: the global position of its first row; it may have no row."""
 
     generation: int
@@ -62,8 +61,7 @@ class Slice(Generic[R]):
     """It is the last one of its epoch; never set in a feed of one epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotYet:
+class NotYet(msgspec.Struct, frozen=True):
     """The batch is not there; ``reason``: one clause for people. Ask again."""
 
     generation: int
@@ -71,8 +69,7 @@ class NotYet:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class FeedEnded:
+class FeedEnded(msgspec.Struct, frozen=True):
     """There is no such batch: the feed has ``batches`` of them."""
 
     generation: int
@@ -90,8 +87,7 @@ class Refusal(Enum):
     GONE = "the batch is not kept any more: go on from a checkpoint that has it"
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """Answer to a rank that may not read, or join. ``generation``: the newest one. ``batch``: of the request; None: the
     answer to joining."""
 
@@ -110,8 +106,7 @@ FORGET = -1
 """In place of a number of batches: the model is to be forgotten."""
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True):
     """A model that is to be bound: it has seen the batches before ``step``, but for those that were ``skipped``; it may
     also be told to skip some that come. ``step`` ``FORGET``: it is to be forgotten."""
 
@@ -125,8 +120,7 @@ class Commit:
     a repeated or late request is recognised by it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """What a rank has and wants. ``session``: drawn by each reader, so that a rank that comes anew is known."""
 
     session: str
@@ -160,8 +154,7 @@ def end_for(ask: Ask, batches: int) -> Reply[R] | None:
     return Reply(group, (FeedEnded(ask.generation, ask.taken, batches),), settled=ask.leaves)
 
 
-@dataclass(frozen=True, slots=True)
-class Reply(Generic[R]):
+class Reply(msgspec.Struct, Generic[R], frozen=True):
     """The answers to a request. ``group``: None as long as ranks are missing. ``reason``: why there is nothing more."""
 
     group: RankGroup | None

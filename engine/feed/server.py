@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
+import msgspec
 import pyarrow as pa
 
 from ..core.errors import PenstockError
@@ -292,7 +293,7 @@ class FeedServer:
             self._want_checkpoint()
         reply, more = self._answer(ask, sequencer)
         more = (more or len(bound) < len(ask.commits)) and not (reply.answers or bound)
-        return replace(reply, bound=bound, remarks=self.commits.remarks(ask.commits)), more
+        return msgspec.structs.replace(reply, bound=bound, remarks=self.commits.remarks(ask.commits)), more
 
     def _may_bind(self, commit: Commit) -> bool:
         """Whether other ranks have acknowledged what it covers, or have had the time to do so."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, cast
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from ..core.epochs import Epochs
 from ..core.errors import ConfigurationError, PenstockError, as_penstock_error

@@ -21,11 +21,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from ..alignment import AlignedHandler, AlternatingHandler, BarrierArrival, Outcome, SnapshotMode, Triggered
 from ..alignment.single import SingleCheckpointHandler
@@ -47,8 +49,7 @@ from .statistics import OperatorWindow
 # What a driver tells its task, and in which form.
 
 
-@dataclass(frozen=True, slots=True)
-class DriverSnapshot:
+class DriverSnapshot(msgspec.Struct, frozen=True):
     """What a driver was at the cut of a checkpoint. ``tables``: operator id to state; ``ended``: for which lanes its
     operators have finished; ``channels``: what ``unaligned`` barriers have overtaken; ``alignment``: seconds from the
     first barrier to the last, in which ``processed_bytes`` of batches were read; ``ledger``: what came in and went out,
@@ -535,8 +536,7 @@ class WindowedCheckpointing(Checkpointing):
         return f"{found.channel.edge} from {found.channel.producer}"
 
 
-@dataclass(frozen=True, slots=True)
-class TaskSnapshot:
+class TaskSnapshot(msgspec.Struct, frozen=True):
     """What one task adds to a checkpoint. ``tables``: operator id to state; ``data_ended``: it is a final one;
     ``finished_on_restore``: the task's operators had finished before it was built, and ``tables`` are left out; the
     rest is as in a driver's ``DriverSnapshot``, of all drivers together."""

@@ -4,7 +4,8 @@ barriers."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from ..core.identity import Attempt, TaskId
 from ..scheduler.protocol import HandleStatistics, Wait
@@ -13,8 +14,7 @@ from ..state.memory import MemoryStatistics
 NOTHING_HELD = MemoryStatistics()
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorStatistics:
+class OperatorStatistics(msgspec.Struct, frozen=True):
     """Rows and batches that passed one operator of one attempt."""
 
     operator: str
@@ -23,8 +23,7 @@ class OperatorStatistics:
     batches_out: int
 
 
-@dataclass(frozen=True, slots=True)
-class SourceStatistics:
+class SourceStatistics(msgspec.Struct, frozen=True):
     """What one source of one attempt has read. ``rows`` counts from the beginning of the job, restores included."""
 
     operator: str
@@ -33,8 +32,7 @@ class SourceStatistics:
     split: str
 
 
-@dataclass(frozen=True, slots=True)
-class EdgeStatistics:
+class EdgeStatistics(msgspec.Struct, frozen=True):
     """One edge at one end of one attempt, all its channels there together.
 
     ``direction`` "out": what was sent, and ``queued`` bytes of it that nobody has consumed yet; "in": what was
@@ -50,16 +48,14 @@ class EdgeStatistics:
     queued: int
 
 
-@dataclass(frozen=True, slots=True)
-class DriverWait:
+class DriverWait(msgspec.Struct, frozen=True):
     """What one driver waits for."""
 
     driver: str
     wait: Wait
 
 
-@dataclass(frozen=True, slots=True)
-class TaskStatistics:
+class TaskStatistics(msgspec.Struct, frozen=True):
     """A task's counts, and why its drivers wait."""
 
     task: TaskId
@@ -82,8 +78,7 @@ class TaskStatistics:
 # The counts of a whole job: by task, and by stage, all its subtasks together.
 
 
-@dataclass(frozen=True, slots=True)
-class StageStatistics:
+class StageStatistics(msgspec.Struct, frozen=True):
     """One stage: sums over its subtasks since their attempts began.
 
     ``rows_read``: by its sources since the beginning of the job; ``rows_in``, ``rows_out`` and their bytes: what came
@@ -148,8 +143,7 @@ def _busy(found: TaskStatistics) -> float:
     return min(1.0, worked / max(spans)) if spans and max(spans) > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorWindow:
+class OperatorWindow(msgspec.Struct, frozen=True):
     """One operator in one window. ``drain_seconds``: time that it took to emit what it held at the barrier.
 
     ``first_at``: when its first row came, by ``time.perf_counter``; None: no row did. ``waits``: of the operator that a
@@ -165,8 +159,7 @@ class OperatorWindow:
     waits: tuple[tuple[str, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class WindowStatistics:
+class WindowStatistics(msgspec.Struct, frozen=True):
     """One window. ``seconds``: from the request to the barrier. ``operators``: of all pipelines, upstream first."""
 
     barrier: int

@@ -20,10 +20,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+import msgspec
 import pyarrow as pa
 
 from ..core.elements import Barrier
@@ -81,8 +81,7 @@ class TaskListener(Protocol):
     def failed(self, error: PenstockError) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """What a step did. Without progress, call again after a message, or at ``wake_at`` if that is not None."""
 
     progressed: bool

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
+import msgspec
+
 from ..core.errors import ConfigurationError, Domain, InternalError, PenstockError
 from ..core.identity import TaskId
 
@@ -103,8 +105,7 @@ class WaitReason(Enum):
     CONSUMER = "consumer"
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """Why a driver waits, and for whom, in words. ``tasks``: those among them, as far as tasks have to act."""
 
     reason: WaitReason
@@ -207,26 +208,22 @@ class Quantum(Protocol):
         """Whether the turn is over: the time slice is used up, someone more urgent waits, or it was told to stop."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(msgspec.Struct, frozen=True):
     """The turn is over and there is more to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Blocked:
+class Blocked(msgspec.Struct, frozen=True):
     """Nothing can be done before a wake-up, or before ``wake_at`` (on the scheduler's clock). ``waits``: for whom."""
 
     waits: tuple[Wait, ...]
     wake_at: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(msgspec.Struct, frozen=True):
     """All work is done. What was started elsewhere may still be under way: see ``Query.background``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """It cannot go on. Raising from ``run`` means the same."""
 
     error: BaseException
@@ -261,8 +258,7 @@ class QueryTimeoutError(PenstockError):
     domain: ClassVar[Domain] = Domain.USER
 
 
-@dataclass(frozen=True, slots=True)
-class HandleStatistics:
+class HandleStatistics(msgspec.Struct, frozen=True):
     """What became of one runnable's time, in seconds, and how often what happened.
 
     ``waiting`` is keyed by what it waited for (``WaitReason.value``). ``wakeups`` counts those that had an effect;
@@ -283,8 +279,7 @@ class HandleStatistics:
     yields: int
 
 
-@dataclass(frozen=True, slots=True)
-class QueryStatistics:
+class QueryStatistics(msgspec.Struct, frozen=True):
     """One query's place in the queue and its runnables. ``level`` 0 is that of the young."""
 
     name: str

@@ -23,10 +23,10 @@ import re
 import shutil
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
 from threading import Lock
 from weakref import finalize
 
+import msgspec
 import pyarrow as pa
 
 from ..core.errors import InternalError, StorageError
@@ -37,8 +37,7 @@ DEFAULT_BUDGET = 512 * 1024 * 1024
 """Bytes that the operators of one task hold before they spill, unless the run says otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryStatistics:
+class MemoryStatistics(msgspec.Struct, frozen=True):
     """Bytes held now and at most; bytes and files that were spilled so far, and files that exist now."""
 
     held: int = 0

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from typing import Protocol
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from penstock.engine.core.elements import (
     Barrier,

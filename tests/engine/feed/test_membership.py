@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from penstock.engine.core.identity import Attempt
 from penstock.engine.feed.membership import Membership, first_generation
