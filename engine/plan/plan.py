@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,11 +17,12 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from ..core.epochs import Epochs
-from ..core.errors import ConfigurationError, PenstockError, as_penstock_error
+from ..core.errors import ConfigurationError, PenstockError, StorageError, UserCodeError, as_penstock_error
 from ..core.identity import CommitPermit, TaskId
 from ..core.operator import Committer, OperatorConfig, SinkConfig
 from ..core.source import SourceConfig, Split
 from ..core.traits import traits_of
+from ..core.user_code import is_users_object
 from ..files.nesting import check_nesting, check_savepoint
 from ..state.memory import DEFAULT_BUDGET
 from .partitioning import Exchanging
@@ -216,8 +218,13 @@ class JobPlan:
         return self.uuid or self.name
 
     def committer(self, operator: str) -> Committer:
-        """The committer of a sink."""
-        return self.sinks[operator][1].committer(self.key)
+        """The committer of a sink. Raises UserCodeError if that is none."""
+        config = self.sinks[operator][1]
+        found = config.committer(self.key)
+        if not callable(getattr(found, "commit", None)):
+            message = f"the committer() of {type(config).__name__} gave {found!r:.100}, which has no commit"
+            raise UserCodeError(message, "give an object with commit(permit)", operator)
+        return found
 
     def commit(self, permit: CommitPermit) -> None:
         """Make a permit's committables visible, sink by sink. Idempotent, as every committer is. Raises PenstockError
@@ -232,7 +239,16 @@ class JobPlan:
             try:
                 self.committer(operator).commit(replace(permit, committables=own))
             except Exception as error:
-                raise as_penstock_error(error).at(operator) from error
+                raise self._of_commit(error, operator) from error
+
+    def _of_commit(self, error: Exception, operator: str) -> PenstockError:
+        """What a user's sink raises that is no error of storage is retried like one: it may come from a database."""
+        config = self.sinks[operator][1]
+        if isinstance(error, PenstockError | OSError) or not is_users_object(config):
+            return as_penstock_error(error).at(operator)
+        message = f"the commit of {type(config).__name__} failed: {type(error).__name__}: {error}"
+        detail = "".join(traceback.format_exception(error))
+        return StorageError(message, "see what it raised; the job can go on from its last checkpoint", operator, detail)
 
     def check(self, resuming: bool = False, checkpoints: str = "") -> None:
         """Ask every sink whether it can be written; ``checkpoints``: the folder for them. Raises ConfigurationError

@@ -157,7 +157,7 @@ class LiveGraph:
         others = [each for each in stage.exchanges if not isinstance(each.config, Forward | Broadcast)]
         if others:
             message = f"the rows of {forwards[0].id}, which stay in their subtasks, meet those of {others[0].id}"
-            raise FlowError(message, f"let both pass through {others[0].id}'s kind of exchange")
+            raise FlowError(message, "put forward() behind the operator at which they meet, or leave it out")
         found = {(above.parallelism, above.lanes) for above in (self.stage_of[each.inputs[0]] for each in forwards)}
         if len(found) > 1:
             what = " and ".join(f"{parallelism} subtasks of {lanes} lanes" for parallelism, lanes in sorted(found))

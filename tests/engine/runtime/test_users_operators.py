@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.engine.core.errors import DataError, UserCodeError
+from penstock.engine.core.errors import DataError, StorageError, UserCodeError
 from penstock.engine.core.traits import Multiplicity
 
 ROWS = pa.table({"n": pa.array(range(40), pa.int64()), "k": pa.array([1] * 40, pa.int64())})
@@ -151,6 +151,37 @@ def test_a_sink_that_prepares_no_committables_is_refused(made: Any) -> None:
     flow.from_tables([ROWS]).write_to(OwnSink(lambda: Preparing(made)))
     with pytest.raises(UserCodeError, match="prepare"):
         ps.run_local(flow).wait(60)
+
+
+@dataclass(frozen=True)
+class Committing(OwnSink):
+    how: Any = None
+
+    def committer(self, job: str) -> Any:
+        return self.how
+
+
+class Failing:
+    def commit(self, permit: Any) -> None:
+        raise ValueError("no connection")
+
+
+def committed(how: Any, **options: Any) -> None:
+    made = ps.Committable("own-1", 40)
+    flow = ps.Flow("own")
+    flow.from_tables([ROWS]).write_to(Committing(lambda: Preparing([made]), how=how))
+    ps.run_local(flow, **options).wait(60)
+
+
+def test_a_committer_that_is_none_is_refused() -> None:
+    with pytest.raises(UserCodeError, match="has no commit"):
+        committed(None)
+
+
+def test_a_commit_that_fails_is_retried_and_not_called_a_bug_of_ours(tmp_path: Path) -> None:
+    kept = ps.Checkpoints(tmp_path / "state", max_restarts=1)
+    with pytest.raises(StorageError, match="commit of Committing failed: ValueError: no connection"):
+        committed(Failing(), checkpoints=kept)
 
 
 @dataclass(frozen=True)
