@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.engine.core.operator import SinkConfig as Sink
     from penstock.engine.core.operator import Stateless
     from penstock.engine.core.source import SourceConfig as Source
-    from penstock.engine.core.traits import Columns, Emission, Lineage, State, Traits
+    from penstock.engine.core.traits import Columns, Emission, Lineage, Multiplicity, State, Traits
     from penstock.engine.expressions.expressions import field
     from penstock.engine.flow import index
     from penstock.engine.flow.flow import Flow, Stream
@@ -56,6 +56,7 @@ __all__ = [
     "Job",
     "LaneCounts",
     "Lineage",
+    "Multiplicity",
     "Operator",
     "PlanTask",
     "ReplayedBatch",
@@ -88,6 +89,7 @@ _HOMES = {
     "Columns": "penstock.engine.core.traits",
     "Committable": "penstock.engine.core.identity",
     "Emission": "penstock.engine.core.traits",
+    "Multiplicity": "penstock.engine.core.traits",
     "Flow": "penstock.engine.flow.flow",
     "Index": "penstock.engine.operators.join.index_protocol",
     "Job": "penstock.actors.client.job",

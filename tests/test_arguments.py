@@ -265,7 +265,7 @@ def _of(*names: str) -> Iterator[str]:
 INNER = {
     *("Job", "Savepoint", "ReplayedBatch", "Stream"),  # made by the library alone
     # values that the engine makes, and what users write and the engine calls
-    *("Batch", "Committable", "Emission", "State", "Columns.needed", "Traits.columns_of"),
+    *("Batch", "Committable", "Emission", "State", "Multiplicity", "Columns.needed", "Traits.columns_of"),
     *_of("Operator", "Source", "Sink", "Index", "Stateless", "LaneCounts"),
     *(f"errors.{name}" for name in dir(ps.errors)),
     *(f"index.{name}" for name in dir(ps.index) if name[0].isupper() and name not in ("Between", "InList")),

@@ -144,6 +144,14 @@ class Lineage:
         return self.of_batch or self.numbering is not None
 
 
+def _check_names(what: str, value: object) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(each, str) for each in value):
+        raise FlowError(f"Traits: {what} has {value!r:.100} for names of columns", "give a tuple of names: ('key',)")
+
+
+_KINDS = "use ps.Emission, ps.State, ps.Lineage, or leave it out: nothing is known then"
+
+
 @dataclass(frozen=True, slots=True)
 class Traits:
     """See the module's rules; a field that is left out says that nothing is known, or nothing is needed."""
@@ -188,6 +196,18 @@ class Traits:
     """Of a sink: bytes that it may hold, beside the memory budget, if a row has about so many; None: those that may
     wait to be written."""
 
+    def __post_init__(self) -> None:
+        """Raises FlowError for a value of another kind."""
+        kinds = {"emission": Emission, "state": State, "rows": Multiplicity, "lineage": Lineage}
+        for name, kind in kinds.items():
+            if not isinstance(getattr(self, name), kind):
+                raise FlowError(f"Traits: {name}={getattr(self, name)!r:.100} is no {kind.__name__}", _KINDS)
+        _check_names("grouped_by", () if self.grouped_by is None else self.grouped_by)
+        if not isinstance(self.co_partitioned_by, tuple):
+            _check_names("co_partitioned_by", self.co_partitioned_by)
+        for each in self.co_partitioned_by:
+            _check_names("co_partitioned_by", each)
+
     @classmethod
     def row_wise(
         cls, columns: Columned | None = None, narrowed: Narrowed | None = None, lineage: Lineage = Lineage(follows=0)
@@ -210,7 +230,13 @@ class Traits:
 
     def columns_of(self, inputs: Sequence[pa.Schema]) -> Sequence[Columns]:
         """What it does with the columns of each input."""
-        return [Columns() for _ in inputs] if self.columns is None else self.columns(inputs)
+        if self.columns is None:
+            return [Columns() for _ in inputs]
+        found: object = self.columns(inputs)
+        if not isinstance(found, Sequence) or [type(each) for each in found] != [Columns] * len(inputs):
+            message = f"Traits: columns gave {found!r:.100} for {len(inputs)} inputs"
+            raise FlowError(message, "let it give a list with one ps.Columns for each input")
+        return found
 
 
 UNKNOWN = Traits()

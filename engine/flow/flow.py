@@ -35,10 +35,11 @@ import pyarrow.compute as pc
 
 from ..arrow.plain_types import check_plain, plain_schema
 from ..core.arguments import Parallelism, Rate, checked
-from ..core.errors import FlowError
+from ..core.errors import FlowError, PenstockError
 from ..core.operator import OperatorConfig, SinkConfig
 from ..core.source import SourceConfig
 from ..core.traits import Emission, traits_of
+from ..core.user_code import is_users_object, raised
 from ..feed.sink import FeedSink
 from ..kernels.sorting import as_sort_keys
 from ..operators import (
@@ -254,9 +255,9 @@ class Flow(Graph):
                 raise FlowError(f"{config.kind} mixes streams of two flows", f"build all streams with {self.name!r}")
         id = self._id(config.kind, name)
         try:
-            schema = config.output_schema([stream.schema for stream in inputs])
+            schema = _output_schema(config, [stream.schema for stream in inputs])
             check_plain(config.kind, schema)
-        except FlowError as error:
+        except PenstockError as error:
             raise error.at(id) from None
         return self._add(config, tuple(stream.id for stream in inputs), schema, name, hold=at_barrier == "hold")
 
@@ -267,9 +268,9 @@ class Flow(Graph):
         if traits_of(config).needs_order and self.order != "deterministic":
             raise FlowError(f"a {config.kind} of a flow without an order", 'build it with order="deterministic"', id)
         try:
-            config.output_schema([stream.schema])
+            _output_schema(config, [stream.schema])
             self._place(Node(id, config, (stream.id,), None))
-        except FlowError as error:
+        except PenstockError as error:
             raise error.at(id) from None
 
     def _add(
@@ -785,6 +786,22 @@ def _as_function(label: str, asked: tuple[str, str] | str | WindowFunction) -> W
     if isinstance(asked, WindowFunction):
         return replace(asked, name=label)
     return WindowFunction(label, asked) if isinstance(asked, str) else WindowFunction(label, asked[1], asked[0])
+
+
+def _output_schema(config: OperatorConfig | SinkConfig, inputs: Sequence[pa.Schema]) -> pa.Schema:
+    """What a config says of its output. Raises FlowError if that is no schema, or a user's config raises."""
+    what = f"output_schema() of {type(config).__name__}"
+    try:
+        found: object = config.output_schema(inputs)
+    except PenstockError:
+        raise
+    except Exception as error:
+        if not is_users_object(config):
+            raise
+        raise raised(what, error, "raise ps.errors.FlowError for inputs that it does not take") from error
+    if not isinstance(found, pa.Schema):
+        raise FlowError(f"{what} gave a {type(found).__name__}", "give a pyarrow.Schema")
+    return found
 
 
 def _is_local(join: HashJoin, left: Placement, right: Placement) -> bool:

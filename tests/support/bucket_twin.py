@@ -158,6 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         if "Content-Length" not in headers:
             self.send_header("Content-Length", str(len(data)))
+        self.send_header("Connection", "close")  # no thread stays: other tests count them
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)

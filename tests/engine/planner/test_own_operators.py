@@ -136,3 +136,54 @@ def test_what_is_not_traits_is_refused_where_the_operator_is_added() -> None:
 
     with pytest.raises(FlowError, match="the traits of Wrong are no Traits"):
         ps.Flow("one").from_tables([ROWS]).apply(Wrong("v", 9))
+
+
+class Odd:
+    """A config that says what it is given to say."""
+
+    kind = "odd"
+
+    def __init__(self, schema: Any, traits: ps.Traits | None = None) -> None:
+        self._schema = schema
+        self.traits = traits or ps.Traits()
+
+    def output_schema(self, inputs: Any) -> Any:
+        if isinstance(self._schema, Exception):
+            raise self._schema
+        return self._schema
+
+    def build(self, context: object, inputs: object, restored: object) -> Any:
+        raise AssertionError("it is refused before")
+
+    def describe(self) -> str:
+        return "odd"
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (None, "odd-1: output_schema.. of Odd gave a NoneType"),
+        (["k"], "gave a list"),
+        (ValueError("what is this"), "odd-1: output_schema.. of Odd raised ValueError: what is this"),
+    ],
+)
+def test_a_config_without_a_schema_is_refused_by_name(schema: Any, message: str) -> None:
+    flow = ps.Flow("odd")
+    with pytest.raises(ps.errors.PenstockError, match=message):
+        flow.from_tables([ROWS]).apply(Odd(schema))
+
+
+@pytest.mark.parametrize("columns", [lambda inputs: [], lambda inputs: None, lambda inputs: ["k"]])
+def test_columns_that_are_not_one_for_each_input_are_refused(columns: Any) -> None:
+    flow = ps.Flow("odd")
+    flow.from_tables([ROWS]).apply(Odd(ROWS.schema, ps.Traits.row_wise(columns))).collect("r")
+    with pytest.raises(FlowError, match="columns gave"):
+        flow.explain()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"emission": "per batch"}, {"state": None}, {"grouped_by": "k"}, {"co_partitioned_by": ("k", "k")}]
+)
+def test_traits_of_another_kind_are_refused(wrong: Any) -> None:
+    with pytest.raises(FlowError, match="Traits: "):
+        ps.Traits(**wrong)
