@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -83,7 +84,8 @@ class TaskFiles:
     1. The task's thread never waits for storage. Results come back through callbacks, on one of these threads.
     2. Storage that fails declines the checkpoint: the task goes on. A commit that fails ends the attempt: what the log
        promises must become visible, so the coordinator restarts and commits again.
-    3. Committing is idempotent (the committer's contract), so an order given twice is carried out twice.
+    3. Committing is idempotent (the committer's contract), so an order given twice is carried out twice; but one after
+       the other: the permit of a later checkpoint lists what the commit before has not answered for yet.
     """
 
     def __init__(self, plan: JobPlan, snapshots: SnapshotFiles, report: Callable[[Event], None]) -> None:
@@ -91,6 +93,10 @@ class TaskFiles:
         self._snapshots = snapshots
         self._report = report
         self._threads = Threads(THREADS, "penstock-files")
+        #: commits that have not begun; whether one has
+        self._commits: deque[Callable[[], None]] = deque()
+        self._commits_now = False
+        self._lock = threading.Lock()
         #: the files of the last snapshot: those that are named again were not written again
         self._named: frozenset[str] = frozenset()
 
@@ -177,7 +183,27 @@ class TaskFiles:
                 self._report(TaskCommitted(command.task, command.attempt, command.permit.checkpoint, UNKNOWN_TIME))
             done(CommitDone(command.attempt, command.permit.checkpoint, error))
 
-        self._threads.submit(work)
+        with self._lock:
+            self._commits.append(work)
+        self._commit_next(False)
+
+    def _commit_next(self, was_last: bool) -> None:
+        """Begin a commit, unless one is under way; ``was_last``: that one has ended."""
+        with self._lock:
+            if self._commits_now and not was_last:
+                return
+            self._commits_now = bool(self._commits)
+            if not self._commits:
+                return
+            work = self._commits.popleft()
+
+        def then_next() -> None:
+            try:
+                work()
+            finally:
+                self._commit_next(True)
+
+        self._threads.submit(then_next)
 
     def close(self) -> None:
         """Let what runs end and start nothing new."""

@@ -272,7 +272,8 @@ class Committer(Protocol):
     """Makes prepared rows visible. It needs no running sink: after a crash anyone may commit a permit again."""
 
     def commit(self, permit: CommitPermit) -> None:
-        """Make the permit's committables visible. Idempotent; raises StorageError if it cannot."""
+        """Make the permit's committables visible. Idempotent, also while somebody whom the job has given up still
+        commits the same; raises StorageError if it cannot."""
 
     def clean(self, keep: Sequence[Committable], claims: Sequence[str] = ()) -> None:
         """Remove what abandoned attempts of these claims left behind, except what ``keep`` refers to."""

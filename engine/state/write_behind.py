@@ -6,7 +6,8 @@ Rules:
    ``has_room``; so what waits to be written is bounded, and no thread of the scheduler waits for a disk.
 2. After the first error nothing is written any more, only removed. The error is raised on the driver's thread, named
    after the operator.
-3. ``then`` is how a driver learns that all it has given so far is written, without waiting for it.
+3. ``then`` is how a driver learns that all it has given so far is written, without waiting for it. It hears in the
+   order in which it asked, though the second be written before it has heard of the first.
 4. ``settle`` is for who must read in the middle of a step what has just been written: it does what is left itself.
    Between two steps nobody needs it, because the driver waits for room.
 """
@@ -56,6 +57,8 @@ class WriteBehind:
         #: the driver has found no room, and is to be woken when there is some
         self._wanted = False
         self._error: PenstockError | None = None
+        #: actions of ``then`` that the driver has not come to
+        self._awaited = 0
         #: jobs that were done by who could not wait for them
         self.settled = 0
 
@@ -93,10 +96,18 @@ class WriteBehind:
     def then(self, action: Callable[[], object]) -> None:
         """Call ``action`` on the driver's thread when everything given so far is written: at once, or by ``post``."""
         self.check()
-        if self.idle:
-            action()
+        if not self.idle:
+            self._awaited += 1
+            self.write("", lambda: self._post(lambda: self._come_to(action)))
+        elif self._awaited:  # all is written, and what was asked before is on its way to the driver
+            self._awaited += 1
+            self._post(lambda: self._come_to(action))
         else:
-            self.write("", lambda: self._post(action))
+            action()
+
+    def _come_to(self, action: Callable[[], object]) -> None:
+        self._awaited -= 1
+        action()
 
     def settle(self) -> None:
         """Do what is left in place."""

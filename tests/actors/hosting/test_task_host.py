@@ -235,6 +235,31 @@ def test_commit_without_committables_is_confirmed(host: TaskHost, recorder: Reco
     assert recorder.next_of(TaskCommitted).checkpoint == CHECKPOINT
 
 
+def test_commits_of_a_task_never_run_at_once(tmp_path: Path) -> None:
+    inside, overlaps, order = threading.Semaphore(1), list[CommitPermit](), list[int]()
+
+    class Plan:
+        name = "gather"
+
+        def commit(self, permit: CommitPermit) -> None:
+            if not inside.acquire(blocking=False):
+                overlaps.append(permit)
+                return
+            time.sleep(0.02)
+            order.append(permit.checkpoint.number)
+            inside.release()
+
+    done: queue.Queue[object] = queue.Queue()
+    files = TaskFiles(Plan(), SnapshotFiles(str(tmp_path / "state"), "gather"), lambda event: None)  # type: ignore[arg-type]
+    for number in range(1, 5):
+        files.commit(CommitCheckpoint(SINK, FIRST, CommitPermit(CheckpointId(1, number), ())), done.put)
+    for _ in range(4):
+        done.get(timeout=10)
+    files.close()
+    assert not overlaps
+    assert order == [1, 2, 3, 4]
+
+
 class Slow:
     """A user's function that takes a slice for each batch; the first one waits until it may go on."""
 

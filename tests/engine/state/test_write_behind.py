@@ -49,6 +49,18 @@ def delayed(limit: int = 100) -> tuple[Later, WriteBehind]:
     return later, WriteBehind(later, later.posted.append, limit)
 
 
+def test_driver_hears_in_the_order_in_which_it_asked_whatever_is_written_meanwhile() -> None:
+    later, behind = delayed()
+    told: list[int] = []
+    behind.write("sink", lambda: None, 10)
+    behind.then(lambda: told.append(1))
+    later.run()  # and its news is on the way to the driver, which is within a step
+    behind.then(lambda: told.append(2))
+    later.tell()
+    behind.then(lambda: told.append(3))
+    assert told == [1, 2, 3]
+
+
 def test_jobs_are_done_in_the_order_in_which_they_came() -> None:
     later, behind = delayed()
     done: list[int] = []
