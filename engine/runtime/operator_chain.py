@@ -94,7 +94,7 @@ class OperatorInstance:
     def where(self) -> str:
         """The batch being processed, in words."""
         if self.at is None:
-            return "before the first batch"
+            return "a step before the first batch"
         return f"round {self.at.round}, lane {self.at.lane}, batch {self.at.sequence}"
 
 
