@@ -39,6 +39,7 @@ from support.architecture import (
     find_process_wide,
     floor_rules,
     is_below,
+    parsed,
 )
 
 CHECKOUT = Path(__file__).parent.parent
@@ -247,7 +248,7 @@ def test_every_room_is_on_a_floor_and_says_what_lives_there(package: Sources) ->
     homes = {module.rpartition(".")[0] for module in package if module.count(".") > 1}
     tops = {module for module in package if module.count(".") == 1 and not module.startswith("jobs.")}
     assert homes | tops == listed
-    docstrings = {room: ast.get_docstring(ast.parse(package[room])) or "" for room in homes}
+    docstrings = {room: ast.get_docstring(parsed(package[room])) or "" for room in homes}
     assert [room for room, text in docstrings.items() if len(text.splitlines()) < 3] == []
 
 

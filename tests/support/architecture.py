@@ -18,9 +18,16 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from types import MappingProxyType
 
 Sources = Mapping[str, str]
+
+
+@cache
+def parsed(text: str) -> ast.Module:
+    """The tree of a source. Every check reads all of them, and none changes one."""
+    return ast.parse(text)
 
 
 @dataclass(frozen=True)
@@ -109,7 +116,7 @@ def package_of(module: str, sources: Sources) -> list[str]:
 def read_imports(module: str, sources: Sources) -> list[Import]:
     """Every module that ``module`` imports."""
     found = []
-    for node, when in walk(ast.parse(sources[module]), When.IMPORT_TIME):
+    for node, when in walk(parsed(sources[module]), When.IMPORT_TIME):
         for name, relative in names_of(node, package_of(module, sources), sources):
             inside = relative or name.partition(".")[0] == "penstock"
             target = name.removeprefix("penstock").removeprefix(".") if inside else name.partition(".")[0]
@@ -210,7 +217,7 @@ def find_cycles(sources: Sources) -> list[str]:
 
 def find_lonely(sources: Sources) -> list[str]:
     """Functions, classes and methods that no line of the package mentions: neither by name nor in a text."""
-    trees = {module: ast.parse(text) for module, text in sources.items()}
+    trees = {module: parsed(text) for module, text in sources.items()}
     mentioned = {name for tree in trees.values() for node in ast.walk(tree) for name in _mentions(node)}
     defined = {
         f"{module}.{name}": name.rpartition(".")[2] for module, tree in trees.items() for name in _definitions(tree, "")
@@ -254,7 +261,7 @@ CHANGES = frozenset(
 def find_process_wide(sources: Sources) -> list[str]:
     """Names of modules whose values change while the process runs: what a function changes in place or rebinds, locks
     and weak tables, and instances of the package's classes that have an ``__init__`` of their own."""
-    trees = {module: ast.parse(text) for module, text in sources.items()}
+    trees = {module: parsed(text) for module, text in sources.items()}
     stateful = {
         node.name
         for tree in trees.values()
@@ -303,14 +310,14 @@ def _changed(node: ast.AST) -> Iterator[str]:
 
 def find_bare_files(files: Mapping[str, str]) -> list[str]:
     """Files that do not begin with their docstring."""
-    return [f"{path}: no module docstring" for path, text in files.items() if not ast.get_docstring(ast.parse(text))]
+    return [f"{path}: no module docstring" for path, text in files.items() if not ast.get_docstring(parsed(text))]
 
 
 def find_long_functions(files: Mapping[str, str], maximum: int) -> list[str]:
     """Functions whose body, without its docstring, has more lines than that."""
     found = []
     for path, text in files.items():
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(parsed(text)):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             body = node.body[1:] if ast.get_docstring(node) is not None else node.body
@@ -325,7 +332,7 @@ def find_namesakes(files: Mapping[str, str]) -> list[str]:
     seen: dict[tuple[str, str], str] = {}
     found = []
     for path, text in files.items():
-        for node in ast.parse(text).body:
+        for node in parsed(text).body:
             if isinstance(node, ast.ClassDef):
                 first = seen.setdefault((path.partition("/")[0], node.name), path)
                 if first != path:
