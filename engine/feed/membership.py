@@ -25,9 +25,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import Enum
 
 from ..core.identity import Attempt
+from ..core.state_machine import StateMachine
 from .messages import Ask, RankGroup, Refusal, Refused
 
 REMEMBERED = 4096
@@ -45,11 +46,11 @@ def first_generation(attempt: Attempt) -> int:
 class GroupState(Enum):
     """How far the newest group has come."""
 
-    UNKNOWN = auto()
+    UNKNOWN = "unknown"
     """No rank has joined yet."""
-    FORMING = auto()
+    FORMING = "forming"
     """Some ranks have not joined yet."""
-    COMPLETE = auto()
+    COMPLETE = "complete"
     """Every rank has joined once: batches are handed out."""
 
 
@@ -67,7 +68,9 @@ class Membership:
 
     #: the newest one; None in the state UNKNOWN alone
     group: RankGroup | None = None
-    state: GroupState = GroupState.UNKNOWN
+    _machine: StateMachine[GroupState] = field(
+        default_factory=lambda: StateMachine("a group of ranks", LEGAL, GroupState.UNKNOWN)
+    )
     #: by rank: the session of its reader; in a COMPLETE group that was started here there is one for every rank
     _assigned: dict[int, str] = field(default_factory=dict)
     #: whether the group was started here, and not learnt from its ranks
@@ -78,6 +81,11 @@ class Membership:
     _waiting: dict[str, str] = field(default_factory=dict)
     #: sessions that have left, the newest last
     _left: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+
+    @property
+    def state(self) -> GroupState:
+        """How far the newest group has come."""
+        return self._machine.state
 
     @property
     def is_complete(self) -> bool:
@@ -121,7 +129,7 @@ class Membership:
         for session in list(self._former)[:-REMEMBERED]:
             del self._former[session]
         self.group, self._assigned, self._is_ours = group, {}, not ask.generation
-        self._move(GroupState.COMPLETE if ask.generation else GroupState.FORMING)
+        self._machine.move(GroupState.COMPLETE if ask.generation else GroupState.FORMING)
         self._assign(ask, group)
 
     def on_new_attempt(self) -> None:
@@ -172,12 +180,7 @@ class Membership:
         self._assigned[ask.rank] = ask.session
         self._waiting.pop(ask.session, None)
         if not self.is_complete and len(self._assigned) == group.ranks:
-            self._move(GroupState.COMPLETE)
-
-    def _move(self, to: GroupState) -> None:
-        if to not in LEGAL[self.state]:
-            raise AssertionError(f"a group of ranks cannot become {to.name} when it is {self.state.name}")
-        self.state = to
+            self._machine.move(GroupState.COMPLETE)
 
     def validate(self) -> None:
         """Raises AssertionError if an invariant does not hold."""
