@@ -64,18 +64,20 @@ def _is_users(module: str) -> bool:
 
 def raised(what: str, error: BaseException, remedy: str, where: str = "") -> UserCodeError:
     """The error of a user's code: ``what`` raised it, ``where``: in which rows."""
-    message = f"{what} raised {type(error).__name__}: {_text(error)}{f' in {where}' if where else ''}"
-    return UserCodeError(message, remedy, "", _story(error))
+    message = f"{what} raised {type(error).__name__}: {text_of(error)}{f' in {where}' if where else ''}"
+    return UserCodeError(message, remedy, "", story_of(error))
 
 
-def _text(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """What the error says, even if it cannot say it."""
     try:
         return str(error)
     except Exception:
         return "(it cannot be printed)"
 
 
-def _story(error: BaseException) -> str:
+def story_of(error: BaseException) -> str:
+    """Its traceback, from the first frame of a user's code on (rule 3)."""
     frames = user_frames(error) or error.__traceback__
     try:
         return "".join(traceback.format_exception(type(error), error, frames))

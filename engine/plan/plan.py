@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +21,7 @@ from ..core.identity import CommitPermit, TaskId
 from ..core.operator import Committer, OperatorConfig, SinkConfig
 from ..core.source import SourceConfig, Split
 from ..core.traits import traits_of
-from ..core.user_code import is_users_object
+from ..core.user_code import is_users_object, story_of, text_of
 from ..files.nesting import check_nesting, check_savepoint
 from ..state.memory import DEFAULT_BUDGET
 from .partitioning import Exchanging
@@ -246,9 +245,9 @@ class JobPlan:
         config = self.sinks[operator][1]
         if isinstance(error, PenstockError | OSError) or not is_users_object(config):
             return as_penstock_error(error).at(operator)
-        message = f"the commit of {type(config).__name__} failed: {type(error).__name__}: {error}"
-        detail = "".join(traceback.format_exception(error))
-        return StorageError(message, "see what it raised; the job can go on from its last checkpoint", operator, detail)
+        message = f"the commit of {type(config).__name__} failed: {type(error).__name__}: {text_of(error)}"
+        remedy = "see what it raised; the job can go on from its last checkpoint"
+        return StorageError(message, remedy, operator, story_of(error))
 
     def check(self, resuming: bool = False, checkpoints: str = "") -> None:
         """Ask every sink whether it can be written; ``checkpoints``: the folder for them. Raises ConfigurationError

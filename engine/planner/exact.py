@@ -103,8 +103,7 @@ def _code(value: object) -> str:
 
 def expressions_in(value: object) -> Iterator[str]:
     """The expressions among the fields of a config that is about data, a source's or a sink's, and their values."""
-    names = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else vars(value)
-    for name in names:
+    for name in _field_names(value):
         found = getattr(value, name, None)
         if isinstance(found, pc.Expression):
             yield f"{name}={exactly(found)}"

@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
-from penstock.engine.planner.exact import exact_text
+from penstock.engine.planner.exact import exact_text, expressions_in
 
 
 @dataclass(frozen=True)
@@ -79,3 +80,14 @@ def test_a_config_that_holds_itself_has_an_end() -> None:
     config = Plain([])
     config.value.append(config)
     assert exact_text(config) == "value=[Plain]"
+
+
+def test_expressions_of_a_source_count_whatever_its_class_is_made_of() -> None:
+    class Slotted:
+        __slots__ = ("least", "other")
+
+        def __init__(self, least: int) -> None:
+            self.least = pc.field("v") > least
+
+    assert list(expressions_in(Slotted(1))) != list(expressions_in(Slotted(2)))
+    assert len(list(expressions_in(Slotted(1)))) == 1
