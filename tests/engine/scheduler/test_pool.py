@@ -24,7 +24,7 @@ def pool(request):
     before = set(threading.enumerate())
     with PoolScheduler(request.param) as scheduler:
         yield scheduler
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before
 
 
 def check_ends(probes: list[Probe]) -> None:
@@ -201,13 +201,16 @@ def test_workers_run_at_the_same_time() -> None:
 
 
 def test_parallelism_of_a_query_is_bounded() -> None:
-    inside, most, lock = [0], [0], threading.Lock()
+    inside, most, lock, two = [0], [0], threading.Lock(), threading.Event()
 
     class Counting(Endless):
         def turn(self, quantum):
             with lock:
                 inside[0] += 1
                 most[0] = max(most[0], inside[0])
+                if inside[0] == 2:
+                    two.set()
+            two.wait(LONG)  # the bound is reached, however the system schedules the threads
             while not quantum.expired():
                 pass
             with lock:
@@ -271,7 +274,7 @@ def test_pool_whose_start_hook_fails_is_not_made_and_leaves_no_thread() -> None:
 
     with pytest.raises(OSError, match="no device"):
         PoolScheduler(3, hooks=WorkerHooks(start=fail))
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before
 
 
 def test_degree_is_the_cores_that_the_process_may_use_unless_set() -> None:
@@ -305,7 +308,7 @@ def test_shutdown_of_a_busy_pool_with_a_paused_query_ends_all() -> None:
     queries[0].pause().result(LONG)
     pool.shutdown()
     check_ends(probes)
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before
 
 
 def test_bug_inside_the_scheduler_resolves_all_futures() -> None:

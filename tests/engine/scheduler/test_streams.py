@@ -31,7 +31,7 @@ def check(shape: Shape, items: list) -> None:
 def no_thread_is_left():
     before = set(threading.enumerate())
     yield
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before  # threads of earlier tests may end in the meantime
 
 
 @pytest.mark.parametrize("eager", [False, True], ids=["lazy", "eager"])
