@@ -12,16 +12,18 @@ Rules that an operator may rely on:
 
 1. Batches of a port come in order of their tags. ``end_round(port, r)`` follows the last batch of round ``r``.
 2. A port that ended (``end_port``) sends no more batches and counts as having ended every round.
-3. ``snapshot`` is never called between two ``process`` calls of one step: all output so far has been taken over.
+3. ``snapshot`` is never called while steps are left, nor is anything else but ``close``: all output so far has been
+   taken over.
 4. ``finish`` runs once for each lane: after a restore from a checkpoint behind it the operator is not built again.
 5. After ``close`` nothing is called. ``close`` is called exactly once, also after an error.
 
 Rules that an operator must keep:
 
 1. Never block and never sleep; never touch threads, channels or Ray. Barriers are the driver's business.
-2. ``process`` may emit any number of batches, never an empty one. A batch that derives from one input batch keeps
-   its tag (give the pieces consecutive sequence numbers with :class:`Emitter`). Rows that an operator makes of its
-   own (an aggregate's groups) are emitted in ``end_round`` or ``finish``.
+2. ``process`` may emit any number of batches, never an empty one. What may be much leaves in steps (``Steps``): a piece
+   of at most ``output_rows`` rows and ``output_bytes`` bytes with each, made when the step is taken. A batch that
+   derives from one input batch keeps its tag (give the pieces consecutive sequence numbers with :class:`Emitter`). Rows
+   that an operator makes of its own (an aggregate's groups) are emitted in ``end_round`` or ``finish``.
 3. Output depends on input, tags and state alone: not on time, on batch boundaries, or on the port that spoke first.
 4. ``snapshot`` returns everything the operator needs to go on, as one table whose rows carry the order lane in
    column ``LANE`` (so that it can be handed to any number of subtasks), or None if it holds nothing.
@@ -47,6 +49,9 @@ LANE = "__lane"
 OUTPUT_ROWS = 64 * 1024
 """Rows of a batch that an operator makes of its own: large enough for kernels to pay, small enough for a core's cache,
 and the bound that keeps an exploding list or product from becoming one batch."""
+
+OUTPUT_BYTES = 8 * 1024 * 1024
+"""Bytes of such a batch, whichever bound comes first; a single row may have more."""
 
 
 class SpillFile(Protocol):
@@ -116,7 +121,8 @@ def do_nothing() -> None:
 class OperatorContext:
     """Where a running operator stands. ``lanes`` are the order lanes that its subtask owns (after a restore at another
     parallelism without those, at either end, for which the operator had finished: what it emits for such a lane when it
-    finishes is dropped); ``output_rows`` is the largest batch that it should make of its own (rows never depend on it).
+    finishes is dropped); ``output_rows`` and ``output_bytes`` bound the batches that it makes of its own (rows never
+    depend on them).
     """
 
     operator: str
@@ -129,6 +135,7 @@ class OperatorContext:
     claim: str = ""
     """That of the coordinator that ordered the attempt: part of the names of what is not committed yet."""
     output_rows: int = OUTPUT_ROWS
+    output_bytes: int = OUTPUT_BYTES
     memory: Memory = field(default_factory=Unlimited)
     background: Background = run_at_once
     write: Write = write_at_once
@@ -189,8 +196,8 @@ def exhaust(steps: Steps) -> None:
 class RunningOperator(Protocol):
     """One driver's instance of an operator; see the module's rules."""
 
-    def process(self, port: int, batch: Batch, out: Output) -> None:
-        """Take one batch."""
+    def process(self, port: int, batch: Batch, out: Output) -> Steps:
+        """Take one batch. What may become many batches is emitted in steps, one piece each."""
 
     def end_round(self, port: int, round: int, out: Output) -> Steps:
         """Round ``round`` has ended on this port."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..core.operator import OUTPUT_ROWS
+from ..core.operator import OUTPUT_BYTES, OUTPUT_ROWS
 
 PIECE_ROWS = OUTPUT_ROWS
 """The default size of a piece."""
@@ -77,9 +77,12 @@ def picked(records: Any, rows: pa.Array) -> Any:
     return pc.take(records, rows, boundscheck=False) if own is None else own(rows)
 
 
-def cut(records: pa.RecordBatch, limit: int = PIECE_ROWS) -> Iterator[pa.RecordBatch]:
-    """``records`` in slices of at most ``limit`` rows."""
-    for low in range(0, records.num_rows, limit):
+def cut(records: pa.RecordBatch, limit: int = PIECE_ROWS, bytes: int = OUTPUT_BYTES) -> Iterator[pa.RecordBatch]:
+    """``records`` in slices of at most ``limit`` rows, and of about ``bytes`` bytes where a row has less."""
+    rows = records.num_rows
+    if records.nbytes > bytes:
+        limit = max(1, min(limit, rows * bytes // records.nbytes))
+    for low in range(0, rows, limit):
         yield records.slice(low, limit)
 
 

@@ -38,6 +38,7 @@ from ..core.operator import (
     SettlingSink,
     Stateless,
     Steps,
+    exhaust,
     throttled_of,
 )
 from ..core.user_code import is_to_be_told, is_users_own, raised, user_frames
@@ -351,7 +352,7 @@ class OperatorChain:
         operator.rows_in += batch.records.num_rows
         operator.at = batch.tag
         with operator_context(operator):
-            operator.running.process(port, batch, self._links[position])
+            exhaust(operator.running.process(port, batch, self._links[position]))
 
     @property
     def has_room(self) -> bool:
