@@ -1,7 +1,8 @@
 # The commands of the project. Each sets up what it needs; nothing but Python 3.11 has to be there.
 #
 #   make demo         the flights job on real data, with a kill in the middle, checked against Spark SQL
-#   make test         all tests but those that take gigabytes or many minutes (make chaos has them), WORKERS=2 at once
+#   make test         all tests but those that take gigabytes or many minutes (make chaos has them), WORKERS=2 at once;
+#                     AFTER=build/coverage/passed leaves out what make coverage has just run
 #   make test-fast    the tests of the pure parts but for long sweeps, with ray and pyspark refused
 #   make coverage     make test-fast, and the share of branches in engine and coordinator that it takes: not less than before
 #   make mutation     MUTANTS=40 changed lines in each of four pure cores, and how many of them the tests notice
@@ -32,6 +33,7 @@ RANKS ?= 50
 SPARKS ?= 20
 WORKERS ?= 2
 MUTANTS ?= 40
+AFTER ?=
 ARGS ?=
 PYTEST := $(PY) -m pytest -p no:cacheprovider
 IS_311 := -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))"
@@ -66,7 +68,7 @@ demo: $(STAMP)
 	@$(VENV)/bin/penstock run flights --demo $(ARGS)
 
 test: $(STAMP)
-	@$(PYTEST) --second-try -n $(WORKERS) --dist loadfile -m "not large and not sweep" $(ARGS)
+	@$(PYTEST) --second-try -n $(WORKERS) --dist loadfile -m "not large and not sweep" $(AFTER:%=--leave-out=%) $(ARGS)
 
 # --pure refuses to import ray, pyspark and raydp (tests/conftest.py): these parts must not need them.
 # Left to `make test`: whole jobs in this process (tests/test_*.py), generated data, random sequences of events, and what
@@ -80,10 +82,11 @@ test-fast: $(STAMP)
 	@$(PYTEST) --pure -n $(WORKERS) --dist loadfile \
 	    -m "not ray and not spark and not slow and not chaos and not large and not sweep" $(FAST) $(SWEEPS:%=--ignore=%) $(ARGS)
 
-# Workers start measuring by coverage.pth. The floor rises with what is found, and is committed with the tests that did it.
+# Workers start measuring by coverage.pth. What passes is written down, for a `make test` that need not run it again. The floor rises with what is found, and is committed with the tests that did it.
 coverage: $(STAMP)
 	@rm -rf build/coverage && mkdir -p build/coverage
-	@COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml COVERAGE_FILE=$(CURDIR)/build/coverage/data $(MAKE) test-fast
+	@COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml COVERAGE_FILE=$(CURDIR)/build/coverage/data \
+	    $(MAKE) test-fast ARGS="--record=build/coverage/passed $(ARGS)"
 	@export COVERAGE_FILE=build/coverage/data; $(VENV)/bin/coverage combine --quiet \
 	    && $(VENV)/bin/coverage json --quiet -o build/coverage/report.json
 	@$(PY) tests/coverage_floor.py build/coverage/report.json

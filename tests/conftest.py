@@ -19,6 +19,9 @@ With ``--second-try`` (``make test``) a failed test is run once more if ``tests/
 with the reason. The summary shows the failure of the first try, and its last line but one counts them. All other tests
 have one try.
 
+``--record FILE`` writes the names of the tests that pass, ``--leave-out FILE`` leaves these out: continuous integration
+measures the branches of the pure tests (``make coverage``) and then runs the others, so that none runs twice.
+
 ``make test`` has two workers (pytest-xdist). Tests with real processes mostly wait, so the first worker begins with
 them, and the second one with the pure tests; who is done early takes files from what is left to the other.
 """
@@ -75,6 +78,8 @@ class RefuseImports:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pure", action="store_true", help="refuse to import ray, raydp and pyspark in this process")
     parser.addoption("--second-try", action="store_true", help="run what second_try.txt names once more if it fails")
+    parser.addoption("--record", type=Path, help="write the names of the tests that pass into this file")
+    parser.addoption("--leave-out", type=Path, help="leave out the tests that this file names")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -86,6 +91,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop("COVERAGE_PROCESS_START", None)  # make coverage measures the workers, not what tests start
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if (file := config.getoption("--record")) is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Record(file))
     if config.getoption("--pure"):
         sys.meta_path.insert(0, RefuseImports(FORBIDDEN_WHEN_PURE))
 
@@ -97,8 +104,31 @@ def second_tries() -> dict[str, str]:
     return {name.strip(): reason.strip() for name, _, reason in entries}
 
 
+class Record:
+    """Writes the names of the tests that pass, each on a line of its own, where all reports come together."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._passed: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            self._passed.append(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        self._file.write_text("".join(f"{name}\n" for name in self._passed))
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item], names: frozenset[str]) -> None:
+    """Deselect the tests of these names."""
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in names])
+    items[:] = [item for item in items if item.nodeid not in names]
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (file := config.getoption("--leave-out")) is not None:
+        leave_out(config, items, frozenset(file.read_text().splitlines()))
     if config.getoption("--second-try"):
         named = second_tries()
         for item in items:
