@@ -25,18 +25,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from threading import Lock
 from typing import Protocol
 
 import pyarrow as pa
 
 from ..core.arguments import Parallelism, Seconds, Threads, checked
-from ..core.errors import ConfigurationError, FlowError, InternalError, PenstockError
+from ..core.errors import ConfigurationError, InternalError, PenstockError
 from ..core.futures import refuse, resolve, wait_for
 from ..core.identity import Attempt, CheckpointId, TaskId
 from ..core.source import Split
@@ -44,7 +41,6 @@ from ..core.state_machine import StateMachine
 from ..exchange.channels import Frame, Upstream
 from ..flow.flow import Stream
 from ..plan.plan import JobPlan
-from ..planner.pipelines import plan_job
 from ..runtime.checkpointing import TaskSnapshot
 from ..runtime.statistics import OperatorWindow, TaskStatistics, WindowStatistics
 from ..runtime.task import Task
@@ -52,213 +48,9 @@ from ..scheduler.pool import PoolScheduler
 from ..scheduler.protocol import Scheduler, Share, SharedScheduler, WaitReason
 from ..scheduler.serial import SerialScheduler
 from ..sinks.output import OutputSink
-from ..sources.fed import NoRows
-from ..sources.memory import MemorySource
-
-# ------------------------------------------------------------------ plan inputs
-#
-# The sources of a plan that is fed from outside: their splits so far, and whether more may come.
-#
-# Rules:
-#
-# 1. A plan of p subtasks has p lanes, which take the splits of a source in turn: one after the other they are the
-#    rounds of a lane. Where sources meet they go through the rounds in step, so every window must begin in the same
-#    round for all of them: ``even_out`` gives those with fewer splits empty ones.
-# 2. Not locked: the owner does that.
-
-
-def plan_stream(stream: Stream, sink: OutputSink, parallelism: int) -> JobPlan:
-    """The plan of the flow that ends in ``stream``, with its rows in one place, and sources that have no splits yet.
-
-    The flow itself stays as it is. Raises FlowError if it has sinks.
-    """
-    flow = stream.flow.copy()
-    if any(node.schema is None for node in flow.nodes):
-        raise FlowError("a task gives out its rows itself", "build it from a flow without sinks")
-    exit = Stream(flow, stream.id)
-    flow.attach(sink, exit if exit.is_gathered or parallelism == 1 else exit.gather(), name="output")
-    plan = plan_job(flow, parallelism, rate=0.0, lanes=parallelism, prune=False)
-    return replace(plan, sources={id: replace(source, splits=()) for id, source in plan.sources.items()})
-
-
-class PlanInputs:
-    """See the rules above. ``sources``: each with the tasks that read it, every one some of its lanes."""
-
-    def __init__(self, sources: Mapping[str, Sequence[Task]]) -> None:
-        self._sources = sources
-        #: splits of each source
-        self._counts = dict.fromkeys(sources, 0)
-        #: sources whose splits are complete
-        self._complete: set[str] = set()
-
-    @property
-    def complete(self) -> list[str]:
-        """The sources that get no more splits."""
-        return sorted(self._complete)
-
-    @property
-    def missing(self) -> list[str]:
-        """The sources that may get more splits."""
-        return sorted(set(self._sources) - self._complete)
-
-    def is_complete(self, source: str) -> bool:
-        """Whether the source gets no more splits."""
-        return source in self._complete
-
-    def check(self, source: str) -> None:
-        """There is such a source."""
-        if source not in self._sources:
-            raise ConfigurationError(f"there is no source {source!r}", f"the sources are: {', '.join(self._sources)}")
-
-    def add(self, source: str, split: Split | pa.Table) -> None:
-        """One more split; a table is one."""
-        self.check(source)
-        if isinstance(split, pa.Table):
-            (split,) = MemorySource((split,)).splits()
-        if source in self._complete:
-            raise ConfigurationError(f"source {source!r} was told that no more splits come", "add splits before that")
-        self._counts[source] += 1
-        for task in self._sources[source]:
-            task.add_split(source, split)
-
-    def end(self, source: str) -> None:
-        """The splits of the source are complete."""
-        self.check(source)
-        self._complete.add(source)
-        for task in self._sources[source]:
-            task.no_more_splits(source)
-
-    def even_out(self) -> None:
-        """A window ends here: give every source as many splits as the one with most of them."""
-        longest = max(self._counts.values(), default=0)
-        for source, count in self._counts.items():
-            for _ in range(count, longest):
-                self.add(source, NoRows())
-
-
-# ------------------------------------------------------------------ plan output
-#
-# What leaves a plan: batches and barriers in their order, and whoever waits for the next one.
-#
-# Rules:
-#
-# 1. ``put`` is called by the thread that runs the end of the plan, everything else from any thread.
-# 2. Whoever ``waits`` is woken by everything that happens, and looks again: a wake-up promises nothing.
-
-OUTPUT_BATCHES = 8
-"""Batches that a plan with threads of its own may be ahead of its reader."""
-
-SERIAL_BATCHES = 4
-"""The same for one that runs on its reader's thread: a turn costs more than a small batch."""
-
-
-class PlanOutput:
-    """See the rules above. ``room``: how many batches may be there before the reader takes one."""
-
-    def __init__(self, room: int) -> None:
-        self._room = room
-        self._lock = Lock()
-        self._queue: deque[pa.RecordBatch | WindowStatistics] = deque()
-        #: who waits for the next thing to happen
-        self._waiting: list[Future[None]] = []
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    def has_room(self) -> bool:
-        """Whether another batch is welcome."""
-        return len(self._queue) < self._room
-
-    def put(self, found: pa.RecordBatch | WindowStatistics) -> None:
-        """A batch or a barrier has left the plan."""
-        self._queue.append(found)
-        self.wake()
-
-    def take(self) -> tuple[pa.RecordBatch | WindowStatistics, bool]:
-        """The oldest, and whether that has made room."""
-        found = self._queue.popleft()
-        return found, len(self._queue) == self._room - 1
-
-    def waits(self) -> Future[None]:
-        """A future that is resolved when something happens."""
-        future: Future[None] = Future()
-        with self._lock:
-            self._waiting.append(future)
-        return future
-
-    def wake(self) -> None:
-        """Something has happened."""
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            resolve(future)
-
-    def clear(self) -> None:
-        """Nobody will read what is left."""
-        self._queue.clear()
-
-
-# ------------------------------------------------------------------ windows
-#
-# What happened between two task barriers: statistics per operator, and the barriers that callers wait for.
-#
-# Velox counts barriers and has one histogram; here each barrier says who delayed it.
-
-
-@dataclass(slots=True)
-class _Requested:
-    """A barrier that was requested and has not been reached."""
-
-    barrier: CheckpointId
-    since: float
-    future: Future[WindowStatistics] = field(default_factory=Future)
-    operators: list[OperatorWindow] = field(default_factory=list)
-    #: drivers that have drained
-    drivers: int = 0
-
-
-class Windows:
-    """The barriers of one plan, in the order in which they were requested. Not locked: the owner does that."""
-
-    def __init__(self, drivers: int) -> None:
-        self._drivers = drivers
-        self._count = 0
-        self._waiting: deque[_Requested] = deque()
-
-    def request(self, now: float) -> tuple[CheckpointId, Future[WindowStatistics]]:
-        """A new barrier, behind all others."""
-        self._count += 1
-        requested = _Requested(CheckpointId(0, self._count), now)
-        self._waiting.append(requested)
-        return requested.barrier, requested.future
-
-    @property
-    def outstanding(self) -> bool:
-        """Whether a barrier was requested that has not been reached."""
-        return bool(self._waiting)
-
-    def drained(
-        self, barrier: CheckpointId, window: Sequence[OperatorWindow], now: float
-    ) -> tuple[Future[WindowStatistics], WindowStatistics] | None:
-        """A driver has drained; what the barrier's future is to be fulfilled with, if it was the last one."""
-        requested = next((each for each in self._waiting if each.barrier == barrier), None)
-        if requested is None:
-            return None
-        requested.operators += window
-        requested.drivers += 1
-        if requested.drivers < self._drivers:
-            return None
-        if requested is not self._waiting[0]:
-            raise InternalError(f"barrier {barrier} was reached before {self._waiting[0].barrier}")
-        self._waiting.popleft()
-        return requested.future, WindowStatistics(barrier.number, tuple(requested.operators), now - requested.since)
-
-    def abort(self) -> list[Future[WindowStatistics]]:
-        """The plan has ended: the futures of all barriers that will not be reached."""
-        left = [each.future for each in self._waiting]
-        self._waiting.clear()
-        return left
-
+from .plan_inputs import PlanInputs, plan_stream
+from .plan_output import OUTPUT_BATCHES, SERIAL_BATCHES, PlanOutput
+from .windows import Windows
 
 # ------------------------------------------------------------------ plan listener
 #

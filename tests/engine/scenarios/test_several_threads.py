@@ -10,7 +10,8 @@ import pytest
 
 from penstock.engine.core.errors import ConfigurationError, PenstockError, UserCodeError
 from penstock.engine.flow.flow import Flow
-from penstock.engine.local.plan_task import OUTPUT_BATCHES, PlanTask
+from penstock.engine.local.plan_output import OUTPUT_BATCHES
+from penstock.engine.local.plan_task import PlanTask
 from penstock.engine.scheduler.pool import PoolScheduler
 from support.scenario_tasks import (
     MODES,
