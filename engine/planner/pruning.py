@@ -25,7 +25,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from ..core.operator import OperatorConfig
-from ..core.traits import traits_of
+from ..core.traits import Columns, traits_of
 from ..plan.partitioning import Exchanging
 from ..plan.plan import SourcePlan
 from .graph import Graph, Node
@@ -81,16 +81,18 @@ def _needed(node: Node, wanted: set[str], schemas: Sequence[pa.Schema]) -> list[
     if node.is_exchange:
         return [wanted | set(cast(Exchanging, node.config).keys)]
     traits = traits_of(node.config)
-    if traits.narrowed is not None:
-        wanted = _of_narrowed(node, wanted)
     columns = traits.columns_of(schemas)
+    if traits.narrowed is not None:
+        wanted = _of_narrowed(node, wanted, columns)
     return [each.needed(wanted, schema) for each, schema in zip(columns, schemas, strict=True)]
 
 
-def _of_narrowed(node: Node, wanted: set[str]) -> set[str]:
-    """At least one column of those that the node computes."""
+def _of_narrowed(node: Node, wanted: set[str], columns: Sequence[Columns]) -> set[str]:
+    """At least one column of those that the node computes; one that it looks at in any case, if nobody wants any."""
     names = cast(pa.Schema, node.schema).names
-    return {name for name in names if name in wanted} or set(names[:1])
+    seen = {theirs for each in columns for mine, theirs in each.keeps.items() if mine in (each.reads or ())}
+    free = [name for name in names if name in seen] or names
+    return {name for name in names if name in wanted} or set(free[:1])
 
 
 def _narrowed(flow: Graph, node: Node, wanted: set[str]) -> Node:
@@ -105,7 +107,7 @@ def _narrowed(flow: Graph, node: Node, wanted: set[str]) -> Node:
         return node
     config = cast(OperatorConfig, node.config)
     if traits.narrowed is not None:
-        config = traits.narrowed(_of_narrowed(node, wanted))
+        config = traits.narrowed(_of_narrowed(node, wanted, traits.columns_of(schemas)))
     made = config.output_schema(schemas)
     names = set(made.names)
     if not wanted <= names or not made.equals(pa.schema([each for each in before if each.name in names])):

@@ -1,9 +1,12 @@
-"""Filter: the rows for which a predicate is true. Null counts as false. Batches keep their tags."""
+"""Filter: the rows for which a predicate is true. Null counts as false. Batches keep their tags.
+
+Columns of the predicate that nobody else needs are not copied: the planner uses a :class:`NarrowedFilter` then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,7 +15,7 @@ from ...core.elements import Batch
 from ...core.errors import FlowError
 from ...core.operator import OperatorContext, Output, Stateless
 from ...core.schemas import check_inputs, check_movable
-from ...core.traits import Columns, Traits
+from ...core.traits import Columns, Lineage, Traits
 from ...expressions.evaluator import Evaluator, types_of
 from ...expressions.expressions import as_expression, same_expression
 from ...expressions.kernel_calls import columns_read
@@ -27,12 +30,15 @@ class Filter:
 
     @property
     def traits(self) -> Traits:
-        """It looks at the predicate's columns; all come out."""
-        return Traits.row_wise(self._columns)
+        """It looks at the predicate's columns; all come out, or fewer."""
+        return Traits.row_wise(self._columns, self._narrowed)
 
     def _columns(self, inputs: Sequence[pa.Schema]) -> list[Columns]:
         predicate = as_expression(self.kind, self.predicate, inputs[0])
         return [Columns.passed_on(inputs[0], columns_read([predicate], inputs[0]))]
+
+    def _narrowed(self, names: Collection[str]) -> Filter:
+        return NarrowedFilter(self.predicate, self.kind, frozenset(names))
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The schema of the input."""
@@ -53,17 +59,53 @@ class Filter:
         return str(self.predicate)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Filter) and same_expression(self.predicate, other.predicate)
+        return type(other) is type(self) and same_expression(self.predicate, other.predicate)
 
     def __hash__(self) -> int:
         return hash(str(self.predicate))
 
 
-class RunningFilter(Stateless):
-    """Filters batch by batch."""
+@dataclass(frozen=True, eq=False)
+class NarrowedFilter(Filter):
+    """A filter that gives the columns ``keeps`` of its input only. Its constants are those of the whole one."""
 
-    def __init__(self, predicate: pc.Expression, text: object) -> None:
+    keeps: frozenset[str] = frozenset()
+
+    @property
+    def traits(self) -> Traits:
+        """Those of the whole one; a further column is kept, too."""
+        lineage = Lineage(0, lambda column, _: replace(self, keeps=self.keeps | {column}))
+        return Traits.row_wise(self._columns, self._narrowed, lineage)
+
+    def _columns(self, inputs: Sequence[pa.Schema]) -> list[Columns]:
+        (whole,) = super()._columns(inputs)
+        return [Columns(whole.reads, {name: name for name in self._names(inputs[0])})]
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """The fields that are kept."""
+        whole = super().output_schema(inputs)
+        return pa.schema([whole.field(name) for name in self._names(whole)], whole.metadata)
+
+    def build(self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None) -> RunningFilter:
+        """A running filter."""
+        predicate = as_expression(self.kind, self.predicate, inputs[0])
+        return RunningFilter(predicate, self.predicate, self._names(inputs[0]))
+
+    def _names(self, schema: pa.Schema) -> list[str]:
+        return [name for name in schema.names if name in self.keeps]
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other) and self.keeps == getattr(other, "keeps", None)
+
+    __hash__ = Filter.__hash__
+
+
+class RunningFilter(Stateless):
+    """Filters batch by batch. ``keeps``: the columns that come out; None: all."""
+
+    def __init__(self, predicate: pc.Expression, text: object, keeps: Sequence[str] | None = None) -> None:
         self._evaluator = Evaluator([("predicate", predicate)], [text])
+        self._keeps = None if keeps is None else list(keeps)
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         """Emit the rows that pass, under the batch's own tag."""
@@ -71,7 +113,11 @@ class RunningFilter(Stateless):
         if pa.types.is_null(mask.type):
             return
         passing = mask.true_count
-        if passing == batch.records.num_rows:
+        if not passing:
+            return
+        whole = passing == batch.records.num_rows
+        if whole and self._keeps is None:
             out.emit(batch)
-        elif passing:
-            out.emit(Batch(batch.records.filter(mask), batch.tag))
+            return
+        kept = batch.records if self._keeps is None else batch.records.select(self._keeps)
+        out.emit(Batch(kept if whole else kept.filter(mask), batch.tag))

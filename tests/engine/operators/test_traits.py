@@ -44,6 +44,7 @@ from penstock.engine.operators import (
 )
 from penstock.engine.operators.join.join_shape import JOIN_TYPES
 from penstock.engine.operators.join.replicated_join import MarkPart, ReplicatedJoin
+from penstock.engine.operators.rowwise.filter import NarrowedFilter
 from penstock.engine.operators.sequence.regroup import Regroup
 from penstock.engine.plan.partitioning import HashPartitioning, wire_schema
 from support.operator_harness import LANES, Collected, Units, context, rows_of, run
@@ -62,6 +63,7 @@ def twice(records: pa.RecordBatch) -> pa.RecordBatch:
 LIKE = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("c", pa.int64()), ("l", pa.list_(pa.int64()))])
 ONE: dict[str, OperatorConfig] = {
     "filter": Filter("v > 9 or k = 1"),
+    "narrowed filter": NarrowedFilter("v > 9 or k = 1", keeps=frozenset({"k"})),
     "project": Project((("k", "k"), ("w", "v + c"), ("v", "v"), ("two", "2"))),
     "map batches": MapBatches(twice, LIKE),
     "unnest": Unnest(("l",), ordinality="place"),

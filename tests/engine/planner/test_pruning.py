@@ -83,6 +83,17 @@ def test_rows_and_fingerprint_are_those_of_a_plan_that_reads_everything(name: st
     assert plan_job(flow_of(name), 2).fingerprint == plan_job(flow_of(name), 2, prune=False).fingerprint
 
 
+def test_filter_does_not_copy_what_only_its_condition_needs() -> None:
+    flow = ps.Flow("narrow", lanes=2)
+    rows = flow.from_tables([ROWS], name="rows")
+    rows.filter(ps.field("c") > 1).project("a", "b").collect("few")
+    (found,) = [
+        each for stage in plan_job(flow, 1).stages.values() for line in stage.pipelines for each in line.operators
+        if each.config.kind == "filter"
+    ]  # fmt: skip
+    assert found.config.output_schema(found.inputs).names == ["a", "b"]
+
+
 def test_all_consumers_count() -> None:
     flow = ps.Flow("forked", lanes=2)
     rows = flow.from_tables([ROWS], name="rows")
