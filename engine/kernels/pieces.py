@@ -1,7 +1,8 @@
 """Rows that become several rows: the index arithmetic shared by unnest and the joins.
 
 ``pieces(counts)`` walks over the output in pieces of bounded size without ever building the whole index: a list of ten
-million elements, or the product of two huge groups, costs the memory of one piece at a time.
+million elements, or the product of two huge groups, costs the memory of one piece at a time. :class:`Bound` says how
+large a piece may be, in rows and in bytes, and cuts what is larger; a single row may be larger.
 """
 
 from __future__ import annotations
@@ -17,12 +18,39 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..core.operator import OUTPUT_BYTES, OUTPUT_ROWS
+from .row_bits import Bits, row_bits
 
 PIECE_ROWS = OUTPUT_ROWS
 """The default size of a piece."""
 
 Positions = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a piece may have; at least it has one row."""
+
+    rows: int = OUTPUT_ROWS
+    bytes: int = OUTPUT_BYTES
+
+    def parts(self, rows: int, bits: Bits) -> Iterator[slice]:
+        """``rows`` rows of so many ``bits`` each as consecutive parts within the bound, each as large as it may be."""
+        most = self.bytes * 8
+        if isinstance(bits, int | np.integer):
+            limit = max(1, min(self.rows, most // bits if bits else self.rows))
+            yield from (slice(low, min(low + limit, rows)) for low in range(0, rows, limit))
+            return
+        if rows <= self.rows and int(bits.sum()) <= most:
+            yield slice(0, rows)
+            return
+        ends = np.cumsum(bits)
+        low, before = 0, 0
+        while low < rows:
+            high = int(np.searchsorted(ends, before + most, side="right"))
+            high = min(max(high, low + 1), low + self.rows, rows)
+            yield slice(low, high)
+            low, before = high, int(ends[high - 1])
 
 
 @dataclass(frozen=True)
@@ -41,6 +69,11 @@ class Piece:
         """The position of each row within the output of its input row."""
         positions: Positions = np.arange(self.low, self.low + len(self.rows)) - self.starts[self.rows]
         return positions
+
+    def part(self, part: slice) -> Piece:
+        """Some consecutive rows of the piece."""
+        whole = part.start == 0 and part.stop == len(self.rows)
+        return self if whole else Piece(self.rows[part], self.starts, self.low + int(part.start), self.contiguous)
 
     def repeat(self, records: Any) -> Any:
         """The input rows of ``records`` (a record batch, a table or an array), each as often as it occurs."""
@@ -78,12 +111,14 @@ def picked(records: Any, rows: pa.Array) -> Any:
 
 
 def cut(records: pa.RecordBatch, limit: int = PIECE_ROWS, bytes: int = OUTPUT_BYTES) -> Iterator[pa.RecordBatch]:
-    """``records`` in slices of at most ``limit`` rows, and of about ``bytes`` bytes where a row has less."""
+    """``records`` in slices of at most ``limit`` rows and ``bytes`` bytes."""
     rows = records.num_rows
-    if records.nbytes > bytes:
-        limit = max(1, min(limit, rows * bytes // records.nbytes))
-    for low in range(0, rows, limit):
-        yield records.slice(low, limit)
+    if rows <= limit and records.nbytes <= bytes:
+        if rows:
+            yield records
+        return
+    for part in Bound(limit, bytes).parts(rows, row_bits(records.columns, np.arange(rows))):
+        yield records.slice(part.start, part.stop - part.start)
 
 
 def indices(rows: Positions, missing: Flags | None) -> pa.Array:
