@@ -5,14 +5,15 @@ Rules:
 1. An expression is taken apart through its serialized form: a record batch that holds literals and options, and whose
    metadata list calls, columns and ends of calls in order. Whatever is not understood there is left to Acero.
 2. Kernels are chosen as Acero chooses them: a literal counts as the smallest type that can hold it, unless another
-   argument has its type. Each call is tried on no rows, and its type compared with Acero's; if they differ, Acero runs.
+   argument has its type. Each call is tried once, on its arguments over no rows, and its type compared with the one
+   that Acero gives to this call of columns and literals; if they differ, Acero runs.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -88,11 +89,10 @@ def columns_read(expressions: Iterable[pc.Expression], schema: pa.Schema) -> set
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of the expression: the expression itself, how to compute it, its type; and the value of a literal."""
+    """A part of the expression: how to compute it, and its values over no rows; of a literal its value."""
 
-    expression: pc.Expression
     run: Calls
-    type: pa.DataType
+    values: Any
     literal: pa.Scalar | None = None
 
 
@@ -126,12 +126,10 @@ class _ExpressionReader:
         position = self._schema.get_field_index(path[0])
         if position < 0:
             raise NotPlainError(path[0])
-        expression, type = pc.field(*path), self._schema.field(position).type
-        if len(path) == 1:
-            return _Part(expression, lambda records: records.column(position), type)
-        inner = path[1:]
-        made = self._type_of(expression, self._schema)
-        return _Part(expression, lambda records: pc.struct_field(records.column(position), inner), made)
+        column, inner = self._no_rows.column(position), path[1:]
+        if not inner:
+            return _Part(lambda records: records.column(position), column)
+        return _Part(lambda records: pc.struct_field(records.column(position), inner), pc.struct_field(column, inner))
 
     def _call(self, name: str) -> _Part:
         arguments: list[_Part] = []
@@ -145,32 +143,41 @@ class _ExpressionReader:
                 arguments.append(self._part(kind, value))
         if all(each.literal is not None for each in arguments):
             raise NotPlainError(name)  # a constant, or a function of no argument
-        expression = pc.Expression._call(name, [each.expression for each in arguments], options)
-        function, runs = pc.get_function(name), [each.run for each in _fitted(arguments)]
+        function, fitted = pc.get_function(name), _fitted(arguments)
+        runs = [each.run for each in fitted]
 
         def run(records: pa.RecordBatch) -> Any:
             return function.call([each(records) for each in runs], options)
 
-        type = self._type_of(expression, self._schema)
-        if run(self._no_rows).type != type:
+        values = function.call([each.values for each in fitted], options)
+        if values.type != self._type_of(*_alone(name, arguments, options)):
             raise NotPlainError(name)
-        return _Part(expression, run, type)
+        return _Part(run, values)
+
+
+def _alone(
+    name: str, arguments: Sequence[_Part], options: pc.FunctionOptions | None
+) -> tuple[pc.Expression, pa.Schema]:
+    """The call of literals and of columns that have the other arguments' types, and the schema of these."""
+    columns = [(str(at), each.values.type) for at, each in enumerate(arguments)]
+    given = [
+        pc.field(column) if each.literal is None else pc.scalar(each.literal)
+        for (column, _), each in zip(columns, arguments, strict=True)
+    ]
+    return pc.Expression._call(name, given, options), pa.schema(columns)
 
 
 def _fitted(arguments: Sequence[_Part]) -> list[_Part]:
     """The arguments, with literals in the type that Acero picks a kernel by."""
-    types = [each.type for each in arguments if each.literal is None]
-    found = []
-    for each in arguments:
-        if each.literal is None or each.type in types:
-            found.append(each)
-        else:
-            found.append(replace(_constant(_smallest(each.literal)), expression=each.expression))
-    return found
+    types = [each.values.type for each in arguments if each.literal is None]
+    return [
+        each if each.literal is None or each.literal.type in types else _constant(_smallest(each.literal))
+        for each in arguments
+    ]
 
 
 def _constant(scalar: pa.Scalar) -> _Part:
-    return _Part(pc.scalar(scalar), lambda records: scalar, scalar.type, scalar)
+    return _Part(lambda records: scalar, scalar, scalar)
 
 
 def _smallest(literal: pa.Scalar) -> pa.Scalar:

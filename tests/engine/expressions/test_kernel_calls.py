@@ -137,3 +137,16 @@ def test_literals_keep_their_width_where_a_column_has_it() -> None:
     records = pa.record_batch({"x": [2.0**24, 2.0**24 + 1]})
     [found] = Evaluator([("found", pc.field("x") == 2.0**24)]).evaluate(records)
     assert found.to_pylist() == [True, False]
+
+
+def test_each_call_is_tried_alone_however_deep_the_expression_is() -> None:
+    deep, asked = pc.field("i"), []
+
+    def alone(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
+        asked.append(str(expression).count("("))
+        return type_of(expression, schema)
+
+    for _ in range(30):
+        deep = pc.add(deep, pc.field("j"))
+    assert as_calls(deep, SCHEMA, alone) is not None
+    assert asked == [1] * 30
