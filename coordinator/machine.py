@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from ..engine.core.identity import JobIdentity
+from ..engine.core.state_machine import IllegalTransition
 from .job.job import CLOSING, ENDING, WORKING, Job, LogAnswers
 from .job.status import describe
 from .job.takeover import Takeover
@@ -60,7 +61,7 @@ from .model.events import (
     WindowDrained,
 )
 from .model.execution_graph import ExecutionGraph
-from .model.job_states import FINAL_JOB_STATES, IllegalTransition, JobState, TaskStatus
+from .model.job_states import FINAL_JOB_STATES, JobState, TaskStatus
 from .model.kinds import Cause, Request
 from .model.manifest import Claimant, Manifest
 from .model.settings import Settings
@@ -159,8 +160,7 @@ class Coordinator:
                     self._deadline = self._find_deadline()
         except IllegalTransition as error:
             self._event_log.add(event, context.out)
-            machine, before, after = error.args[:3]
-            raise IllegalTransition(machine, before, after, self._event_log.show()) from error
+            raise IllegalTransition(error.message, detail=f"what happened before:\n{self.event_log()}") from error
         self._event_log.add(event, context.out)
         return context.out
 
@@ -316,7 +316,7 @@ class Coordinator:
         job = self._job
         if not record.covered:
             text = f"{record.id} has finished before a completed checkpoint held its end of data"
-            job.fail(Failure(text, retry=False, kind="InternalError", detail=self._event_log.show(str(record.id))))
+            job.fail(Failure(text, retry=False, kind="InternalError", detail=self.event_log(str(record.id))))
             return True
         self._context.tasks.move(record, TaskStatus.FINISHED)
         job.commits.finished(record.id)

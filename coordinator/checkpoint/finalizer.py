@@ -25,6 +25,7 @@ from enum import Enum
 from msgspec.structs import replace
 
 from ...engine.core.identity import Attempt, CheckpointId, CommitPermit, Committable, JobIdentity, StateHandle, TaskId
+from ...engine.core.state_machine import check_move
 from ..log.recovery import TakeOver
 from ..log.retained import Gone, RetainedCheckpoints
 from ..model.commands import (
@@ -38,7 +39,7 @@ from ..model.commands import (
 )
 from ..model.events import Failure, SavepointCopied, SavepointFailed, SavepointStored
 from ..model.execution_graph import ExecutionGraph, JobEdge, Pattern, pointwise_upstreams
-from ..model.job_states import TaskStatus, check_move
+from ..model.job_states import TaskStatus
 from ..model.kinds import Cause, CheckpointKind, FailureReason, Request
 from ..model.manifest import Manifest, OperatorEntry, TaskState
 from ..model.task_set import TaskSet

@@ -43,9 +43,10 @@ from ...engine.core.identity import (
     TaskId,
     later_round,
 )
+from ...engine.core.state_machine import check_move
 from ..model.events import Failure
 from ..model.execution_graph import ExecutionGraph, JobEdge, Pattern, pointwise_upstreams
-from ..model.job_states import STARTED, TaskStatus, check_move
+from ..model.job_states import STARTED, TaskStatus
 from ..model.kinds import PERIODIC, CheckpointKind, FailureReason, Request
 from ..model.manifest import Manifest, TaskState
 from ..model.split_sets import SetPosition

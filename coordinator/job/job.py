@@ -20,6 +20,7 @@ from typing import TypeGuard, assert_never
 from msgspec.structs import replace
 
 from ...engine.core.identity import CheckpointId
+from ...engine.core.state_machine import check_move
 from ..checkpoint.checkpoints import Checkpoints
 from ..checkpoint.finalizer import CheckpointFinalizer, SinkCommits, imported
 from ..checkpoint.pins import Pins
@@ -37,7 +38,7 @@ from ..model.events import (
     OutputsTaken,
     SavepointFailed,
 )
-from ..model.job_states import LEGAL_JOB_MOVES, JobState, TaskStatus, check_move
+from ..model.job_states import LEGAL_JOB_MOVES, JobState, TaskStatus
 from ..model.kinds import CheckpointKind, ClaimMode
 from ..model.manifest import Claim, Dropped, Ended, LogEntry, Manifest, Pinned, Unpinned
 from ..model.restarts import RestartBudget

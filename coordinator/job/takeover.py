@@ -21,6 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ...engine.core.identity import JobIdentity
+from ...engine.core.state_machine import check_move
 from ..log.recovery import Over, Refused, TakeOver, check_inputs, decide_recovery, generation_of, identity_in
 from ..model.commands import Command, TakeOutputs
 from ..model.events import (
@@ -33,7 +34,6 @@ from ..model.events import (
     OutputsRefused,
     OutputsTaken,
 )
-from ..model.job_states import check_move
 from ..model.manifest import Claim, Claimant, LogEntry, encode
 from ..restore.stored_channels import check_channels
 from ..restore.stored_state import Snapshot, check_snapshot

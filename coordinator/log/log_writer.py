@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
+from ...engine.core.state_machine import check_move
 from ..model.commands import ReadLog, StoreEntry
-from ..model.job_states import check_move
 from ..model.manifest import LogEntry, encode
 from .recovery import generation_of
 

@@ -3,7 +3,8 @@
 Rules:
 
 1. One enum and one table per machine; nothing else remembers "where we are".
-2. A move that the table does not list is a bug of ours: :class:`IllegalTransition` names both states and the event log.
+2. A move that the table does not list is a bug of ours: the error (``engine.core.state_machine``) names both states;
+   the coordinator adds its event log.
 3. Whoever changes a table changes the picture in ``docs/design/checkpoints.md`` (a test compares them).
 """
 
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import TypeVar
 
 
 class JobState(Enum):
@@ -103,23 +103,3 @@ LEGAL_TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
 FINAL_JOB_STATES = frozenset(state for state, moves in LEGAL_JOB_MOVES.items() if not moves)
 STARTED = frozenset({TaskStatus.RUNNING, TaskStatus.DATA_ENDED})
 LIVE = frozenset({TaskStatus.DEPLOYING, TaskStatus.DEPLOYED, *STARTED})
-
-S = TypeVar("S", bound=Enum)
-
-
-class IllegalTransition(Exception):
-    """A machine tried a move that its table does not list. ``event_log``: the last events and commands."""
-
-    def __init__(self, machine: str, before: str, after: str, event_log: str = "") -> None:
-        super().__init__(machine, before, after, event_log)
-
-    def __str__(self) -> str:
-        machine, before, after, event_log = self.args
-        return f"{machine} may not go from {before} to {after}; what happened before:\n{event_log}"
-
-
-def check_move(machine: str, legal: Mapping[S, frozenset[S]], before: S, after: S) -> S:
-    """``after``, if the table allows the move."""
-    if after not in legal[before]:
-        raise IllegalTransition(machine, before.value, after.value)
-    return after

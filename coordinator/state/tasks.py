@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ...engine.core.identity import Attempt, CheckpointId, Committable, Opening, StateHandle, TaskId
+from ...engine.core.state_machine import check_move
 from ..model.commands import DeployTask
 from ..model.execution_graph import ExecutionGraph
-from ..model.job_states import LEGAL_TASK_MOVES, TaskStatus, check_move
+from ..model.job_states import LEGAL_TASK_MOVES, TaskStatus
 
 _STATES = tuple(TaskStatus)
 _LEGAL = {before.code: frozenset(to.code for to in moves) for before, moves in LEGAL_TASK_MOVES.items()}

@@ -21,6 +21,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from ..core.errors import InternalError
+from ..core.state_machine import check_move
 from .entries import Effect, Entry, Halted, Over, QueryEntry, Report
 from .observation import Trace
 from .protocol import (
@@ -37,7 +38,6 @@ from .protocol import (
     Runnable,
     Wait,
     WaitReason,
-    check_move,
 )
 from .shares import LEVEL_THRESHOLDS, Shares
 
@@ -120,7 +120,7 @@ class Moves:
     def move(self, entry: Entry, to: DriverState, now: float) -> None:
         """Change the state, if the table allows it, and book the time spent in the old one."""
         if to not in LEGAL[entry.state]:
-            check_move(entry.name, entry.state, to)
+            check_move(f"driver {entry.name}", LEGAL, entry.state, to)
         if self.trace is not None:
             self.trace.left(entry, now)
         if now != entry.since:

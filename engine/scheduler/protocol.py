@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from ..core.errors import ConfigurationError, Domain, InternalError, PenstockError
+from ..core.errors import ConfigurationError, Domain, PenstockError
 from ..core.identity import TaskId
 
 # ------------------------------------------------------------------ states
@@ -114,12 +114,6 @@ class Wait(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"waits for {self.reason.value}: {self.whom}"
-
-
-def check_move(who: str, start: DriverState, to: DriverState) -> None:
-    """Raises InternalError if a driver may not go from ``start`` to ``to``."""
-    if to not in LEGAL[start]:
-        raise InternalError(f"illegal move of driver {who}: {start.value} → {to.value}")
 
 
 # ------------------------------------------------------------------ dependency

@@ -10,19 +10,14 @@ from penstock.coordinator.checkpoint.requests import RequestDecider
 from penstock.coordinator.log.retained import RetainedCheckpoints
 from penstock.coordinator.model.commands import CommitCheckpoint
 from penstock.coordinator.model.execution_graph import ExecutionGraph, Vertex
-from penstock.coordinator.model.job_states import (
-    LEGAL_JOB_MOVES,
-    IllegalTransition,
-    JobState,
-    TaskStatus,
-    check_move,
-)
+from penstock.coordinator.model.job_states import LEGAL_JOB_MOVES, JobState, TaskStatus
 from penstock.coordinator.model.kinds import PERIODIC, USER
 from penstock.coordinator.model.manifest import Manifest, TaskState, decode, encode
 from penstock.coordinator.model.restarts import RestartBudget
 from penstock.coordinator.model.settings import Settings
 from penstock.coordinator.state.context import Context
 from penstock.engine.core.identity import Attempt, CheckpointId, CommitPermit, JobIdentity, StateHandle, TaskId
+from penstock.engine.core.state_machine import IllegalTransition, check_move
 from support.coordinator_driver import committable
 from support.protocol_pictures import PAGE, TABLES, drawn, picture
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.coordinator.checkpoint.pending import LEGAL_PHASE_MOVES, AckResult, PendingCheckpoint, Phase
-from penstock.coordinator.model.job_states import IllegalTransition
 from penstock.coordinator.model.kinds import PERIODIC, Cause, Request
 from penstock.coordinator.model.manifest import TaskState
 from penstock.engine.core.identity import CheckpointId, StateHandle, TaskId
+from penstock.engine.core.state_machine import IllegalTransition
 
 TASKS = [TaskId(vertex, subtask) for vertex in "ab" for subtask in range(3)]
 STRANGER = TaskId("c", 0)

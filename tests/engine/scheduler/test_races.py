@@ -326,6 +326,6 @@ def test_neighbour_does_not_run_while_the_other_one_is_being_closed(driver) -> N
 
 def test_illegal_move_is_a_bug_and_says_so(driver) -> None:
     query, [entry] = driver.started("task")
-    with pytest.raises(InternalError, match="illegal move of driver task: ready → released"):
+    with pytest.raises(InternalError, match="driver task may not go from ready to released"):
         driver.core.moves.move(entry, DriverState.RELEASED, 0.0)
     assert not query.over
