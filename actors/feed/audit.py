@@ -24,7 +24,7 @@ from ...engine.arrow.plain_types import plain_batches
 from ...engine.core.elements import Batch, Tag
 from ...engine.core.errors import ConfigurationError
 from ...engine.core.identity import Attempt, TaskId
-from ...engine.core.operator import OperatorContext
+from ...engine.core.operator import OperatorContext, exhaust
 from ...engine.core.source import Split
 from ...engine.feed.progress import RankProgress, Untaken
 from ...engine.feed.state import SequencerState, read_state
@@ -208,7 +208,7 @@ class _Through:
         if self._next is None:
             self._out.append(batch.records)
         else:
-            self._running.process(0, batch, self._next)
+            exhaust(self._running.process(0, batch, self._next))
 
 
 def _content(source: str, split: Split, operators: tuple[OperatorPlan, ...]) -> SplitContent:

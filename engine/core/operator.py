@@ -141,6 +141,8 @@ class OperatorContext:
     write: Write = write_at_once
     wake: Callable[[], None] = do_nothing
     """Lets the driver look again at what it waits for, from any thread."""
+    holds: bool = False
+    """At a task barrier it goes on with what it holds: ``drain`` is not called."""
     epochs: Epochs | None = None
     """Where the sources are read several times: when. At the end of an epoch's last round an operator emits what it
     holds, in that round, and begins anew, as at a task barrier."""

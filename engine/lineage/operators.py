@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..core.elements import Batch
-from ..core.operator import OperatorConfig, OperatorContext, Output, RunningOperator, Stateless
+from ..core.operator import OperatorConfig, OperatorContext, Output, RunningOperator, Stateless, Steps
 from ..core.traits import Traits, traits_of
 from .origins import NOWHERE, ORIGIN, SPANS, spans_of, united_spans
 
@@ -97,11 +97,15 @@ class RunningTracedNumbers(Stateless):
         self._counts = np.zeros(0, dtype=np.int64)
         self._spans = np.zeros((0, 2), dtype=np.int64)
 
-    def process(self, port: int, batch: Batch, out: Output) -> None:
+    def process(self, port: int, batch: Batch, out: Output) -> Steps:
         counts, spans = spans_of(batch.records.column(ORIGIN))
         self._counts = np.concatenate([self._counts, counts])
         self._spans = np.concatenate([self._spans, spans])
-        self._running.process(port, Batch(batch.records.drop_columns([ORIGIN]), batch.tag), _Origins(out, self))
+        plain = Batch(batch.records.drop_columns([ORIGIN]), batch.tag)
+        return self._then_forget(self._running.process(port, plain, _Origins(out, self)))
+
+    def _then_forget(self, steps: Steps) -> Iterator[None]:
+        yield from steps or ()
         self._forget()
 
     def _forget(self) -> None:
@@ -134,17 +138,14 @@ class RunningTracedNumbers(Stateless):
         columns = {name: records.column(name) for name in self._schema.names if name != ORIGIN}
         return pa.RecordBatch.from_arrays([*columns.values(), column], schema=self._schema)
 
-    def end_round(self, port: int, round: int, out: Output) -> None:
-        self._running.end_round(port, round, _Origins(out, self))
-        self._forget()
+    def end_round(self, port: int, round: int, out: Output) -> Steps:
+        return self._then_forget(self._running.end_round(port, round, _Origins(out, self)))
 
-    def drain(self, out: Output) -> None:
-        self._running.drain(_Origins(out, self))
-        self._forget()
+    def drain(self, out: Output) -> Steps:
+        return self._then_forget(self._running.drain(_Origins(out, self)))
 
-    def finish(self, out: Output) -> None:
-        self._running.finish(_Origins(out, self))
-        self._forget()
+    def finish(self, out: Output) -> Steps:
+        return self._then_forget(self._running.finish(_Origins(out, self)))
 
     def snapshot(self) -> pa.Table | None:
         return self._running.snapshot()
@@ -171,9 +172,10 @@ class RunningTracedBatches(Stateless):
         self._running, self._schema = running, schema
         self._spans = np.zeros(0, dtype=np.int64)
 
-    def process(self, port: int, batch: Batch, out: Output) -> None:
+    def process(self, port: int, batch: Batch, out: Output) -> Steps:
         self._spans = united_spans(spans_of(batch.records.column(ORIGIN))[1]).ravel()
-        self._running.process(port, Batch(batch.records.drop_columns([ORIGIN]), batch.tag), _Origins(out, self))
+        plain = Batch(batch.records.drop_columns([ORIGIN]), batch.tag)
+        return self._running.process(port, plain, _Origins(out, self))
 
     def with_origins(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Rows that the function gave, with the spans of those that it was given."""

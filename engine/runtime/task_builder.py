@@ -348,6 +348,7 @@ class _Builder:
             background=background,
             write=partial(background.writing.write, operator.id),
             wake=background.wake,
+            holds=operator.hold,
             epochs=self._plan.epochs,
             content=self._plan.audit == "content",
             server=self.feeds.get(operator.id),

@@ -19,7 +19,7 @@ import pyarrow as pa
 from cases.operator_plans import Plan
 
 from penstock.engine.core.elements import FINAL_ROUND, Batch, Tag
-from penstock.engine.core.operator import RunningOperator
+from penstock.engine.core.operator import RunningOperator, exhaust
 from penstock.engine.kernels.pieces import cut
 from support.operator_harness import Collected, context
 
@@ -35,7 +35,7 @@ class Link:
     def emit(self, batch: Batch) -> None:
         self.checked.emit(batch)
         self.checked.batches = [batch]
-        self.next.process(0, batch, self.behind)
+        exhaust(self.next.process(0, batch, self.behind))
 
 
 class Chain:
@@ -68,31 +68,31 @@ class Chain:
                 if batches and first.accepts(port):
                     tag = Tag(round, 0, self._sequences[port])
                     self._sequences[port] += 1
-                    first.process(port, Batch(batches.popleft(), tag), self._links[0])
+                    exhaust(first.process(port, Batch(batches.popleft(), tag), self._links[0]))
                     spoke = True
             assert spoke, "every port that has rows is refused"
         for port in range(self._ports):
-            first.end_round(port, round, self._links[0])
+            exhaust(first.end_round(port, round, self._links[0]))
         for running, link in self._behind_first():
-            running.end_round(0, round, link)
+            exhaust(running.end_round(0, round, link))
 
     def drain(self) -> list[pa.RecordBatch]:
         """A task barrier; what came out since the last one."""
         for running, link in zip(self._running, self._links, strict=True):
-            running.drain(link)
+            exhaust(running.drain(link))
         return self._taken()
 
     def finish(self) -> list[pa.RecordBatch]:
         """No more splits: run to the end; what came out since the last barrier."""
         first = self._running[0]
         for port in range(self._ports):
-            first.end_round(port, FINAL_ROUND, self._links[0])
-            first.end_port(port, self._links[0])
-        first.finish(self._links[0])
+            exhaust(first.end_round(port, FINAL_ROUND, self._links[0]))
+            exhaust(first.end_port(port, self._links[0]))
+        exhaust(first.finish(self._links[0]))
         for running, link in self._behind_first():
-            running.end_round(0, FINAL_ROUND, link)
-            running.end_port(0, link)
-            running.finish(link)
+            exhaust(running.end_round(0, FINAL_ROUND, link))
+            exhaust(running.end_port(0, link))
+            exhaust(running.finish(link))
         for running in self._running:
             running.close()
         return self._taken()

@@ -174,7 +174,7 @@ def _feed(
         event = streams[port][positions[port]]
         positions[port] += 1
         if isinstance(event, Batch):
-            running.process(port, event, output)
+            exhaust(running.process(port, event, output))
         else:
             exhaust(running.end_round(port, event.round, output))
 

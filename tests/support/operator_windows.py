@@ -25,7 +25,7 @@ def windows_of(
         output = Collected(schema)
         for number, records in enumerate(window.combine_chunks().to_batches(max_chunksize=size)):
             if records.num_rows:
-                running.process(0, Batch(records, Tag(round, 0, number)), output)
+                exhaust(running.process(0, Batch(records, Tag(round, 0, number)), output))
         exhaust(running.end_round(0, round, output))
         exhaust(running.drain(output))
         assert {batch.tag.round for batch in output.batches} <= {round}

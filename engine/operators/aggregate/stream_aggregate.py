@@ -4,19 +4,26 @@ Rules:
 
 1. A group belongs to one lane and may span batches and rounds of it. Only the group in progress is held, as one row of
    partial values per lane. Keys that come back later form a new group: nothing is looked up.
-2. A group ends when another key follows in its lane, and is emitted at the end of that round; the groups still open
-   when the input ends are emitted by ``finish``, in round ``FINAL_ROUND``, like those that ended in that round.
+2. A group ends when another key follows in its lane, and comes out in that round: as soon as those that have ended
+   fill a piece, or at the end of the round. The groups still open when the input ends are emitted by ``finish``, in
+   round ``FINAL_ROUND``, like those that ended in that round.
 3. Groups come out in the order of their input. Null keys are equal to each other, and so are NaNs; a group shows the
    key of its first row. Dictionary columns come out as their values.
 4. A barrier (``drain``) ends all groups: one whose rows lie on both sides of it comes out once for each.
-5. The state has one row per lane, for the open group (column ``open``), and one for each group that has ended in a
+5. What comes behind the last round (in ``FINAL_ROUND``, or between a round's end and the barrier at which this operator
+   ends all groups) comes lane by lane: a lane has had its last row when one of a higher lane comes. Its open group
+   leaves then, so that those of higher lanes can. Where the order is that of arrival (``ordered`` False) lanes do not
+   come one after the other, and nobody minds in which order they leave. One that holds at the barrier has all groups go
+   on; those that have ended leave with the rows that ended them.
+6. The state has one row per lane, for the open group (column ``open``), and one for each group that has ended in a
    round not yet over (column ``done``): none of the latter at the end of a round.
-6. What is held is told to the operator's account after each batch and each round; it is not spilled.
+7. What is held is told to the operator's account after each batch and each round: a group a lane, and less than a
+   piece and a batch of groups that have ended. It is not spilled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +33,7 @@ import pyarrow.compute as pc
 from ...buffers.state_rows import children
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.errors import FlowError
-from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless
+from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
 from ...core.traits import Columns, Emission, Traits
 from ...expressions.evaluator import single_array
@@ -56,6 +63,7 @@ class StreamAggregate:
     step: Step = "single"
     #: of a final step: the types of the arguments that the partial step had
     arguments: Arguments | None = None
+    ordered: bool = True
     kind: str = "stream aggregate"
 
     @property
@@ -63,6 +71,7 @@ class StreamAggregate:
         """It looks at keys and arguments; the keys come out."""
         return Traits(
             columns=lambda _: [Columns(self.needed, {name: name for name in self.by})],
+            unordered=lambda: replace(self, ordered=False),
             emission=Emission.PER_GROUP,
             deterministic=True,
         )
@@ -119,70 +128,63 @@ class RunningStreamAggregate(Stateless):
 
     def __init__(self, config: StreamAggregate, source: pa.Schema, context: OperatorContext) -> None:
         self._by = config.by
-        self._output_rows = context.output_rows
+        self._ordered, self._holds = config.ordered, context.holds
+        self._output_rows, self._output_bytes = context.output_rows, context.output_bytes
         self._memory = context.memory
         self._aggregates = config.columns(source)
         self._schema = config.output_schema([source])
         keys = [self._schema.field(name) for name in config.by]
         self._open_schema = pa.schema([*keys, *self._aggregates.state_fields()])
         #: the last round that has ended
-        self._round = 0
+        self._ended = -1
         #: lane -> its group in progress, one row of keys and states; only lanes that have had a row
         self._open: dict[int, pa.RecordBatch] = {}
-        #: lane -> groups that have ended, as they are held, in order; they wait for the end of the round
+        #: lane -> groups that have ended, as they are held, in order; they wait for others, or the end of the round
         self._done: dict[int, list[pa.RecordBatch]] = {}
-        #: bytes of the group in progress of each lane, and of all groups that have ended
+        #: bytes of the group in progress of each lane, and rows and bytes of all groups that have ended
         self._open_bytes: dict[int, int] = {}
-        self._done_bytes = 0
+        self._done_rows = self._done_bytes = 0
         self._emitter = Emitter()
 
-    def process(self, port: int, batch: Batch, out: Output) -> None:
-        """Continue the lane's open group, finish those that end, keep the last one open."""
-        lane, records = batch.tag.lane, batch.records
-        keys = [decoded(records.column(name)) for name in self._by]
-        states = self._aggregates.lift(records)
-        starts = _starts(keys)
-        if len(starts) < records.num_rows:
-            keys = [column.take(pa.array(starts)) for column in keys]
-        segments = Segments(starts, records.num_rows)
-        held = self._open.pop(lane, None)
-        if held is not None:
-            held_keys, held_states = self._split(held)
-            if self._same(held_keys, keys):
-                keys = [_replace_first(column, first) for column, first in zip(keys, held_keys, strict=True)]
-                states = [_prepend(state, first) for state, first in zip(states, held_states, strict=True)]
-                segments = Segments(np.append(0, starts[1:] + 1), records.num_rows + 1)
-            else:
-                self._complete(lane, held)
-        merged = self._aggregates.merge(states, segments)
-        columns = [*keys, *(column for state in merged for column in state)]
-        groups = pa.RecordBatch.from_arrays(columns, schema=self._open_schema)
+    def process(self, port: int, batch: Batch, out: Output) -> Steps:
+        """Continue the lane's open group, keep the last one open, emit those that have ended if they fill a piece."""
+        lane, round = batch.tag.lane, batch.tag.round
+        groups = self._continued(lane, batch.records)
         last = groups.num_rows - 1
         if last:
             self._complete(lane, groups.slice(0, last))
-        self._keep_open(lane, groups.slice(last) if last else groups)
+        # a copy: what is held must not keep the whole batch
+        self._keep_open(lane, groups.take(pa.array([last])) if last else groups)
         self._account()
+        late = round <= self._ended
+        goes_on = late and self._holds
+        if not goes_on and self._done_rows < self._output_rows and self._done_bytes < self._output_bytes:
+            return None
+        if self._ordered and not goes_on and (late or round == FINAL_ROUND):
+            self._complete_all(below=lane)
+        return self._emit_done(max(round, self._ended), out) if self._done else None
 
-    def end_round(self, port: int, round: int, out: Output) -> None:
+    def end_round(self, port: int, round: int, out: Output) -> Steps:
         """Emit the groups that ended in this round."""
-        if round < FINAL_ROUND:
-            self._round = round
-            self._emit_done(round, out)
+        if round == FINAL_ROUND:
+            return None
+        self._ended = round
+        return self._emit_done(round, out) if self._done else None
 
     def close(self) -> None:
         """Let go of everything."""
-        self._open, self._done, self._open_bytes, self._done_bytes = {}, {}, {}, 0
+        self._open, self._done, self._open_bytes, self._done_rows, self._done_bytes = {}, {}, {}, 0, 0
         self._memory.hold(0)
 
-    def finish(self, out: Output) -> None:
+    def finish(self, out: Output) -> Steps:
         """Emit all groups."""
         self._complete_all()
-        self._emit_done(FINAL_ROUND, out)
+        return self._emit_done(FINAL_ROUND, out)
 
-    def drain(self, out: Output) -> None:
+    def drain(self, out: Output) -> Steps:
         """Emit all groups; what follows begins new ones."""
         self._complete_all()
-        self._emit_done(self._round, out)
+        return self._emit_done(max(self._ended, 0), out)
 
     def snapshot(self) -> pa.Table | None:
         """One row per open group, one per group that has not been emitted yet."""
@@ -204,32 +206,58 @@ class RunningStreamAggregate(Stateless):
 
     # ------------------------------------------------------------------ parts
 
+    def _continued(self, lane: int, records: pa.RecordBatch) -> pa.RecordBatch:
+        """The lane's open group, which is held no longer, and those of the rows."""
+        keys = [decoded(records.column(name)) for name in self._by]
+        states = self._aggregates.lift(records)
+        starts = _starts(keys)
+        if len(starts) < records.num_rows:
+            keys = [column.take(pa.array(starts)) for column in keys]
+        segments = Segments(starts, records.num_rows)
+        held = self._open.pop(lane, None)
+        if held is not None:
+            held_keys, held_states = self._split(held)
+            if self._same(held_keys, keys):
+                keys = [_replace_first(column, first) for column, first in zip(keys, held_keys, strict=True)]
+                states = [_prepend(state, first) for state, first in zip(states, held_states, strict=True)]
+                segments = Segments(np.append(0, starts[1:] + 1), records.num_rows + 1)
+                held = None
+        merged = self._aggregates.merge(states, segments)
+        columns = [*keys, *(column for state in merged for column in state)]
+        groups = pa.RecordBatch.from_arrays(columns, schema=self._open_schema)
+        return groups if held is None else pa.concat_batches([held, groups])
+
     def _keep_open(self, lane: int, group: pa.RecordBatch) -> None:
         self._open[lane] = group
         self._open_bytes[lane] = group.nbytes
 
-    def _complete_all(self) -> None:
+    def _complete_all(self, below: int | None = None) -> None:
+        """All open groups have ended, or those of the lanes below this one."""
         for lane in sorted(self._open):
-            self._complete(lane, self._open[lane])
-        self._open, self._open_bytes = {}, {}
+            if below is None or lane < below:
+                self._complete(lane, self._open.pop(lane))
+                del self._open_bytes[lane]
 
     def _complete(self, lane: int, groups: pa.RecordBatch) -> None:
         self._done.setdefault(lane, []).append(groups)
+        self._done_rows += groups.num_rows
         self._done_bytes += groups.nbytes
 
     def _account(self) -> None:
         self._memory.hold(self._done_bytes + sum(self._open_bytes.values()))
 
-    def _emit_done(self, round: int, out: Output) -> None:
-        if not self._done:
-            return
+    def _emit_done(self, round: int, out: Output) -> Iterator[None]:
+        """Emit the groups that have ended, lane by lane."""
         for lane in sorted(self._done):
             batches = self._done.pop(lane)
-            keys, states = self._split(batches[0] if len(batches) == 1 else pa.concat_batches(batches))
-            columns = [*keys, *self._aggregates.columns(states)]
-            for piece in cut(pa.RecordBatch.from_arrays(columns, schema=self._schema), self._output_rows):
-                self._emitter.emit(piece, round, lane, out)
-        self._done_bytes = 0
+            groups = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+            del batches
+            for piece in cut(groups, self._output_rows, self._output_bytes):
+                keys, states = self._split(piece)
+                columns = [*keys, *self._aggregates.columns(states)]
+                self._emitter.emit(pa.RecordBatch.from_arrays(columns, schema=self._schema), round, lane, out)
+                yield
+        self._done_rows = self._done_bytes = 0
         self._account()
 
     def _split(self, groups: pa.RecordBatch) -> tuple[list[pa.Array], list[State]]:

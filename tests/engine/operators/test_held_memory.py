@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.engine.core.elements import Batch, Tag
-from penstock.engine.core.operator import OperatorConfig
+from penstock.engine.core.operator import OperatorConfig, exhaust
 from penstock.engine.operators import Aggregate, MergeJoin, StreamAggregate
 from penstock.engine.state.memory import OperatorMemory, TaskMemory
 from support.operator_harness import Collected, context
@@ -40,16 +40,16 @@ def batch(keys: list[int], tag: Tag) -> Batch:
 
 def test_merge_join_holds_what_is_not_joined_yet(account: OperatorMemory) -> None:
     join, out = built(JOIN, account, 2), Collected(JOINED)
-    join.process(0, batch([1, 2, 3], Tag(0, 0, 0)), out)
+    exhaust(join.process(0, batch([1, 2, 3], Tag(0, 0, 0)), out))
     assert account.held == 3 * ROW
-    join.process(1, batch([1, 2], Tag(0, 0, 0)), out)
-    join.process(1, batch([7], Tag(1, 0, 0)), out)
+    exhaust(join.process(1, batch([1, 2], Tag(0, 0, 0)), out))
+    exhaust(join.process(1, batch([7], Tag(1, 0, 0)), out))
     assert account.held == 6 * ROW
-    join.end_round(0, 0, out)
+    exhaust(join.end_round(0, 0, out))
     assert account.held == ROW, "the unit that is complete on both sides is joined"
     again = built(JOIN, account, 2, join.snapshot())
     assert ROW <= account.held < 2 * ROW, "what is restored may have bitmaps of nulls besides"
-    again.drain(Collected(JOINED))
+    exhaust(again.drain(Collected(JOINED)))
     assert account.held == 0
     join.close()
     assert (account.held, account.peak) == (0, 6 * ROW)
@@ -57,24 +57,24 @@ def test_merge_join_holds_what_is_not_joined_yet(account: OperatorMemory) -> Non
 
 def test_merge_join_that_is_closed_holds_nothing(account: OperatorMemory) -> None:
     join = built(JOIN, account, 2)
-    join.process(0, batch([1, 2, 3], Tag(0, 0, 0)), Collected(JOINED))
+    exhaust(join.process(0, batch([1, 2, 3], Tag(0, 0, 0)), Collected(JOINED)))
     join.close()
     assert account.held == 0
 
 
 def test_stream_aggregate_holds_the_groups_of_the_round_and_those_that_are_open(account: OperatorMemory) -> None:
     groups, out = built(COUNT, account, 1), Collected(COUNTED)
-    groups.process(0, batch([1, 1, 2, 3], Tag(0, 0, 0)), out)
+    exhaust(groups.process(0, batch([1, 1, 2, 3], Tag(0, 0, 0)), out))
     assert account.held == 3 * ROW
-    groups.process(0, batch([3, 3], Tag(0, 0, 1)), out)
+    exhaust(groups.process(0, batch([3, 3], Tag(0, 0, 1)), out))
     assert account.held == 3 * ROW, "the open group is continued"
-    groups.process(0, batch([5], Tag(0, 1, 0)), out)
+    exhaust(groups.process(0, batch([5], Tag(0, 1, 0)), out))
     assert account.held == 4 * ROW
-    groups.end_round(0, 0, out)
+    exhaust(groups.end_round(0, 0, out))
     assert account.held == 2 * ROW, "one open group of each lane"
     again = built(COUNT, account, 1, groups.snapshot())
     assert 2 * ROW <= account.held < 3 * ROW, "what is restored may have bitmaps of nulls besides"
-    again.drain(Collected(COUNTED))
+    exhaust(again.drain(Collected(COUNTED)))
     assert account.held == 0
     groups.close()
     assert (account.held, account.peak) == (0, 4 * ROW)

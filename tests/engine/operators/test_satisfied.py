@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.engine.core.elements import FINAL_ROUND, Batch, Tag
-from penstock.engine.core.operator import EarlyTerminatingOperator
+from penstock.engine.core.operator import EarlyTerminatingOperator, exhaust
 from penstock.engine.operators import Limit, MergeJoin
 from penstock.engine.operators.join.join_shape import JOIN_TYPES
 from penstock.engine.operators.join.merge_join import RunningMergeJoin
@@ -52,14 +52,14 @@ def joined(how: str, rounds: list[list[list[int | None]]], chance: random.Random
             assert now or not satisfied[each], "an operator that needed no more needs more"
             satisfied[each] = now
         if not left[port]:
-            running.end_round(port, FINAL_ROUND, out)
-            running.end_port(port, out)
+            exhaust(running.end_round(port, FINAL_ROUND, out))
+            exhaust(running.end_port(port, out))
             ended[port] = True
         elif satisfied[port] and dropping:
             left[port] = []
         elif running.accepts(port):
-            running.process(port, left[port].pop(0), out)
-    running.finish(out)
+            exhaust(running.process(port, left[port].pop(0), out))
+    exhaust(running.finish(out))
     return [row for batch in out.batches for row in rows_of(batch.records)]
 
 
@@ -91,9 +91,9 @@ def after_one_side_has_ended(how: str, port: int, others: list[int]) -> RunningM
     out = Collected(MergeJoin(("k",), how).output_schema(SCHEMAS))
     for side, found in ((1 - port, [1, 2]), (port, others)):
         for batch in batches_of(side, [list(found)]):
-            running.process(side, batch, out)
-    running.end_round(1 - port, FINAL_ROUND, out)
-    running.end_port(1 - port, out)
+            exhaust(running.process(side, batch, out))
+    exhaust(running.end_round(1 - port, FINAL_ROUND, out))
+    exhaust(running.end_port(1 - port, out))
     return running
 
 
@@ -110,7 +110,7 @@ def limited(config: Limit, *sizes: int) -> RunningLimit:
     running = config.build(context(), [schema], None)
     assert isinstance(running, EarlyTerminatingOperator)
     for number, rows in enumerate(sizes):
-        running.process(0, Batch(pa.record_batch({"n": range(rows)}), Tag(0, 0, number)), Collected(schema))
+        exhaust(running.process(0, Batch(pa.record_batch({"n": range(rows)}), Tag(0, 0, number)), Collected(schema)))
     return running
 
 
@@ -124,7 +124,7 @@ def test_limit_needs_no_more_once_its_last_row_has_passed() -> None:
 def test_limit_needs_rows_again_behind_a_barrier_only_if_it_counts_by_windows(per: Per, still: bool) -> None:
     running = limited(Limit(3, per=per), 5)
     assert running.needs_no_more(0)
-    running.drain(Collected(pa.schema([("n", pa.int64())])))
+    exhaust(running.drain(Collected(pa.schema([("n", pa.int64())]))))
     assert running.needs_no_more(0) is still
 
 

@@ -282,7 +282,7 @@ def steps_of(name: str, epochs: Epochs | None = None) -> Iterator[tuple[str, int
             for at in sorted(each for each in batches if each[0] == round):
                 for records in batches[at][port]:
                     if records.num_rows and running.accepts(port):
-                        running.process(port, Batch(records, Tag(*at, 0)), out)
+                        exhaust(running.process(port, Batch(records, Tag(*at, 0)), out))
                         yield "batch", round, running, out
         for port in order:
             exhaust(running.end_round(port, round, out))

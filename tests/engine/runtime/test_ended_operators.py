@@ -10,7 +10,7 @@ import pytest
 from penstock.engine.core.elements import FINAL_ROUND, Batch, EndOfData, EndOfRound
 from penstock.engine.core.errors import ConfigurationError
 from penstock.engine.core.identity import EndedLanes, TaskId
-from penstock.engine.core.operator import LANE
+from penstock.engine.core.operator import LANE, exhaust
 from penstock.engine.exchange.channel_state import Restored
 from penstock.engine.flow.flow import Flow
 from penstock.engine.plan.plan import JobPlan
@@ -149,4 +149,4 @@ def test_what_is_emitted_at_the_end_for_a_lane_that_had_ended_is_dropped() -> No
 def test_rows_for_an_operator_that_had_finished_are_an_error() -> None:
     running = EndedOperator(None)
     with pytest.raises(ConfigurationError, match="had finished at the checkpoint"):
-        running.process(0, batch(0, 0, 1), Collected(rows(1).schema))
+        exhaust(running.process(0, batch(0, 0, 1), Collected(rows(1).schema)))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.errors import FlowError
+from penstock.engine.core.operator import exhaust
 from penstock.engine.operators import Aggregate, Distinct, HashAggregate, MarkDistinct
 from support.operator_harness import SIZES, Collected, context, rows_of, run
 from support.operator_windows import windows_of
@@ -68,14 +69,14 @@ def test_rows_of_a_round_that_has_not_ended_are_in_the_snapshot() -> None:
         output = Collected(config.output_schema([table.schema]))
         running = config.build(context(), [table.schema], None)
         (first,), (second,) = table.slice(0, 2).to_batches(), table.slice(2).to_batches()
-        running.process(0, Batch(table.slice(0, 1).to_batches()[0], Tag(0, 1, 0)), output)
-        running.end_round(0, 0, output)
-        running.process(0, Batch(first, Tag(1, 1, 0)), output)
+        exhaust(running.process(0, Batch(table.slice(0, 1).to_batches()[0], Tag(0, 1, 0)), output))
+        exhaust(running.end_round(0, 0, output))
+        exhaust(running.process(0, Batch(first, Tag(1, 1, 0)), output))
         state = running.snapshot()
         again = config.build(context(), [table.schema], state)
-        again.process(0, Batch(second, Tag(1, 1, 1)), output)
-        again.end_round(0, 1, output)
-        again.finish(output)
+        exhaust(again.process(0, Batch(second, Tag(1, 1, 1)), output))
+        exhaust(again.end_round(0, 1, output))
+        exhaust(again.finish(output))
         found = [row for batch in output.batches for row in rows_of(batch.records)]
         if isinstance(config, Distinct):
             assert found == [(1, "a"), (None, "b")]

@@ -25,7 +25,7 @@ def test_keys_and_rows_are_counted_until_they_are_forgotten(config: Distinct | M
     out = Collected(config.output_schema([records.schema]))
     held = [memory.statistics().held]
     for round in range(2):
-        running.process(0, Batch(records, Tag(round, 0, 0)), out)
+        exhaust(running.process(0, Batch(records, Tag(round, 0, 0)), out))
         held.append(memory.statistics().held)
         exhaust(running.end_round(0, round, out))
         held.append(memory.statistics().held)
@@ -37,7 +37,7 @@ def test_keys_and_rows_are_counted_until_they_are_forgotten(config: Distinct | M
     assert seen <= seen_again < 2 * seen  # what finds the keys may have been made since
     exhaust(running.drain(out))
     assert memory.statistics().held == 0
-    running.process(0, Batch(records, Tag(2, 0, 0)), out)
+    exhaust(running.process(0, Batch(records, Tag(2, 0, 0)), out))
     running.close()
     assert memory.statistics().held == 0
     memory.release()

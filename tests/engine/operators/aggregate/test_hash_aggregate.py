@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.engine.core.elements import FINAL_ROUND, Batch, Tag
 from penstock.engine.core.errors import DataError, FlowError
+from penstock.engine.core.operator import exhaust
 from penstock.engine.kernels.pieces import PIECE_ROWS
 from penstock.engine.operators import Aggregate, HashAggregate, SortKey
 from penstock.engine.operators.aggregate import spilled_groups
@@ -165,17 +166,17 @@ def test_the_barrier_is_remembered_in_the_snapshot_of_a_global_aggregate() -> No
     config, source = HashAggregate((), (Aggregate("n", None, "count"),)), made_of([]).schema
     output = Collected(config.output_schema([source]))
     running = config.build(context(), [source], None)
-    running.process(0, Batch(made_of([(1, 1)]).to_batches()[0], Tag(0, 0, 0)), output)
-    running.end_round(0, 0, output)
-    running.drain(output)
+    exhaust(running.process(0, Batch(made_of([(1, 1)]).to_batches()[0], Tag(0, 0, 0)), output))
+    exhaust(running.end_round(0, 0, output))
+    exhaust(running.drain(output))
     state = running.snapshot()
     assert state is not None
     again = config.build(context(), [source], state)
-    again.finish(output)
+    exhaust(again.finish(output))
     assert [rows_of(batch.records) for batch in output.batches] == [[(1,)]]
     going_on = config.build(context(), [source], state)
-    going_on.process(0, Batch(made_of([(1, 1)]).to_batches()[0], Tag(1, 0, 0)), output)
-    going_on.finish(output)
+    exhaust(going_on.process(0, Batch(made_of([(1, 1)]).to_batches()[0], Tag(1, 0, 0)), output))
+    exhaust(going_on.finish(output))
     assert [rows_of(batch.records) for batch in output.batches] == [[(1,)], [(1,)]]
 
 

@@ -209,7 +209,7 @@ def test_ten_times_the_budget_is_grouped_within_the_budget_and_one_batch() -> No
     for number in range(batches):
         share = keys[number * count : (number + 1) * count]
         records = pa.record_batch({"k": share, "v": share * 2}, schema=schema)
-        running.process(0, Batch(records, Tag(0, 0, number)), output)
+        exhaust(running.process(0, Batch(records, Tag(0, 0, number)), output))
     steps = running.finish(output)
     assert steps is not None
     exhaust(steps)
@@ -230,7 +230,7 @@ def running_in(memory: TaskMemory) -> tuple[Any, Collected]:
     output = Collected(config.output_schema([schema]))
     for number in range(9):
         records = pa.record_batch({"k": range(number, number + 5)}, schema=schema)
-        running.process(0, Batch(records, Tag(0, 0, number)), output)
+        exhaust(running.process(0, Batch(records, Tag(0, 0, number)), output))
     return running, output
 
 
@@ -261,7 +261,7 @@ def test_a_snapshot_of_spilled_groups_outlives_the_operator_and_the_next_rows() 
     with budget(0) as memory:
         running, output = running_in(memory)
         state = running.snapshot()
-        running.process(0, Batch(pa.record_batch({"k": [0]}), Tag(0, 0, 9)), output)
+        exhaust(running.process(0, Batch(pa.record_batch({"k": [0]}), Tag(0, 0, 9)), output))
         again = running.snapshot()
         running.close()
         restored = running_from(memory, state)

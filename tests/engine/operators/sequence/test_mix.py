@@ -100,7 +100,7 @@ def test_a_stream_that_has_ended_is_out_in_the_round_behind_its_last() -> None:
     for late in (False, True):
         running = config.build(context(), [SCHEMA] * 2, None)
         output = Collected(SCHEMA)
-        running.process(0, Batch(pa.record_batch([[0], [0]], schema=SCHEMA), Tag(0, 0, 0)), output)
+        exhaust(running.process(0, Batch(pa.record_batch([[0], [0]], schema=SCHEMA), Tag(0, 0, 0)), output))
         exhaust(running.end_round(0, 0, output))
         if not late:
             exhaust(running.end_port(0, output))
@@ -108,7 +108,7 @@ def test_a_stream_that_has_ended_is_out_in_the_round_behind_its_last() -> None:
             records = pa.record_batch([[1] * 9, list(range(9))], schema=SCHEMA)
             if late and round == 1:
                 exhaust(running.end_port(0, output))
-            running.process(1, Batch(records, Tag(round, 0, 0)), output)
+            exhaust(running.process(1, Batch(records, Tag(round, 0, 0)), output))
             exhaust(running.end_round(1, round, output))
         exhaust(running.end_port(1, output))
         exhaust(running.finish(output))
@@ -122,7 +122,7 @@ def _window(running: Any, round: int, rows: Sequence[int]) -> list[tuple[Any, ..
     for port, count in enumerate(rows):
         if count:
             (records,) = numbered(port, {(0, 0): count})[0, 0].to_batches()
-            running.process(port, Batch(records, Tag(round, 0, 0)), output)
+            exhaust(running.process(port, Batch(records, Tag(round, 0, 0)), output))
         exhaust(running.end_round(port, round, output))
     exhaust(running.drain(output))
     assert {batch.tag.round for batch in output.batches} <= {round}
@@ -140,7 +140,7 @@ def test_a_barrier_ends_what_has_come_and_the_mixture_begins_anew(at_end: Any) -
 
 def test_a_mixture_that_has_stopped_because_a_stream_has_ended_stays_so() -> None:
     running = Mix((1, 1)).build(context(), [SCHEMA] * 2, None)
-    running.end_port(0, Collected(SCHEMA))
+    exhaust(running.end_port(0, Collected(SCHEMA)))
     assert _window(running, 0, (0, 50)) == expected((0, 50), Mix((1, 1)))
     assert running.needs_no_more(1)
     restored = Mix((1, 1)).build(context(), [SCHEMA] * 2, running.snapshot())
@@ -152,9 +152,9 @@ def test_a_port_that_holds_enough_is_not_read_while_another_can_still_speak(monk
     monkeypatch.setattr(mixing, "ENOUGH", 10)
     running, output = Mix((1000, 1)).build(context(), [SCHEMA] * 2, None), Collected(SCHEMA)
     (records,) = numbered(1, {(0, 0): 12})[0, 0].to_batches()
-    running.process(1, Batch(records, Tag(0, 0, 0)), output)
+    exhaust(running.process(1, Batch(records, Tag(0, 0, 0)), output))
     assert (running.accepts(0), running.accepts(1)) == (True, False)
-    running.end_round(0, 0, output)
+    exhaust(running.end_round(0, 0, output))
     exhaust(running.end_round(0, 0, output))
     assert running.accepts(1), "the round must end on all ports"
 

@@ -83,9 +83,9 @@ def run(
             for round in [*range(rounds), FINAL_ROUND]:
                 streams = [pieces(round, lane, rows_of(lane, count, round), size, where.lanes) for lane in range(lanes)]
                 for batch in merged(streams, chance):
-                    running.process(0, batch, output)
+                    exhaust(running.process(0, batch, output))
                 exhaust(running.end_round(0, round, output))
-            running.end_port(0, output)
+            exhaust(running.end_port(0, output))
             exhaust(running.finish(output))
             assert running.snapshot() is None
             running.close()
@@ -131,7 +131,7 @@ def test_rows_of_the_final_round_wait_for_the_others():
     running, output = build(context(lanes=PARTS))
     owned = range(PARTS)
     for batch in pieces(FINAL_ROUND, 0, rows_of(0, 9, 0), 9, owned) + pieces(4, 1, rows_of(1, 9, 0), 9, owned):
-        running.process(0, batch, output)
+        exhaust(running.process(0, batch, output))
     exhaust(running.end_round(0, 4, output))
     assert {batch.tag.round for batch in output.batches} == {4}
     exhaust(running.end_round(0, FINAL_ROUND, output))
@@ -143,7 +143,7 @@ def test_rows_that_come_behind_the_end_of_their_round_come_out_with_the_barrier(
     running, output = build(context(lanes=PARTS))
     exhaust(running.end_round(0, 0, output))
     for batch in pieces(0, 0, rows_of(0, 20, 0), 5, range(PARTS)):
-        running.process(0, batch, output)
+        exhaust(running.process(0, batch, output))
     assert not output.batches
     exhaust(running.drain(output))
     assert sum(batch.records.num_rows for batch in output.batches) == 20
@@ -161,7 +161,7 @@ def test_what_is_held_at_a_barrier_is_its_state_at_any_parallelism(memory, paral
     with budget(memory) as task:
         running, output = build(replace(context(lanes=PARTS), memory=task.account("regroup")))
         for batch in half:
-            running.process(0, batch, output)
+            exhaust(running.process(0, batch, output))
         state = running.snapshot()
         assert running.snapshot().equals(state), "a snapshot changes nothing"
         running.close()
@@ -177,7 +177,7 @@ def test_what_is_held_at_a_barrier_is_its_state_at_any_parallelism(memory, paral
                 pa.array(np.isin(batch.records.column("part").to_numpy(), list(where.lanes)))
             )
             if records.num_rows:
-                running.process(0, Batch(records, batch.tag), output)
+                exhaust(running.process(0, Batch(records, batch.tag), output))
         exhaust(running.finish(output))
         rows += [row for found in output.batches for row in found.records.to_pylist()]
     assert pa.concat_tables(states).sort_by([(LANE, "ascending")]).num_rows == state.num_rows
@@ -200,7 +200,7 @@ def test_behind_an_operator_it_finds_the_parts_by_the_keys():
             records = rows_of(0, 50, 0)
             parts = config.partitioning.partitioner(SCHEMA).parts(Batch(records, Tag(0, 0, 0)))
             mine = records.filter(pa.array(np.isin(parts, list(where.lanes))))
-            running.process(0, Batch(mine, Tag(0, where.lanes.start, 0)), output)
+            exhaust(running.process(0, Batch(mine, Tag(0, where.lanes.start, 0)), output))
             exhaust(running.end_round(0, 0, output))
             found += [(batch.tag, batch.records.to_pylist()) for batch in output.batches]
         expected = expected or found
@@ -211,7 +211,7 @@ def test_without_order_rows_are_passed_on_before_the_round_ends():
     running, output = build(replace(context(lanes=PARTS), output_rows=11), None, Regroup(ordered=False))
     sent = pieces(0, 0, rows_of(0, 200, 0), 20, range(PARTS))
     for batch in sent:
-        running.process(0, batch, Loose(output))
+        exhaust(running.process(0, batch, Loose(output)))
     assert 0 < sum(batch.records.num_rows for batch in output.batches) < 200
     exhaust(running.end_round(0, 0, Loose(output)))
     rows = [row for batch in output.batches for row in batch.records.to_pylist()]
@@ -231,7 +231,7 @@ class Loose:
 def test_rows_of_foreign_parts_are_a_bug():
     running, output = build(context(0, 2, PARTS))
     with pytest.raises(InternalError, match="came to the owner"):
-        running.process(0, pieces(0, 0, rows_of(0, 50, 0), 50, range(PARTS))[0], output)
+        exhaust(running.process(0, pieces(0, 0, rows_of(0, 50, 0), 50, range(PARTS))[0], output))
 
 
 def test_input_without_parts_is_refused():

@@ -152,7 +152,7 @@ def test_ten_times_the_budget_is_sorted_within_the_budget_and_one_batch() -> Non
     output = Collected(schema)
     for number in range(batches):
         values = {"k": generator.integers(0, 10**6, rows_per_batch), "v": generator.random(rows_per_batch)}
-        running.process(0, Batch(pa.record_batch(values, schema=schema), Tag(0, 0, number)), output)
+        exhaust(running.process(0, Batch(pa.record_batch(values, schema=schema), Tag(0, 0, number)), output))
     steps = running.finish(output)
     assert steps is not None
     assert not output.batches
@@ -207,7 +207,7 @@ def test_a_disk_that_becomes_full_is_an_error_with_a_remedy_and_leaves_nothing(
         running = spilled(memory)
         monkeypatch.setattr(pa, "OSFile", FullSink)
         with pytest.raises(StorageError, match=r"sort-1: cannot spill to .*: No space left") as caught:
-            running.process(0, Batch(pa.record_batch({"k": [1]}), Tag(0, 0, 9)), Collected(pa.schema([])))
+            exhaust(running.process(0, Batch(pa.record_batch({"k": [1]}), Tag(0, 0, 9)), Collected(pa.schema([]))))
         assert "free space" in caught.value.remedy
         running.close()
 

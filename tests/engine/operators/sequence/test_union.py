@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.engine.core.elements import FINAL_ROUND, Batch, Tag
 from penstock.engine.core.errors import FlowError
+from penstock.engine.core.operator import exhaust
 from penstock.engine.flow.flow import Flow
 from penstock.engine.operators import Union
 from support.operator_harness import SIZES, Collected, context, rows_of, run
@@ -59,12 +60,12 @@ def batch(port: int, tag: Tag) -> Batch:
 def test_a_port_that_holds_a_batch_accepts_no_other() -> None:
     running = Union(2).build(context(), [SCHEMA, SCHEMA], None)
     output = Collected(SCHEMA)
-    running.process(0, batch(0, Tag(0, 2, 0)), output)
+    exhaust(running.process(0, batch(0, Tag(0, 2, 0)), output))
     assert (running.accepts(0), running.accepts(1)) == (False, True)
-    running.process(1, batch(1, Tag(0, 1, 0)), output)
+    exhaust(running.process(1, batch(1, Tag(0, 1, 0)), output))
     assert [each.tag for each in output.batches] == [Tag(0, 1, 0)]
     assert (running.accepts(0), running.accepts(1)) == (False, True)
-    running.end_port(1, output)
+    exhaust(running.end_port(1, output))
     assert [each.tag for each in output.batches] == [Tag(0, 1, 0), Tag(0, 2, 0)]
 
 
@@ -75,13 +76,13 @@ def test_what_comes_behind_the_end_of_a_round_waits_for_the_barrier() -> None:
         running = Union(2).build(context(), [SCHEMA, SCHEMA], None)
         output = Collected(SCHEMA)
         for port in (0, 1):
-            running.end_round(port, 0, output)
+            exhaust(running.end_round(port, 0, output))
         for port in order:
             assert running.accepts(port)
-            running.process(port, batch(port, Tag(0, 0, 0)), output)
-            running.process(port, batch(port, Tag(0, 1, 0)), output)
+            exhaust(running.process(port, batch(port, Tag(0, 0, 0)), output))
+            exhaust(running.process(port, batch(port, Tag(0, 1, 0)), output))
         assert output.batches == []
-        running.drain(output)
+        exhaust(running.drain(output))
         found.append([(each.tag, rows_of(each.records)) for each in output.batches])
     assert found[0] == found[1]
     assert [(tag.lane, rows[0][0]) for tag, rows in found[0]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -90,12 +91,12 @@ def test_what_comes_behind_the_end_of_a_round_waits_for_the_barrier() -> None:
 def test_a_snapshot_within_a_round_keeps_what_a_port_holds() -> None:
     running = Union(2).build(context(), [SCHEMA, SCHEMA], None)
     output = Collected(SCHEMA)
-    running.process(1, batch(1, Tag(3, 2, 0)), output)
+    exhaust(running.process(1, batch(1, Tag(3, 2, 0)), output))
     state = running.snapshot()
     again = Union(2).build(context(), [SCHEMA, SCHEMA], state)
-    again.process(0, batch(0, Tag(3, 1, 0)), output)
+    exhaust(again.process(0, batch(0, Tag(3, 1, 0)), output))
     for port in (0, 1):
-        again.end_round(port, FINAL_ROUND, output)
+        exhaust(again.end_round(port, FINAL_ROUND, output))
     assert [(each.tag.lane, rows_of(each.records)[0][0]) for each in output.batches] == [(1, 0), (2, 1)]
     assert again.snapshot() is None
 
@@ -121,13 +122,13 @@ def test_rows_of_a_stream_that_has_ended_come_out_in_the_last_round_of_those_tha
     """One side has ended, with rows in the final round; the other one has a barrier and goes on behind it."""
     running = Union(2).build(context(), [SCHEMA, SCHEMA], None)
     output = Collected(SCHEMA)
-    running.process(0, batch(0, Tag(FINAL_ROUND, 0, 0)), output)
-    running.end_port(0, output)
-    running.process(1, batch(1, Tag(4, 0, 0)), output)
-    running.end_round(1, 4, output)
-    running.drain(output)
-    running.process(1, batch(1, Tag(5, 0, 0)), output)
-    running.end_round(1, 5, output)
+    exhaust(running.process(0, batch(0, Tag(FINAL_ROUND, 0, 0)), output))
+    exhaust(running.end_port(0, output))
+    exhaust(running.process(1, batch(1, Tag(4, 0, 0)), output))
+    exhaust(running.end_round(1, 4, output))
+    exhaust(running.drain(output))
+    exhaust(running.process(1, batch(1, Tag(5, 0, 0)), output))
+    exhaust(running.end_round(1, 5, output))
     assert [(each.tag.round, rows_of(each.records)[0][0]) for each in output.batches] == [(4, 1), (4, 0), (5, 1)]
 
 
