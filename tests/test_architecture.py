@@ -104,7 +104,7 @@ LIGHT_THOUGH_IN_RAYS_ROOMS = ("actors.cluster.fitting",)
 
 ALONE = {
     "users call it": """
-        actors.client.job.Job.add_splits actors.client.job.Job.spark_released actors.client.job.Job.unpin
+        actors.client.job.Job.spark_released actors.client.job.Job.unpin
         actors.client.job.Job.wait_spark_released actors.client.job.WindowBarrier.is_done
         actors.feed.reader.Reader.iter_rows
         coordinator.model.statistics.WindowReport.first_token engine.flow.flow.Flow.from_ray_dataset

@@ -27,12 +27,12 @@ from ...coordinator.model.split_sets import (
     SplitRef,
     WindowEnded,
     following,
-    rounds_of,
 )
 from ...engine.arrow.plain_types import plain_table
 from ...engine.core.errors import ConfigurationError, FlowError, PenstockError
 from ...engine.integrity.checksums import digest
 from ...engine.plan.plan import JobPlan
+from ...engine.plan.split_places import rounds_of
 from ...engine.sources.fed import IPC, check_schema, file_split
 from ..storage.log import SplitLog, naming_log
 from ..storage.stores import open_store

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 
 import pyarrow as pa
@@ -27,14 +27,15 @@ from ...coordinator.model.events import (
     TaskReport,
     WindowDrained,
 )
-from ...coordinator.model.split_sets import NoMoreSets, SetAdded, SplitRef, WindowEnded, places
+from ...coordinator.model.split_sets import NoMoreSets, SetAdded, SplitRef, WindowEnded
 from ...engine.core.identity import CheckpointId
 from ...engine.core.source import Split
 from ...engine.plan.plan import JobPlan
+from ...engine.plan.split_places import places
 from ...engine.runtime.orders import AddSplitSet, DrainSources, EndSplitSets, SplitSetOrder
 from ...engine.runtime.statistics import OperatorWindow
 from ...engine.runtime.task import Task
-from ...engine.sources.fed import FileSplit, InlineSplit, NoRows
+from ...engine.sources.fed import FileSplit, InlineSplit
 from ...engine.sources.reader import Stop
 from ..protocol.messages import UNKNOWN_TIME
 
@@ -81,13 +82,12 @@ class TaskFeed:
     def _item(self, entry: SetAdded | NoMoreSets) -> SplitSetOrder:
         if not isinstance(entry, SetAdded):
             return EndSplitSets()
-        return AddSplitSet({source: list(self._placed(source, entry, refs)) for source, refs in entry.splits.items()})
+        placed = {source: self._placed(source, entry, refs) for source, refs in entry.splits.items()}
+        return AddSplitSet(entry.rounds, placed)
 
-    def _placed(self, source: str, entry: SetAdded, refs: Sequence[SplitRef]) -> Iterator[Split]:
-        lanes, schema = self._plan.lanes, self._plan.sources[source].schema
-        found = dict(zip(places(len(refs), lanes, entry.at.sets), refs, strict=True))
-        for place in range(entry.rounds * lanes):
-            yield self._split(found[place], schema) if place in found else NoRows()
+    def _placed(self, source: str, entry: SetAdded, refs: Sequence[SplitRef]) -> dict[int, Split]:
+        schema, found = self._plan.sources[source].schema, places(len(refs), self._plan.lanes, entry.at.sets)
+        return {place: self._split(ref, schema) for place, ref in zip(found, refs, strict=True)}
 
     def _split(self, ref: SplitRef, schema: pa.Schema) -> Split:
         if ref.path:

@@ -7,8 +7,8 @@ Rules:
    where the next one goes.
 2. Each entry says what comes before it (:class:`SetPosition`), so one entry is enough to go on from.
 3. A set is whole rounds of every source: the same number of splits for each, split ``k`` of one source beside split
-   ``k`` of every other. In which lanes they are depends on their number and the set's (:func:`places`), so it is the
-   same at any parallelism; lanes that get none have an empty split in that round.
+   ``k`` of every other. In which lanes they are depends on their number and the set's (``split_places`` in the engine's
+   plan), so it is the same at any parallelism; lanes that get none have nothing in that round.
 """
 
 from __future__ import annotations
@@ -103,38 +103,6 @@ def following(entry: SplitEntry) -> SetPosition:
         windows=at.windows + isinstance(entry, WindowEnded),
         rounds=at.rounds + (entry.rounds if isinstance(entry, SetAdded) else 0),
     )
-
-
-def rounds_of(count: int, lanes: int) -> int:
-    """How many rounds a set of ``count`` splits a source is."""
-    return max(1, -(-count // lanes))
-
-
-def places(count: int, lanes: int, turn: int) -> tuple[int, ...]:
-    """Where the splits of a set stand in its rounds, ``lanes`` places to a round, ascending: so their order is that of
-    the splits. They are spread evenly over the lanes, and small sets stand in other lanes each ``turn``, so that
-    subtasks that own neighbouring lanes all get some."""
-    size = lanes * rounds_of(count, lanes)
-    spread = size // count if count else 1
-    first = _scattered(turn, spread)
-    return tuple(number * size // count + first for number in range(count))
-
-
-def _scattered(turn: int, size: int) -> int:
-    """The numbers below ``size``, in an order in which those of successive turns lie far apart (van der Corput)."""
-    steps = 1
-    while steps < size:
-        steps *= 2
-    # of 0 … steps-1 with their bits reversed, those below size, in turn
-    found = [each for each in (_reversed(number, steps) for number in range(steps)) if each < size]
-    return found[turn % size]
-
-
-def _reversed(number: int, steps: int) -> int:
-    result = 0
-    while steps > 1:
-        result, number, steps = 2 * result + number % 2, number // 2, steps // 2
-    return result
 
 
 def encode_splits(entry: SplitEntry) -> bytes:

@@ -2,10 +2,12 @@
 
 Rules:
 
-1. A plan of p subtasks has p lanes, which take the splits of a source in turn: one after the other they are the
-   rounds of a lane. Where sources meet they go through the rounds in step, so every window must begin in the same
-   round for all of them: ``even_out`` gives those with fewer splits empty ones.
-2. Not locked: the owner does that.
+1. Each split is a split set of its own, as if a job were fed one after the other (``split_places``): a round, in one of
+   the flow's lanes. So the ``k``-th splits of all sources stand in the same round and lane, and the rows and their
+   order are those of a job that is fed the same, at any parallelism.
+2. Where sources meet they go through the rounds in step, so every window must begin in the same round for all of them:
+   ``even_out`` gives those with fewer splits empty rounds.
+3. Not locked: the owner does that.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from ..core.errors import ConfigurationError, FlowError
 from ..core.source import Split
 from ..flow.flow import Stream
 from ..plan.plan import JobPlan
+from ..plan.split_places import places
 from ..planner.pipelines import plan_job
 from ..runtime.task import Task
 from ..sinks.output import OutputSink
-from ..sources.fed import NoRows
 from ..sources.memory import MemorySource
 
 
@@ -36,16 +38,17 @@ def plan_stream(stream: Stream, sink: OutputSink, parallelism: int) -> JobPlan:
         raise FlowError("a task gives out its rows itself", "build it from a flow without sinks")
     exit = Stream(flow, stream.id)
     flow.attach(sink, exit if exit.is_gathered or parallelism == 1 else exit.gather(), name="output")
-    plan = plan_job(flow, parallelism, rate=0.0, lanes=parallelism, prune=False)
+    plan = plan_job(flow, parallelism, rate=0.0, prune=False)
     return replace(plan, sources={id: replace(source, splits=()) for id, source in plan.sources.items()})
 
 
 class PlanInputs:
-    """See the rules above. ``sources``: each with the tasks that read it, every one some of its lanes."""
+    """See the module's rules. ``sources``: each with the tasks that read it, every one some of its ``lanes``."""
 
-    def __init__(self, sources: Mapping[str, Sequence[Task]]) -> None:
+    def __init__(self, sources: Mapping[str, Sequence[Task]], lanes: int) -> None:
         self._sources = sources
-        #: splits of each source
+        self._lanes = lanes
+        #: rounds of each source
         self._counts = dict.fromkeys(sources, 0)
         #: sources whose splits are complete
         self._complete: set[str] = set()
@@ -76,9 +79,8 @@ class PlanInputs:
             (split,) = MemorySource((split,)).splits()
         if source in self._complete:
             raise ConfigurationError(f"source {source!r} was told that no more splits come", "add splits before that")
-        self._counts[source] += 1
-        for task in self._sources[source]:
-            task.add_split(source, split)
+        [place] = places(1, self._lanes, self._counts[source])
+        self._add(source, 1, {place: split})
 
     def end(self, source: str) -> None:
         """The splits of the source are complete."""
@@ -88,8 +90,13 @@ class PlanInputs:
             task.no_more_splits(source)
 
     def even_out(self) -> None:
-        """A window ends here: give every source as many splits as the one with most of them."""
+        """A window ends here: give every source as many rounds as the one with most of them."""
         longest = max(self._counts.values(), default=0)
         for source, count in self._counts.items():
-            for _ in range(count, longest):
-                self.add(source, NoRows())
+            if count < longest:
+                self._add(source, longest - count, {})
+
+    def _add(self, source: str, rounds: int, splits: Mapping[int, Split]) -> None:
+        self._counts[source] += rounds
+        for task in self._sources[source]:
+            task.add_splits(source, rounds, splits)

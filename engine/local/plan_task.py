@@ -142,7 +142,8 @@ class PlanTask:
             raise
         tasks = self._tasks.values()
         readers = {reader.operator for task in tasks for reader in task.readers}
-        self._inputs = PlanInputs({name: [task for task in tasks if task.reads(name)] for name in sorted(readers)})
+        read_by = {name: [task for task in tasks if task.reads(name)] for name in sorted(readers)}
+        self._inputs = PlanInputs(read_by, plan.lanes)
         self._windows = Windows(sum(len(task.drivers) for task in tasks))
         #: grows whenever a caller has changed what can run
         self._changes = 0

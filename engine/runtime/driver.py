@@ -450,8 +450,8 @@ class Driver:
                 if throttled is not None:
                     throttled.committed(checkpoint)
                     self.advanced = True
-            case orders.AddSplit(reader, split):
-                reader.add_split(split)
+            case orders.AddSplits(reader, rounds, splits):
+                reader.add_splits(rounds, splits)
             case orders.NoMoreSplits(reader):
                 reader.no_more_splits()
             case orders.DrainSources(checkpoint):
@@ -490,8 +490,7 @@ class Driver:
                 self._drain_sources(item.barrier)
             for reader in self.readers:
                 if isinstance(item, orders.AddSplitSet):
-                    for split in item.splits[reader.operator]:
-                        reader.add_split(split)
+                    reader.add_splits(item.rounds, item.splits[reader.operator])
                 elif isinstance(item, orders.EndSplitSets):
                     reader.no_more_splits()
 

@@ -77,11 +77,12 @@ class NotifyCommitted(msgspec.Struct, frozen=True):
     checkpoint: CheckpointId
 
 
-class AddSplit(msgspec.Struct, frozen=True):
-    """One more split for a source."""
+class AddSplits(msgspec.Struct, frozen=True):
+    """So many more rounds for a source, with the splits at these places of them."""
 
     reader: SplitReader
-    split: Split
+    rounds: int
+    splits: Mapping[int, Split]
 
 
 class NoMoreSplits(msgspec.Struct, frozen=True):
@@ -97,9 +98,10 @@ class DrainSources(msgspec.Struct, frozen=True):
 
 
 class AddSplitSet(msgspec.Struct, frozen=True):
-    """A split set as the sources get it: whole rounds, one split for each lane of each source in each round."""
+    """A split set as the sources get it: so many rounds, and for each source the splits at their places in these."""
 
-    splits: Mapping[str, Sequence[Split]]
+    rounds: int
+    splits: Mapping[str, Mapping[int, Split]]
 
 
 class EndSplitSets(msgspec.Struct, frozen=True):
@@ -145,7 +147,7 @@ Order: TypeAlias = (
     | ExpectBarriers
     | AbortCheckpoint
     | NotifyCommitted
-    | AddSplit
+    | AddSplits
     | NoMoreSplits
     | DrainSources
     | TakeSplitSets

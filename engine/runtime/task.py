@@ -416,10 +416,10 @@ class Task:
         """Whether the source is one of this task's."""
         return any(reader.operator == source for reader in self.readers)
 
-    def add_split(self, source: str, split: Split) -> None:
-        """One more split for a source that expects more."""
+    def add_splits(self, source: str, rounds: int, splits: Mapping[int, Split]) -> None:
+        """So many more rounds for a source that expects more, with the splits at these places of them."""
         reader, driver = self._parts.reader(source)
-        driver.send(orders.AddSplit(reader, split))
+        driver.send(orders.AddSplits(reader, rounds, splits))
 
     def no_more_splits(self, source: str) -> None:
         """The splits of a source are complete."""

@@ -4,7 +4,8 @@ It commits in two phases like any other: rows become visible with the checkpoint
 attempt leaves nothing. Exactly once holds while this process lives: the rows die with it, and a job that spreads over
 several processes has its rows in as many places. Use a file sink for anything that should last.
 
-Rows come back in the order of their tags, which in a deterministic flow does not depend on the parallelism.
+Rows come back round by round, each in the order of their tags, and behind each round those that a task barrier behind
+it brought: the order of the stream if it were gathered. In a deterministic flow it does not depend on the parallelism.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from threading import Lock
 
 import pyarrow as pa
 
-from ..core.elements import Batch
+from ..core.elements import Batch, Tag
 from ..core.errors import ConfigurationError, StorageError
 from ..core.identity import CheckpointId, CommitPermit, Committable
 from ..core.operator import OperatorContext, Output, Stateless
@@ -26,6 +27,9 @@ from .lane_counts import LaneCounts
 _Key = tuple[str, int, int, int]
 """Operator, subtask, and the two parts of the checkpoint id: what one committable stands for."""
 
+_Placed = tuple[int, Batch]
+"""A batch, and the last round that had ended when it came."""
+
 
 @dataclass(slots=True)
 class _Rows:
@@ -33,9 +37,9 @@ class _Rows:
 
     schema: pa.Schema
     #: prepared and neither committed nor cleaned away
-    prepared: dict[_Key, tuple[Batch, ...]] = field(default_factory=dict)
+    prepared: dict[_Key, tuple[_Placed, ...]] = field(default_factory=dict)
     #: committed: what the user sees
-    visible: dict[_Key, tuple[Batch, ...]] = field(default_factory=dict)
+    visible: dict[_Key, tuple[_Placed, ...]] = field(default_factory=dict)
 
 
 class CollectedRows:
@@ -52,7 +56,7 @@ class CollectedRows:
             self._sweep()
             self._rows.setdefault((job, name), _Rows(schema))
 
-    def prepare(self, job: str, name: str, key: _Key, batches: Sequence[Batch]) -> None:
+    def prepare(self, job: str, name: str, key: _Key, batches: Sequence[_Placed]) -> None:
         """Keep batches until they are committed."""
         with self._lock:
             self._rows[job, name].prepared[key] = tuple(batches)
@@ -72,7 +76,7 @@ class CollectedRows:
                 rows.prepared = {key: batches for key, batches in rows.prepared.items() if key in keep}
 
     def read(self, job: str, name: str, called: str = "") -> pa.Table:
-        """The committed rows so far, in the order of their tags. ``called``: what people know the job as."""
+        """The committed rows so far, in their order (see the module). ``called``: what people know the job as."""
         with self._lock:
             self._sweep()
             if (rows := self._rows.get((job, name))) is None:
@@ -81,11 +85,10 @@ class CollectedRows:
                     f"job {called or job!r} has collected nothing under {name!r} in this process",
                     f"it has: {', '.join(known) or 'nothing'}",
                 )
-            # the checkpoint before the sequence: numbers may start again after a restore within a round
             found = [
-                ((batch.tag.round, batch.tag.lane, key[2:], batch.tag.sequence), batch.records)
+                (_position(key, ended, batch.tag), batch.records)
                 for key, batches in rows.visible.items()
-                for batch in batches
+                for ended, batch in batches
             ]
             schema = rows.schema
         return pa.Table.from_batches([records for _, records in sorted(found, key=lambda each: each[0])], schema)
@@ -176,12 +179,16 @@ class RunningCollectSink(Stateless):
         self._context = context
         self._counts = LaneCounts(restored, row_digest(context, schema))
         #: all and only the batches since the last checkpoint
-        self._batches: list[Batch] = []
-        self._flushed: dict[CheckpointId, list[Batch]] = {}
+        self._batches: list[_Placed] = []
+        self._flushed: dict[CheckpointId, list[_Placed]] = {}
+        self._ended = -1
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         self._counts.take(batch.tag.lane, batch.records)
-        self._batches.append(batch)
+        self._batches.append((self._ended, batch))
+
+    def end_round(self, port: int, round: int, out: Output) -> None:
+        self._ended = round
 
     def flush(self, checkpoint: CheckpointId) -> None:
         self._flushed[checkpoint], self._batches = self._batches, []
@@ -193,7 +200,7 @@ class RunningCollectSink(Stateless):
         context = self._context
         key = (context.operator, context.task.subtask, checkpoint.generation, checkpoint.number)
         COLLECTED.prepare(context.job, self._name, key, batches)
-        return [Committable(context.operator, sum(each.records.num_rows for each in batches), {"key": list(key)})]
+        return [Committable(context.operator, sum(each.records.num_rows for _, each in batches), {"key": list(key)})]
 
     @property
     def counts(self) -> LaneCounts:
@@ -221,6 +228,13 @@ class CollectCommitter:
 
     def clean(self, keep: Sequence[Committable], claims: Sequence[str] = ()) -> None:
         COLLECTED.clean(self.job, self.name, {_key(each) for each in keep})
+
+
+def _position(key: _Key, ended: int, tag: Tag) -> tuple[object, ...]:
+    """Where the batch stands in the result. The checkpoint before the sequence: numbers may start again after a restore
+    within a round."""
+    behind = tag.round <= ended
+    return (ended if behind else tag.round, behind, tag.round, tag.lane, key[2:], tag.sequence)
 
 
 def _key(committable: Committable) -> _Key:

@@ -274,13 +274,14 @@ class SplitReader:
         drain = BarrierKind.DRAIN  # nobody gives those up
         self._barriers = deque(one for one in self._barriers if one[0].kind is drain or one[0].checkpoint > checkpoint)
 
-    def add_split(self, split: Split) -> None:
-        """One more split, behind all others. Only for a reader that was told to expect more."""
+    def add_splits(self, rounds: int, splits: Mapping[int, Split]) -> None:
+        """So many more rounds, behind all others, with splits at these places: lane ``place % lanes`` of round
+        ``place // lanes`` of them. Only for a reader that was told to expect more."""
         if self.over:
             return
         if not self._more:
             raise InternalError("a split after the last one", operator=self.operator)
-        self._splits.add(split)
+        self._splits.add_rounds(rounds, splits)
 
     def no_more_splits(self) -> None:
         """The splits added so far are all."""

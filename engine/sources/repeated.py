@@ -55,6 +55,9 @@ class RepeatedSplits(SplitQueue):
         self._streams.pop(cursor.lane, None)
         cursor.ordinal, cursor.row = cursor.ordinal + 1, 0
 
+    def _has_split(self, cursor: LaneCursor) -> bool:
+        return True
+
     def _split(self, cursor: LaneCursor) -> Split:
         epoch, ordinal = divmod(cursor.ordinal, self._of_lane(cursor))
         return again(self._splits[self._deal.position(cursor.lane, ordinal)], epoch)

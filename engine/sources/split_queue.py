@@ -3,7 +3,7 @@
 Rules:
 
 1. A lane reads the splits that are assigned to it, each from where its cursor stands; splits of other lanes are
-   counted, and left to other readers.
+   counted, and left to other readers. Where it has none in a round that others have one in, it is through at once.
 2. A round of a lane is the rest of its split, or ``quota`` rows of it. One that ends before its quota ends the split.
 3. A split that has another schema or another number of rows than planned has changed: what was read and what is counted
    would not agree, so that is an error. Views and runs become plain here (``plain_types``).
@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -43,6 +43,7 @@ class SplitQueue:
     ) -> None:
         self._schema = schema
         self._cursors = cursors
+        self._lane_count = lane_count
         self._deal = SplitAssignment(lane_count, next((each.dealt for each in cursors), 0))
         self._quota = quota
         self._background = background
@@ -65,10 +66,19 @@ class SplitQueue:
 
     def add(self, split: Split) -> None:
         """One more split, behind all others."""
-        lane = self._deal.lane_of(self.count)
-        if any(not cursor.needless and cursor.lane == lane for cursor in self._cursors):
-            self._splits[self.count] = split
+        self._put(self.count, split)
         self.count += 1
+
+    def add_rounds(self, rounds: int, splits: Mapping[int, Split]) -> None:
+        """So many rounds of all lanes, behind all splits, with ``splits`` at these places; others stay empty."""
+        for place, split in splits.items():
+            self._put(self.count + place, split)
+        self.count += rounds * self._lane_count
+
+    def _put(self, position: int, split: Split) -> None:
+        lane = self._deal.lane_of(position)
+        if any(not cursor.needless and cursor.lane == lane for cursor in self._cursors):
+            self._splits[position] = split
 
     def ended(self, cursor: LaneCursor, round: int = 0) -> bool:
         """Whether the lane has no split left, in this ``round`` or a later one."""
@@ -98,7 +108,7 @@ class SplitQueue:
         if self._chunks is None:
             if self.ended(cursor, round):
                 return None
-            if dropping:
+            if dropping or not self._has_split(cursor):
                 self._pass(cursor)
                 return None
             self._begin(cursor, round)
@@ -154,8 +164,12 @@ class SplitQueue:
     def _pass(self, cursor: LaneCursor) -> None:
         """Go on to the lane's next split, whether or not the current one was read."""
         self._streams.pop(cursor.lane, None)
-        del self._splits[self._position(cursor)]
+        self._splits.pop(self._position(cursor), None)
         cursor.ordinal, cursor.row = cursor.ordinal + 1, 0
+
+    def _has_split(self, cursor: LaneCursor) -> bool:
+        """Whether there is one where the lane stands: rounds that a caller adds need not have one in every lane."""
+        return self._position(cursor) in self._splits
 
     def _split(self, cursor: LaneCursor) -> Split:
         return self._splits[self._position(cursor)]

@@ -30,10 +30,10 @@ from penstock.coordinator.model.split_sets import (
     SplitRef,
     WindowEnded,
     following,
-    rounds_of,
 )
 from penstock.engine.core.elements import Barrier, Batch, EndOfData
 from penstock.engine.core.identity import BarrierKind, CheckpointId, Committable, StateHandle, TaskId
+from penstock.engine.plan.split_places import rounds_of
 from penstock.engine.runtime.checkpointing import DriverSnapshot, TaskCheckpoints
 from penstock.engine.runtime.driver import Driver
 from penstock.engine.runtime.orders import SplitSetOrder

@@ -94,7 +94,7 @@ def test_future_of_a_barrier_tells_the_rows_of_its_window():
 
 
 def test_several_splits_make_one_window():
-    task = sums()
+    task = PlanTask(source(Flow("sums")).aggregate(by=["k"], total=("v", "sum")))
     for pairs in (((1, 1),), ((1, 2),), ((2, 2),)):
         task.add_split("rows", split(*pairs))
     task.request_barrier()

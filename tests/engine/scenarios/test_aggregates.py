@@ -169,7 +169,7 @@ def staged(output_rows: int):
     payload = [Aggregate(name, "payload", name) for name in ("min", "max", "sum")]
     ones = [Aggregate("ones", "one", "sum"), Aggregate("none", "nothing", "sum")]
     partial = StreamAggregate(("c0",), (Aggregate("n", None, "count"), *payload, *ones), step="partial")
-    rows = scan(Flow("plan"), like=KEYED).with_columns(one="1", nothing="cast(null as int)")
+    rows = scan(Flow("plan", lanes=1), like=KEYED).with_columns(one="1", nothing="cast(null as int)")
     states = cut_at(rows, partial, output_rows, "partial")
     return cut_at(states, partial.final(rows.schema), output_rows, "final")
 
@@ -208,7 +208,7 @@ def test_no_group_is_lost_before_a_consumer_that_refuses(output_rows, degree, ma
     """sa.noRowLossWithBackpressuringDownstream: 200 batches of 100 groups before a consumer that takes three trips to
     another thread for each batch, and takes no other one meanwhile."""
     first = StreamAggregate(("c0",), (Aggregate("x", "payload", "first"),))
-    groups = cut_at(scan(Flow("plan"), like=KEYED), first, output_rows, "groups")
+    groups = cut_at(scan(Flow("plan", lanes=1), like=KEYED), first, output_rows, "groups")
     cycles = 3 if output_rows > 1 else 1
     task = make_task(own(groups.gather(), lambda context: Sluggish(context, cycles)), degree)
     count = 200 if output_rows > 1 else 10

@@ -73,7 +73,7 @@ def test_error_of_a_kernel_names_operator_and_batch(degree, make_task):
     assert values(batches) == [1]
     assert isinstance(error, DataError)
     assert error.operator == "own"
-    assert "a bad value (round 1, lane 0, batch 0)" in error.message
+    assert "a bad value (round 1, lane 4, batch 0)" in error.message
 
 
 class Failing(Stateless):

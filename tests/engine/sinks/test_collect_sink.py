@@ -52,6 +52,19 @@ def test_rows_come_back_in_the_order_of_their_tags_whoever_collected_them() -> N
     assert COLLECTED.read(JOB, "result")["x"].to_pylist() == [0, 1, 2, 3, 4]
 
 
+def test_rows_that_a_task_barrier_brought_stand_behind_the_round_before_it() -> None:
+    left, right = open_sink(0), open_sink(1)
+    put(right, 1, Tag(2, 5, 0))
+    for sink in (left, right):
+        sink.end_round(0, 2, Nowhere())
+    put(left, 3, Tag(2, 0, 0))
+    put(right, 2, Tag(1, 5, 0))
+    put(left, 4, Tag(3, 0, 0))
+    commit(left, 1)
+    commit(right, 1)
+    assert COLLECTED.read(JOB, "result")["x"].to_pylist() == [1, 2, 3, 4]
+
+
 def test_result_without_rows_has_its_schema() -> None:
     open_sink()
     assert COLLECTED.read(JOB, "result") == SCHEMA.empty_table()
