@@ -20,14 +20,17 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from ..arrow.combining import fewest
 from ..core.elements import Batch
-from ..core.operator import LANE
+from ..core.operator import LANE, OUTPUT_BYTES
+from ..kernels.row_bits import Bits, row_bits
 
 CHUNK_ROWS = 64 * 1024
-"""Rows of a canonical chunk: large enough for vectorised kernels, small enough to stay in a core's cache."""
+"""Rows of a canonical chunk: large enough for vectorised kernels, small enough to stay in a core's cache. It has at
+most ``OUTPUT_BYTES`` bytes, or a single row."""
 
 CURSOR_SCHEMA = pa.schema(
     [
@@ -151,7 +154,8 @@ class RowStream:
     def chunks(self, limit: int | None) -> Iterator[pa.RecordBatch]:
         """The next ``limit`` rows (None: all) in canonical chunks: ``CHUNK_ROWS`` rows each, the last may be smaller.
 
-        The cuts depend on row positions alone, not on how the source cut its batches.
+        Where so many rows have more than ``OUTPUT_BYTES`` bytes a chunk has fewer, but one at least. The cuts depend on
+        the rows and their positions alone, not on how the source cut its batches.
         """
         wanted = limit
         while wanted is None or wanted > 0:
@@ -162,16 +166,46 @@ class RowStream:
             yield from chunks
 
     def _take(self, rows: int) -> list[pa.RecordBatch]:
-        """The next ``rows`` rows, or as many as are left, in one chunk unless that is too large; nothing at the end."""
+        """The next ``rows`` rows, or as many as there are or have room, in one chunk unless that is too large; nothing
+        at the end."""
         parts: list[pa.RecordBatch] = []
-        missing = rows
+        missing, seen = rows, 0
+        room: int | None = None  # in bits; measured only when it may become scarce
         while missing:
             batch = self._left if self._left is not None else next(self._batches, None)
             if batch is None:
                 break
             part = batch.slice(0, missing)
+            seen += part.nbytes
+            if 2 * seen > OUTPUT_BYTES:
+                if room is None:
+                    room = 8 * OUTPUT_BYTES - sum(bits_of(each) for each in parts)
+                fitting = rows_in(part, room)
+                if parts and not fitting:
+                    self._left = batch
+                    break
+                part = part.slice(0, max(fitting, 1))
+                room -= bits_of(part)
             self._left = batch.slice(part.num_rows) if part.num_rows < batch.num_rows else None
             if part.num_rows:
                 parts.append(part)
                 missing -= part.num_rows
         return fewest(parts)
+
+
+def bits_of(records: pa.RecordBatch) -> int:
+    """What the rows take, without the dictionaries that they share with others."""
+    bits = _row_bits(records)
+    return int(np.sum(bits) if isinstance(bits, np.ndarray) else bits * records.num_rows)
+
+
+def rows_in(records: pa.RecordBatch, room: int) -> int:
+    """How many rows, from the first one on, have at most ``room`` bits together."""
+    bits = _row_bits(records)
+    if isinstance(bits, int):
+        return int(max(0, min(records.num_rows, room // bits)) if bits else records.num_rows)
+    return int(np.searchsorted(np.cumsum(bits), room, side="right"))
+
+
+def _row_bits(records: pa.RecordBatch) -> Bits:
+    return row_bits(records.columns, np.arange(records.num_rows))

@@ -11,6 +11,9 @@ Rules:
 5. Files are scanned as a dataset only for a filter; without one they are decoded, at two fifths of the processor time.
 6. A split that is open holds no row group: of each column a page, its dictionary, and ``BUFFER_BYTES`` of the file.
    Only a scan, and what is read from afar, holds a whole one (``open_bytes``, which ``explain`` counts).
+7. A batch has at most ``ROWS_PER_BATCH`` rows and about ``OUTPUT_BYTES`` bytes. Where a footer does not tell how wide
+   rows are (a text that stands once in a dictionary may be that of every row), few are read first, and then as many as
+   the batch before suggests. A scan goes by the footer alone.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from pyarrow import compute, dataset, parquet
 from ..arrow.plain_types import plain_batches, plain_schema
 from ..core.arguments import checked
 from ..core.errors import ConfigurationError, DataError, FlowError
+from ..core.operator import OUTPUT_BYTES
 from ..core.shown import hides_credentials
 from ..files.paths import (
     ROWS_PER_BATCH,
@@ -39,12 +43,19 @@ from ..files.paths import (
     is_local,
     list_files,
 )
+from ..plan.rounds import bits_of
 from ..plan.sizes import leaf_bytes
 
 BUFFER_BYTES = 64 * 1024
 """Read at once of a column of a local file. As fast as reading a column of 6 MB at once, with a third of the memory."""
 PAGES_BYTES = 5 * 512 * 1024
 """What a column that is read holds: a page and a dictionary of a MiB each, as most writers cut them, and buffers."""
+PROBE_ROWS = 256
+"""Read first of a row group whose footer does not tell how wide a row is."""
+GROWTH = 16
+"""So many times as many rows are read next as before, at most."""
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8}
+"""Bytes of a value in memory, by its physical type."""
 
 _MISMATCH = "CRC checksum verification failed"
 """What pyarrow says of a page that does not fit its checksum."""
@@ -110,9 +121,7 @@ class ParquetSplit:
             file = _parquet_file(self.file, opened)
             for group in groups:
                 with comparing_pages(self.file, group, columns):
-                    yield from file.iter_batches(
-                        ROWS_PER_BATCH, row_groups=[group], columns=list(columns), use_threads=False
-                    )
+                    yield from _bounded(file, group, columns)
 
     def _scanned(self, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
         with self.file.reading():
@@ -123,11 +132,12 @@ class ParquetSplit:
                 return
             for group in groups:
                 with comparing_pages(self.file, group, self.file_schema.names):
-                    yield from fragment.subset(row_group_ids=[group]).to_batches(
+                    chosen = fragment.subset(row_group_ids=[group])
+                    yield from chosen.to_batches(
                         schema=self.file_schema,
                         columns=list(self.columns),
                         filter=self.filter,
-                        batch_size=ROWS_PER_BATCH,
+                        batch_size=_rows_at_once(chosen.metadata.row_group(group), self.file_schema.names),
                         use_threads=False,
                     )
 
@@ -135,9 +145,9 @@ class ParquetSplit:
         """A filter over files with views, of which Arrow's scan cannot pick rows: they are made plain before."""
         for group in groups:
             with comparing_pages(self.file, group, self.file_schema.names):
-                found = fragment.subset(row_group_ids=[group]).to_batches(
-                    columns=list(self.file_schema.names), batch_size=ROWS_PER_BATCH, use_threads=False
-                )
+                chosen = fragment.subset(row_group_ids=[group])
+                rows = _rows_at_once(chosen.metadata.row_group(group), self.file_schema.names)
+                found = chosen.to_batches(columns=list(self.file_schema.names), batch_size=rows, use_threads=False)
                 for records in plain_batches(found):
                     whole = records if self.filter is None else records.filter(self.filter)
                     yield whole.select(list(self.columns))
@@ -254,6 +264,43 @@ def _parquet_file(file: DataFile, opened: pa.NativeFile) -> parquet.ParquetFile:
     return parquet.ParquetFile(
         opened, pre_buffer=is_far, buffer_size=0 if is_far else BUFFER_BYTES, page_checksum_verification=True
     )
+
+
+def _bounded(file: parquet.ParquetFile, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Rule 7: the rows of a row group. The first batch goes by the footer, the others by the one before."""
+    metadata = file.metadata.row_group(group)
+    rows = _rows_at_once(metadata, columns)
+    if any(_may_be_wider(each) for each in _leaves(metadata, columns)):
+        rows = min(rows, PROBE_ROWS)
+    read = most = 0
+    for records in file.iter_batches(rows, row_groups=[group], columns=list(columns), use_threads=False):
+        read, most = read + records.num_rows, max(most, records.num_rows)
+        fitting = records.num_rows * OUTPUT_BYTES // max(bits_of(records) // 8, 1)
+        to_chunk = ROWS_PER_BATCH - read % ROWS_PER_BATCH  # else chunks would be put together of two batches each
+        file.reader.set_batch_size(max(1, min(fitting, GROWTH * most, to_chunk)))
+        yield records
+
+
+def _rows_at_once(group: parquet.RowGroupMetaData, columns: Sequence[str]) -> int:
+    """How many rows of a row group have about ``OUTPUT_BYTES`` bytes, as far as its footer tells."""
+    bytes = sum(map(_value_bytes, _leaves(group, columns)))
+    return int(max(1, min(ROWS_PER_BATCH, group.num_rows * OUTPUT_BYTES // max(bytes, 1))))
+
+
+def _leaves(group: parquet.RowGroupMetaData, columns: Sequence[str]) -> Iterator[parquet.ColumnChunkMetaData]:
+    wanted = set(columns)
+    leaves = map(group.column, range(group.num_columns))
+    return (leaf for leaf in leaves if leaf.path_in_schema.partition(".")[0] in wanted)
+
+
+def _value_bytes(leaf: parquet.ColumnChunkMetaData) -> int:
+    """Of all values of a column, at least: with a dictionary a file has less than what is made of it."""
+    return int(max(leaf.total_uncompressed_size, leaf.num_values * _WIDTHS.get(leaf.physical_type, 0)))
+
+
+def _may_be_wider(leaf: parquet.ColumnChunkMetaData) -> bool:
+    """Whether what is made of a column may be much more than the file has."""
+    return leaf.has_dictionary_page and leaf.physical_type not in _WIDTHS
 
 
 def parquet_fragment(file: DataFile) -> dataset.ParquetFileFragment:

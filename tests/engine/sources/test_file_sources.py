@@ -15,7 +15,8 @@ import pytest
 from pyarrow import csv, ipc, parquet
 
 from penstock.engine.core.errors import ConfigurationError, DataError, FlowError, StorageError
-from penstock.engine.files.paths import DataFile, absolute, safe_name
+from penstock.engine.core.operator import OUTPUT_BYTES
+from penstock.engine.files.paths import ROWS_PER_BATCH, DataFile, absolute, safe_name
 from penstock.engine.plan.sizes import TEXT_BYTES
 from penstock.engine.sources import csv as csv_source
 from penstock.engine.sources.csv import CsvSource
@@ -364,3 +365,42 @@ def test_what_an_open_split_holds_goes_with_its_columns_and_rows(tmp_path: Path)
     (split,) = ParquetSource(tmp_path).splits()
     assert split.narrowed(["n"]).open_bytes == 2 * 10 * 2
     assert split.narrowed(["n", "l"]).open_bytes == 2 * 10 * (2 + 8 + TEXT_BYTES)
+
+
+def rows_of_width(rows: int, width: int, shape: str) -> pa.Table:
+    """``rows`` rows of about ``width`` bytes each, laid out in a file in one of several ways."""
+    if shape == "lists":
+        values = np.zeros(rows * width // 8, dtype=np.int64)
+        return pa.table({"x": pa.FixedSizeListArray.from_arrays(values, width // 8).cast(pa.list_(pa.int64()))})
+    few = 1 if shape == "one text" else rows
+    texts = pa.array([f"{number:08}" * (width // 8) for number in range(few)])
+    codes = np.zeros(rows, dtype=np.int32) if shape == "one text" else np.arange(rows, dtype=np.int32)
+    return pa.table({"x": pa.DictionaryArray.from_arrays(codes, texts)})
+
+
+@pytest.mark.parametrize("shape", ["texts", "one text", "lists"])
+@pytest.mark.parametrize("scanned", [False, True])
+def test_batches_of_wide_rows_have_bounded_bytes(tmp_path: Path, shape: str, scanned: bool) -> None:
+    table = rows_of_width(2000, 48 * 1024, shape)
+    parquet.write_table(table, tmp_path / "rows.parquet", store_schema=False)
+    (split,) = ParquetSource(tmp_path, filter=pc.field("x").is_valid() if scanned else None).splits()
+    sizes = [(records.num_rows, records.nbytes) for records in split.open(0)]
+    assert sum(rows for rows, _ in sizes) == 2000
+    if not (scanned and shape == "one text"):  # rule 7
+        assert max(bytes for _, bytes in sizes) <= 2 * OUTPUT_BYTES
+    assert len(sizes) < 40
+
+
+@pytest.mark.parametrize("width", [8, 800])
+def test_batches_of_narrow_rows_fill_chunks(tmp_path: Path, width: int) -> None:
+    rows = 200_000
+    text = f"{0:08}" * (width // 8)
+    codes = pa.DictionaryArray.from_arrays(np.arange(rows, dtype=np.int32) % 2, pa.array([text, text[1:]]))
+    parquet.write_table(pa.table({"x": codes, "n": np.arange(rows)}), tmp_path / "rows.parquet", store_schema=False)
+    (split,) = ParquetSource(tmp_path).splits()
+    found = list(split.open(0))
+    ends = np.cumsum([records.num_rows for records in found])
+    assert {0, ROWS_PER_BATCH, 2 * ROWS_PER_BATCH, 3 * ROWS_PER_BATCH} - {0, *ends} == set()
+    assert [len(records) for records in found][:2] == [256, 4096]
+    assert max(records.nbytes for records in found) <= OUTPUT_BYTES * 1.01
+    assert pa.Table.from_batches(found)["n"].to_pylist() == list(range(rows))

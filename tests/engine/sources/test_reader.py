@@ -15,6 +15,7 @@ from penstock.engine.core.elements import (
 )
 from penstock.engine.core.errors import DataError, InternalError
 from penstock.engine.core.identity import CLOSING_ROUND, BarrierKind, CheckpointId
+from penstock.engine.core.operator import OUTPUT_BYTES
 from penstock.engine.plan.rounds import CHUNK_ROWS, RowStream, lanes_of
 from penstock.engine.sources.reader import SplitReader
 
@@ -262,3 +263,38 @@ def test_canonical_chunks_do_not_depend_on_how_the_source_cuts(cut):
     sizes = [chunk.num_rows for chunk in chunks]
     assert sizes == ([CHUNK_ROWS, CHUNK_ROWS, 5] if cut > 7 else [50])
     assert [v for chunk in chunks for v in chunk.column(0).to_pylist()] == list(range(rows))
+
+
+def cells(widths: list[int], cut: int) -> list[pa.RecordBatch]:
+    """Texts of these widths, ``cut`` to a batch."""
+    texts = pa.array(["x" * width for width in widths])
+    return [pa.record_batch([texts.slice(low, cut)], names=["x"]) for low in range(0, len(widths), cut)]
+
+
+@pytest.mark.parametrize("cut", [1, 7, 1000])
+def test_chunks_of_wide_rows_have_bounded_bytes(cut):
+    widths = [48 * 1024] * 1000
+    chunks = list(RowStream(iter(cells(widths, cut))).chunks(None))
+    assert max(chunk.nbytes for chunk in chunks) <= OUTPUT_BYTES
+    assert [chunk.num_rows for chunk in chunks] == [170] * 5 + [150]
+    assert [len(text) for chunk in chunks for text in chunk.column(0).to_pylist()] == widths
+
+
+def test_row_that_is_wider_than_a_chunk_is_one_by_itself():
+    widths = [10, OUTPUT_BYTES, 10, 10]
+    chunks = list(RowStream(iter(cells(widths, 1))).chunks(None))
+    assert [chunk.num_rows for chunk in chunks] == [1, 1, 2]
+
+
+def test_limit_of_a_round_holds_for_wide_rows_too():
+    stream = RowStream(iter(cells([48 * 1024] * 500, 100)))
+    assert [sum(chunk.num_rows for chunk in stream.chunks(limit)) for limit in (300, 150, 150)] == [300, 150, 50]
+
+
+def test_large_dictionary_does_not_make_chunks_small():
+    large = pa.array(["x" * OUTPUT_BYTES, "y" * OUTPUT_BYTES])
+    codes = pa.array([0, 1] * 1000, pa.int32())
+    lists = pa.ListArray.from_arrays(pa.array(range(2001), pa.int32()), pa.DictionaryArray.from_arrays(codes, large))
+    columns = [lists, pa.StructArray.from_arrays([lists], names=["l"]), lists.flatten()]
+    (chunk,) = RowStream(iter([pa.record_batch(columns, names=["l", "s", "d"])])).chunks(None)
+    assert chunk.num_rows == 2000
