@@ -49,8 +49,6 @@ AROUND = ("tests", "benchmarks", "examples")
 MAXIMUM_LINES = 50
 ONE_PIECE = frozenset({"actors/spark/writing.py"})
 """A function that travels to Spark's executors by value, where this package is not installed."""
-UNDECIDED = frozenset({"engine/scheduler/streams.py", "engine/scheduler/stream_graph.py"})
-"""Streams between the operators of one process: to be made real, or to go. They have names that the engine has."""
 HEAVY = frozenset({"ray", "raydp", "pyspark"})
 BRIDGE = "actors.spark_bridge"
 
@@ -126,10 +124,8 @@ ALONE = {
     "tests and benchmarks reach into a running job by it": """
         actors.feed.prefetch.Prefetcher.save coordinator.checkpoint.pending.CheckpointPlan.to_wait_for
         engine.runtime.task.Task.memory_held engine.scheduler.observation.dump""",
-    "to be made real, or to go, with the engine's local edges and the checkpoints' barriers": """
-        engine.alignment.tracker.BarrierTracker.pending_checkpoints engine.scheduler.stream_graph.StreamGraph.pull
-        engine.scheduler.streams.Append engine.scheduler.streams.Fold engine.scheduler.streams.Merge
-        engine.scheduler.streams.Product engine.scheduler.streams.Spool engine.scheduler.streams.Transform""",
+    "to be made real, or to go, with the checkpoints' barriers": """
+        engine.alignment.tracker.BarrierTracker.pending_checkpoints""",
 }
 """What no line of the package mentions, by the reason for which it is there."""
 
@@ -262,7 +258,7 @@ def test_objects_have_owners(package: Sources) -> None:
 
 
 def test_no_two_classes_of_a_folder_have_one_name() -> None:
-    package = {path: text for path, text in python_files(FOLDERS).items() if path not in UNDECIDED}
+    package = python_files(FOLDERS)
     assert find_namesakes(package) == []
 
 

@@ -45,7 +45,7 @@ from ..runtime.checkpointing import TaskSnapshot
 from ..runtime.statistics import OperatorWindow, TaskStatistics, WindowStatistics
 from ..runtime.task import Task
 from ..scheduler.pool import PoolScheduler
-from ..scheduler.protocol import Scheduler, Share, SharedScheduler, WaitReason
+from ..scheduler.protocol import Scheduler, Share, WaitReason
 from ..scheduler.serial import SerialScheduler
 from ..sinks.output import OutputSink
 from .plan_inputs import PlanInputs, plan_stream
@@ -158,7 +158,7 @@ class PlanTask:
     def _build(self, plan: JobPlan, scheduler: Scheduler | None, share: Share) -> None:
         assert scheduler is not None
         attempts = dict.fromkeys(plan.tasks(), _ATTEMPT)
-        shared, listener = SharedScheduler(scheduler, share, len(attempts)), PlanListener(self)
+        shared, listener = scheduler.share(share), PlanListener(self)
         for task in attempts:
             self._tasks[task] = Task(
                 plan, task, _ATTEMPT, attempts, {}, self, listener, more_splits=True, scheduler=shared

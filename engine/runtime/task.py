@@ -43,7 +43,7 @@ from ..exchange.channel_state import Restored
 from ..exchange.channels import Frame, InputChannel, Upstream
 from ..feed.server import FeedServer
 from ..plan.plan import JobPlan
-from ..scheduler.protocol import DriverState, Handle, QueryStatistics, Scheduler, Wait
+from ..scheduler.protocol import DriverState, Handle, QueryOpener, QueryStatistics, Wait
 from ..scheduler.serial import SerialScheduler
 from ..sources.reader import SplitReader, Stop
 from ..state.memory import TaskMemory
@@ -241,7 +241,7 @@ class Task:
         listener: TaskListener,
         *,
         more_splits: bool = False,
-        scheduler: Scheduler | None = None,
+        scheduler: QueryOpener | None = None,
         notify: Callable[[], None] | None = None,
         feeds: Mapping[str, FeedServer] | None = None,
     ) -> None:
@@ -252,7 +252,7 @@ class Task:
         self._lock = threading.Lock()
         self._events = EventQueue(listener)
         self._serial = SerialScheduler(notify=notify) if scheduler is None else None
-        opener: Scheduler = scheduler or self._serial_scheduler
+        opener: QueryOpener = scheduler or self._serial_scheduler
         self._query = opener.open(str(task), on_failure=self._driver_failed, on_closed=self._all_closed)
         self._parts = TaskParts()
         try:

@@ -22,16 +22,14 @@ from typing import Generic, TypeVar
 
 from ..core.errors import InternalError
 from ..core.state_machine import check_move
-from .entries import Effect, Entry, Halted, Over, QueryEntry, Report
+from .entries import Effect, Entry, Halted, Over, QueryEntry, Report, ShareEntry
 from .observation import Trace
 from .protocol import (
     LEGAL,
     Blocked,
-    Dependency,
     DriverState,
     Failed,
     Finished,
-    Handle,
     Outcome,
     Progress,
     QueryTimeoutError,
@@ -95,13 +93,8 @@ class Timers(Generic[T]):
 #
 # Moving runnables between states, and all that must change in the same step.
 #
-# This is the only place where a state changes. With it go: the time booked for the state that is left, the query's
-# count of ready ones and its place among the others, the peers' inhibitions, and requests to yield.
-#
-# *Peers* (Fennel's rule). ``inhibitions`` of an entry is the number of its peers that a thread is inside of.
-# A READY one whose peer becomes busy goes to WAITING for it, and one that would become READY meanwhile does too;
-# it is made READY by the peer that leaves last, and by nothing else. So what is READY may be claimed, and no
-# completion looks at anyone but the peers of the one that completed.
+# This is the only place where a state changes. With it go: the time booked for the state that is left, the share's
+# count of ready ones and its place among the others, and requests to yield.
 
 
 class Moves:
@@ -110,7 +103,7 @@ class Moves:
     def __init__(self, workers: int, trace: Trace | None, levels: Sequence[float]) -> None:
         self.workers = workers
         self.trace = trace
-        self.shares: Shares[QueryEntry] = Shares(levels)
+        self.shares: Shares[ShareEntry] = Shares(levels)
         self.timers: Timers[Entry | QueryEntry] = Timers()
         # All and only entries that are RUNNING.
         self.running: list[Entry] = []
@@ -129,102 +122,51 @@ class Moves:
         entry.state = to
 
     def make_ready(self, entry: Entry, now: float, worker: int | None) -> None:
-        """It has something to do: queue it, at the worker that woke it or ran it last, unless a peer is busy."""
+        """It has something to do: queue it, at the worker that woke it or ran it last."""
         entry.notified = False
-        if entry.inhibitions:
-            self._inhibit(entry, now)
-            return
         self.move(entry, DriverState.READY, now)
         entry.waits = ()
-        entry.wanted = False
         entry.home = self.last_home = worker
         entry.generation += 1
-        query = entry.query
-        query.ready.push(entry)
-        query.ready.count += 1
-        if not query.active:
-            self.refresh(query)
+        share = entry.query.share
+        share.ready.push(entry)
+        share.ready.count += 1
+        if not share.active:
+            self.refresh(share)
         if len(self.running) >= self.workers:
-            self._ask_to_yield(query)
+            self._ask_to_yield(share)
 
     def leave_ready(self, entry: Entry) -> None:
         """Void its place in the queue; the caller moves it on."""
         entry.generation += 1
-        query = entry.query
-        query.ready.count -= 1
-        if not query.ready.count:
-            self.refresh(query)
+        share = entry.query.share
+        share.ready.count -= 1
+        if not share.ready.count:
+            self.refresh(share)
 
-    def refresh(self, query: QueryEntry) -> None:
-        """Put the query among those that may run, or take it away."""
-        active = query.ready.count > 0 and (query.limit is None or query.running < query.limit)
-        if active and not query.active:
-            self.shares.activate(query)
-        elif query.active and not active:
-            self.shares.deactivate(query)
+    def refresh(self, share: ShareEntry) -> None:
+        """Put the share among those that may run, or take it away."""
+        active = share.ready.count > 0 and (share.limit is None or share.running < share.limit)
+        if active and not share.active:
+            self.shares.activate(share)
+        elif share.active and not active:
+            self.shares.deactivate(share)
 
     def make_waiting(self, entry: Entry, waits: tuple[Wait, ...], now: float) -> None:
         """It cannot run before a wake-up."""
         self.move(entry, DriverState.WAITING, now)
         entry.waits = waits
 
-    # ------------------------------------------------------------------ peers
-
-    def enter(self, entry: Entry, now: float) -> None:
-        """A thread goes into the entry: none of its peers may run."""
-        for peer in entry.peers:
-            peer.inhibitions += 1
-            if peer.state is DriverState.READY:
-                self._inhibit(peer, now)
-
-    def leave(self, entry: Entry, now: float) -> list[Entry]:
-        """The thread has left. Returns the peers that now wait to be closed."""
-        closable = []
-        for peer in entry.peers:
-            peer.inhibitions -= 1
-            if peer.state is DriverState.FINISHING:
-                closable.append(peer)
-            elif peer.wanted and peer.state is DriverState.WAITING:
-                if peer.inhibitions:
-                    self._wait_for_peer(peer, entry)
-                else:
-                    self.make_ready(peer, now, peer.last_worker)
-        return closable
-
-    def _inhibit(self, entry: Entry, now: float) -> None:
-        """It would run if its peers let it."""
-        if entry.state is DriverState.READY:
-            self.leave_ready(entry)
-        elif entry.state is DriverState.CREATED:
-            self.move(entry, DriverState.READY, now)
-        if entry.state is not DriverState.WAITING:
-            self.move(entry, DriverState.WAITING, now)
-        else:
-            self.rebook(entry, now)
-        entry.wanted = True
-        self._wait_for_peer(entry, None)
-
-    def rebook(self, entry: Entry, now: float) -> None:
-        """Book the time so far, because what it waits for changes."""
-        if self.trace is not None:
-            self.trace.left(entry, now)
-        entry.spend(now - entry.since)
-        entry.since = now
-
-    def _wait_for_peer(self, entry: Entry, left: Entry | None) -> None:
-        busy = next(other for other in entry.peers if other.busy and other is not left)
-        entry.waits = (Wait(WaitReason.PEER, busy.name),)
-
     # ------------------------------------------------------------------ yields
 
-    def _ask_to_yield(self, query: QueryEntry) -> None:
-        """No worker is free: ask the oldest running query of the group to make room, if it is older than this one."""
+    def _ask_to_yield(self, share: ShareEntry) -> None:
+        """No worker is free: ask the oldest running share of the group to make room, if it is older than this one."""
         best: Entry | None = None
         for entry in self.running:
-            other = entry.query
+            other = entry.query.share
             if (
-                other.group is query.group
-                and other.level.number > (best.query.level.number if best else query.level.number)
+                other.group is share.group
+                and other.level.number > (best.query.share.level.number if best else share.level.number)
                 and not entry.yield_asked
             ):
                 best = entry
@@ -241,9 +183,9 @@ class Moves:
 #
 # How runnables and queries end: errors, cancels, time limits, the eager lane, pauses.
 #
-# 1. A runnable whose work is over is FINISHING until nothing holds it: background work, a peer that a thread is
-#    inside of, a pause of its query, an error that is just being told. Then it stands in the *eager lane*, which
-#    workers serve before anything else: what is to be closed frees memory and never queues behind work.
+# 1. A runnable whose work is over is FINISHING until nothing holds it: background work, a pause of its query, an error
+#    that is just being told. Then it stands in the *eager lane*, which workers serve before anything else: what is to
+#    be closed frees memory and never queues behind work.
 # 2. ``close`` is given to a thread exactly once, by ``claim_closing``; ``closed`` ends it.
 # 3. The first error of a query is its error. Later ones become notes of it, or, after a cancel without an error, are
 #    only kept for the statistics.
@@ -271,7 +213,6 @@ class Endings:
             self._moves.leave_ready(entry)
         self._moves.timers.cancel(entry)
         self._moves.move(entry, DriverState.FINISHING, now)
-        entry.wanted = False
         entry.waits = ()
         self.offer(entry)
 
@@ -288,7 +229,7 @@ class Endings:
 
     def _closable(self, entry: Entry) -> bool:
         query = entry.query
-        held = entry.outstanding or entry.inhibitions or query.paused or query.reporting
+        held = entry.outstanding or query.paused or query.reporting
         return entry.state is DriverState.FINISHING and not entry.closing and not held
 
     def claim_closing(self, now: float) -> Entry | None:
@@ -298,8 +239,6 @@ class Endings:
             if self._closable(entry):
                 entry.closing = True
                 entry.query.inside += 1
-                if entry.peers:
-                    self._moves.enter(entry, now)
                 return entry
         return None
 
@@ -310,16 +249,10 @@ class Endings:
         query.inside -= 1
         self._moves.move(entry, DriverState.CLOSED, now)
         query.open_count -= 1
-        if entry.peers:
-            self.offer_all(self._moves.leave(entry, now))
         if error is not None:
             self.fail(query, entry, error, now)
         self.check_halted(query)
         self._check_over(query, now)
-
-    def offer_all(self, entries: list[Entry]) -> None:
-        for entry in entries:
-            self.offer(entry)
 
     # ------------------------------------------------------------------ queries
 
@@ -336,7 +269,9 @@ class Endings:
     def reported(self, query: QueryEntry, now: float) -> None:
         """The owner knows of the error: what was held back may be closed."""
         query.reporting = False
-        self.offer_all([entry for entry in query.entries if entry.state is DriverState.FINISHING])
+        for entry in query.entries:
+            if entry.state is DriverState.FINISHING:
+                self.offer(entry)
         self._check_over(query, now)
 
     def cancel(self, query: QueryEntry, error: BaseException | None, now: float) -> None:
@@ -379,8 +314,8 @@ class Endings:
     # ------------------------------------------------------------------ pauses
 
     def pause(self, query: QueryEntry, future: object, now: float) -> None:
-        """Let nothing of it run; ``future`` is for the shell to resolve when that is so. What was ready, or would be
-        but for a peer, is marked to run again."""
+        """Let nothing of it run; ``future`` is for the shell to resolve when that is so. What was ready is marked to
+        run again."""
         query.pauses.append(future)
         if query.over:
             self._halted(query)
@@ -392,8 +327,6 @@ class Endings:
                 self._moves.move(entry, DriverState.PAUSED, now)
                 entry.notified = True
             elif entry.state is DriverState.WAITING:
-                entry.notified = entry.notified or entry.wanted
-                entry.wanted = False
                 self._moves.move(entry, DriverState.PAUSED, now)
             elif entry.state is DriverState.RUNNING:
                 entry.yield_asked = True
@@ -441,11 +374,17 @@ class Core:
 
     # ------------------------------------------------------------------ queries and runnables
 
-    def open(self, name: str, group: str, weight: float, timeout: float | None, limit: int | None) -> QueryEntry:
-        """A new query."""
+    def open_share(self, group: str, weight: float, limit: int | None) -> ShareEntry:
+        """A new share, for any number of queries."""
         self._count += 1
-        query = QueryEntry(name, self._count, self.shares.group(group), weight, timeout, limit)
+        return ShareEntry(self._count, self.shares.group(group), weight, limit)
+
+    def open(self, name: str, share: ShareEntry, timeout: float | None) -> QueryEntry:
+        """A new query of the share."""
+        self._count += 1
+        query = QueryEntry(name, self._count, share, timeout)
         self.queries[query.number] = query
+        share.queries += 1
         return query
 
     def add(
@@ -453,8 +392,6 @@ class Core:
         query: QueryEntry,
         runnable: Runnable,
         rank: int,
-        excludes: Sequence[Handle],
-        after: Sequence[Dependency],
         wake_call: Callable[[Entry], None],
         now: float,
     ) -> Entry:
@@ -462,24 +399,17 @@ class Core:
         if query.over:
             raise InternalError(f"{runnable.name} was added to query {query.name}, which is over")
         self._count += 1
-        entry = Entry(runnable, query, self._count, rank, tuple(after), wake_call, now)
-        for other in excludes:
-            if not isinstance(other, Entry) or other.query is not query:
-                raise InternalError(f"{entry.name} excludes {other.name}, which is not in query {query.name}")
-            other.peers.append(entry)
-            entry.peers.append(other)
-            entry.inhibitions += other.busy
+        entry = Entry(runnable, query, self._count, rank, wake_call, now)
         query.entries.append(entry)
         query.open_count += 1
         if query.ending:
             self.endings.finish(entry, now)
-        else:
-            entry.waits = tuple(dependency.wait for dependency in after if dependency.blocks(entry))
-            self._try_start(entry, now)
+        elif query.started:
+            self._start(entry, now)
         return entry
 
     def start(self, query: QueryEntry, now: float) -> None:
-        """Let its runnables run, as far as nothing holds them."""
+        """Let its runnables run."""
         if query.started or query.ending:
             return
         query.started = True
@@ -487,14 +417,10 @@ class Core:
             query.deadline = now + query.timeout
             self.timers.set(query, query.deadline)
         for entry in query.entries:
-            self._try_start(entry, now)
+            self._start(entry, now)
 
-    def _try_start(self, entry: Entry, now: float) -> None:
-        query = entry.query
-        entry.waits = tuple(dependency.wait for dependency in entry.after if not dependency.ready)
-        if not query.started or entry.waits:
-            return
-        if query.paused:
+    def _start(self, entry: Entry, now: float) -> None:
+        if entry.query.paused:
             self.moves.move(entry, DriverState.READY, now)
             self.moves.move(entry, DriverState.PAUSED, now)
             entry.notified = True
@@ -505,12 +431,12 @@ class Core:
 
     def claim(self, worker: int | None, now: float) -> Entry | None:
         """The runnable that the worker is to run, if any may run."""
-        query = self.shares.pick(now)
-        if query is None:
+        share = self.shares.pick(now)
+        if share is None:
             return None
-        entry = query.ready.take(worker)
+        entry = share.ready.take(worker)
         if entry is None:
-            raise InternalError(f"query {query.name} has {query.ready.count} ready runnables, but none in its queue")
+            raise InternalError(f"share {share.number} has {share.ready.count} ready runnables, but none in its queue")
         if entry.home is not None and entry.home != worker:
             entry.steals += 1
         self.moves.move(entry, DriverState.RUNNING, now)
@@ -518,27 +444,23 @@ class Core:
         entry.yield_asked = False
         entry.turns += 1
         self.moves.running.append(entry)
-        query.running += 1
-        query.inside += 1
-        query.ready.count -= 1
-        if not query.ready.count or query.limit is not None:
-            self.moves.refresh(query)
-        if entry.peers:
-            self.moves.enter(entry, now)
+        entry.query.inside += 1
+        share.running += 1
+        share.ready.count -= 1
+        if not share.ready.count or share.limit is not None:
+            self.moves.refresh(share)
         return entry
 
     def complete(self, entry: Entry, outcome: Outcome, cost: float, now: float) -> None:
         """The thread has left the runnable, having used ``cost`` CPU seconds."""
-        query = entry.query
+        query, share = entry.query, entry.query.share
         self.moves.running.remove(entry)
-        query.running -= 1
+        share.running -= 1
         query.inside -= 1
-        self.shares.charge(query, cost)
+        self.shares.charge(share, cost)
         self._settle(entry, query, outcome, now)
-        if entry.peers:
-            self.endings.offer_all(self.moves.leave(entry, now))
-        if query.limit is not None:
-            self.moves.refresh(query)
+        if share.limit is not None:
+            self.moves.refresh(share)
         if query.paused:
             self.endings.check_halted(query)
 
@@ -590,16 +512,12 @@ class Core:
         """Something that the runnable may wait for has happened; ``worker``: who did it."""
         state = entry.state
         if state is DriverState.WAITING:
-            if not entry.wanted:
-                entry.wakeups += 1
-                self.timers.cancel(entry)
-                self.moves.make_ready(entry, now, worker if worker is not None else entry.last_worker)
-        elif state is DriverState.RUNNING or state is DriverState.PAUSED:
-            if not entry.notified:
-                entry.wakeups += 1
-                entry.notified = True
-        elif state is DriverState.CREATED:
-            self._try_start(entry, now)
+            entry.wakeups += 1
+            self.timers.cancel(entry)
+            self.moves.make_ready(entry, now, worker if worker is not None else entry.last_worker)
+        elif (state is DriverState.RUNNING or state is DriverState.PAUSED) and not entry.notified:
+            entry.wakeups += 1
+            entry.notified = True
 
     def tick(self, now: float) -> None:
         """Do what was to happen until now."""
@@ -647,7 +565,10 @@ class Core:
 
     def forget(self, query: QueryEntry) -> None:
         """The query is over, and its owner knows."""
-        self.queries.pop(query.number, None)
+        if self.queries.pop(query.number, None) is not None:
+            query.share.queries -= 1
+            if not query.share.queries:
+                self.shares.forget(query.share)
 
 
 def error_of(entry: Entry, outcome: object) -> BaseException:

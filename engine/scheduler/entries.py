@@ -1,4 +1,4 @@
-"""The scheduler's records of queries and of the runnables in them: data, no decisions.
+"""The scheduler's records of shares, of their queries and of the runnables in them: data, no decisions.
 
 All fields are changed by the core alone, which is entered by one thread at a time. Other threads may read single
 fields (a state, the waits, an asked-for yield): each is one reference, replaced as a whole.
@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
-from .protocol import Dependency, DriverState, HandleStatistics, QueryStatistics, Runnable, Wait
+from .protocol import DriverState, HandleStatistics, QueryStatistics, Runnable, Wait
 from .shares import Group, Member
 
 # ------------------------------------------------------------------ ready queue
 #
-# The ready runnables of one query, and which of them a worker takes.
+# The ready runnables of one share, and which of them a worker takes.
 #
 # 1. Downstream first: a lower rank before a higher one. What is nearest to the sink frees memory.
 # 2. Within a rank a worker prefers its own local queue (what it ran last, or woke: its data are in that core's cache),
@@ -102,7 +102,7 @@ def head(queue: deque[tuple[E, int]]) -> E | None:
 
 
 class ReadyQueue(Generic[E]):
-    """See above. ``count`` is the number of READY entries of the query; the core keeps it."""
+    """See above. ``count`` is the number of READY entries of the share; the core keeps it."""
 
     __slots__ = ("_order", "_picks", "_ranks", "_tickets", "count")
 
@@ -150,17 +150,14 @@ class Entry(Queued):
     """One scheduled runnable; also the handle that its users hold."""
 
     __slots__ = (
-        "after",
         "closing",
         "cpu",
-        "inhibitions",
         "last_worker",
         "name",
         "notified",
         "number",
         "opened",
         "outstanding",
-        "peers",
         "query",
         "runnable",
         "since",
@@ -171,7 +168,6 @@ class Entry(Queued):
         "waits",
         "wake_call",
         "wakeups",
-        "wanted",
         "yield_asked",
         "yields",
     )
@@ -182,7 +178,6 @@ class Entry(Queued):
         query: QueryEntry,
         number: int,
         rank: int,
-        after: tuple[Dependency, ...],
         wake_call: Callable[[Entry], None],
         now: float,
     ) -> None:
@@ -191,17 +186,11 @@ class Entry(Queued):
         self.name = runnable.name
         self.query = query
         self.number = number
-        self.after = after
         self.wake_call = wake_call
-        # Not empty in WAITING, and in CREATED while something in `after` is not ready.
+        # Not empty in WAITING.
         self.waits: tuple[Wait, ...] = ()
         # A wake-up has come since the running turn began, or while it is paused: it must run again.
         self.notified = False
-        # It waits for nothing but its peers (WAITING only).
-        self.wanted = False
-        # Those that may not run at the same time; symmetric. `inhibitions`: how many of them are busy.
-        self.peers: list[Entry] = []
-        self.inhibitions = 0
         self.opened = False
         # Background work under way: it cannot be closed before that is 0.
         self.outstanding = 0
@@ -251,8 +240,24 @@ class Entry(Queued):
         )
 
 
-class QueryEntry(Member):
-    """One query: its runnables, its place among the others, and how it ends."""
+class ShareEntry(Member):
+    """What the queries of one plan, or of one job in this process, may take together; ``limit``: how many of their
+    runnables may run at once."""
+
+    __slots__ = ("limit", "queries", "ready", "running")
+
+    def __init__(self, number: int, group: Group[ShareEntry], weight: float, limit: int | None) -> None:
+        super().__init__(number, group, weight)
+        self.limit = limit
+        # How many queries it has that are not over.
+        self.queries = 0
+        self.ready = ReadyQueue[Entry]()
+        # How many of its runnables are RUNNING.
+        self.running = 0
+
+
+class QueryEntry:
+    """One query: its runnables, and how it ends. What it uses is its share's."""
 
     __slots__ = (
         "cancelled",
@@ -261,31 +266,26 @@ class QueryEntry(Member):
         "entries",
         "error",
         "inside",
-        "limit",
         "name",
+        "number",
         "open_count",
         "over",
         "paused",
         "pauses",
-        "ready",
         "reporting",
-        "running",
+        "share",
         "started",
         "suppressed",
         "timeout",
     )
 
-    def __init__(
-        self, name: str, number: int, group: Group[QueryEntry], weight: float, timeout: float | None, limit: int | None
-    ) -> None:
-        super().__init__(number, group, weight)
+    def __init__(self, name: str, number: int, share: ShareEntry, timeout: float | None) -> None:
         self.name = name
+        self.number = number
+        self.share = share
         self.timeout = timeout
-        self.limit = limit
         self.entries: list[Entry] = []
-        self.ready = ReadyQueue[Entry]()
-        # Runnables that are RUNNING; those and the ones being closed; those not yet closed.
-        self.running = 0
+        # Runnables that are RUNNING or being closed; those not yet closed.
         self.inside = 0
         self.open_count = 0
         self.started = False
@@ -304,9 +304,9 @@ class QueryEntry(Member):
     def statistics(self, entries: Sequence[Entry] | None = None) -> QueryStatistics:
         return QueryStatistics(
             name=self.name,
-            group=self.group.name,
-            level=self.level.number,
-            cpu=self.cpu,
+            group=self.share.group.name,
+            level=self.share.level.number,
+            cpu=self.share.cpu,
             handles=tuple(entry.statistics() for entry in (self.entries if entries is None else entries)),
             suppressed=tuple(self.suppressed),
         )

@@ -27,13 +27,13 @@ def why_not(entry: Entry) -> str:
     query, state = entry.query, entry.state
     whom = " and ".join(str(wait) for wait in entry.waits)
     if state is DriverState.CREATED:
-        return f"{entry.name} has not begun: {whom or 'its query has not been started'}"
+        return f"{entry.name} has not begun: its query has not been started"
     if state is DriverState.WAITING:
         return f"{entry.name} {whom}"
     if state is DriverState.PAUSED:
         return f"{entry.name} is paused with its query" + (f"; it {whom}" if whom else "")
-    if state is DriverState.READY and not query.active and query.limit is not None:
-        return f"{entry.name} is ready, but {query.limit} of its query run already"
+    if state is DriverState.READY and not query.share.active and query.share.limit is not None:
+        return f"{entry.name} is ready, but {query.share.limit} of its plan run already"
     if state is DriverState.FINISHING and not entry.closing:
         return f"{entry.name} is done; its end {whom or 'waits for ' + holder(entry)}"
     return ""
@@ -43,8 +43,6 @@ def holder(entry: Entry) -> str:
     """Who keeps a finished runnable from being closed."""
     if entry.query.paused:
         return "its query to be resumed"
-    if entry.inhibitions:
-        return f"peer: {next(other.name for other in entry.peers if other.busy)}"
     return "a free worker"
 
 

@@ -1,8 +1,9 @@
 """What users of a scheduler see: schedulers, queries and handles, whichever threads are behind them.
 
-A *scheduler* runs many *queries*; a query is the set of runnables of one plan (of one task), with one error, one
-deadline and one end; a *handle* is one runnable in it. The three schedulers (``serial``, ``pool``, ``simulated``) keep
-the same promises, because all of them ask the same core:
+A *scheduler* runs many *queries*; a query is the set of runnables of one task, with one error, one deadline and one
+end; a *handle* is one runnable in it. What belongs together (the tasks of a plan, or of a job in one process) has one
+*share* of the scheduler: levels, weights and the bound on threads count by share, however many queries it has. The
+three schedulers (``serial``, ``pool``, ``simulated``) keep the same promises, because all of them ask the same core:
 
 1. The first error of a query wins and ends it; later ones are attached to it as notes. ``on_failure`` is called once,
    by the thread that saw the error, outside all locks and before anything of the query is closed because of it. It is
@@ -16,8 +17,7 @@ the same promises, because all of them ask the same core:
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
@@ -35,16 +35,14 @@ from ..core.identity import TaskId
 # One enum, one table, one way to move. The states join those of Velox (on thread, enqueued, blocked, terminated), Doris
 # (runnable, blocked, pending finish, finalized), Fennel (sleeping, running, inhibited) and DuckDB (interrupted):
 #
-# - CREATED: built, not started, or what it may only start after is not done. READY: may run. RUNNING: a thread is in
-#   it.
+# - CREATED: built, not started. READY: may run. RUNNING: a thread is in it.
 # - WAITING: cannot run before what it waits for happens; it always names that (:class:`Wait`).
 # - PAUSED: kept from running by its task. FINISHING: its work is over; what it started elsewhere is not, or nobody has
 #   closed it yet.
 # - CLOSED: its operators are closed. RELEASED: the scheduler has forgotten it.
 #
-# Two moves deserve a word. READY → WAITING: a peer that may not run at the same time has begun to run (Fennel
-# calls such a stream inhibited). CREATED → FINISHING: cancelled before it ran; its operators must be closed all the
-# same, and by the thread that closes, not by the one that cancels.
+# One move deserves a word. CREATED → FINISHING: cancelled before it ran; its operators must be closed all the same, and
+# by the thread that closes, not by the one that cancels.
 
 
 class DriverState(Enum):
@@ -64,11 +62,10 @@ class DriverState(Enum):
 
 
 MOVES: dict[tuple[DriverState, DriverState], str] = {
-    (DriverState.CREATED, DriverState.READY): "started, and what it comes after is done",
+    (DriverState.CREATED, DriverState.READY): "started",
     (DriverState.CREATED, DriverState.FINISHING): "cancelled",
     (DriverState.CREATED, DriverState.CLOSED): "closed by its owner, no scheduler",
     (DriverState.READY, DriverState.RUNNING): "claimed",
-    (DriverState.READY, DriverState.WAITING): "a peer runs",
     (DriverState.READY, DriverState.PAUSED): "pause",
     (DriverState.READY, DriverState.FINISHING): "cancelled",
     (DriverState.RUNNING, DriverState.READY): "progress, or woken meanwhile",
@@ -96,7 +93,6 @@ class WaitReason(Enum):
 
     INPUT = "input"
     OUTPUT = "output"
-    PEER = "peer"
     DEPENDENCY = "dependency"
     ALIGNMENT = "alignment"
     MEMORY = "memory"
@@ -114,64 +110,6 @@ class Wait(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"waits for {self.reason.value}: {self.whom}"
-
-
-# ------------------------------------------------------------------ dependency
-#
-# Something that must be done before others can go on: a join's build side, say, or the start of a query.
-#
-# A ready flag and the handles that wait for it (Doris's shape). It knows no
-# scheduler: all it does is wake handles. There is no lock in it either, because of the order of the two steps on each
-# side: who waits *registers first and then looks* at the flag, who makes it ready *sets the flag first and then takes*
-# the waiters. Whatever happens in between, the waiter is woken or sees the flag, or both, which does no harm. (The
-# appends and pops of a deque are atomic.)
-
-
-class Waiter(Protocol):
-    """Who can be woken: a handle."""
-
-    def wake(self) -> None: ...
-
-
-class Dependency:
-    """See above. ``name`` says what must be done, for ``why``."""
-
-    __slots__ = ("_ready", "_waiters", "name")
-
-    def __init__(self, name: str, *, ready: bool = False) -> None:
-        self.name = name
-        self._ready = ready
-        self._waiters: deque[Waiter] = deque()
-
-    @property
-    def ready(self) -> bool:
-        return self._ready
-
-    @property
-    def wait(self) -> Wait:
-        """What someone who is blocked by it says."""
-        return Wait(WaitReason.DEPENDENCY, self.name)
-
-    def blocks(self, waiter: Waiter) -> bool:
-        """Whether ``waiter`` must wait; if so, it will be woken."""
-        if self._ready:
-            return False
-        self._waiters.append(waiter)
-        return not self._ready
-
-    def set_ready(self) -> None:
-        """It is done: wake everybody who waits."""
-        self._ready = True
-        while self._waiters:
-            try:
-                waiter = self._waiters.popleft()
-            except IndexError:  # another thread has taken the last one
-                return
-            waiter.wake()
-
-    def block(self) -> None:
-        """It is no longer done."""
-        self._ready = False
 
 
 # ------------------------------------------------------------------ runnable
@@ -274,7 +212,8 @@ class HandleStatistics(msgspec.Struct, frozen=True):
 
 
 class QueryStatistics(msgspec.Struct, frozen=True):
-    """One query's place in the queue and its runnables. ``level`` 0 is that of the young."""
+    """One query's runnables, and its share's place among the others. ``level`` 0 is that of the young; ``cpu`` is what
+    all queries of the share have used."""
 
     name: str
     group: str
@@ -315,17 +254,8 @@ class Query(Protocol):
     def error(self) -> BaseException | None:
         """The first error; None as long as there is none, and after a cancel without one."""
 
-    def add(
-        self,
-        runnable: Runnable,
-        *,
-        rank: int = 0,
-        excludes: Sequence[Handle] = (),
-        after: Sequence[Dependency] = (),
-    ) -> Handle:
-        """Schedule a runnable, before or after ``start``. ``rank`` 0 is the most downstream one, which is preferred.
-        It never runs, nor is it closed, at the same time as one that it ``excludes``, and the other way round. It is
-        not opened before everything in ``after`` is ready."""
+    def add(self, runnable: Runnable, *, rank: int = 0) -> Handle:
+        """Schedule a runnable, before or after ``start``. ``rank`` 0 is the most downstream one, which is preferred."""
 
     def start(self) -> None:
         """Let them run; the time limit begins."""
@@ -349,22 +279,44 @@ class Query(Protocol):
     def statistics(self) -> QueryStatistics: ...
 
 
-class Scheduler(Protocol):
-    """Runs queries."""
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one user of a scheduler may take, with all its queries together. ``weight``: against others of its group;
+    ``timeout``: seconds from the start of a query until it is ended with a :class:`QueryTimeoutError`; ``degree``: how
+    many of its runnables may run at once."""
+
+    group: str = "default"
+    weight: float = 1.0
+    timeout: float | None = None
+    degree: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.weight > 0:
+            raise ConfigurationError(f"a weight of {self.weight}", "give a number above 0; 1 is everybody's")
+        if self.timeout is not None and not self.timeout > 0:
+            raise ConfigurationError(f"a timeout of {self.timeout} s", "give seconds above 0, or None for no limit")
+        if self.degree is not None and self.degree < 1:
+            raise ConfigurationError(f"a degree of {self.degree}", "give a number from 1 on, or None for no bound")
+
+
+class QueryOpener(Protocol):
+    """A scheduler as one of its users sees it."""
 
     def open(
         self,
         name: str,
         *,
-        group: str = "default",
-        weight: float = 1.0,
-        timeout: float | None = None,
-        parallelism: int | None = None,
         on_failure: Callable[[Handle | None, BaseException], None] | None = None,
         on_closed: Callable[[], None] | None = None,
     ) -> Query:
-        """A new, empty query. ``weight``: its share within its group. ``timeout``: seconds from ``start`` until it is
-        ended with a :class:`QueryTimeoutError`. ``parallelism``: how many of its runnables may run at once."""
+        """A new, empty query."""
+
+
+class Scheduler(QueryOpener, Protocol):
+    """Runs queries. What is opened here has a share of its own."""
+
+    def share(self, share: Share) -> QueryOpener:
+        """What is opened there has this share in common."""
 
     def set_group(self, name: str, *, weight: float = 1.0, cap: float | None = None) -> None:
         """The share of a group against others, and the most CPU seconds per second that it may use at all. Groups that
@@ -372,64 +324,3 @@ class Scheduler(Protocol):
 
     def shutdown(self) -> None:
         """Cancel every query and wait until all is closed and no thread is left. No more queries can be opened."""
-
-
-# ------------------------------------------------------------------ sharing
-#
-# A scheduler as one of its users sees it: whatever is opened here has the same group, share and time limit.
-#
-# Rules:
-#
-# 1. What a user opens belongs together: its ``weight`` is divided by the number of ``queries`` that it is going to
-#    open, so that a plan of many tasks gets no more than one of few.
-# 2. Groups and the scheduler's end are not its business: ``set_group`` and ``shutdown`` go to the scheduler itself.
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What one user may take. ``timeout``: seconds from the start until it is ended; None: no limit."""
-
-    group: str = "default"
-    weight: float = 1.0
-    timeout: float | None = None
-
-    def __post_init__(self) -> None:
-        if not self.weight > 0:
-            raise ConfigurationError(f"a weight of {self.weight}", "give a number above 0; 1 is everybody's")
-        if self.timeout is not None and not self.timeout > 0:
-            raise ConfigurationError(f"a timeout of {self.timeout} s", "give seconds above 0, or None for no limit")
-
-
-class SharedScheduler:
-    """See the rules above."""
-
-    def __init__(self, scheduler: Scheduler, share: Share, queries: int) -> None:
-        self._scheduler, self._share, self._queries = scheduler, share, queries
-
-    def open(
-        self,
-        name: str,
-        *,
-        group: str = "default",
-        weight: float = 1.0,
-        timeout: float | None = None,
-        parallelism: int | None = None,
-        on_failure: Callable[[Handle | None, BaseException], None] | None = None,
-        on_closed: Callable[[], None] | None = None,
-    ) -> Query:
-        """A new query with the user's group, part of its weight, and its time limit, whatever is asked for."""
-        return self._scheduler.open(
-            name,
-            group=self._share.group,
-            weight=self._share.weight / self._queries,
-            timeout=self._share.timeout,
-            parallelism=parallelism,
-            on_failure=on_failure,
-            on_closed=on_closed,
-        )
-
-    def set_group(self, name: str, *, weight: float = 1.0, cap: float | None = None) -> None:
-        self._scheduler.set_group(name, weight=weight, cap=cap)
-
-    def shutdown(self) -> None:
-        self._scheduler.shutdown()

@@ -181,21 +181,6 @@ class SerialScheduler(Shell):
             if self._notify is not None:
                 self._notify()
 
-    def drive(self) -> bool:
-        """One turn; if there is nothing to do, sleep until another thread or a timer makes something. False: neither
-        will."""
-        if self.turn(quanta=1).progressed:
-            return True
-        with self._lock:
-            deadline = self._core.next_deadline()
-            busy = any(entry.outstanding for query in self._core.queries.values() for entry in query.entries)
-        if deadline is None and not busy:
-            return False
-        self._arrived.clear()
-        if not self._woken and not self._over:
-            self._arrived.wait(None if deadline is None else max(0.0, deadline - self._clock()))
-        return True
-
     def finish(self, future: Future[None], timeout: float) -> bool:
         """Take turns on this thread until ``future`` is resolved; False if it is not within ``timeout`` seconds."""
         until = self._clock() + timeout

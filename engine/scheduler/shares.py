@@ -1,12 +1,12 @@
-"""Which query runs next: groups by their weight, levels by youth, queries by what they have used.
+"""Which share runs next: groups by their weight, levels by youth, shares by what they have used.
 
 Everything has a *virtual time*: the CPU time that it has used, divided by its weight. The smallest one is served:
-first among the groups, then among the levels of that group, then among the queries of that level. Virtual time never
+first among the groups, then among the levels of that group, then among the shares of that level. Virtual time never
 decreases, and whoever becomes active is lifted to the virtual time that was served last, so that an idle hour gives
 nobody a claim to the next one.
 
-Levels are a multi-level feedback queue. A query begins at level 0 and sinks as it uses CPU time; a level's weight is
-twice that of the next one, in favour of the *young*: a short query overtakes long ones, and a long one still gets at
+Levels are a multi-level feedback queue. A share begins at level 0 and sinks as it uses CPU time; a level's weight is
+twice that of the next one, in favour of the *young*: a short plan overtakes long ones, and a long one still gets at
 least 1/16 beside any number of young ones (one in 31 beside all other levels). One turn counts at most
 ``CONTRIBUTION_CAP`` seconds against its level, lest a batch that takes minutes starve everybody else in it.
 
@@ -26,7 +26,7 @@ CAP_BURST = 0.1
 
 
 class Member:
-    """What the shares need to know of a query."""
+    """One share, as far as it matters here."""
 
     __slots__ = ("active", "cpu", "group", "level", "listed", "number", "vtime", "weight")
 
@@ -47,7 +47,7 @@ M = TypeVar("M", bound=Member)
 
 
 class Level(Generic[M]):
-    """The queries of one group that are about equally old. Active: something in it is ready."""
+    """The shares of one group that are about equally old. Active: something in it is ready."""
 
     __slots__ = ("active", "floor", "heap", "next_threshold", "number", "vtime", "weight")
 
@@ -57,44 +57,44 @@ class Level(Generic[M]):
         last = number + 1 == len(thresholds)
         self.next_threshold = float("inf") if last else thresholds[number + 1]
         self.vtime = 0.0
-        # The virtual time of the query that was served last.
+        # The virtual time of the share that was served last.
         self.floor = 0.0
-        # How many of its queries are active.
+        # How many of its shares are active.
         self.active = 0
-        # (virtual time when it was put in, number, query): the time may be too low by now, never too high. Queries
+        # (virtual time when it was put in, number, share): the time may be too low by now, never too high. Shares
         # that are no longer active stay until they come up.
         self.heap: list[tuple[float, int, M]] = []
 
-    def put(self, query: M) -> None:
-        """List a query that became active."""
-        query.vtime = max(query.vtime, self.floor)
-        if not query.listed:
-            query.listed = True
-            heapq.heappush(self.heap, (query.vtime, query.number, query))
+    def put(self, share: M) -> None:
+        """List a share that became active."""
+        share.vtime = max(share.vtime, self.floor)
+        if not share.listed:
+            share.listed = True
+            heapq.heappush(self.heap, (share.vtime, share.number, share))
 
     def first(self) -> M:
-        """The active query with the smallest virtual time; there is one."""
+        """The active share with the smallest virtual time; there is one."""
         while True:
-            vtime, number, query = self.heap[0]
-            if not query.active:
-                query.listed = False
+            vtime, number, share = self.heap[0]
+            if not share.active:
+                share.listed = False
                 heapq.heappop(self.heap)
-            elif vtime < query.vtime:
-                heapq.heapreplace(self.heap, (query.vtime, number, query))
+            elif vtime < share.vtime:
+                heapq.heapreplace(self.heap, (share.vtime, number, share))
             else:
                 self.floor = vtime
-                return query
+                return share
 
-    def remove(self, query: M) -> None:
-        """Take out a query that sinks: rare, hence no index."""
-        if query.listed:
-            self.heap = [item for item in self.heap if item[2] is not query]
+    def remove(self, share: M) -> None:
+        """Take out a share that sinks or has nothing left: rare, hence no index."""
+        if share.listed:
+            self.heap = [item for item in self.heap if item[2] is not share]
             heapq.heapify(self.heap)
-            query.listed = False
+            share.listed = False
 
 
 class Group(Generic[M]):
-    """Queries that share a weight, and perhaps a cap."""
+    """Shares that have one weight together, and perhaps a cap."""
 
     __slots__ = ("active", "cap", "floor", "levels", "name", "refilled_at", "tokens", "vtime", "weight")
 
@@ -124,7 +124,7 @@ class Group(Generic[M]):
         return self.refilled_at + (1e-9 - self.tokens) / self.cap * (1 + 1e-9) if self.cap else self.refilled_at
 
     def first(self) -> M:
-        """The query to serve; there is an active one."""
+        """The share to serve; there is an active one."""
         best: Level[M] | None = None
         for level in self.levels:
             if level.active and (best is None or level.vtime < best.vtime):
@@ -135,14 +135,14 @@ class Group(Generic[M]):
 
 
 class Shares(Generic[M]):
-    """All groups. ``thresholds``: the CPU seconds at which queries reach the levels; a single 0 turns the feedback
+    """All groups. ``thresholds``: the CPU seconds at which shares reach the levels; a single 0 turns the feedback
     off. ``throttled_until`` is the time when a group with work may run again that was passed over last."""
 
     def __init__(self, thresholds: Sequence[float] = LEVEL_THRESHOLDS) -> None:
         self._thresholds = thresholds
         self.groups: dict[str, Group[M]] = {}
         self.floor = 0.0
-        # How many queries are active.
+        # How many shares are active.
         self.active = 0
         self.throttled_until: float | None = None
 
@@ -158,10 +158,10 @@ class Shares(Generic[M]):
         group.weight, group.cap, group.refilled_at = weight, cap, now
         group.tokens = cap * CAP_BURST if cap else 0.0
 
-    def activate(self, query: M) -> None:
-        """Something of the query may run, which was not so before."""
-        query.active = True
-        group, level = query.group, query.level
+    def activate(self, share: M) -> None:
+        """Something of the share may run, which was not so before."""
+        share.active = True
+        group, level = share.group, share.level
         if not group.active:
             group.vtime = max(group.vtime, self.floor)
         if not level.active:
@@ -169,17 +169,21 @@ class Shares(Generic[M]):
         self.active += 1
         group.active += 1
         level.active += 1
-        level.put(query)
+        level.put(share)
 
-    def deactivate(self, query: M) -> None:
+    def deactivate(self, share: M) -> None:
         """Nothing of it may run any more."""
-        query.active = False
+        share.active = False
         self.active -= 1
-        query.group.active -= 1
-        query.level.active -= 1
+        share.group.active -= 1
+        share.level.active -= 1
+
+    def forget(self, share: M) -> None:
+        """No share of the share is left, and none may ever come: keep nothing of it."""
+        share.level.remove(share)
 
     def pick(self, now: float) -> M | None:
-        """The query to serve next, if any may run."""
+        """The share to serve next, if any may run."""
         best: Group[M] | None = None
         self.throttled_until = None
         for group in self.groups.values():
@@ -195,24 +199,24 @@ class Shares(Generic[M]):
         self.floor = best.vtime
         return best.first()
 
-    def charge(self, query: M, cost: float) -> None:
+    def charge(self, share: M, cost: float) -> None:
         """Book CPU time of one turn."""
-        group, level = query.group, query.level
-        query.cpu += cost
-        query.vtime += cost / query.weight
+        group, level = share.group, share.level
+        share.cpu += cost
+        share.vtime += cost / share.weight
         level.vtime += min(cost, CONTRIBUTION_CAP) / level.weight
         group.vtime += cost / group.weight
         if group.cap is not None:
             group.tokens -= cost
-        if query.cpu >= level.next_threshold:
-            self._sink(query)
+        if share.cpu >= level.next_threshold:
+            self._sink(share)
 
-    def _sink(self, query: M) -> None:
-        active = query.active
+    def _sink(self, share: M) -> None:
+        active = share.active
         if active:
-            self.deactivate(query)
-        query.level.remove(query)
-        while query.cpu >= query.level.next_threshold:
-            query.level = query.group.levels[query.level.number + 1]
+            self.deactivate(share)
+        share.level.remove(share)
+        while share.cpu >= share.level.next_threshold:
+            share.level = share.group.levels[share.level.number + 1]
         if active:
-            self.activate(query)
+            self.activate(share)

@@ -14,9 +14,9 @@ from typing import Any, Self, TypeVar
 
 from ..core.errors import InternalError
 from .core import Core
-from .entries import Effect, Entry, Halted, QueryEntry, Report
+from .entries import Effect, Entry, Halted, QueryEntry, Report, ShareEntry
 from .observation import why
-from .protocol import Dependency, Failed, Handle, Outcome, Quantum, Query, QueryStatistics, Runnable
+from .protocol import Failed, Handle, Outcome, Quantum, Query, QueryOpener, QueryStatistics, Runnable, Share
 from .threads import BackgroundPool
 
 T = TypeVar("T")
@@ -38,20 +38,29 @@ class Shell:
         self,
         name: str,
         *,
-        group: str = "default",
-        weight: float = 1.0,
-        timeout: float | None = None,
-        parallelism: int | None = None,
         on_failure: OnFailure | None = None,
         on_closed: Callable[[], None] | None = None,
     ) -> Query:
-        if weight <= 0 or (parallelism is not None and parallelism < 1):
-            raise ValueError(f"query {name}: weight {weight} and parallelism {parallelism} must be above 0")
+        return self.share(Share()).open(name, on_failure=on_failure, on_closed=on_closed)
+
+    def share(self, share: Share) -> QueryOpener:
+        record = self.change(lambda now: self._core.open_share(share.group, share.weight, share.degree))
+        return OpenShare(self, record, share.timeout)
+
+    def open_in(
+        self,
+        share: ShareEntry,
+        timeout: float | None,
+        name: str,
+        on_failure: OnFailure | None,
+        on_closed: Callable[[], None] | None,
+    ) -> Query:
+        """A new query of a share."""
 
         def opened(now: float) -> OpenQuery:
             if self._shut:
                 raise InternalError(f"query {name} was opened on a scheduler that is shut down")
-            record = self._core.open(name, group, weight, timeout, parallelism)
+            record = self._core.open(name, share, timeout)
             query = self._open[record.number] = OpenQuery(self, record, on_failure, on_closed)
             return query
 
@@ -165,6 +174,22 @@ def resolve(future: object) -> None:
         future.set_result(None)
 
 
+class OpenShare:
+    """``protocol.QueryOpener`` over a share's record in the core."""
+
+    def __init__(self, shell: Shell, record: ShareEntry, timeout: float | None) -> None:
+        self._shell, self._record, self._timeout = shell, record, timeout
+
+    def open(
+        self,
+        name: str,
+        *,
+        on_failure: OnFailure | None = None,
+        on_closed: Callable[[], None] | None = None,
+    ) -> Query:
+        return self._shell.open_in(self._record, self._timeout, name, on_failure, on_closed)
+
+
 class OpenQuery:
     """``protocol.Query`` over a record of the core."""
 
@@ -190,16 +215,8 @@ class OpenQuery:
     def error(self) -> BaseException | None:
         return self.record.error
 
-    def add(
-        self,
-        runnable: Runnable,
-        *,
-        rank: int = 0,
-        excludes: Sequence[Handle] = (),
-        after: Sequence[Dependency] = (),
-    ) -> Handle:
-        add = partial(self._core.add, self.record, runnable, rank, excludes, after, self._shell.wake)
-        return self._shell.change(add)
+    def add(self, runnable: Runnable, *, rank: int = 0) -> Handle:
+        return self._shell.change(partial(self._core.add, self.record, runnable, rank, self._shell.wake))
 
     def start(self) -> None:
         self._shell.change(partial(self._core.start, self.record))

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from ..core.errors import InternalError
 from .core import Core
-from .entries import Entry, QueryEntry
-from .protocol import DriverState, WaitReason
+from .entries import Entry, QueryEntry, ShareEntry
+from .protocol import DriverState
 
 GONE = frozenset({DriverState.CLOSED, DriverState.RELEASED})
 AFTER_THE_END = frozenset({DriverState.RUNNING, DriverState.FINISHING}) | GONE
@@ -24,7 +24,6 @@ def validate(core: Core) -> None:
     broken = [*check_running(core), *check_shares(core)]
     for query in core.queries.values():
         broken += check_query(core, query)
-        broken += check_queue(query)
         for entry in query.entries:
             broken += [f"{query.name}/{entry.name} [{entry.state.value}]: {text}" for text in check_entry(core, entry)]
     if broken:
@@ -40,16 +39,27 @@ def check_running(core: Core) -> Iterator[str]:
         yield f"I1: {len(running)} run on {core.moves.workers} workers"
 
 
-def check_queue(query: QueryEntry) -> Iterator[str]:
-    """I1 and I3: who is ready stands in the queue once, nobody else does."""
-    items = query.ready.items()
+def check_share(share: ShareEntry, queries: list[QueryEntry]) -> Iterator[str]:
+    """I1 and I3: who is ready stands in the queue once, nobody else does; and no more run than may."""
+    names = [query.name for query in queries]
+    entries = [entry for query in queries for entry in query.entries]
+    items = share.ready.items()
     valid = Counter(entry for entry, generation in items if is_valid(entry, generation))
-    ready = Counter(entry for entry in query.entries if entry.state is DriverState.READY)
+    ready = Counter(entry for entry in entries if entry.state is DriverState.READY)
     if valid != ready:
-        names = [f"{entry.name} ×{count}" for entry, count in valid.items()]
-        yield f"I1: queued in {query.name}: {names}; ready: {[entry.name for entry in ready]}"
-    if query.ready.count != len(ready):
-        yield f"I1: {query.name} counts {query.ready.count} ready ones, there are {len(ready)}"
+        queued = [f"{entry.name} ×{count}" for entry, count in valid.items()]
+        yield f"I1: queued in the share of {names}: {queued}; ready: {[entry.name for entry in ready]}"
+    running = sum(entry.state is DriverState.RUNNING for entry in entries)
+    counted, there = (share.ready.count, share.running, share.queries), (len(ready), running, len(queries))
+    if counted != there:
+        yield f"I1: the share of {names} counts {counted} ready ones, running ones and queries; there are {there}"
+    if share.limit is not None and running > share.limit:
+        yield f"{running} run in the share of {names}, at most {share.limit} may"
+    below = share.limit is None or share.running < share.limit
+    if share.active != (share.ready.count > 0 and below):
+        yield f"the share of {names} is {'' if share.active else 'not '}active with {share.ready.count} ready ones"
+    if share.active and not (share.listed and share.vtime >= share.level.floor):
+        yield f"I15: the share of {names} is behind its level, {share.vtime} < {share.level.floor}, or not listed"
 
 
 def is_valid(entry: Entry, generation: int) -> bool:
@@ -76,30 +86,16 @@ def check_entry(core: Core, entry: Entry) -> Iterator[str]:
         yield "I2: it has a timer, and does not wait"
     if core.endings._closable(entry) and entry not in core.endings.eager:
         yield "I11: it could be closed, and is not in the eager lane"
-    yield from check_peers(entry)
-
-
-def check_peers(entry: Entry) -> Iterator[str]:
-    """I6: peers exclude each other, and who waits for one waits for one that is busy."""
-    busy = [other.name for other in entry.peers if other.busy]
-    if entry.inhibitions != len(busy):
-        yield f"I6: {entry.inhibitions} inhibitions, busy peers: {busy}"
-    if busy and (entry.busy or entry.state is DriverState.READY):
-        yield f"I6: it runs or could run beside {busy}"
-    waits_so = entry.state is DriverState.WAITING and entry.waits[:1] and entry.waits[0].reason is WaitReason.PEER
-    if entry.wanted != bool(waits_so) or (entry.wanted and entry.waits[0].whom not in busy):
-        yield f"I6: it waits for {entry.waits}, busy peers: {busy}"
 
 
 def check_query(core: Core, query: QueryEntry) -> Iterator[str]:
     """One query: its counts, its error, its end."""
     states = [entry.state for entry in query.entries]
-    running = states.count(DriverState.RUNNING)
     inside = sum(entry.busy for entry in query.entries)
     open_count = sum(state not in GONE for state in states)
-    if (query.running, query.inside, query.open_count) != (running, inside, open_count):
-        counted = f"{query.running} run, {query.inside} inside, {query.open_count} open"
-        yield f"{query.name}: counted {counted}; there are {running}, {inside}, {open_count}"
+    if (query.inside, query.open_count) != (inside, open_count):
+        counted = f"{query.inside} inside, {query.open_count} open"
+        yield f"{query.name}: counted {counted}; there are {inside}, {open_count}"
     if query.error is not None and not query.ending:
         yield f"I10: {query.name} has an error and goes on"
     released = all(state is DriverState.RELEASED for state in states)
@@ -107,26 +103,23 @@ def check_query(core: Core, query: QueryEntry) -> Iterator[str]:
         yield f"I11: {query.name} is {'' if query.over else 'not '}over"
     if query.over and query in core.timers:
         yield f"I11: {query.name} is over and has a time limit"
-    if query.limit is not None and query.running > query.limit:
-        yield f"{query.name}: {query.running} run, at most {query.limit} may"
 
 
 def check_shares(core: Core) -> Iterator[str]:
     """I15: nobody who may run is behind what was served last; who is active is so by the counts."""
     shares = core.shares
+    queries: dict[ShareEntry, list[QueryEntry]] = {}
     for query in core.queries.values():
-        below = query.limit is None or query.running < query.limit
-        if query.active != (query.ready.count > 0 and below):
-            yield f"{query.name} is {'' if query.active else 'not '}active with {query.ready.count} ready ones"
-        if query.active and not (query.listed and query.vtime >= query.level.floor):
-            yield f"I15: {query.name} is behind its level, {query.vtime} < {query.level.floor}, or not listed"
+        queries.setdefault(query.share, []).append(query)
+    for share, found in queries.items():
+        yield from check_share(share, found)
     for group in shares.groups.values():
-        active = [query for query in core.queries.values() if query.active and query.group is group]
+        active = [share for share in queries if share.active and share.group is group]
         if group.active != len(active):
-            yield f"group {group.name} counts {group.active} active queries, there are {len(active)}"
+            yield f"group {group.name} counts {group.active} active shares, there are {len(active)}"
         if active and group.cap is None and group.vtime < shares.floor:
             yield f"I15: group {group.name} is behind, {group.vtime} < {shares.floor}"
         for level in group.levels:
-            here = sum(query.level is level for query in active)
+            here = sum(share.level is level for share in active)
             if level.active != here or (here and level.vtime < group.floor):
                 yield f"I15: level {level.number} of {group.name}: {level.active} active, there are {here}"

@@ -188,12 +188,12 @@ class CoreDriver:
         self.now = 0.0
 
     def open(self, name: str = "q", *, group: str = "default", weight: float = 1.0, timeout=None, limit=None):
-        return self.core.open(name, group, weight, timeout, limit)
+        return self.core.open(name, self.core.open_share(group, weight, limit), timeout)
 
-    def add(self, query: QueryEntry, probe: Probe | str, rank: int = 0, excludes=(), after=()) -> Entry:
+    def add(self, query: QueryEntry, probe: Probe | str, rank: int = 0) -> Entry:
         runnable = Endless(probe) if isinstance(probe, str) else probe
         wake = lambda entry: self.core.wake(entry, self.now)  # noqa: E731
-        return self.core.add(query, runnable, rank, excludes, after, wake, self.now)
+        return self.core.add(query, runnable, rank, wake, self.now)
 
     def start(self, query: QueryEntry) -> None:
         self.core.start(query, self.now)

@@ -114,10 +114,6 @@ class SimulatedScheduler(Shell):
             raise
         return done
 
-    def drive(self) -> bool:
-        """For readers of a graph of streams: they pull between the steps."""
-        return self.step()
-
     def _step(self) -> bool:
         choices = self._choices()
         if not choices:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.engine.scheduler.entries import Entry
 from support.scheduling import BLOCKED, FINISHED, PROGRESS, Probe, add_chain
 from support.simulated_scheduler import SimulatedScheduler
 
@@ -24,39 +23,6 @@ def run_chain(scheduler: SimulatedScheduler, length: int = 2) -> None:
 def check_ends(probes: list[Probe]) -> None:
     assert [probe.broken for probe in probes] == [[]] * len(probes)
     assert [probe.closed for probe in probes] == [1] * len(probes)
-
-
-class Excluding(Probe):
-    """Says so if one of its peers is busy while it runs."""
-
-    def __init__(self, name: str, turns: int) -> None:
-        super().__init__(name)
-        self.peers: list[Excluding] = []
-        self.left = turns
-
-    def turn(self, quantum):
-        self.left -= 1
-        return FINISHED if self.left <= 0 else PROGRESS
-
-
-class Watching(SimulatedScheduler):
-    """Looks between a claim and a completion who else has been claimed."""
-
-    def _run(self, worker: int, entry: Entry) -> None:
-        super()._run(worker, entry)
-        assert not [other.name for other in entry.peers if other.busy], entry.name
-
-
-def run_ring(scheduler: SimulatedScheduler) -> None:
-    """Five in a ring, peers excluded."""
-    query = scheduler.open("ring")
-    probes = [Excluding(f"stream {n}", 6) for n in range(5)]
-    handles: list = []
-    for n, probe in enumerate(probes):
-        handles.append(query.add(probe, excludes=(handles[-1:] + handles[:1] if n == 4 else handles[-1:])))
-    query.start()
-    scheduler.run()
-    check_ends(probes)
 
 
 class Asking(Probe):

@@ -95,8 +95,8 @@ def test_error_is_told_after_a_barrier_that_was_reached_before_it_and_read_behin
 class HastyScheduler(SerialScheduler):
     """Runs what has been started before anything else is, as threads may do."""
 
-    def open(self, name, **options):
-        query = super().open(name, **options)
+    def open_in(self, *where):
+        query = super().open_in(*where)
         start = query.start
 
         def start_and_run() -> None:

@@ -1,11 +1,11 @@
-"""The core by hand: life of a runnable, wake-ups, start dependencies, peers, timers, background work."""
+"""The core by hand: life of a runnable, wake-ups, timers, background work."""
 
 import pytest
 
 from penstock.engine.core.errors import InternalError
 from penstock.engine.scheduler.entries import Over, Report
 from penstock.engine.scheduler.observation import why
-from penstock.engine.scheduler.protocol import Blocked, Dependency, DriverState, QueryTimeoutError, Wait, WaitReason
+from penstock.engine.scheduler.protocol import Blocked, DriverState, QueryTimeoutError, Wait, WaitReason
 from penstock.engine.scheduler.validation import validate
 from support.scheduling import BLOCKED, FINISHED, INPUT, PROGRESS, CoreDriver, Script
 
@@ -63,38 +63,6 @@ def test_outcome_that_is_none_fails_the_query(driver) -> None:
     assert "r returned 'done?'" in str(query.error)
 
 
-def test_runnable_is_not_started_before_its_dependencies_are_ready(driver) -> None:
-    build, lookup = Dependency("build of join 1"), Dependency("lookup table")
-    query = driver.open()
-    entry = driver.add(query, "probe", after=(build, lookup))
-    driver.start(query)
-    assert driver.claim() is None
-    assert why(query) == [
-        "probe has not begun: waits for dependency: build of join 1 and waits for dependency: lookup table",
-    ]
-    build.set_ready()
-    assert entry.waits == (Wait(WaitReason.DEPENDENCY, "lookup table"),)
-    lookup.set_ready()
-    assert driver.claim() is entry
-
-
-def test_dependency_that_is_ready_before_the_start_holds_nobody(driver) -> None:
-    build = Dependency("build")
-    query = driver.open()
-    entry = driver.add(query, "probe", after=(build,))
-    build.set_ready()
-    assert states(entry) == ["created"]
-    driver.start(query)
-    assert states(entry) == ["ready"]
-
-
-def test_dependency_that_was_ready_is_blocked_again(driver) -> None:
-    dependency = Dependency("memory", ready=True)
-    dependency.block()
-    _, [entry] = driver.started("r")
-    assert dependency.blocks(entry)
-
-
 def test_runnable_added_to_a_running_query_runs(driver) -> None:
     query, _ = driver.started("first")
     added = driver.add(query, "second", rank=-1)
@@ -150,81 +118,6 @@ def test_time_limit_is_forgotten_with_the_query(driver) -> None:
     assert driver.core.next_deadline() is None
 
 
-def test_neighbours_never_run_together_and_the_second_names_the_first(driver) -> None:
-    query = driver.open()
-    first = driver.add(query, "first")
-    second = driver.add(query, "second", excludes=(first,))
-    third = driver.add(query, "third")
-    driver.start(query)
-    assert driver.claim(0) is first
-    assert second.waits == (Wait(WaitReason.PEER, "first"),)
-    assert driver.claim(1) is third
-    driver.complete(first, BLOCKED)
-    assert states(first, second) == ["waiting", "ready"]
-
-
-def test_wake_up_does_not_release_who_waits_for_a_neighbour(driver) -> None:
-    query = driver.open()
-    first = driver.add(query, "first")
-    second = driver.add(query, "second", excludes=(first,))
-    driver.start(query)
-    driver.claim()
-    second.wake()
-    driver.core.tick(100.0)
-    assert states(first, second) == ["running", "waiting"]
-
-
-def test_runnable_between_two_neighbours_waits_for_the_last_of_them(driver) -> None:
-    query = driver.open()
-    left, right = driver.add(query, "left"), driver.add(query, "right")
-    middle = driver.add(query, "middle", rank=1, excludes=(left, right))
-    driver.start(query)
-    driver.claim(0), driver.claim(1)
-    driver.complete(left)
-    assert middle.waits == (Wait(WaitReason.PEER, "right"),)
-    validate(driver.core)
-    driver.complete(right, BLOCKED)
-    assert states(left, middle, right) == ["ready", "ready", "waiting"]
-
-
-def test_waiting_runnable_woken_beside_a_busy_neighbour_waits_on_for_that_one(driver) -> None:
-    query = driver.open()
-    first = driver.add(query, "first")
-    second = driver.add(query, "second", rank=1, excludes=(first,))
-    driver.start(query)
-    driver.run(BLOCKED)
-    driver.run(BLOCKED)
-    second.wake()
-    assert driver.claim() is second
-    first.wake()
-    assert first.waits == (Wait(WaitReason.PEER, "second"),)
-    validate(driver.core)
-    driver.complete(second, BLOCKED)
-    assert driver.claim() is first
-
-
-def test_completion_looks_at_the_neighbours_of_the_one_that_completed_only(driver) -> None:
-    """Retrying all inhibited ones after each completion costs their number each time; here it is the peers'."""
-    query = driver.open()
-    hub = driver.add(query, "hub")
-    others = [driver.add(query, f"other {n}", rank=1, excludes=(hub,)) for n in range(50)]
-    lone = driver.add(query, "lone")
-    driver.start(query)
-    assert driver.claim(0) is hub
-    assert driver.claim(1) is lone
-    before = [entry.since for entry in others]
-    driver.now = 1.0
-    driver.complete(lone, BLOCKED)
-    assert [entry.since for entry in others] == before
-    assert {entry.state for entry in others} == {DriverState.WAITING}
-
-
-def test_neighbour_must_be_of_the_same_query(driver) -> None:
-    _, [stranger] = driver.started("stranger")
-    with pytest.raises(InternalError, match="excludes stranger, which is not in query q2"):
-        driver.add(driver.open("q2"), "r", excludes=(stranger,))
-
-
 def test_finished_runnable_is_not_closed_while_background_work_is_under_way(driver) -> None:
     query, [entry] = driver.started("r")
     driver.claim()
@@ -267,11 +160,11 @@ def test_limit_of_parallelism_keeps_the_others_of_the_query_queued(driver) -> No
     query, [first, _] = driver.started("a", "b", limit=1)
     other, [elsewhere] = driver.started("c", name="other")
     assert [driver.claim(0), driver.claim(1)] == [first, elsewhere]
-    assert why(query) == ["b is ready, but 1 of its query run already"]
+    assert why(query) == ["b is ready, but 1 of its plan run already"]
     validate(driver.core)
     driver.complete(first)
     assert driver.claim(0).query is query
-    assert other.running == 1
+    assert other.share.running == 1
 
 
 def test_statistics_tell_what_became_of_the_time(driver) -> None:
@@ -301,16 +194,14 @@ def test_runnables_are_closed_upstream_first_when_a_query_is_cancelled_in_that_o
 def test_every_state_of_doris_is_expressible_and_says_for_whom_it_waits(driver) -> None:
     """NOT_READY, BLOCKED_FOR_DEPENDENCY, _SOURCE, _SINK, _RF, RUNNABLE, PENDING_FINISH, CANCELED."""
     query = driver.open()
-    build, bloom = Dependency("build of join 1"), Dependency("runtime filter 2")
     waits = {
         "for source": Blocked((Wait(WaitReason.INPUT, "exchange 3"),)),
         "for sink": Blocked((Wait(WaitReason.OUTPUT, "result sink"),)),
-        "for filter": Blocked((bloom.wait,)),
+        "for filter": Blocked((Wait(WaitReason.DEPENDENCY, "runtime filter 2"),)),
     }
     for name in waits:
         driver.add(query, name)
     pending = driver.add(query, "pending finish")
-    driver.add(query, "not ready", after=(build,))
     driver.start(query)
     driver.core.background_started(pending)
     while (entry := driver.claim()) is not None:
@@ -321,10 +212,9 @@ def test_every_state_of_doris_is_expressible_and_says_for_whom_it_waits(driver) 
         "for sink waits for output: result sink",
         "for filter waits for dependency: runtime filter 2",
         "pending finish is done; its end waits for dependency: background work",
-        "not ready has not begun: waits for dependency: build of join 1",
     ]
     driver.core.endings.cancel(query, None, 0.0)
     driver.core.background_over(pending, None, 0.0)
-    assert len(driver.close_all()) == 6
+    assert len(driver.close_all()) == 5
     assert query.cancelled
     assert {entry.state for entry in query.entries} == {DriverState.RELEASED}

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.engine.core.errors import ConfigurationError, InternalError
 from penstock.engine.scheduler.pool import PoolScheduler, WorkerHooks, default_degree
-from penstock.engine.scheduler.protocol import Blocked, Dependency, QueryTimeoutError
+from penstock.engine.scheduler.protocol import Blocked, QueryTimeoutError, Share
 from penstock.engine.scheduler.serial import SerialScheduler
 from support.scheduling import BLOCKED, FINISHED, INPUT, PROGRESS, Endless, Probe, Script, add_chain
 from support.simulated_scheduler import SimulatedScheduler
@@ -113,7 +113,7 @@ def test_earlier_timer_replaces_the_one_that_is_waited_for(pool) -> None:
 
 
 def test_time_limit_ends_a_query_that_nobody_wakes(pool) -> None:
-    query = pool.open("stuck", timeout=0.02)
+    query = pool.share(Share(timeout=0.02)).open("stuck")
     probe = Script("r", *[BLOCKED] * 100)
     query.add(probe)
     query.start()
@@ -131,7 +131,7 @@ def test_capped_group_goes_on_when_its_time_comes(pool) -> None:
             pass
         return PROGRESS
 
-    query = pool.open("capped", group="capped")
+    query = pool.share(Share(group="capped")).open("capped")
     query.add(Script("r", work, work, work))
     started = time.monotonic()
     query.start()
@@ -175,19 +175,6 @@ def test_blocking_background_work_does_not_hold_a_worker(pool) -> None:
     asking.closed.result(LONG)
 
 
-def test_dependency_starts_its_waiters_from_any_thread(pool) -> None:
-    built = Dependency("build")
-    query = pool.open("join")
-    probes = [Script(f"probe {n}") for n in range(5)]
-    for probe in probes:
-        query.add(probe, after=(built,))
-    query.start()
-    assert query.why() == [f"probe {n} has not begun: waits for dependency: build" for n in range(5)]
-    built.set_ready()
-    query.closed.result(LONG)
-    check_ends(probes)
-
-
 def test_workers_run_at_the_same_time() -> None:
     """Both must be inside at once, or the barrier breaks."""
     barrier = threading.Barrier(2, timeout=LONG)
@@ -218,7 +205,7 @@ def test_parallelism_of_a_query_is_bounded() -> None:
             return FINISHED if self.turns == 5 else PROGRESS
 
     with PoolScheduler(4, slice_seconds=0.001) as pool:
-        query = pool.open("bounded", parallelism=2)
+        query = pool.share(Share(degree=2)).open("bounded")
         for n in range(6):
             query.add(Counting(f"r{n}"))
         query.start()
@@ -325,7 +312,7 @@ def test_bug_inside_the_scheduler_resolves_all_futures() -> None:
 @pytest.mark.parametrize("kind", ["serial", "pool", "simulated"])
 def test_three_schedulers_tell_the_same_story_of_a_query(kind: str) -> None:
     scheduler = {"serial": SerialScheduler, "pool": PoolScheduler, "simulated": lambda: SimulatedScheduler(5)}[kind]()
-    query = scheduler.open("chain", weight=2.0)
+    query = scheduler.share(Share(weight=2.0)).open("chain")
     _, consumer = add_chain(query, range(50))
     query.start()
     if isinstance(scheduler, SerialScheduler):

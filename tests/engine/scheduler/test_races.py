@@ -298,32 +298,6 @@ def test_resume_of_a_query_that_is_over_is_harmless(driver) -> None:
     assert driver.core.take_effects() == [Over(query), Halted(query, ("future",))]
 
 
-def test_neighbour_is_not_closed_while_the_other_one_runs(driver) -> None:
-    """They share an edge without a lock, and closing touches it."""
-    query = driver.open()
-    first = driver.add(query, "first")
-    driver.add(query, "second", excludes=(first,))
-    driver.start(query)
-    driver.claim()
-    driver.core.endings.cancel(query, None, 0.0)
-    assert driver.close_all() == []
-    driver.complete(first)
-    assert driver.close_all() == ["first", "second"]
-
-
-def test_neighbour_does_not_run_while_the_other_one_is_being_closed(driver) -> None:
-    query = driver.open()
-    first = driver.add(query, "first")
-    second = driver.add(query, "second", excludes=(first,))
-    driver.start(query)
-    driver.run(FINISHED)
-    assert driver.core.endings.claim_closing(0.0) is first
-    assert driver.claim(1) is None
-    validate(driver.core)
-    driver.core.endings.closed(first, None, 0.0)
-    assert driver.claim(1) is second
-
-
 def test_illegal_move_is_a_bug_and_says_so(driver) -> None:
     query, [entry] = driver.started("task")
     with pytest.raises(InternalError, match="driver task may not go from ready to released"):

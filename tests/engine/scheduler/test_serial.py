@@ -7,8 +7,8 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from penstock.engine.core.errors import InternalError
-from penstock.engine.scheduler.protocol import Blocked, DriverState
+from penstock.engine.core.errors import ConfigurationError, InternalError
+from penstock.engine.scheduler.protocol import Blocked, DriverState, Share
 from penstock.engine.scheduler.serial import CALLS_PER_TURN, SerialScheduler, Turn
 from support.scheduling import BLOCKED, FINISHED, INPUT, PROGRESS, Endless, Probe, Script, add_chain
 
@@ -318,7 +318,7 @@ def test_serial_runs_of_the_same_wakes_take_the_same_steps() -> None:
         order: list[str] = []
         scheduler = SerialScheduler()
         for name in "abc":
-            query = scheduler.open(name, weight=ord(name))
+            query = scheduler.share(Share(weight=ord(name))).open(name)
             query.add(Script(name, *[lambda name=name: order.append(name) or PROGRESS] * 9))
             query.start()
         scheduler.turn()
@@ -327,7 +327,8 @@ def test_serial_runs_of_the_same_wakes_take_the_same_steps() -> None:
     assert steps() == steps()
 
 
-@pytest.mark.parametrize("options", [{"weight": 0.0}, {"weight": -1.0}, {"parallelism": 0}])
-def test_senseless_options_of_a_query_are_refused(options) -> None:
-    with pytest.raises(ValueError, match="must be above 0"):
-        SerialScheduler().open("q", **options)
+@pytest.mark.parametrize("options", [{"weight": 0.0}, {"weight": -1.0}, {"timeout": 0.0}, {"degree": 0}])
+def test_share_that_makes_no_sense_is_refused(options) -> None:
+    [(name, value)] = options.items()
+    with pytest.raises(ConfigurationError, match=f"a {name} of {value}"):
+        Share(**options)

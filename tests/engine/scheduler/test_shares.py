@@ -6,7 +6,7 @@ import pytest
 
 from penstock.engine.scheduler.shares import CAP_BURST, LEVEL_THRESHOLDS
 from penstock.engine.scheduler.validation import validate
-from support.scheduling import BLOCKED, CoreDriver
+from support.scheduling import BLOCKED, FINISHED, CoreDriver
 
 
 def serve(driver: CoreDriver, turns: int, cost: float = 0.01) -> Counter[str]:
@@ -27,7 +27,7 @@ def aged(driver: CoreDriver, **cpu: float) -> None:
         for _ in range(int(used / 0.02)):
             driver.run(cost=0.02)
         driver.run(BLOCKED, cost=0.001)
-        assert query.level.number == sum(used >= threshold for threshold in LEVEL_THRESHOLDS[1:])
+        assert query.share.level.number == sum(used >= threshold for threshold in LEVEL_THRESHOLDS[1:])
         entries.append(entry)
     for entry in entries:
         entry.wake()
@@ -59,13 +59,53 @@ def test_query_with_many_runnables_gets_no_more_than_one_with_a_single_one() -> 
     assert serve(driver, 1000, cost=0.0001)["one"] == pytest.approx(0.5, abs=0.01)
 
 
+@pytest.mark.parametrize("queries", [2, 8])
+def test_share_of_many_queries_gets_no_more_than_one_of_a_single_one_at_any_age(queries: int) -> None:
+    """Levels count by share: one that is cut into many young queries is as old as all of them together."""
+    driver = CoreDriver()
+    driver.started("one", name="one")
+    share = driver.core.open_share("default", 1.0, None)
+    for number in range(queries):
+        query = driver.core.open("many", share, None)
+        driver.add(query, f"many {number}")
+        driver.start(query)
+    for _ in range(6):
+        assert serve(driver, 1000, cost=0.01)["one"] == pytest.approx(0.5, abs=0.08)
+    assert share.level.number == 2
+
+
+def test_bound_on_a_share_counts_the_runnables_of_all_its_queries() -> None:
+    driver = CoreDriver(workers=4)
+    share = driver.core.open_share("default", 1.0, 2)
+    for number in range(3):
+        query = driver.core.open(f"q{number}", share, None)
+        driver.add(query, f"task {number}")
+        driver.start(query)
+    first, second = driver.claim(0), driver.claim(1)
+    assert driver.claim(2) is None
+    validate(driver.core)
+    driver.complete(first, BLOCKED)
+    assert driver.claim(2) not in (None, first, second)
+
+
+def test_nothing_is_kept_of_a_share_without_queries() -> None:
+    """A long-lived scheduler would hold the operators of every plan that it ever ran."""
+    driver = CoreDriver()
+    query, [entry] = driver.started("r", name="old")
+    driver.claim()
+    driver.complete(entry, FINISHED, cost=0.5)
+    driver.close_all()
+    driver.core.forget(query)
+    assert [level.heap for group in driver.core.shares.groups.values() for level in group.levels if level.heap] == []
+
+
 def test_query_sinks_through_the_levels_as_it_uses_time() -> None:
     driver = CoreDriver()
     query, _ = driver.started("r")
     levels = []
     for _ in range(3100):
         driver.run(cost=0.1)
-        levels.append((query.level.number, query.cpu))
+        levels.append((query.share.level.number, query.share.cpu))
     firsts = [next(cpu for level, cpu in levels if level == number) for number in range(1, 5)]
     assert firsts == [pytest.approx(threshold, abs=0.11) for threshold in LEVEL_THRESHOLDS[1:]]
     validate(driver.core)
@@ -107,7 +147,7 @@ def test_turn_of_minutes_counts_against_its_level_only_so_much() -> None:
     driver.started("young", name="young")
     while driver.run(cost=0.001).query.name != "stuck":
         pass
-    driver.core.shares.charge(next(q for q in driver.core.queries.values() if q.name == "stuck"), 900.0)
+    driver.core.shares.charge(next(q.share for q in driver.core.queries.values() if q.name == "stuck"), 900.0)
     used = serve(driver, 2000, cost=0.002)
     assert used["fellow"] > 0
     assert used["stuck"] == 0

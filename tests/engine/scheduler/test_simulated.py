@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.scheduler.protocol import Blocked, Dependency
+from penstock.engine.scheduler.protocol import Blocked, Share
 from support.scheduling import BLOCKED, INPUT, PROGRESS, Endless, Probe, Script, add_chain
 from support.simulated_scheduler import SimulatedScheduler, StuckError
-from support.simulated_scheduling import NUMBERS, Watching, check_ends, run_asking, run_chain, run_ring
+from support.simulated_scheduling import NUMBERS, check_ends, run_asking, run_chain
 
 SEEDS = range(250)
 
@@ -106,36 +106,9 @@ def test_pauses_at_any_time_halt_and_lose_nothing() -> None:
         check_ends(probes)
 
 
-def test_neighbours_never_run_together_in_any_interleaving() -> None:
-    for seed in SEEDS:
-        run_ring(Watching(seed, workers=3))
-
-
 def test_background_work_is_over_before_the_close_in_every_interleaving() -> None:
     for seed in SEEDS:
         run_asking(SimulatedScheduler(seed))
-
-
-def test_dependencies_hold_in_every_interleaving() -> None:
-    for seed in SEEDS:
-        scheduler = SimulatedScheduler(seed)
-        query = scheduler.open("join")
-        order: list[str] = []
-        built = Dependency("build")
-        build = Script("build", PROGRESS, lambda order=order, built=built: note(order, "built", built))
-        probe = Script("probe", lambda order=order: note(order, "probed"))
-        query.add(probe, after=(built,))
-        query.add(build, rank=1)
-        query.start()
-        scheduler.run()
-        assert order == ["built", "probed"]
-
-
-def note(order: list[str], word: str, dependency: Dependency | None = None):
-    order.append(word)
-    if dependency is not None:
-        dependency.set_ready()
-    return PROGRESS
 
 
 def test_timers_pass_in_virtual_time() -> None:
@@ -151,7 +124,7 @@ def test_timers_pass_in_virtual_time() -> None:
 def test_query_beyond_its_time_limit_is_ended_in_every_interleaving() -> None:
     for seed in SEEDS:
         scheduler = SimulatedScheduler(seed)
-        query = scheduler.open("slow", timeout=0.2)
+        query = scheduler.share(Share(timeout=0.2)).open("slow")
         probes: list[Probe] = [Endless("a"), Script("b", *[BLOCKED] * 10**4)]
         for probe in probes:
             query.add(probe)

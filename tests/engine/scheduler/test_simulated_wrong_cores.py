@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from penstock.engine.core.errors import InternalError
-from penstock.engine.scheduler.core import Core, Moves
+from penstock.engine.scheduler.core import Core
 from penstock.engine.scheduler.entries import Entry
 from penstock.engine.scheduler.protocol import DriverState
 from support.simulated_scheduler import SimulatedScheduler
-from support.simulated_scheduling import run_asking, run_cancelled, run_chain, run_ring
+from support.simulated_scheduling import run_asking, run_cancelled, run_chain
 
 
 class ForgetsWakes(Core):
@@ -46,31 +46,6 @@ class ForgetsOutstanding(Core):
         entry.outstanding = 0
 
 
-class NoNeighbours(Moves):
-    def enter(self, entry: Entry, now: float) -> None:
-        pass
-
-    def leave(self, entry: Entry, now: float) -> list[Entry]:
-        return []
-
-
-class IgnoresNeighbours(Core):
-    """Peers run together."""
-
-    def __init__(self, workers: int) -> None:
-        super().__init__(workers)
-        self.moves.__class__ = NoNeighbours
-
-
-class ForgetsOneInhibition(Core):
-    """Wakes whoever waits for a peer as soon as one of them has left."""
-
-    def complete(self, entry, outcome, cost, now) -> None:
-        for peer in entry.peers:
-            peer.inhibitions = min(peer.inhibitions, 1)
-        super().complete(entry, outcome, cost, now)
-
-
 class LeavesTheWaiting(Core):
     """A cancel forgets those that wait."""
 
@@ -94,8 +69,6 @@ class LeavesTheWaiting(Core):
         (QueuesTheRunning, run_chain),
         (RevivesTheFinished, run_chain),
         (ForgetsOutstanding, run_asking),
-        (IgnoresNeighbours, run_ring),
-        (ForgetsOneInhibition, run_ring),
         (LeavesTheWaiting, run_cancelled),
     ],
 )
@@ -110,9 +83,9 @@ def test_wrong_core_is_found_out_within_a_few_seeds(core: type[Core], work) -> N
 
 
 def test_what_goes_wrong_is_told_with_the_seed_and_the_step() -> None:
-    scheduler = SimulatedScheduler(11, stray=0.0, core=ForgetsOneInhibition(3))
+    scheduler = SimulatedScheduler(11, stray=0.0, core=QueuesTheRunning(3))
     with pytest.raises(InternalError, match="invariants of the scheduler do not hold") as caught:
-        run_ring(scheduler)
+        run_chain(scheduler)
     [note] = caught.value.__notes__
     assert note.startswith(f"seed 11, step {scheduler.steps}, ")
-    assert "stream 0 [" in note
+    assert "producer [" in note

@@ -13,7 +13,7 @@ from support.scheduling import CoreDriver
 
 MOVES = """
 created → ready finishing closed
-ready → running waiting paused finishing
+ready → running paused finishing
 running → ready waiting paused finishing
 waiting → ready paused finishing
 paused → ready waiting finishing
