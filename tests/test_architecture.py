@@ -102,6 +102,7 @@ LIGHT_THOUGH_IN_RAYS_ROOMS = ("actors.cluster.fitting",)
 
 ALONE = {
     "users call it": """
+        actors.client.job.Job.request_barrier
         actors.client.job.Job.spark_released actors.client.job.Job.unpin
         actors.client.job.Job.wait_spark_released actors.client.job.WindowBarrier.is_done
         actors.feed.reader.Reader.iter_rows
@@ -110,6 +111,7 @@ ALONE = {
         engine.flow.flow.Stream.map_batches engine.flow.flow.Stream.mark_distinct
         engine.flow.flow.Stream.partition_by_range engine.flow.flow.Stream.partitioned_by engine.flow.flow.Stream.top_n
         engine.indexes.in_parquet.parquet_index engine.indexes.in_sql.sql_index
+        engine.local.plan_task.PlanTask.add_split engine.local.plan_task.PlanTask.request_barrier
         jobs.cli.list_running jobs.cli.verify_order_of""",
     "a library, or an entry point, calls it by its name": """
         actors.client.outputs.SparkSession.createDataFrame actors.spark.ray_datasets.open_dataset

@@ -57,6 +57,7 @@ from ...engine.files.paths import safe_name
 from ...engine.plan.plan import JobPlan
 from ...engine.runtime.statistics import JobStatistics
 from ...engine.sinks.collect import COLLECTED
+from ...engine.sources.given import NewSplit
 from ..audit.audit import OVER, Audit, LastAudit, audit_job, check_what_is_left, last_state
 from ..claims.deferred import follow_leases, leases_in
 from ..claims.ownership import at_the_end, clean_outputs
@@ -75,7 +76,7 @@ from ..storage.log import read_log_in
 from ..storage.stores import is_gone, plain_address
 from .backend import Backend, FinalStatistics, Ownership, Processes, cannot_be_asked
 from .outputs import Output, SparkSession, output_of
-from .split_sets import NewSplit, SplitSetWriter
+from .split_sets import SplitSetWriter
 
 TRIES = 5
 """How often a savepoint is asked for that fails for something that passes."""
@@ -471,8 +472,9 @@ class Job:
     @checked(ConfigurationError)
     def add_splits(self, split_set: Mapping[str, NewSplit | Sequence[NewSplit]]) -> int:
         """Feed one split set: for every source one split, or a list of splits, the same number for each source: the
-        ``k``-th ones are read side by side. A split is a table, or the path of a file that all processes see. Returns
-        the set's number, from 1, over the whole life of the job. It is durable then.
+        ``k``-th ones are read side by side. A split is a table (a record batch, a pandas frame or a dict of arrays,
+        too), or the path of a file that all processes see. Returns the set's number, from 1, over the whole life of the
+        job. It is durable then.
 
         Raises ConfigurationError or FlowError if the set does not fit the job, and ConfigurationError if the job is
         over or no_more_splits() was called.

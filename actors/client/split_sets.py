@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike, fspath
 from threading import RLock
-from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -28,19 +27,17 @@ from ...coordinator.model.split_sets import (
     WindowEnded,
     following,
 )
-from ...engine.arrow.plain_types import plain_table
-from ...engine.core.errors import ConfigurationError, FlowError, PenstockError
+from ...engine.core.errors import ConfigurationError, PenstockError
 from ...engine.integrity.checksums import digest
 from ...engine.plan.plan import JobPlan
 from ...engine.plan.split_places import rounds_of
-from ...engine.sources.fed import IPC, check_schema, file_split
+from ...engine.sources.fed import IPC, file_split
+from ...engine.sources.given import NewSplit, table_of
 from ..storage.log import SplitLog, naming_log
 from ..storage.stores import open_store
 
 INLINE_BYTES = 64 * 1024
 """A table of at most so many bytes travels within the log's entry; a larger one is a file of its own."""
-
-NewSplit: TypeAlias = pa.Table | pa.RecordBatch | str | PathLike[str]
 
 
 class SplitSetWriter:
@@ -154,11 +151,7 @@ class SplitSetWriter:
             return SplitRef(
                 id=f"{id} ({file.path})", rows=file.rows, path=file.path, format=file.format, listing=file.listing
             )
-        if not isinstance(given, pa.Table | pa.RecordBatch):
-            raise FlowError(f"a split is a {type(given).__name__}", "give a table, a record batch or a file's path")
-        check_schema("the split", given.schema, schema)
-        table = pa.Table.from_batches([given]) if isinstance(given, pa.RecordBatch) else given
-        table = plain_table(table).cast(schema)
+        table = table_of(given, schema)
         if table.nbytes <= INLINE_BYTES:
             return SplitRef(id=id, rows=table.num_rows, data=_written(table, pa.ipc.new_stream))
         data = _written(table, pa.ipc.new_file)
@@ -168,9 +161,7 @@ class SplitSetWriter:
 
 
 def _listed(given: NewSplit | Sequence[NewSplit]) -> list[NewSplit]:
-    if isinstance(given, pa.Table | pa.RecordBatch | str | PathLike):
-        return [given]
-    return list(given)
+    return list(given) if isinstance(given, list | tuple | Iterator) else [given]
 
 
 def _written(table: pa.Table, writer: Callable[[pa.NativeFile, pa.Schema], pa.RecordBatchWriter]) -> bytes:

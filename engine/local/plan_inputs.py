@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from ..core.errors import ConfigurationError, FlowError
+from ..core.errors import ConfigurationError, FlowError, PenstockError
 from ..core.source import Split
 from ..flow.flow import Stream
 from ..plan.plan import JobPlan
@@ -25,7 +25,7 @@ from ..plan.split_places import places
 from ..planner.pipelines import plan_job
 from ..runtime.task import Task
 from ..sinks.output import OutputSink
-from ..sources.memory import MemorySource
+from ..sources.given import NewSplit, split_of
 
 
 def plan_stream(stream: Stream, sink: OutputSink, parallelism: int) -> JobPlan:
@@ -43,13 +43,14 @@ def plan_stream(stream: Stream, sink: OutputSink, parallelism: int) -> JobPlan:
 
 
 class PlanInputs:
-    """See the module's rules. ``sources``: each with the tasks that read it, every one some of its ``lanes``."""
+    """See the module's rules. ``schemas``: of the sources; ``tasks``: of the plan, which read some of the ``lanes``."""
 
-    def __init__(self, sources: Mapping[str, Sequence[Task]], lanes: int) -> None:
-        self._sources = sources
+    def __init__(self, schemas: Mapping[str, pa.Schema], tasks: Sequence[Task], lanes: int) -> None:
+        self._schemas = schemas
+        self._sources = {source: [task for task in tasks if task.reads(source)] for source in sorted(schemas)}
         self._lanes = lanes
         #: rounds of each source
-        self._counts = dict.fromkeys(sources, 0)
+        self._counts = dict.fromkeys(self._sources, 0)
         #: sources whose splits are complete
         self._complete: set[str] = set()
 
@@ -63,22 +64,26 @@ class PlanInputs:
         """The sources that may get more splits."""
         return sorted(set(self._sources) - self._complete)
 
-    def is_complete(self, source: str) -> bool:
-        """Whether the source gets no more splits."""
-        return source in self._complete
-
     def check(self, source: str) -> None:
         """There is such a source."""
         if source not in self._sources:
             raise ConfigurationError(f"there is no source {source!r}", f"the sources are: {', '.join(self._sources)}")
 
-    def add(self, source: str, split: Split | pa.Table) -> None:
-        """One more split; a table is one."""
+    def check_open(self, source: str) -> None:
+        """There is such a source, and it gets more splits."""
         self.check(source)
-        if isinstance(split, pa.Table):
-            (split,) = MemorySource((split,)).splits()
         if source in self._complete:
             raise ConfigurationError(f"source {source!r} was told that no more splits come", "add splits before that")
+
+    def split(self, source: str, given: NewSplit) -> Split:
+        """What was given for the source, if it is a split that fits it."""
+        try:
+            return split_of(given, self._schemas[source], f"{source}/{self._counts[source]}")
+        except PenstockError as error:
+            raise error.at(source) from None
+
+    def add(self, source: str, split: Split) -> None:
+        """One more split, which was looked at."""
         [place] = places(1, self._lanes, self._counts[source])
         self._add(source, 1, {place: split})
 

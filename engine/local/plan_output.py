@@ -4,6 +4,7 @@ Rules:
 
 1. ``put`` is called by the thread that runs the end of the plan, everything else from any thread.
 2. Whoever ``waits`` is woken by everything that happens, and looks again: a wake-up promises nothing.
+3. A window that nobody reads to its end is *skipped*: what is left of it is dropped, here as soon as it comes.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ class PlanOutput:
         self._room = room
         self._lock = Lock()
         self._queue: deque[pa.RecordBatch | WindowStatistics] = deque()
+        #: numbers of windows: of what is put next, of what is taken next, and the last one that is skipped
+        self._coming = self._leaving = 1
+        self._skipped = 0
         #: who waits for the next thing to happen
         self._waiting: list[Future[None]] = []
 
@@ -38,18 +42,42 @@ class PlanOutput:
         return len(self._queue)
 
     def has_room(self) -> bool:
-        """Whether another batch is welcome."""
-        return len(self._queue) < self._room
+        """Whether another batch is welcome; of a window that is skipped always."""
+        return len(self._queue) < self._room or self._coming <= self._skipped
 
     def put(self, found: pa.RecordBatch | WindowStatistics) -> None:
         """A batch or a barrier has left the plan."""
-        self._queue.append(found)
+        with self._lock:
+            is_skipped = self._coming <= self._skipped
+            if isinstance(found, WindowStatistics):
+                self._coming = found.barrier + 1
+            if is_skipped:
+                self._leaving = self._coming
+            else:
+                self._queue.append(found)
         self.wake()
 
     def take(self) -> tuple[pa.RecordBatch | WindowStatistics, bool]:
         """The oldest, and whether that has made room."""
+        with self._lock:
+            return self._pop(), len(self._queue) == self._room - 1
+
+    def _pop(self) -> pa.RecordBatch | WindowStatistics:
         found = self._queue.popleft()
-        return found, len(self._queue) == self._room - 1
+        if isinstance(found, WindowStatistics):
+            self._leaving = found.barrier + 1
+        return found
+
+    def skip(self, window: int) -> None:
+        """Nobody reads what is left of the window and of those before it."""
+        with self._lock:
+            self._skipped = max(self._skipped, window)
+            while self._queue and self._leaving <= window:
+                self._pop()
+
+    def is_skipped(self, window: int) -> bool:
+        """Whether what is left of the window is dropped."""
+        return window <= self._skipped
 
     def waits(self) -> Future[None]:
         """A future that is resolved when something happens."""

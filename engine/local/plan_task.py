@@ -9,14 +9,16 @@ purpose:
 3. Every operator drains; none refuses a barrier. An operator that has ended early does not hold one up.
 4. A barrier's future resolves to statistics of its window (``windows.WindowStatistics``) when the plan has drained,
    whether or not its batches have been read by then. If the task fails or is cancelled the future carries the error.
-5. Sources may get different numbers of splits in a window: a barrier makes up for the missing ones with empty splits,
+5. A call that fails adds nothing: splits are looked at before any is queued. ``run`` gives the window of its own split
+   set, and drops what nobody has read of earlier ones.
+6. Sources may get different numbers of splits in a window: a barrier makes up for the missing ones with empty splits,
    so that the windows of all sources begin in the same round.
-6. Each stage has ``parallelism`` subtasks; the rows come in the same order whatever it is. With ``degree`` 0 they run
+7. Each stage has ``parallelism`` subtasks; the rows come in the same order whatever it is. With ``degree`` 0 they run
    on the thread that calls ``next``, with a degree of n on n threads; ahead of the reader by a few batches. Nothing
    runs before somebody pulls, unless ``eager``. All methods may be called from several threads; each batch goes to
    one.
-7. When the task has finished, failed (and ``next`` has said so) or been cancelled, no thread of it is left.
-8. ``timeout`` seconds after its start the task fails with a ``QueryTimeoutError``, wherever it stands. Without threads
+8. When the task has finished, failed (and ``next`` has said so) or been cancelled, no thread of it is left.
+9. ``timeout`` seconds after its start the task fails with a ``QueryTimeoutError``, wherever it stands. Without threads
    of its own it notices that when somebody pulls. ``group`` and ``weight`` are its share of a scheduler that it has in
    common with others.
 """
@@ -25,7 +27,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from enum import StrEnum
 from typing import Protocol
@@ -36,7 +38,6 @@ from ..core.arguments import Parallelism, Seconds, Threads, checked
 from ..core.errors import ConfigurationError, InternalError, PenstockError
 from ..core.futures import refuse, resolve, wait_for
 from ..core.identity import Attempt, CheckpointId, TaskId
-from ..core.source import Split
 from ..core.state_machine import StateMachine
 from ..exchange.channels import Frame, Upstream
 from ..flow.flow import Stream
@@ -48,6 +49,7 @@ from ..scheduler.pool import PoolScheduler
 from ..scheduler.protocol import Scheduler, Share, WaitReason
 from ..scheduler.serial import SerialScheduler
 from ..sinks.output import OutputSink
+from ..sources.given import NewSplit
 from .plan_inputs import PlanInputs, plan_stream
 from .plan_output import OUTPUT_BATCHES, SERIAL_BATCHES, PlanOutput
 from .windows import Windows
@@ -124,10 +126,17 @@ class PlanTask:
     ) -> None:
         share = Share(group, weight, timeout)
         self.schema = stream.schema
+        self.error: PenstockError | None = None
+        self._machine = StateMachine("the plan", LEGAL_PLAN_MOVES, PlanState.RUNNING)
         self._lock = threading.RLock()
         #: held by the thread that runs the plan, if it has none of its own, and whether it is within a turn
         self._turns = threading.RLock()
         self._turning = False
+        #: grows whenever a caller has changed what can run
+        self._changes = 0
+        self._started = False
+        #: when something happens by itself, by the serial scheduler's clock; None: never
+        self._wake_at: float | None = None
         self._output = PlanOutput(OUTPUT_BATCHES if degree or scheduler is not None else SERIAL_BATCHES)
         plan = plan_stream(stream, OutputSink(self._output.put, self._output.has_room), parallelism)
         self._exit = plan.sinks["output"][0]
@@ -135,23 +144,15 @@ class PlanTask:
         self._threads = PoolScheduler(degree) if scheduler is None and degree else None
         self._serial = SerialScheduler(notify=self._output.wake) if scheduler is None and not degree else None
         self._tasks: dict[TaskId, Task] = {}
+        self._windows = Windows(0)
         try:
             self._build(plan, scheduler or self._threads or self._serial, share)
         except BaseException:
             self._shut_down()
             raise
-        tasks = self._tasks.values()
-        readers = {reader.operator for task in tasks for reader in task.readers}
-        read_by = {name: [task for task in tasks if task.reads(name)] for name in sorted(readers)}
-        self._inputs = PlanInputs(read_by, plan.lanes)
-        self._windows = Windows(sum(len(task.drivers) for task in tasks))
-        #: grows whenever a caller has changed what can run
-        self._changes = 0
-        self._started = False
-        #: when something happens by itself, by the serial scheduler's clock; None: never
-        self._wake_at: float | None = None
-        self._machine = StateMachine("the plan", LEGAL_PLAN_MOVES, PlanState.RUNNING)
-        self.error: PenstockError | None = None
+        schemas = {id: source.schema for id, source in plan.sources.items()}
+        self._inputs = PlanInputs(schemas, self.tasks, plan.lanes)
+        self._windows = Windows(sum(len(task.drivers) for task in self.tasks))
         if eager:
             self._start()
 
@@ -190,14 +191,25 @@ class PlanTask:
     # ------------------------------------------------------------------ input
 
     @checked()
-    def add_split(self, source: str, split: Split | pa.Table) -> None:
-        """Queue one more split for a source; a table is a split, too."""
+    def add_split(self, source: str, split: NewSplit) -> None:
+        """Queue one more split for a source: a table, a record batch, a pandas frame, a dict of arrays, a file's path
+        (Parquet, Arrow IPC, CSV), or a ``Split``. What does not fit the source is refused, and nothing is added."""
+        self._add({source: split})
+
+    def _add(self, given: Mapping[str, NewSplit]) -> None:
+        """Queue one more split for each of these sources, or for none if one of them is refused."""
+        self._check_addable(given)
+        splits = {source: self._inputs.split(source, each) for source, each in given.items()}
         with self._lock:
-            self._inputs.check(source)
-            if not self._inputs.is_complete(source):
-                self._check_alive()
-            self._inputs.add(source, split)
+            self._check_addable(given)
+            for source, split in splits.items():
+                self._inputs.add(source, split)
             self._changes += 1
+
+    def _check_addable(self, sources: Iterable[str]) -> None:
+        for source in sources:
+            self._inputs.check_open(source)
+        self._check_alive()
 
     @checked()
     def no_more_splits(self, source: str) -> None:
@@ -209,19 +221,26 @@ class PlanTask:
     def request_barrier(self) -> Future[WindowStatistics]:
         """Ask for a barrier behind the splits queued so far; the future resolves when the plan has drained."""
         with self._lock:
-            over = self.state in OVER
-            if self._inputs.complete and not over:
-                ended = ", ".join(self._inputs.complete)
-                raise ConfigurationError(f"no barrier can follow the last split of {ended}", "request it before")
-            barrier, future = self._windows.request(time.perf_counter())
-            if not over:
-                self._inputs.even_out()
-                for task in self._tasks.values():
-                    task.drain(barrier)
-                self._changes += 1
-        if over:
-            self._refuse_waiting()
+            if self.state not in OVER:
+                return self._end_window()[1]
+            future = self._windows.request(time.perf_counter())[1]
+        self._refuse_waiting()
         return future
+
+    def _end_window(self) -> tuple[CheckpointId, Future[WindowStatistics]]:
+        """Send a barrier behind the splits queued so far."""
+        self._check_endable()
+        barrier, future = self._windows.request(time.perf_counter())
+        self._inputs.even_out()
+        for task in self._tasks.values():
+            task.drain(barrier)
+        self._changes += 1
+        return barrier, future
+
+    def _check_endable(self) -> None:
+        if self._inputs.complete:
+            ended = ", ".join(self._inputs.complete)
+            raise ConfigurationError(f"no barrier can follow the last split of {ended}", "request it before")
 
     @property
     def under_barrier(self) -> bool:
@@ -279,18 +298,46 @@ class PlanTask:
             wait_for(future, timeout, self._wake_at)
 
     @checked()
-    def run(self, split_set: Mapping[str, Split | pa.Table]) -> Iterator[pa.RecordBatch]:
-        """Give one split to each source and give all that depends on them: the task is warm and empty afterwards."""
+    def run(self, split_set: Mapping[str, NewSplit]) -> Iterator[pa.RecordBatch]:
+        """Give one split to each source and give all that depends on them: the task is warm and empty afterwards.
+
+        What is refused is refused here, and nothing is added. What is not read of a window is dropped: of this one when
+        the iterator is closed, of earlier ones when the reading of this one begins.
+        """
         try:
-            for source, split in split_set.items():
-                self.add_split(source, split)
+            with self._lock:
+                self._check_addable(split_set)
+                self._check_endable()
+                self._add(split_set)
+                barrier, _ = self._end_window()
         except PenstockError:
             if self.state in OVER:
                 self._close()
             raise
-        self.request_barrier()
-        while (batch := self.read()) is not None:
-            yield batch
+        return self._read_window(barrier.number)
+
+    def _read_window(self, number: int) -> Iterator[pa.RecordBatch]:
+        self._skip(number - 1)
+        try:
+            while True:
+                if self._output.is_skipped(number):
+                    raise ConfigurationError(
+                        "the window was dropped when the reading of a later one began",
+                        "read the windows of several split sets one after the other",
+                    )
+                batch = self.read()
+                if batch is None:
+                    return
+                yield batch
+        except BaseException:
+            self._skip(number)
+            raise
+
+    def _skip(self, window: int) -> None:
+        """Drop what is left of this window and of those before it."""
+        with self._lock:
+            self._output.skip(window)
+            self._made_room()
 
     def _turn(self, scheduler: SerialScheduler) -> bool:
         """Run the plan on this thread. False: it waits for something that is under way elsewhere."""
@@ -327,15 +374,19 @@ class PlanTask:
     def _take(self) -> pa.RecordBatch | None:
         found, made_room = self._output.take()
         if made_room:
-            self._changes += 1
-            for driver in self._tasks[TaskId(self._exit, 0)].drivers:
-                if driver.handle is not None:
-                    driver.handle.wake()
+            self._made_room()
         if isinstance(found, WindowStatistics):
             if self.state not in OVER:
                 self._move(PlanState.BARRIER)
             return None
         return found
+
+    def _made_room(self) -> None:
+        """Let the end of the plan look whether another batch is welcome."""
+        self._changes += 1
+        for driver in self._tasks[TaskId(self._exit, 0)].drivers:
+            if driver.handle is not None:
+                driver.handle.wake()
 
     def _at_end(self) -> bool:
         return not self._windows.outstanding and all(task.data_ended for task in self._tasks.values())

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. A split is a table, or one file (Parquet, Arrow IPC), which is read as a whole. It carries the source's columns.
+1. A split is a table, or one file (Parquet, Arrow IPC, CSV), which is read as a whole. It carries the source's columns.
 2. Rows that the caller gave as a table may stand in a file of ours, whose digest is compared before it is read.
 3. A file is looked at when it is added, by whoever adds it, so that a wrong one is refused there; it is then read by
    the task, and must not change meanwhile: names, sizes and, as far as they are digested (``files``), contents are
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from posixpath import splitext
 from typing import ClassVar
 
 import pyarrow as pa
@@ -23,11 +24,15 @@ from ..core.shown import hides_credentials
 from ..files.listing import NEW_FILES
 from ..files.paths import absolute, from_row, list_files, resolve, storage_error, with_content
 from ..integrity.checksums import digest_of
+from .csv import CsvSource
 from .ipc import IpcSource
 from .parquet import ParquetSource
 
-PARQUET, IPC = "parquet", "ipc"
+PARQUET, IPC, CSV = "parquet", "ipc", "csv"
 """Formats of files."""
+
+_ENDINGS = {".parquet": PARQUET, ".pq": PARQUET, ".arrow": IPC, ".ipc": IPC, ".feather": IPC, ".csv": CSV}
+"""How a file's name tells its format."""
 
 PIECE_BYTES = 1 << 20
 
@@ -103,7 +108,7 @@ class FileSplit:
             self._compare()
         if self.listing and self.listing != listing_of(self.path):
             raise DataError(f"{self.path} is another one than when it was added as split {self.id}", NEW_FILES)
-        splits = _source_of(self.format, self.path, self.schema.names).splits()
+        splits = _source_of(self.format, self.path, self.schema).splits()
         return from_row((self._typed(records) for split in splits for records in plain_batches(split.open(0))), start)
 
     def _compare(self) -> None:
@@ -125,9 +130,12 @@ class FileSplit:
         return pa.RecordBatch.from_arrays(records.columns, schema=self.schema)
 
 
-def _source_of(format: str, path: str, columns: Sequence[str]) -> ParquetSource | IpcSource:
+def _source_of(format: str, path: str, schema: pa.Schema) -> ParquetSource | IpcSource | CsvSource:
+    columns = schema.names
     if format == PARQUET:
         return ParquetSource(path, columns=columns, split_by="file")
+    if format == CSV:
+        return CsvSource(path, columns=columns, types={field.name: field.type for field in schema})
     return IpcSource(path, columns=columns)
 
 
@@ -135,12 +143,12 @@ def file_split(id: str, path: str, schema: pa.Schema) -> FileSplit:
     """A file or folder that somebody adds to a source of this schema. Raises ConfigurationError or FlowError if it is
     not there or holds something else."""
     where = absolute(path)
-    format = PARQUET if where.rstrip("/").endswith((".parquet", ".pq")) else IPC
-    if format == IPC and not where.endswith((".arrow", ".ipc", ".feather")):
+    format = _ENDINGS.get(splitext(where.rstrip("/"))[1])
+    if format is None:
         raise ConfigurationError(
-            f"the form of {path} is unknown", "give files named .parquet, .arrow, .ipc or .feather, or a table"
+            f"the form of {path} is unknown", f"give files named {', '.join(_ENDINGS)}, or a table"
         )
-    source = _source_of(format, where, schema.names)
+    source = _source_of(format, where, schema)
     check_schema(path, source.schema, schema)
     counts = [split.rows for split in source.splits()]
     rows = None if None in counts else sum(count or 0 for count in counts)

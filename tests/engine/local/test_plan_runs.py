@@ -1,0 +1,137 @@
+"""``PlanTask.run``: the window of exactly that split set, whatever became of the calls before it."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.engine.core.errors import ConfigurationError, PenstockError, UserCodeError
+from penstock.engine.flow.flow import Flow, Stream
+from penstock.engine.local.plan_task import PlanTask
+from penstock.engine.scheduler.pool import PoolScheduler
+
+SCHEMA = pa.schema([("day", pa.int64())])
+
+
+def days(*values: int) -> pa.Table:
+    return pa.table([list(values)], schema=SCHEMA)
+
+
+def long(day: int, batches: int) -> pa.Table:
+    return pa.table([np.repeat(day, (batches - 1) * 65_536 + 1)], schema=SCHEMA)
+
+
+def source(flow: Flow, name: str = "rows") -> Stream:
+    return flow.from_split_sets(SCHEMA, name=name)
+
+
+def copied(degree: int = 0) -> PlanTask:
+    return PlanTask(source(Flow("days")).map_batches(lambda batch: batch, SCHEMA), degree=degree)
+
+
+def union() -> PlanTask:
+    flow = Flow("union")
+    return PlanTask(source(flow, "a").union(source(flow, "b")))
+
+
+def rows_of(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    return [day for batch in batches for day in batch["day"].to_pylist()]
+
+
+@pytest.mark.parametrize("degree", [0, 1, 2])
+@pytest.mark.parametrize("taken", [0, 1, 3, 14])
+def test_window_that_is_left_early_is_dropped_before_the_next_one(degree, taken):
+    """The rest of day 0 came as day 1, that of day 1 as day 2, and so for ever."""
+    task = copied(degree)
+    for day in range(5):
+        batches = task.run({"rows": long(day, 16)})
+        for _ in range(taken):
+            assert set(next(batches)["day"].to_pylist()) == {day}
+        if day % 2:
+            batches.close()
+        del batches
+    assert rows_of(task.run({"rows": days(7, 8)})) == [7, 8]
+    assert task.state == "barrier"
+    task.cancel()
+
+
+@pytest.mark.parametrize("degree", [0, 2])
+def test_window_that_nobody_reads_is_drained_and_its_future_done(degree):
+    task = copied(degree)
+    task.add_split("rows", long(1, 16))
+    drained = task.request_barrier()
+    assert rows_of(task.run({"rows": days(2)})) == [2]
+    assert drained.result().barrier == 1
+    task.cancel()
+
+
+@pytest.mark.parametrize("degree", [0, 2])
+def test_split_sets_may_be_queued_ahead_and_are_read_in_their_order(degree):
+    task = copied(degree)
+    runs = [task.run({"rows": long(day, 3)}) for day in range(3)]
+    assert [rows_of(each) for each in runs] == [[day] * 131_073 for day in range(3)]
+    task.cancel()
+
+
+def test_window_whose_reading_goes_on_after_a_later_one_has_begun_is_refused():
+    task = copied()
+    first = task.run({"rows": long(1, 16)})
+    next(first)
+    later = task.run({"rows": long(2, 2)})
+    assert len(next(later)) == 65_536
+    with pytest.raises(ConfigurationError, match="one after the other"):
+        next(first)
+    assert rows_of(later) == [2], "the refused one has taken nothing"
+
+
+REFUSED = {
+    "an unknown source": ({"a": days(1), "c": days(2)}, "the sources are: a, b"),
+    "other columns": ({"a": days(1), "b": pa.table({"night": [1]})}, "the source takes day"),
+    "another type": ({"a": days(1), "b": pa.table({"day": ["x"]})}, "the source takes day"),
+    "no split": ({"a": days(1), "b": 7}, "a split is a int"),
+    "no file": ({"a": days(1), "b": "nowhere.parquet"}, "nowhere.parquet"),
+}
+
+
+@pytest.mark.parametrize("refused", REFUSED)
+def test_split_set_that_is_refused_adds_nothing(refused):
+    given, message = REFUSED[refused]
+    task = union()
+    with pytest.raises(PenstockError, match=message):
+        task.run(given)
+    assert task.state == "running"
+    assert rows_of(task.run({"a": days(3), "b": days(4)})) == [3, 4]
+
+
+def test_split_set_behind_the_last_split_of_a_source_adds_nothing():
+    task = union()
+    task.no_more_splits("b")
+    with pytest.raises(ConfigurationError, match="last split of b"):
+        task.run({"a": days(1)})
+    task.add_split("a", days(2))
+    task.no_more_splits("a")
+    assert task.read()["day"].to_pylist() == [2]
+    assert task.read() is None
+
+
+def test_split_that_does_not_fit_names_its_source():
+    with pytest.raises(PenstockError) as refused:
+        union().add_split("b", pa.table({"night": [1]}))
+    assert refused.value.operator == "b"
+
+
+class NoModel:
+    def __init__(self) -> None:
+        raise ValueError("model file not found")
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch
+
+
+@pytest.mark.parametrize("degree", [None, 0, 2])
+def test_constructor_that_raises_is_the_error_of_the_task(degree):
+    """None: on a scheduler of others."""
+    stream = source(Flow("model")).map_batches(NoModel, SCHEMA)
+    with PoolScheduler(1) as pool, pytest.raises(UserCodeError, match="model file not found"):
+        PlanTask(stream, scheduler=pool) if degree is None else PlanTask(stream, degree=degree)
