@@ -24,11 +24,14 @@ import logging
 import threading
 import time
 import uuid
+from collections.abc import Mapping
+from enum import Enum
 
 import pyarrow as pa
 from msgspec.structs import replace
 
 from ...engine.core.errors import ConfigurationError, InternalError, PenstockError
+from ...engine.core.state_machine import StateMachine
 from ...engine.feed.cursor import ReadCursor
 from ...engine.feed.messages import FORGET, Ask, Commit, RankGroup, Reply, Slice
 from .link import BrokenFeedLinkError, FeedLink
@@ -51,6 +54,41 @@ WARN_SECONDS = 60.0
 """After so long without reaching it, and then as often, a line of the log says so."""
 
 _log = logging.getLogger(__name__)
+
+
+class FetchState(Enum):
+    """How far a rank has come."""
+
+    JOINING = "joining"
+    """It asks for its rank, and its group is not complete."""
+    GIVING_BACK = "giving its rank back"
+    """Its user has waited too long for the group, and does not wait now (rule 5)."""
+    ABSENT = "absent"
+    """That was sent."""
+    READING = "reading"
+    LEAVING = "leaving"
+    """Everything was taken; it stays until the feed lets it go (rule 4)."""
+    SETTLED = "settled"
+    """It may leave."""
+    FAILED = "failed"
+    """The thread has ended with an error, which its user gets."""
+    CLOSED = "closed"
+
+
+_ENDS = {FetchState.FAILED, FetchState.CLOSED}
+LEGAL_FETCH_MOVES: Mapping[FetchState, frozenset[FetchState]] = {
+    FetchState.JOINING: frozenset({FetchState.GIVING_BACK, FetchState.READING, *_ENDS}),
+    FetchState.GIVING_BACK: frozenset({FetchState.JOINING, FetchState.ABSENT, FetchState.READING, *_ENDS}),
+    FetchState.ABSENT: frozenset({FetchState.JOINING, *_ENDS}),
+    FetchState.READING: frozenset({FetchState.LEAVING, *_ENDS}),
+    FetchState.LEAVING: frozenset({FetchState.SETTLED, *_ENDS}),
+    FetchState.SETTLED: frozenset({FetchState.CLOSED}),
+    FetchState.FAILED: frozenset({FetchState.CLOSED}),
+    FetchState.CLOSED: frozenset(),
+}
+_WITHOUT_GROUP = frozenset({FetchState.JOINING, FetchState.GIVING_BACK, FetchState.ABSENT})
+_GONE = frozenset({FetchState.SETTLED, FetchState.FAILED, FetchState.CLOSED})
+"""The thread asks for nothing more."""
 
 
 class Prefetcher:
@@ -80,13 +118,9 @@ class Prefetcher:
         self._cursor: ReadCursor[pa.RecordBatch] | None = None
         self._reason = "its first answer"
         self._error: BaseException | None = None
-        self._leaving = self._closed = False
-        #: the user has waited too long for the group, and does not wait now (rule 5); and whether that was sent
-        self._away = self._leave_sent = False
+        self._machine = StateMachine(f"the reader of {self._who}", LEGAL_FETCH_MOVES, FetchState.JOINING)
         #: since when the feed cannot be reached, or when that was last logged
         self._unreachable_since: float | None = None
-        #: the rank may leave
-        self.settled = False
         #: models that are to be bound, by name; and what went wrong with others
         self._commits: dict[str, Commit] = {}
         #: what comes for a name when what is asked for it now has ended: a model is forgotten, and bound anew
@@ -98,6 +132,10 @@ class Prefetcher:
         self._thread.start()
 
     # ------------------------------------------------------------------ the user's thread
+
+    @property
+    def _state(self) -> FetchState:
+        return self._machine.state
 
     @property
     def next_batch(self) -> int:
@@ -123,11 +161,12 @@ class Prefetcher:
                     if not (self._commits_models or stays):
                         self._leave()
                     return None
-                if self._closed:
+                if self._state is FetchState.CLOSED:
                     raise RuntimeError(f"the reader of {self._who} is closed")
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
-                    self._away = self._cursor is None
+                    if self._state is FetchState.JOINING:
+                        self._machine.move(FetchState.GIVING_BACK)
                     self._changed.notify_all()
                     raise TimeoutError(
                         f"{self._who} has waited {timeout:g} s for batch {self.next_batch} of feed {self._name!r}: it "
@@ -145,8 +184,8 @@ class Prefetcher:
 
     def _return(self) -> None:
         """The user waits again, maybe after some time."""
-        if self._away:
-            self._away = self._leave_sent = False
+        if self._state in (FetchState.GIVING_BACK, FetchState.ABSENT):
+            self._machine.move(FetchState.JOINING)
             self._changed.notify_all()
 
     def _next(self) -> Slice[pa.RecordBatch] | None:
@@ -166,7 +205,7 @@ class Prefetcher:
             if self._error is not None:
                 raise self._error
             self._commits_models = True
-            if self.settled:
+            if self._state is FetchState.SETTLED:
                 self._refused.append(_too_late(model))
                 return
             asked = [self._commits[model], *self._queued.get(model, ())] if model in self._commits else []
@@ -230,8 +269,10 @@ class Prefetcher:
             self._changed.notify_all()
 
     def _leave(self) -> None:
+        """Everything was taken, and nothing is needed again."""
         self._ask = replace(self._ask, saved=self._ask.taken)
-        self._leaving = True
+        if self._state is FetchState.READING:
+            self._machine.move(FetchState.LEAVING)
         self._changed.notify_all()
 
     def close(self, timeout: float, has_seen_all: bool = True) -> bool:
@@ -242,14 +283,16 @@ class Prefetcher:
             if has_seen_all and reader is not None and reader.is_at_end and self._error is None:
                 self._leave()
             self._changed.wait_for(self._may_close, timeout)
-            self._closed = True
+            may_go = self._state is not FetchState.LEAVING
             parting = self._last_message()
+            if self._state is not FetchState.CLOSED:
+                self._machine.move(FetchState.CLOSED)
             self._changed.notify_all()
         if parting is not None:
             self._link.notify(parting)
         self._link.close()
         self._thread.join(2 * POLL)
-        return self.settled or not self._leaving
+        return may_go
 
     def _last_message(self) -> Ask | None:
         """The last message: that its rank is free, or what was not acknowledged, lest it counts as slow."""
@@ -258,9 +301,7 @@ class Prefetcher:
         return self._acknowledgement() if self._unsent and self._error is None else None
 
     def _may_close(self) -> bool:
-        if self._error is not None or self.settled:
-            return True
-        return not self._leaving and not self._commits
+        return self._state in _GONE or (self._state is not FetchState.LEAVING and not self._commits)
 
     @property
     def waits_for(self) -> str:
@@ -310,7 +351,8 @@ class Prefetcher:
     def _renew_session(self, ask: Ask) -> None:
         """After a message that it leaves, sent or lost, the rank comes back only under another session."""
         if ask.quits and self._cursor is None:
-            self._leave_sent = True
+            if self._state is FetchState.GIVING_BACK:
+                self._machine.move(FetchState.ABSENT)
             self._ask = replace(self._ask, session=uuid.uuid4().hex)
 
     def _next_request(self) -> Ask | None:
@@ -318,29 +360,29 @@ class Prefetcher:
         with self._changed:
             self._asking = False
             idle = False
-            while not self._closed and not self.settled:
-                if self._away and self._cursor is None:
-                    if not self._leave_sent:
-                        self._asking = True
-                        return replace(self._ask, quits=True)
+            while self._state not in _GONE:
+                if self._state is FetchState.GIVING_BACK:
+                    self._asking = True
+                    return replace(self._ask, quits=True)
+                if self._state is FetchState.ABSENT:
                     self._changed.wait()
                     continue
-                wanted = self._wanted()
-                if wanted or self._leaving or self._commits or self._cursor is None:
+                wanted, leaving = self._wanted(), self._state is FetchState.LEAVING
+                if wanted or leaving or self._commits or self._cursor is None:
                     self._asking, self._unsent = True, False
-                    return replace(self._acknowledgement(), wanted=wanted, leaves=self._leaving and not self._commits)
+                    return replace(self._acknowledgement(), wanted=wanted, leaves=leaving and not self._commits)
                 if self._unsent and idle:
                     self._unsent = False
                     return self._acknowledgement()
                 idle = not self._changed.wait(ACK_SECONDS if self._unsent else IDLE_SECONDS)
-                if idle and not self._unsent and not self._closed:
+                if idle and not self._unsent and self._state is not FetchState.CLOSED:
                     self._asking = True
                     return self._acknowledgement()
             return None
 
     def _wanted(self) -> tuple[int, ...]:
         reader = self._cursor
-        if reader is None or self._leaving:
+        if reader is None or self._state is not FetchState.READING:
             return ()
         wanted = reader.wanted()
         urgent = bool(wanted) and (wanted[0] == reader.next_batch or 2 * len(wanted) > self._ahead)
@@ -353,6 +395,8 @@ class Prefetcher:
             known = RankGroup(group.generation if group else 0, self._ask.ranks, self._ask.start)
             self._cursor = ReadCursor(known, self._ask.rank, self._ahead)
             self._ask = replace(self._ask, generation=known.generation)
+            if self._state is not FetchState.CLOSED:
+                self._machine.move(FetchState.READING)
         for answer in reply.answers:
             assert self._cursor is not None
             self._cursor.on_answer(answer)
@@ -365,8 +409,9 @@ class Prefetcher:
                 "model %r of feed %r covers batches that not all ranks have taken: %s", model, self._name, words
             )
         self._reason = reply.reason or self._reason
-        self.settled = self.settled or (self._leaving and reply.settled)
-        if self.settled:  # what was committed while the answer was on its way comes too late
+        if reply.settled and self._state is FetchState.LEAVING:
+            self._machine.move(FetchState.SETTLED)
+            # what was committed while the answer was on its way comes too late
             self._refused += map(_too_late, self._commits)
             self._commits, self._queued = {}, {}
         self._changed.notify_all()
@@ -395,7 +440,7 @@ class Prefetcher:
 
     def _wait(self, seconds: float) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._closed, seconds)
+            self._changed.wait_for(lambda: self._state is FetchState.CLOSED, seconds)
 
     def _fail(self, error: BaseException) -> None:
         if not isinstance(error, PenstockError):
@@ -405,6 +450,8 @@ class Prefetcher:
         with self._changed:
             error.add_note(f"({self._who} of feed {self._name!r}, at batch {self._ask.taken})")
             self._error = error
+            if self._state is not FetchState.CLOSED:
+                self._machine.move(FetchState.FAILED)
             self._changed.notify_all()
 
     def _take_leave(self) -> None:
@@ -415,6 +462,17 @@ class Prefetcher:
             self._link.close()
         except Exception as error:  # the error itself is raised to the user
             _log.info("%s of feed %r cannot send that it leaves: %s", self._who, self._name, error)
+
+    def validate(self) -> None:
+        """Raises AssertionError if an invariant does not hold."""
+        with self._changed:
+            state, known = self._state, self._cursor is not None
+            if known if state in _WITHOUT_GROUP else not known and state not in (FetchState.FAILED, FetchState.CLOSED):
+                raise AssertionError(f"{self._who} is {state.value}, and its group is {'' if known else 'not '}known")
+            if state in (FetchState.LEAVING, FetchState.SETTLED) and self._ask.saved != self._ask.taken:
+                raise AssertionError(f"{self._who} is {state.value}, and needs batches from {self._ask.saved} on")
+            if (state is FetchState.FAILED) and self._error is None:
+                raise AssertionError(f"{self._who} has failed without an error")
 
 
 def _too_late(model: str) -> str:

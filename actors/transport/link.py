@@ -18,11 +18,12 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
 
 from ...engine.core.identity import Attempt, TaskId
+from ...engine.core.state_machine import StateMachine
 from ...engine.exchange.channels import Frame, Upstream
 from ..protocol.messages import Mailbox
 from .dialling import Stop, UnreachableError
@@ -44,12 +45,22 @@ CLOSE_SECONDS = 2.0
 Arrived = Callable[[tuple[Frame, ...], tuple[Upstream, ...]], None]
 
 
-class _End(Enum):
-    """How a link ended."""
+class LinkState(Enum):
+    """How far a link has come. The last three are ends (rule 3)."""
 
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
     CLOSED = "closed"
-    BY_PEER = "ended by the peer"
+    ENDED_BY_PEER = "ended by the peer"
     BROKEN = "broken"
+
+
+_ENDS = frozenset({LinkState.CLOSED, LinkState.ENDED_BY_PEER, LinkState.BROKEN})
+LEGAL_LINK_MOVES: Mapping[LinkState, frozenset[LinkState]] = {
+    LinkState.CONNECTING: frozenset({LinkState.CONNECTED, LinkState.CLOSED, LinkState.BROKEN}),
+    LinkState.CONNECTED: _ENDS,
+    **{end: frozenset() for end in _ENDS},
+}
 
 
 class Link:
@@ -73,7 +84,7 @@ class Link:
         self._stop = Stop()
         #: guards what follows
         self._lock = threading.Lock()
-        self._end: _End | None = None
+        self._machine = StateMachine(f"the link to {task}", LEGAL_LINK_MOVES, LinkState.CONNECTING)
         self._connection: socket.socket | None = None
         #: threads that still use the connection; the last one closes it
         self._users = 0
@@ -85,8 +96,12 @@ class Link:
 
     def put(self, put_in: Frame | Upstream) -> None:
         """Queue a message."""
-        if self._end is None:
+        if not self._has_ended:
             self._outbox.post(put_in)
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._machine.state in _ENDS
 
     @property
     def is_gone(self) -> bool:
@@ -106,7 +121,7 @@ class Link:
 
     def close(self) -> None:
         """Drop what is queued, send the peer a ``Bye``, and end; does not wait for it."""
-        self._ended(_End.CLOSED)
+        self._end(LinkState.CLOSED)
 
     def cut(self) -> None:
         """Lose the connection, as if the network had failed."""
@@ -132,8 +147,9 @@ class Link:
     def _connected(self, connection: socket.socket) -> bool:
         """Take the connection for two threads. False: it is too late, or there is one already."""
         with self._lock:
-            usable = self._end is None and self._connection is None
+            usable = self._machine.state is LinkState.CONNECTING
             if usable:
+                self._machine.move(LinkState.CONNECTED)
                 let_calls_return(connection)
                 self._connection = connection
                 self._users = 2
@@ -148,7 +164,7 @@ class Link:
                 return
             self._start(other, connection)
         except Exception as error:  # no thread, or no connection any more
-            self._ended(_End.BROKEN, f"the connection cannot be used: {type(error).__name__}: {error}")
+            self._end(LinkState.BROKEN, f"the connection cannot be used: {type(error).__name__}: {error}")
             connection.close()
             return
         own(connection)
@@ -160,18 +176,28 @@ class Link:
         if last:
             connection.close()
 
-    def _ended(self, end: _End, reason: str = "") -> None:
+    def _end(self, end: LinkState, reason: str = "") -> None:
+        """The link ends so, unless it has ended."""
         with self._lock:
-            if self._end is not None:
+            if self._has_ended:
                 return
-            self._end = end
+            self._machine.move(end)
             # the writer shuts the connection of a closed link, after the ``Bye``
-            if self._connection is not None and end is not _End.CLOSED:
+            if self._connection is not None and end is not LinkState.CLOSED:
                 shut(self._connection)
         self._stop.set()
         self._outbox.post(None)
-        if end is _End.BROKEN:
+        if end is LinkState.BROKEN:
             self._broken(BrokenLink(self.task, self.attempt, reason))
+
+    def validate(self) -> None:
+        """Raises AssertionError if an invariant does not hold."""
+        with self._lock:
+            state, connected = self._machine.state, self._connection is not None
+            if connected if state is LinkState.CONNECTING else not connected and state not in _ENDS:
+                raise AssertionError(f"the link to {self.task} is {state.value}, with {self._connection}")
+            if not 0 <= self._users <= (2 if connected else 0):
+                raise AssertionError(f"{self._users} threads use the connection to {self.task}")
 
     # ------------------------------------------------------------------ the thread that dials and writes
 
@@ -179,22 +205,22 @@ class Link:
         try:
             connection = dialled(self._stop)
         except UnreachableError as error:
-            self._ended(_End.BROKEN, str(error))
+            self._end(LinkState.BROKEN, str(error))
             return
         except Exception as error:  # whatever it is, there will be no connection
-            self._ended(_End.BROKEN, f"it could not be dialled: {type(error).__name__}: {error}")
+            self._end(LinkState.BROKEN, f"it could not be dialled: {type(error).__name__}: {error}")
             return
         if connection is not None:
             self._use(connection, self._read, self._write)
 
     def _write(self, connection: socket.socket) -> None:
         try:
-            if self._write_all(connection) and self._end is _End.CLOSED:
+            if self._write_all(connection) and self._machine.state is LinkState.CLOSED:
                 send_parts(connection, [message(Bye())], lambda: True)
         except OSError as error:
             self._unwritable = _reason(error)
         except Exception as error:
-            self._ended(_End.BROKEN, f"a message could not be written: {type(error).__name__}: {error}")
+            self._end(LinkState.BROKEN, f"a message could not be written: {type(error).__name__}: {error}")
         finally:
             shut(connection)
             self._release(connection)
@@ -203,7 +229,7 @@ class Link:
         """Write until the link has ended. False: the last message could not be completed."""
         encoder = MessageEncoder(self._codecs if connection.family != socket.AF_UNIX else {})
         grants_due: float | None = None
-        while self._end is None:
+        while not self._has_ended:
             patience = None if grants_due is None else max(0.0, grants_due - time.monotonic())
             for each in self._outbox.take(patience):
                 if each is None:
@@ -222,7 +248,7 @@ class Link:
         return True
 
     def _send(self, connection: socket.socket, parts: list[object]) -> bool:
-        return send_parts(connection, parts, lambda: self._end is not None)
+        return send_parts(connection, parts, lambda: self._has_ended)
 
     # ------------------------------------------------------------------ the thread that reads
 
@@ -231,15 +257,15 @@ class Link:
             self._read_all(connection)
         except ClosedByPeerError:
             why = f" ({self._unwritable})" if self._unwritable else ""
-            self._ended(_End.BROKEN, f"the connection closed unexpectedly{why}; its process has probably died")
+            self._end(LinkState.BROKEN, f"the connection closed unexpectedly{why}; its process has probably died")
         except OSError as error:
-            self._ended(_End.BROKEN, _reason(error))
+            self._end(LinkState.BROKEN, _reason(error))
         except DamagedError as error:
-            self._ended(_End.BROKEN, f"a message of {self.task} was damaged on its way {_way(connection)}: {error}")
+            self._end(LinkState.BROKEN, f"a message of {self.task} was damaged on its way {_way(connection)}: {error}")
         except GarbageError as error:
-            self._ended(_End.BROKEN, f"what comes in from {self.task} {_way(connection)} is garbage: {error}")
+            self._end(LinkState.BROKEN, f"what comes in from {self.task} {_way(connection)} is garbage: {error}")
         except Exception as error:  # whatever it is, elements are lost
-            self._ended(_End.BROKEN, f"what comes in cannot be taken: {type(error).__name__}: {error}")
+            self._end(LinkState.BROKEN, f"what comes in cannot be taken: {type(error).__name__}: {error}")
         finally:
             self._release(connection)
 
@@ -251,11 +277,11 @@ class Link:
             received.add(decoder.decode(note, body), 0 if body is None else body.size)
             if isinstance(note, Bye):
                 received.give()
-                self._ended(_End.BY_PEER)
+                self._end(LinkState.ENDED_BY_PEER)
                 return
 
     def _deliver(self, frames: tuple[Frame, ...], upstream: tuple[Upstream, ...]) -> None:
-        if self._end is None:
+        if not self._has_ended:
             self._arrived(frames, upstream)
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 import torch
 
+from penstock.actors.feed.prefetch import FetchState, Prefetcher
 from penstock.actors.feed.reader import FeedHandle, Reader
 from penstock.engine.core.errors import ConfigurationError, DataError, InternalError
 from penstock.engine.feed.messages import Ask, FeedEnded, RankGroup, Reply, Slice
@@ -201,6 +202,49 @@ def test_flush_says_for_whom_it_waits() -> None:
 
 
 # ---------------------------------------------------------------------- the thread
+
+
+def test_states_of_a_rank_from_a_group_that_is_not_complete_to_the_end() -> None:
+    feed = Feed(comes=False)
+    prefetcher = Prefetcher(feed, "feed", 0, 1, 0, None)
+    seen = [prefetcher._state]
+
+    def reaches(state: FetchState) -> None:
+        wait_for(lambda: prefetcher._state is state)
+        prefetcher.validate()
+        seen.append(state)
+
+    with pytest.raises(TimeoutError, match="it waits for"):
+        prefetcher.take(0.0)
+    reaches(FetchState.ABSENT)
+    feed.comes = True
+    assert prefetcher.take(60) is not None
+    reaches(FetchState.READING)
+    while prefetcher.take(60) is not None:
+        pass
+    reaches(FetchState.SETTLED)
+    assert prefetcher.close(60)
+    reaches(FetchState.CLOSED)
+    assert [each.quits for each in feed.told] == [False] * len(feed.told)
+
+
+def test_rank_that_has_given_its_rank_back_asks_for_nothing_until_its_user_waits_again() -> None:
+    asked: list[Ask] = []
+    feed = Feed(comes=False)
+    prefetcher = Prefetcher(feed, "feed", 0, 1, 0, None)
+    ask, feed.ask = feed.ask, lambda each, timeout: asked.append(each) or ask(each, timeout)  # type: ignore[method-assign]
+    with pytest.raises(TimeoutError):
+        prefetcher.take(0.0)
+    wait_for(lambda: prefetcher._state is FetchState.ABSENT)
+    assert [each.quits for each in asked].count(True) == 1
+    assert asked[-1].quits
+    with pytest.raises(TimeoutError):
+        prefetcher.take(0.0)
+    wait_for(lambda: prefetcher._state is FetchState.ABSENT)
+    assert asked[-1].quits
+    assert len({each.session for each in asked if each.quits}) == 2, "it comes back as a new reader"
+    assert prefetcher.close(0.0)
+    prefetcher.validate()
 
 
 def test_what_goes_wrong_on_the_thread_is_told_by_every_call_and_its_seat_is_given_back() -> None:

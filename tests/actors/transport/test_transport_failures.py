@@ -97,6 +97,25 @@ def test_process_that_is_stopped_for_a_while_loses_nothing() -> None:
         assert consumer.producer.broken(patience=0) == []
 
 
+def test_a_link_ends_once_and_takes_no_second_connection() -> None:
+    (own, peer), broken = socket.socketpair(), []
+    link = link_module.Link(CHANNEL.consumer, ATTEMPTS[1], lambda frames, upstream: None, broken.append, {})
+    link.validate()
+    reading = threading.Thread(target=link.attach, args=(own,))
+    reading.start()
+    peer.close()
+    reading.join(60)
+    link.validate()
+    link.close()
+    late, _ = socket.socketpair()
+    link.attach(late)
+    assert late.fileno() == -1, "it is closed at once"
+    link.join()
+    link.validate()
+    assert link._machine.state is link_module.LinkState.BROKEN
+    assert "the connection closed unexpectedly" in only(broken).reason
+
+
 def test_closed_end_is_no_broken_link(ends: tuple[StreamEnd, StreamEnd]) -> None:
     producer, consumer = ends
     connect_ends(producer, consumer)
