@@ -25,7 +25,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from ..core.operator import OperatorConfig
-from ..core.traits import Columns, traits_of
+from ..core.traits import traits_of
 from ..plan.partitioning import Exchanging
 from ..plan.plan import SourcePlan
 from .graph import Graph, Node
@@ -54,6 +54,7 @@ def _pruned(flow: Graph, whole: set[str]) -> Graph:
     wanted: dict[str, set[str]] = {node.id: set() for node in flow.nodes}
     for node in reversed(flow.nodes):
         schemas = [_schema(flow, source) for source in node.inputs]
+        wanted[node.id] = _of_narrowed(node, wanted[node.id], schemas)
         everything = [set(schema.names) for schema in schemas]
         needed = everything if node.id in whole else _needed(node, wanted[node.id], schemas)
         for source, names in zip(node.inputs, needed, strict=True):
@@ -80,19 +81,19 @@ def _needed(node: Node, wanted: set[str], schemas: Sequence[pa.Schema]) -> list[
     """The columns of each of its inputs, which have these schemas, that a node needs if those are wanted of it."""
     if node.is_exchange:
         return [wanted | set(cast(Exchanging, node.config).keys)]
-    traits = traits_of(node.config)
-    columns = traits.columns_of(schemas)
-    if traits.narrowed is not None:
-        wanted = _of_narrowed(node, wanted, columns)
+    columns = traits_of(node.config).columns_of(schemas)
     return [each.needed(wanted, schema) for each, schema in zip(columns, schemas, strict=True)]
 
 
-def _of_narrowed(node: Node, wanted: set[str], columns: Sequence[Columns]) -> set[str]:
-    """At least one column of those that the node computes; one that it looks at in any case, if nobody wants any."""
-    names = cast(pa.Schema, node.schema).names
+def _of_narrowed(node: Node, wanted: set[str], schemas: Sequence[pa.Schema]) -> set[str]:
+    """What is wanted of a node; of one that is narrowed at least one column, if possible one that it looks at in any
+    case. ``schemas``: of its inputs, with all columns."""
+    if wanted or not node.inputs or node.is_exchange or traits_of(node.config).narrowed is None:
+        return wanted
+    columns, names = traits_of(node.config).columns_of(schemas), cast(pa.Schema, node.schema).names
     seen = {theirs for each in columns for mine, theirs in each.keeps.items() if mine in (each.reads or ())}
     free = [name for name in names if name in seen] or names
-    return {name for name in names if name in wanted} or set(free[:1])
+    return set(free[:1])
 
 
 def _narrowed(flow: Graph, node: Node, wanted: set[str]) -> Node:
@@ -107,7 +108,7 @@ def _narrowed(flow: Graph, node: Node, wanted: set[str]) -> Node:
         return node
     config = cast(OperatorConfig, node.config)
     if traits.narrowed is not None:
-        config = traits.narrowed(_of_narrowed(node, wanted, traits.columns_of(schemas)))
+        config = traits.narrowed(wanted)
     made = config.output_schema(schemas)
     names = set(made.names)
     if not wanted <= names or not made.equals(pa.schema([each for each in before if each.name in names])):
