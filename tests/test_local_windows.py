@@ -290,3 +290,20 @@ def test_job_with_splits_of_its_own_cannot_be_fed(tmp_path):
     flow.from_tables([rows((1, 1))]).write_parquet(tmp_path / "out")
     with ps.run_local(flow) as job, pytest.raises(ConfigurationError, match="read splits of their own"):
         job.request_barrier()
+
+
+@pytest.mark.parametrize(("parallelism", "threads"), [(1, 0), (2, 2)])
+def test_what_is_held_is_visible_at_the_end_and_a_limit_does_not_end_the_job(parallelism, threads, tmp_path):
+    """The limit is reached in the second of three windows: the caller goes on until it says that no more comes."""
+    flow = ps.Flow("held")
+    first = flow.from_split_sets(LEFT, name="left").sort("v").limit(4)
+    first.aggregate(["k"], n="count", at_barrier="hold").write_parquet(tmp_path / "out")
+    with ps.run_local(flow, parallelism=parallelism, threads=threads) as job:
+        for keys in ([1], [5, 6, 7, 8, 9], [1, 2]):
+            job.add_splits({"left": rows(*((key, key) for key in keys))})
+            job.request_barrier().wait(PATIENCE)
+            assert written(tmp_path / "out") == []
+        job.no_more_splits()
+        job.wait(PATIENCE)
+        job.no_more_splits()
+    assert written(tmp_path / "out") == [(1, 1), (5, 1), (6, 1), (7, 1)]

@@ -15,6 +15,8 @@ Rules:
    being read goes on in the next one. Where they are *free* the reader need not stand in the same round as others.
 8. ``handed_on`` are the digests of the rows that the first operator got, if they are wanted: whoever gives a batch to
    it adds that. At every cut they stand beside the cursors, so a restore takes both back to the same row.
+9. Where splits are added, only who adds them says that the data end: when no row is needed ever again, the rounds go
+   on without rows. Otherwise what comes at the end would come in some window or other, as threads happen to run.
 """
 
 from __future__ import annotations
@@ -193,7 +195,7 @@ class SplitReader:
         self._rounds_paused = paused
 
     def cancel_input(self, for_good: bool) -> None:
-        """Skip the rows before the next task barrier; all that are left, if none can come or none is needed ever."""
+        """Skip the rows before the next task barrier; all that are left, if none can come (rule 9)."""
         if self._demand.state is Demand.ALL:
             self._demand.move(Demand.NONE if for_good else Demand.NEXT_WINDOW)
         elif for_good and not self.over:
@@ -204,8 +206,7 @@ class SplitReader:
             self._head = None
         ahead = [self._head, *(barrier for barrier, _, _ in self._barriers)]
         drains = any(isinstance(each, Barrier) and each.kind is BarrierKind.DRAIN for each in ahead)
-        if for_good or not (self._more or drains):
-            self._more = False
+        if not (self._more or drains):
             self._splits.pass_all()
             if self._position is not None:
                 self._position = len(self._cursors)
@@ -277,9 +278,9 @@ class SplitReader:
     def add_splits(self, rounds: int, splits: Mapping[int, Split]) -> None:
         """So many more rounds, behind all others, with splits at these places: lane ``place % lanes`` of round
         ``place // lanes`` of them. Only for a reader that was told to expect more."""
-        if self.over:
-            return
         if not self._more:
+            if self.over:
+                return
             raise InternalError("a split after the last one", operator=self.operator)
         self._splits.add_rounds(rounds, splits)
 

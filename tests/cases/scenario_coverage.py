@@ -42,7 +42,7 @@ NAMED = {
         "tb.limit": "test_limit_counts_over_the_whole_task",
         "tb.derived.finishedDriver": "test_branch_that_has_reached_its_limit_does_not_hold_a_barrier_up",
         "tb.derived.closedConsumer": "test_consumer_that_is_done_while_its_producers_run_makes_no_error",
-        "limit.overLocalExchange": "test_task_ends_at_its_limit_without_the_end_of_its_input",
+        "limit.overLocalExchange": "test_limit_needs_nothing_more_and_the_caller_says_where_the_data_end",
     },
     "test_lookups.py": {
         "il.outputBatches.inner": "test_inner_lookups_give_the_wanted_batches",
@@ -137,6 +137,7 @@ OTHERWISE = {
     "tb.assignUniqueId": "no operator; a user's object numbers rows, as it lives over barriers",
     "tb.expressionStatsInBetweenBarriers": "rows are counted per operator and window, not per expression",
     "tb.testProtocolUnevenSplits": "sources may have different numbers of splits in a window",
+    "limit.overLocalExchange": "a task that is fed ends where its caller says so, not at a limit",
     "tb.limit": "barriers are reached behind the limit, too, without reading their splits",
     "tb.derived.coalescedRequests": "each request is a barrier of its own, so that windows can be counted",
     "tb.derived.notRunning": "the future is ready at once, with the error that says why",

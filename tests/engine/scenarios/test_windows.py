@@ -175,12 +175,11 @@ def test_consumer_that_is_done_while_its_producers_run_makes_no_error(degree, ma
 
 
 @MODES
-def test_task_ends_at_its_limit_without_the_end_of_its_input(degree, make_task):
-    """limit.overLocalExchange: one split of 1000 rows and no word about further ones; the limit of 20 ends the task."""
+def test_limit_needs_nothing_more_and_the_caller_says_where_the_data_end(degree, make_task):
+    """limit.overLocalExchange: a split of 1000 rows, and a limit of 20, which ends Velox's task. Here further splits
+    are taken and not read, and the task ends when no more come: else what is held would come in any window."""
     task = make_task(scan(Flow("plan")).gather().limit(20), degree)
+    assert values(window(task, rows=split(c0=range(1000)))) == list(range(20))
     task.add_split("rows", split(c0=range(1000)))
-    batches = []
-    while (batch := task.read(1)) is not None:
-        batches.append(batch)
-    assert values(batches) == list(range(20))
-    assert task.state == "finished"
+    assert finish(task) == []
+    assert rows_read(task) == {"rows": 1000}
