@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -17,11 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..core.elements import Batch
-from ..core.operator import LANE
+from ..core.operator import LANE, OUTPUT_BYTES, OUTPUT_ROWS
 from ..core.schemas import no_rows
-from ..kernels.pieces import PIECE_ROWS, Positions
+from ..kernels.pieces import Bound, Positions
+from ..kernels.row_bits import row_bits
 from .state_rows import rows_of_state
-from .stored_rows import StoredRows
+from .stored_rows import StoredRows, brought_together
 
 Lanes = npt.NDArray[np.int32]
 
@@ -37,6 +39,10 @@ class Held:
     def take(self, rows: Positions) -> Held:
         """Some of the rows."""
         return Held(self.records.take(pa.array(rows)), self.rounds[rows], self.lanes[rows])
+
+    def part(self, part: slice) -> Held:
+        """Some consecutive rows."""
+        return Held(self.records.slice(part.start, part.stop - part.start), self.rounds[part], self.lanes[part])
 
     def units(self) -> list[tuple[int, int, int, int]]:
         """Runs of one round and lane: the two, the first row, the number of rows."""
@@ -83,29 +89,33 @@ class HeldRows:
 
     def take_records(self) -> pa.RecordBatch:
         """All rows, which are held no longer, for one who does not ask where they came from."""
-        whole = self._records()
+        batches = [part.records for part in self._parts]
         self._parts, self.rows, self.bytes = [], 0, 0
-        return whole
+        return brought_together(self.schema, batches)
+
+    def take_pieces(self, bound: Bound) -> Iterator[Held]:
+        """All rows, a piece at a time; those of a piece are held no longer when the next one is asked for."""
+        parts, self._parts = deque(self._parts), []
+        while parts:
+            together: list[Held] = []
+            rows = size = 0
+            while parts and rows < bound.rows and size < bound.bytes:
+                together.append(parts.popleft())
+                rows += together[-1].records.num_rows
+                size += together[-1].records.nbytes
+            whole = _followed(self.schema, together)
+            for part in bound.parts(rows, row_bits(whole.records.columns, np.arange(rows))):
+                yield whole.part(part)
+            self.rows -= rows
+            self.bytes -= size
 
     def peek(self) -> Held:
         """All rows as one batch."""
         if not self._parts:
-            return Held(self._records(), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
+            return Held(no_rows(self.schema), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
         if len(self._parts) > 1:
-            rounds = np.concatenate([part.rounds for part in self._parts])
-            lanes = np.concatenate([part.lanes for part in self._parts])
-            self._parts = [Held(self._records(), rounds, lanes)]
+            self._parts = [_followed(self.schema, self._parts)]
         return self._parts[0]
-
-    def _records(self) -> pa.RecordBatch:
-        if len(self._parts) == 1:
-            return self._parts[0].records
-        if not self._parts:
-            return no_rows(self.schema)
-        columns = [
-            pa.concat_arrays([part.records.column(place) for part in self._parts]) for place in range(len(self.schema))
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def snapshot(self) -> pa.Table | None:
         """The rows as a state table."""
@@ -115,6 +125,17 @@ class HeldRows:
         """Hold the rows of state tables, in the order of their tags."""
         for held in restored_rows(table, self.schema):
             self.put(held)
+
+
+def _followed(schema: pa.Schema, parts: list[Held]) -> Held:
+    """The first ones, then the others, as one. The list is emptied."""
+    if len(parts) == 1:
+        return parts.pop()
+    rounds = np.concatenate([part.rounds for part in parts])
+    lanes = np.concatenate([part.lanes for part in parts])
+    batches = [part.records for part in parts]
+    parts.clear()
+    return Held(brought_together(schema, batches), rounds, lanes)
 
 
 def state_table(parts: Iterable[Held]) -> pa.Table:
@@ -132,8 +153,14 @@ def restored_rows(
     if len(order) == table.num_rows and bool((np.diff(order) == 1).all()):
         yield from (_held(records, schema, column) for records in stored.batches)
         return
-    for start in range(0, len(order), PIECE_ROWS):
-        yield _held(stored.take(order[start : start + PIECE_ROWS]), schema, column)
+    for rows in pieces_of_state(table, order):
+        yield _held(stored.take(rows), schema, column)
+
+
+def pieces_of_state(table: pa.Table, order: Positions) -> Iterator[Positions]:
+    """The rows of a state table in this order, a piece at a time, as far as their mean size tells."""
+    limit = max(1, min(OUTPUT_ROWS, OUTPUT_BYTES * table.num_rows // max(table.nbytes, 1)))
+    return (order[start : start + limit] for start in range(0, len(order), limit))
 
 
 def tag_order(table: pa.Table) -> Positions:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..core.operator import LANE, Memory, SpillFile
-from ..kernels.pieces import Positions, picked
+from ..kernels.pieces import Bound, Positions, picked
 from .state_rows import rows_of_state
 from .stored_rows import concatenated
 
@@ -93,6 +93,11 @@ class MixedRows:
         self._sizes[port] += records.nbytes
         if self._memory.hold(sum(self._sizes)):
             self._spill(int(np.argmax(self._sizes)))
+
+    def fitting(self, bound: Bound) -> int:
+        """How many rows to take at once: as many as are within the bound, going by the mean size of the next ones."""
+        sizes = [queue[0].load().nbytes / queue[0].rows for queue in self._queues if queue]
+        return max(1, min(bound.rows, int(bound.bytes / max(1, *sizes, 1))))
 
     def up_to(self, round: int) -> Positions:
         """How many rows each port has of rounds up to this one."""

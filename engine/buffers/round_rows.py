@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..core.operator import Memory, SpillFile
-from ..kernels.pieces import Positions
+from ..kernels.pieces import Bound, Positions
 from .stored_rows import concatenated, rebatched
 
 Key = tuple[int, int]
@@ -27,8 +27,8 @@ Key = tuple[int, int]
 _FEW_ROWS = 32
 """So many rows of a part and piece, or less, are not worth a slice of their own."""
 
-_RUN_BATCH = 8 * 1024
-"""Rows of a batch on disk: of each run one is in memory."""
+_RUN_BATCH, _RUN_BYTES = 8 * 1024, 1024 * 1024
+"""Rows and bytes of a batch on disk: of each run one is in memory."""
 
 
 @dataclass(slots=True)
@@ -101,19 +101,21 @@ class RoundRows:
         file = self._memory.spill(self._schema)
         run = _Run(pieces, file)
         slices = (found for part in range(self._parts) for piece in pieces for _, found in piece.slices(part))
-        for records in rebatched(slices, self._schema, _RUN_BATCH):
+        for records in rebatched(slices, self._schema, _RUN_BATCH, _RUN_BYTES):
             file.write(records)
         self._runs.append(run)
 
-    def by_part(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Every part that has rows, by number, and its rows. It may be called again."""
+    def by_part(self, bound: Bound) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Every part that has rows, by number, and its rows in pieces. It may be called again."""
         holders: Sequence[PartPiece | _Run] = [*self._dense(), *self._runs]
         for run in self._runs:
             run.open()
         for part in self._present().tolist():
             found = [each for holder in holders for each in holder.slices(part)]
             found.sort(key=lambda each: each[0])
-            yield part, concatenated(self._schema, [records for _, records in found])
+            slices = (records for _, records in found)
+            for piece in rebatched(slices, self._schema, bound.rows, bound.bytes):
+                yield part, piece
 
     def clear(self) -> None:
         """Hold nothing any more."""

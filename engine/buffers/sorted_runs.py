@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from ..core.operator import Memory, SpillFile
 from ..kernels.keys import comparable, decoded, validity
+from ..kernels.pieces import Bound, cut, taken
 from ..kernels.sorting import SortKey, sorted_order
 from .stored_rows import concatenated
 
@@ -28,7 +29,7 @@ FAN_IN = 16
 """Runs merged at once. Their pieces are in memory together."""
 
 PIECE_BYTES = 512 * 1024
-"""Pieces are cut to this size: all that a merge holds stays below ``FAN_IN`` times as much."""
+"""Pieces are cut to this size: all that a merge holds stays below ``FAN_IN`` times as much, or as many single rows."""
 
 
 class SortedRuns:
@@ -38,7 +39,7 @@ class SortedRuns:
         self._schema = schema
         self._keys = keys
         self._memory = memory
-        self._piece_rows = piece_rows
+        self._bound = Bound(piece_rows, PIECE_BYTES)
         #: files by level; runs of a higher level are older, and in a level the first one is the oldest
         self._levels: list[list[SpillFile]] = []
         #: how many rows there are
@@ -50,10 +51,7 @@ class SortedRuns:
 
     def sorted_pieces(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows in order, a piece at a time."""
-        order = self._order(records)
-        rows = self._rows_per_piece(records)
-        for start in range(0, len(order), rows):
-            yield records.take(pa.array(order[start : start + rows]))
+        return taken(records, _order(records, self._keys), self._bound)
 
     def add_sorted(self, pieces: Iterable[pa.RecordBatch]) -> None:
         """The pieces of a run, the youngest one."""
@@ -99,20 +97,12 @@ class SortedRuns:
         file = self._memory.spill(self._schema)
         try:
             for piece in pieces:
-                rows = self._rows_per_piece(piece)
-                for start in range(0, piece.num_rows, rows):
-                    file.write(piece.slice(start, rows))
+                for part in cut(piece, self._bound.rows, self._bound.bytes):
+                    file.write(part)
         except BaseException:
             file.delete()
             raise
         return file
-
-    def _order(self, records: pa.RecordBatch) -> Any:
-        return _order(records, self._keys)
-
-    def _rows_per_piece(self, records: pa.RecordBatch) -> int:
-        per_row = records.nbytes / max(records.num_rows, 1)
-        return max(1, min(self._piece_rows, int(PIECE_BYTES / max(per_row, 1))))
 
 
 def merge(

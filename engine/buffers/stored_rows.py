@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from ..core.operator import OUTPUT_BYTES
 from ..core.schemas import no_rows
-from ..kernels.pieces import Positions, picked
+from ..kernels.pieces import Positions, cut, picked
 
 
 def concatenated(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -26,21 +27,46 @@ def concatenated(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.Rec
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def rebatched(batches: Iterable[pa.RecordBatch], schema: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of exactly ``rows`` rows, but for the last one."""
+def brought_together(schema: pa.Schema, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """As :func:`concatenated`. The list is emptied, and columns are let go of one by one: at no time there is more than
+    one of them twice."""
+    if len(batches) == 1:
+        return batches.pop()
+    parts = [[records.column(place) for records in batches] for place in range(len(schema) if batches else 0)]
+    batches.clear()
+    columns = []
+    for place in range(len(parts)):
+        columns.append(pa.concat_arrays(parts[place]))
+        parts[place] = []
+    return pa.RecordBatch.from_arrays(columns, schema=schema) if parts else no_rows(schema)
+
+
+def rebatched(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, rows: int, bytes: int = OUTPUT_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of exactly ``rows`` rows, or as many as have ``bytes`` bytes, but for the last one."""
     waiting: list[pa.RecordBatch] = []
-    count = 0
+    count = size = 0
     for records in batches:
         waiting.append(records)
         count += records.num_rows
-        if count >= rows:
-            whole = concatenated(schema, waiting)
-            cut = count - count % rows
-            for start in range(0, cut, rows):
-                yield whole.slice(start, rows)
-            waiting, count = [whole.slice(cut)] if cut < count else [], count - cut
+        size += records.nbytes
+        if count < rows and size < bytes:
+            continue
+        pieces = cut(brought_together(schema, waiting), rows, bytes)
+        last = next(pieces, None)
+        for piece in pieces:
+            assert last is not None
+            yield last
+            last = piece
+        if last is not None and last.num_rows == rows:
+            yield last
+            last = None
+        # the last one may take more
+        waiting = [] if last is None else [last]
+        count, size = (0, 0) if last is None else (last.num_rows, last.nbytes)
     if waiting:
-        yield concatenated(schema, waiting)
+        yield from cut(brought_together(schema, waiting), rows, bytes)
 
 
 @dataclass(frozen=True)

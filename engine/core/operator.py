@@ -182,6 +182,12 @@ class Emitter:
         if records.num_rows:
             out.emit(Batch(records, self.tag(round, lane)))
 
+    def emit_each(self, pieces: Iterable[pa.RecordBatch], round: int, lane: int, out: Output) -> Iterator[None]:
+        """Emit pieces under the next tags, one with each step."""
+        for records in pieces:
+            self.emit(records, round, lane, out)
+            yield
+
 
 Steps = Iterator[None] | None
 """What a call answers that may have much to emit: None when it is done, or an iterator that emits a little (a batch,

@@ -110,6 +110,14 @@ def picked(records: Any, rows: pa.Array) -> Any:
     return pc.take(records, rows, boundscheck=False) if own is None else own(rows)
 
 
+def taken(records: pa.RecordBatch, rows: Positions, bound: Bound) -> Iterator[pa.RecordBatch]:
+    """``records.take(rows)`` in pieces, each made when it is asked for."""
+    for low in range(0, len(rows), bound.rows):
+        mine = rows[low : low + bound.rows]
+        for part in bound.parts(len(mine), row_bits(records.columns, mine)):
+            yield picked(records, pa.array(mine[part]))
+
+
 def cut(records: pa.RecordBatch, limit: int = PIECE_ROWS, bytes: int = OUTPUT_BYTES) -> Iterator[pa.RecordBatch]:
     """``records`` in slices of at most ``limit`` rows and ``bytes`` bytes."""
     rows = records.num_rows

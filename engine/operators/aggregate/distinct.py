@@ -14,7 +14,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,11 +22,11 @@ import pyarrow as pa
 
 from ...buffers.held_rows import HeldRows
 from ...core.elements import FINAL_ROUND, Batch
-from ...core.operator import Emitter, OperatorContext, Output, Stateless
+from ...core.operator import Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable
 from ...core.traits import Emission, Lineage, Traits, all_kept
 from ...kernels.groups import check_group_types
-from ...kernels.pieces import cut
+from ...kernels.pieces import Bound
 from .seen_keys import SeenKeys
 from .seen_state import restore_seen, seen_state
 
@@ -81,7 +81,7 @@ class RunningDistinct(Stateless):
         self, config: Distinct, context: OperatorContext, schema: pa.Schema, restored: pa.Table | None
     ) -> None:
         self._by = config.keys(schema)
-        self._output_rows = context.output_rows
+        self._bound = Bound(context.output_rows, context.output_bytes)
         self._memory = context.memory
         self._seen = SeenKeys(pa.schema([schema.field(name) for name in self._by]), per_lane=config.per_lane)
         #: rows of rounds that have not ended
@@ -96,20 +96,19 @@ class RunningDistinct(Stateless):
         self._held.add(batch)
         self._account()
 
-    def end_round(self, port: int, round: int, out: Output) -> None:
+    def end_round(self, port: int, round: int, out: Output) -> Steps:
         """Emit the rows with keys that were not seen before."""
-        if round < FINAL_ROUND:
-            self._emit(out)
+        return self._emit(out) if round < FINAL_ROUND and self._held.rows else None
 
-    def drain(self, out: Output) -> None:
+    def drain(self, out: Output) -> Iterator[None]:
         """Emit what came since the round ended, and forget all keys."""
-        self._emit(out)
+        yield from self._emit(out)
         self._seen.forget()
         self._account()
 
-    def finish(self, out: Output) -> None:
+    def finish(self, out: Output) -> Steps:
         """Emit what came in the final round."""
-        self.drain(out)
+        return self.drain(out)
 
     def snapshot(self) -> pa.Table | None:
         """One row for each key, and those held."""
@@ -124,13 +123,13 @@ class RunningDistinct(Stateless):
     def _account(self) -> None:
         self._memory.hold(self._held.bytes + self._seen.bytes)
 
-    def _emit(self, out: Output) -> None:
-        if not self._held.rows:
-            return
-        held = self._held.take_all()
-        new = self._seen.first([held.records.column(name) for name in self._by], held.lanes)
-        kept = held.take(np.flatnonzero(new))
-        for round, lane, start, rows in kept.units():
-            for piece in cut(kept.records.slice(start, rows), self._output_rows):
-                self._emitter.emit(piece, round, lane, out)
+    def _emit(self, out: Output) -> Iterator[None]:
+        """Look at the rows held a piece at a time, which is let go of then."""
+        for held in self._held.take_pieces(self._bound):
+            new = self._seen.first([held.records.column(name) for name in self._by], held.lanes)
+            kept = held.take(np.flatnonzero(new))
+            for round, lane, start, rows in kept.units():
+                self._emitter.emit(kept.records.slice(start, rows), round, lane, out)
+            yield
+            self._account()
         self._account()

@@ -24,7 +24,8 @@ from ...kernels.aggregate_protocol import State
 from ...kernels.growable_array import GrowableArray
 from ...kernels.key_table import KEY_BYTES, KeyTable
 from ...kernels.keys import decoded
-from ...kernels.pieces import Positions
+from ...kernels.pieces import Bound, Positions
+from ...kernels.row_bits import row_bits
 from .aggregates import AggregateColumns
 
 
@@ -55,6 +56,18 @@ class Groups:
         picked = pa.array(rows)
         states = [tuple(part.take(picked) for part in state) for state in self.states]
         return Groups([key.take(picked) for key in self.keys], states, self.lanes[rows], self.positions[rows])
+
+    def pieces(self, bound: Bound) -> Iterator[Groups]:
+        """Consecutive ones, within the bound; nothing is copied."""
+        for low in range(0, len(self), bound.rows):
+            rows = np.arange(low, min(low + bound.rows, len(self)))
+            for part in bound.parts(len(rows), row_bits(self.columns, rows)):
+                yield self._part(slice(low + part.start, low + part.stop))
+
+    def _part(self, part: slice) -> Groups:
+        start, rows = part.start, part.stop - part.start
+        states = [tuple(column.slice(start, rows) for column in state) for state in self.states]
+        return Groups([key.slice(start, rows) for key in self.keys], states, self.lanes[part], self.positions[part])
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ Rules:
    one subtask (``Stream.aggregate`` does). State goes with the lane of a group's first row; a subtask that is handed
    two states of one key merges them.
 6. When too much is held, groups go to files (``spilled_groups``). At the end they are put together again and emitted a
-   batch at a time. Rows, their order and every digit are the same.
+   batch at a time. Rows, their order and every digit are the same. Values are computed of a piece of groups at a time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...buffers.held_rows import Lanes
+from ...buffers.held_rows import Lanes, pieces_of_state
 from ...buffers.sorted_runs import SortedRuns
 from ...buffers.stored_rows import StoredRows, rebatched
 from ...core.elements import FINAL_ROUND, Batch
@@ -37,7 +37,7 @@ from ...core.schemas import check_columns, check_distinct, check_inputs, check_m
 from ...core.traits import Columns, Emission, Traits
 from ...kernels.groups import check_group_types
 from ...kernels.keys import decoded, valid_rows
-from ...kernels.pieces import PIECE_ROWS, Positions, cut
+from ...kernels.pieces import Bound, Positions, cut
 from ...kernels.sorting import SortKey
 from .aggregates import (
     Aggregate,
@@ -129,7 +129,7 @@ class RunningHashAggregate(Stateless):
         self._config = config
         self._schema = config.output_schema([source])
         self._aggregates = config.columns(source)
-        self._output_rows = context.output_rows
+        self._bound = Bound(context.output_rows, context.output_bytes)
         self._memory = context.memory
         #: where groups are emitted, unless they are kept per lane
         self._lane = context.lanes.start
@@ -148,7 +148,7 @@ class RunningHashAggregate(Stateless):
         self._round = 0
         #: a barrier or the end has come and no row since
         self._drained = False
-        #: the emission of spilled groups, while it is under way or after it
+        #: the emission of groups, while it is under way or after it
         self._steps: Iterator[None] = iter(())
         self._emitter = Emitter()
 
@@ -166,7 +166,7 @@ class RunningHashAggregate(Stateless):
             return
         self._rows.put(records, lane)
         if self._needed:
-            self._bound()
+            self._stay_within()
         else:
             self._merge()
 
@@ -202,8 +202,8 @@ class RunningHashAggregate(Stateless):
         positions = live.column("position").to_numpy()
         order = np.argsort(positions, kind="stable")
         stored = StoredRows(live.schema, live.to_batches())
-        for start in range(0, len(order), PIECE_ROWS):
-            self._groups.add(self._restored(stored.take(order[start : start + PIECE_ROWS])))
+        for rows in pieces_of_state(live, order):
+            self._groups.add(self._restored(stored.take(rows)))
         self._next = int(positions.max(initial=-1)) + 1
         self._groups.merge()
 
@@ -217,7 +217,7 @@ class RunningHashAggregate(Stateless):
 
     # ------------------------------------------------------------------ parts
 
-    def _bound(self) -> None:
+    def _stay_within(self) -> None:
         """Merge the rows that wait if there are enough, or too many; let groups go if these are too many."""
         if self._groups.enough(self._rows.bytes):
             self._merge()
@@ -264,18 +264,21 @@ class RunningHashAggregate(Stateless):
     # ------------------------------------------------------------------ output
 
     def _emit(self, round: int, out: Output) -> Steps:
-        if self._groups.spilled:
-            self._steps = self._emit_spilled(round, out)
-            return self._steps
+        self._steps = self._emit_spilled(round, out) if self._groups.spilled else self._emit_held(round, out)
+        return self._steps
+
+    def _emit_held(self, round: int, out: Output) -> Iterator[None]:
+        """Compute the values of a piece of groups at a time."""
         self._merge()
         parts = self._groups.parts
         self._groups.clear()
-        self._memory.hold(0)
         if not parts and not (self._config.by or self._partial or self._lane):
             parts = [self._blank()]
-        for groups in parts:
-            self._put(self._records(groups), groups.lanes, round, out)
-        return None
+        parts.reverse()
+        while parts:
+            for groups in parts.pop().pieces(self._bound):
+                yield from self._put(self._records(groups), groups.lanes, round, out)
+        self._memory.hold(0)
 
     def _emit_spilled(self, round: int, out: Output) -> Iterator[None]:
         """Put the groups of all partitions into the order of their first rows."""
@@ -283,27 +286,27 @@ class RunningHashAggregate(Stateless):
         places = [pa.field(LANE, pa.int32()), pa.field("position", pa.int64())]
         schema = pa.schema([*self._schema, *places])
         keys = [(width, SortKey(LANE)), (width + 1, SortKey("position"))]
-        runs = SortedRuns(schema, keys if self._partial else keys[1:], self._memory, self._output_rows)
+        runs = SortedRuns(schema, keys if self._partial else keys[1:], self._memory, self._bound.rows)
         try:
             for groups in self._groups.results():
                 columns = [*self._records(groups).columns, pa.array(groups.lanes), pa.array(groups.positions)]
                 runs.add(pa.RecordBatch.from_arrays(columns, schema=schema))
-            self._memory.hold(0)
-            for piece in rebatched(runs.merged(), schema, self._output_rows):
-                records = pa.RecordBatch.from_arrays(piece.columns[:width], schema=self._schema)
-                self._put(records, piece.column(width).to_numpy(), round, out)
                 yield
+            self._memory.hold(0)
+            for piece in rebatched(runs.merged(), schema, self._bound.rows, self._bound.bytes):
+                records = pa.RecordBatch.from_arrays(piece.columns[:width], schema=self._schema)
+                yield from self._put(records, piece.column(width).to_numpy(), round, out)
         finally:
             runs.clear()
 
-    def _put(self, records: pa.RecordBatch, lanes: Lanes, round: int, out: Output) -> None:
+    def _put(self, records: pa.RecordBatch, lanes: Lanes, round: int, out: Output) -> Iterator[None]:
         """Emit rows under the first lane, or, in a partial step, each under its own; they are sorted by it."""
         starts = np.flatnonzero(np.diff(lanes, prepend=-1)) if self._partial else np.zeros(1, dtype=np.int64)
         ends: Positions = np.append(starts[1:], len(lanes))
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             lane = int(lanes[start]) if self._partial else self._lane
-            for piece in cut(records.slice(start, end - start), self._output_rows):
-                self._emitter.emit(piece, round, lane, out)
+            pieces = cut(records.slice(start, end - start), self._bound.rows, self._bound.bytes)
+            yield from self._emitter.emit_each(pieces, round, lane, out)
 
     def _records(self, groups: Groups) -> pa.RecordBatch:
         columns = [*groups.keys, *self._aggregates.columns(groups.states)]

@@ -12,7 +12,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,11 +21,11 @@ import pyarrow as pa
 from ...buffers.held_rows import Held, HeldRows
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.errors import FlowError
-from ...core.operator import Emitter, OperatorContext, Output, Stateless
+from ...core.operator import Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema
 from ...core.traits import Emission, Lineage, Traits, all_kept
 from ...kernels.groups import check_group_types
-from ...kernels.pieces import Flags, cut
+from ...kernels.pieces import Bound, Flags
 from .seen_keys import SeenKeys
 from .seen_state import restore_seen, seen_state
 
@@ -91,7 +91,7 @@ class RunningMarkDistinct(Stateless):
         self._by = config.by
         self._masks = [mask for mask, _ in config.masks]
         self._schema = config.output_schema([source])
-        self._output_rows = context.output_rows
+        self._bound = Bound(context.output_rows, context.output_bytes)
         keys = pa.schema([source.field(name) for name in config.by])
         #: the keys seen: in any row, then for each mask
         self._seen = [SeenKeys(keys) for _ in range(1 + len(self._masks))]
@@ -107,21 +107,20 @@ class RunningMarkDistinct(Stateless):
         self._held.add(batch)
         self._account()
 
-    def end_round(self, port: int, round: int, out: Output) -> None:
+    def end_round(self, port: int, round: int, out: Output) -> Steps:
         """Emit the rows of the round."""
-        if round < FINAL_ROUND:
-            self._emit(out)
+        return self._emit(out) if round < FINAL_ROUND and self._held.rows else None
 
-    def drain(self, out: Output) -> None:
+    def drain(self, out: Output) -> Iterator[None]:
         """Emit what came since the round ended, and forget all keys."""
-        self._emit(out)
+        yield from self._emit(out)
         for seen in self._seen:
             seen.forget()
         self._account()
 
-    def finish(self, out: Output) -> None:
+    def finish(self, out: Output) -> Steps:
         """Emit what came in the final round."""
-        self.drain(out)
+        return self.drain(out)
 
     def snapshot(self) -> pa.Table | None:
         """One row for each key, and those held."""
@@ -137,18 +136,18 @@ class RunningMarkDistinct(Stateless):
     def _account(self) -> None:
         self._memory.hold(self._held.bytes + sum(seen.bytes for seen in self._seen))
 
-    def _emit(self, out: Output) -> None:
-        if not self._held.rows:
-            return
-        held = self._held.take_all()
-        every = np.ones(held.records.num_rows, dtype=bool)
-        masks = [held.records.column(name).fill_null(False).to_numpy(zero_copy_only=False) for name in self._masks]
-        markers = [self._marked(seen, held, mask) for seen, mask in zip(self._seen, [every, *masks], strict=True)]
-        columns = [*held.records.columns, *(pa.array(marker) for marker in markers)]
-        marked = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        for round, lane, start, rows in held.units():
-            for piece in cut(marked.slice(start, rows), self._output_rows):
-                self._emitter.emit(piece, round, lane, out)
+    def _emit(self, out: Output) -> Iterator[None]:
+        """Mark the rows held a piece at a time, which is let go of then."""
+        for held in self._held.take_pieces(self._bound):
+            every = np.ones(held.records.num_rows, dtype=bool)
+            masks = [held.records.column(name).fill_null(False).to_numpy(zero_copy_only=False) for name in self._masks]
+            markers = [self._marked(seen, held, mask) for seen, mask in zip(self._seen, [every, *masks], strict=True)]
+            columns = [*held.records.columns, *(pa.array(marker) for marker in markers)]
+            marked = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+            for round, lane, start, rows in held.units():
+                self._emitter.emit(marked.slice(start, rows), round, lane, out)
+            yield
+            self._account()
         self._account()
 
     def _marked(self, seen: SeenKeys, held: Held, mask: Flags) -> Flags:

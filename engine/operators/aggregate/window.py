@@ -7,13 +7,14 @@ Rules:
 2. All input rows come out, in their order, with the functions' columns behind theirs: the partitions that ended in a
    round at its end, the last ones with ``finish`` in round ``FINAL_ROUND``.
 3. Input that is not sorted within its partition is an error of the data, not a wrong result.
-4. State is the rows of open partitions; they are accounted for and not spilled, since a function may look at all.
+4. State is the rows of open partitions; they are accounted for and not spilled, since a function may look at all. When
+   they leave, what the functions look at and give is in memory beside them.
    ``Stream.window`` gathers and sorts first, unless it is told that rows are sorted already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Self
@@ -22,13 +23,14 @@ import numpy as np
 import pyarrow as pa
 
 from ...buffers.held_rows import HeldRows
+from ...buffers.stored_rows import rebatched
 from ...core.elements import FINAL_ROUND, Batch, Tag
 from ...core.errors import DataError
 from ...core.operator import Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
 from ...core.traits import Emission, Lineage, Traits, all_kept
 from ...kernels.keys import check_key_types, differences
-from ...kernels.pieces import Positions, cut
+from ...kernels.pieces import Bound, Positions
 from ...kernels.sorting import SortKey, check_sort_keys, sorted_order
 from .window_functions import Partitions, WindowFunction, computed
 
@@ -109,7 +111,7 @@ class RunningWindow(Stateless):
     def __init__(self, config: Window, context: OperatorContext, source: pa.Schema) -> None:
         self._config = config
         self._source, self._target = source, config.output_schema([source])
-        self._output_rows = context.output_rows
+        self._bound = Bound(context.output_rows, context.output_bytes)
         self._memory = context.memory
         #: bytes of the rows held
         self._bytes = 0
@@ -202,49 +204,64 @@ class RunningWindow(Stateless):
 
     def _emit(self, round: int, out: Output) -> Iterator[None]:
         for lane in sorted(self._closed):
-            for ended in _gathered(self._closed.pop(lane), self._output_rows):
-                for piece in cut(self._computed(ended), self._output_rows):
-                    self._emitter.emit(piece, round, lane, out)
-                yield
+            for ended in _gathered(self._closed.pop(lane), self._bound):
+                pieces = rebatched(self._computed(ended), self._target, self._bound.rows, self._bound.bytes)
+                yield from self._emitter.emit_each(pieces, round, lane, out)
         self._bytes = sum(records.nbytes for batches in self._open.values() for records in batches)
         self._memory.hold(self._bytes)
 
-    def _computed(self, ended: _Ended) -> pa.RecordBatch:
-        records = pa.concat_batches(ended.batches)
-        parts = self._partitions(records, ended.starts)
-        columns = [
-            computed(each, None if each.column is None else records.column(each.column), parts)
+    def _computed(self, ended: _Ended) -> Iterator[pa.RecordBatch]:
+        """The rows with the functions' columns, batch by batch, each of which is let go of. Only what the functions
+        look at is brought together: the other columns stay where they are."""
+        wanted = {each.column for each in self._config.functions} | {key.column for key in self._config.order_by}
+        columns = {
+            name: pa.concat_arrays([records.column(name) for records in ended.batches])
+            for name in wanted
+            if name is not None
+        }
+        parts = self._partitions(columns, ended.starts, ended.rows)
+        found = [
+            computed(each, None if each.column is None else columns[each.column], parts)
             for each in self._config.functions
         ]
-        return pa.RecordBatch.from_arrays([*records.columns, *columns], schema=self._target)
+        del columns, parts
+        low = 0
+        ended.batches.reverse()
+        while ended.batches:
+            records = ended.batches.pop()
+            added = [column.slice(low, records.num_rows) for column in found]
+            yield pa.RecordBatch.from_arrays([*records.columns, *added], schema=self._target)
+            low += records.num_rows
 
-    def _partitions(self, records: pa.RecordBatch, starts: Positions) -> Partitions:
+    def _partitions(self, given: Mapping[str, pa.Array], starts: Positions, rows: int) -> Partitions:
         keys = self._config.order_by
-        parts = Partitions(starts, starts, records.num_rows)
+        parts = Partitions(starts, starts, rows)
         if not keys:
             return parts
-        columns = [records.column(key.column) for key in keys]
+        columns = [given[key.column] for key in keys]
         order = sorted_order(columns, keys, [parts.ids])
-        if (order != np.arange(records.num_rows)).any():
+        if (order != np.arange(rows)).any():
             raise DataError(
                 f"window: its input is not sorted by {', '.join(key.describe() for key in keys)} within a partition",
                 "leave out sorted=True, or sort the stream before it",
             )
         peers = np.union1d(starts, np.flatnonzero(differences(columns)) + 1)
-        return Partitions(starts, peers, records.num_rows)
+        return Partitions(starts, peers, rows)
 
 
-def _gathered(parts: Sequence[_Ended], rows: int) -> Iterator[_Ended]:
-    """Parts together, as many as have so many rows: few enough for a core's cache, enough for kernels to pay."""
-    batches: list[pa.RecordBatch] = []
-    starts: list[Positions] = []
-    count = 0
-    for part in parts:
-        if batches and count + part.rows > rows:
-            yield _Ended(batches, np.concatenate(starts), count)
-            batches, starts, count = [], [], 0
-        batches += part.batches
-        starts.append(part.starts + count)
-        count += part.rows
-    if batches:
+def _gathered(parts: list[_Ended], bound: Bound) -> Iterator[_Ended]:
+    """Parts together, as many as fill a piece: few enough for a core's cache, enough for kernels to pay. The list is
+    emptied."""
+    parts.reverse()
+    while parts:
+        batches: list[pa.RecordBatch] = []
+        starts: list[Positions] = []
+        count = size = 0
+        while parts and (not batches or (count + parts[-1].rows <= bound.rows and size < bound.bytes)):
+            part = parts.pop()
+            batches += part.batches
+            starts.append(part.starts + count)
+            count += part.rows
+            size += sum(records.nbytes for records in part.batches)
+            part.batches.clear()
         yield _Ended(batches, np.concatenate(starts), count)

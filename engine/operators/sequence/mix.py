@@ -34,10 +34,10 @@ from ...buffers.mixed_rows import MixedRows
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.epochs import ends_epoch, epoch_of
 from ...core.errors import FlowError
-from ...core.operator import LANE, Emitter, OperatorContext, Output, Steps, exhaust
+from ...core.operator import LANE, Emitter, OperatorContext, Output, Steps
 from ...core.traits import ALL_INPUTS, Emission, Lineage, Multiplicity, State, Traits
 from ...kernels.counter_random import MIX, check_seed, words
-from ...kernels.pieces import Positions
+from ...kernels.pieces import Bound, Positions, cut
 from .union import same_columns
 
 AtEnd: TypeAlias = Literal["stop", "go on"]
@@ -106,7 +106,7 @@ class RunningMix:
 
     def __init__(self, config: Mix, context: OperatorContext, schema: pa.Schema) -> None:
         self._config = config
-        self._lane, self._output_rows = context.lanes.start, context.output_rows
+        self._lane, self._bound = context.lanes.start, Bound(context.output_rows, context.output_bytes)
         self._weights, self._epochs = np.array(config.weights), context.epochs
         self._stops = config.at_end == "stop"
         ports = len(config.weights)
@@ -129,14 +129,14 @@ class RunningMix:
 
     # ------------------------------------------------------------------ the driver's calls
 
-    def process(self, port: int, batch: Batch, out: Output) -> None:
+    def process(self, port: int, batch: Batch, out: Output) -> Steps:
         """Hold the rows, and emit those whose turn it is."""
         self._ended[port] = False  # of a restored operator: there are new data
         if self._stopped:
-            return
+            return None
         self._rows.add(port, batch.tag.round, batch.records)
-        if self._rounds[port] < batch.tag.round < FINAL_ROUND:
-            exhaust(self._emit(self._open_round, out))
+        is_open = self._rounds[port] < batch.tag.round < FINAL_ROUND
+        return self._emit(self._open_round, out) if is_open else None
 
     def end_round(self, port: int, round: int, out: Output) -> Steps:
         """Emit what becomes known when nobody has more to say in the round that is open."""
@@ -236,14 +236,14 @@ class RunningMix:
             self._epoch, self._draws = epoch, (-1, self._draws[1])
         available = self._rows.up_to(FINAL_ROUND if is_end else round)
         while not self._stopped:
-            draws = self._drawn()[: self._output_rows]
+            draws = self._drawn()[: self._rows.fitting(self._bound)]
             count = self._possible(draws, available)
             if count:
                 records, taken = self._rows.take(draws[:count])
                 available -= taken
                 self._position += count
-                self._emitter.emit(records, round, self._lane, out)
-                yield
+                pieces = cut(records, self._bound.rows, self._bound.bytes)
+                yield from self._emitter.emit_each(pieces, round, self._lane, out)
             if count < len(draws):
                 self._awaited = int(draws[count])
                 if not (is_end or self._is_out(self._awaited, round)):

@@ -17,7 +17,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -26,19 +26,22 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...core.elements import FINAL_ROUND, Batch
+from ...core.elements import FINAL_ROUND, Batch, Tag
 from ...core.epochs import ends_epoch
 from ...core.errors import DataError, FlowError
-from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless
+from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_columns, check_inputs
 from ...core.traits import Emission, Lineage, State, Traits
-from ...kernels.pieces import Positions, cut
+from ...kernels.pieces import Bound, Positions, cut
+from ...kernels.row_bits import row_bits
 
 Remainder: TypeAlias = Literal["pad", "drop"]
 Tokens = npt.NDArray[Any]
 
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 MAX_LENGTH = 2**24
+_SPREAD = 4
+"""Of each token come its segment, its position and its document besides."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,8 @@ class RunningPack(Stateless):
 
     def __init__(self, config: Pack, context: OperatorContext, target: pa.Schema, token: pa.DataType) -> None:
         self._config, self._target, self._token = config, target, token
-        self._lane, self._memory, self._output_rows = context.lanes.start, context.memory, context.output_rows
+        self._lane, self._memory = context.lanes.start, context.memory
+        self._bound = Bound(context.output_rows, context.output_bytes)
         self._epochs, self._last_lane = context.epochs, context.lanes.stop - 1
         self._type = token.to_pandas_dtype()
         #: the tokens of the open row, fewer than ``length``, and of each the number of its sequence
@@ -151,33 +155,38 @@ class RunningPack(Stateless):
         """The number of the first sequence of which tokens are held; of the next one if none are."""
         return int(self._held_documents[0]) if len(self._held_documents) else self._count
 
-    def process(self, port: int, batch: Batch, out: Output) -> None:
-        """Append the sequences to the line, and emit the rows that they fill."""
-        tokens, documents = self._line(batch.records.column(self._config.tokens))
+    def process(self, port: int, batch: Batch, out: Output) -> Iterator[None]:
+        """Append the sequences to the line, a few at a time, and emit the rows that they fill."""
+        column = batch.records.column(self._config.tokens)
+        bits = row_bits([column], np.arange(len(column)))
+        for part in Bound(len(column), self._bound.bytes // _SPREAD).parts(len(column), bits):
+            yield from self._append(column.slice(part.start, part.stop - part.start), batch.tag, out)
+
+    def _append(self, column: pa.Array, tag: Tag, out: Output) -> Iterator[None]:
+        tokens, documents = self._line(column)
         if not len(tokens):
             return
         tokens = np.concatenate([self._held, tokens])
         documents = np.concatenate([self._held_documents, documents])
         full = len(tokens) - len(tokens) % self._config.length
         if full:
-            self._emit(tokens[:full], documents[:full], batch.tag.round, batch.tag.lane, out)
+            yield from self._emit(tokens[:full], documents[:full], tag.round, tag.lane, out)
         # copies: what is held must not keep the whole batch
         self._held, self._held_documents = tokens[full:].copy(), documents[full:].copy()
         self._memory.hold(self._held.nbytes + self._held_documents.nbytes)
 
-    def end_round(self, port: int, round: int, out: Output) -> None:
+    def end_round(self, port: int, round: int, out: Output) -> Steps:
         """The remainder leaves if an epoch ends."""
         self._round = self._round if round == FINAL_ROUND else round
-        if ends_epoch(self._epochs, round):
-            self._end(round, out, self._last_lane)
+        return self._end(round, out, self._last_lane) if ends_epoch(self._epochs, round) else None
 
-    def drain(self, out: Output) -> None:
+    def drain(self, out: Output) -> Steps:
         """Give the remainder, and begin anew."""
-        self._end(self._round, out, self._lane)
+        return self._end(self._round, out, self._lane)
 
-    def finish(self, out: Output) -> None:
+    def finish(self, out: Output) -> Steps:
         """Give the remainder."""
-        self._end(FINAL_ROUND, out, self._lane)
+        return self._end(FINAL_ROUND, out, self._lane)
 
     def close(self) -> None:
         """Hold nothing any more."""
@@ -230,16 +239,21 @@ class RunningPack(Stateless):
         line[is_token] = tokens
         return line, np.repeat(numbers, long)
 
-    def _end(self, round: int, out: Output, lane: int) -> None:
+    def _end(self, round: int, out: Output, lane: int) -> Iterator[None]:
         missing = self._config.length - len(self._held)
         if len(self._held) and self._config.remainder == "pad":
             tokens = np.append(self._held, np.full(missing, self._config.pad, dtype=self._type))
             documents = np.append(self._held_documents, np.full(missing, -1))
-            self._emit(tokens, documents, round, lane, out)
+            yield from self._emit(tokens, documents, round, lane, out)
         self._held, self._held_documents, self._count = self._held[:0], self._held_documents[:0], 0
         self._memory.hold(0)
 
-    def _emit(self, tokens: Tokens, documents: Positions, round: int, lane: int, out: Output) -> None:
+    def _emit(self, tokens: Tokens, documents: Positions, round: int, lane: int, out: Output) -> Iterator[None]:
+        records = self._rows(tokens, documents)
+        yield from self._emitter.emit_each(cut(records, self._bound.rows, self._bound.bytes), round, lane, out)
+
+    def _rows(self, tokens: Tokens, documents: Positions) -> pa.RecordBatch:
+        """As many tokens as fill rows, with what is asked for besides."""
         length = self._config.length
         rows = documents.reshape(-1, length)
         begins = np.ones(rows.shape, dtype=np.bool_)
@@ -259,8 +273,7 @@ class RunningPack(Stateless):
             columns.append(pa.array(documents))
         lists = [pa.FixedSizeListArray.from_arrays(values, type=field.type)
                  for values, field in zip(columns, self._target, strict=True)]  # fmt: skip
-        for records in cut(pa.RecordBatch.from_arrays(lists, schema=self._target), self._output_rows):
-            self._emitter.emit(records, round, lane, out)
+        return pa.RecordBatch.from_arrays(lists, schema=self._target)
 
 
 def _first_null(values: pa.Array) -> int:

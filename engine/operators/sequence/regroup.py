@@ -9,7 +9,7 @@ Rules:
    in any order, and rows of ``FINAL_ROUND`` before other rounds have ended (``UnorderedInputGate``).
 3. With a ``partitioning`` it stands behind an operator that emits rows of many parts under one lane, in the subtask
    that owns them (an aggregate, a sort, a join), and finds their parts anew.
-4. Too much held is written to disk (``RoundRows``); it comes out a part at a time.
+4. Too much held is written to disk (``RoundRows``); it comes out a piece of a part at a time.
 5. Nothing is held at a barrier that stands between rounds. What is held at any other one is its state: the rows, with
    their part as the lane, and their round.
 6. ``ordered`` False: the order does not matter, and rows are passed on by the part whenever a few batches have come.
@@ -29,11 +29,11 @@ from ...buffers.round_rows import PartPiece, RoundRows
 from ...buffers.state_rows import rows_of_state
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.errors import FlowError, InternalError
-from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps, exhaust
+from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_inputs
 from ...core.traits import Emission, Lineage, Multiplicity, Traits, all_kept
 from ...kernels.hashing import Parts
-from ...kernels.pieces import cut
+from ...kernels.pieces import Bound
 from ...plan.partitioning import PART, Partitioning, sorted_by_part
 
 UNORDERED_BATCHES = 4
@@ -93,7 +93,7 @@ class RunningRegroup(Stateless):
         self._partitioner = None if partitioning is None else partitioning.partitioner(source)
         self._owned = context.lanes
         self._memory = context.memory
-        self._output_rows = context.output_rows
+        self._bound = Bound(context.output_rows, context.output_bytes)
         self._most = None if config.ordered else UNORDERED_BATCHES * context.output_rows
         #: round -> its rows; between barriers only the open round and the final one
         self._rounds: dict[int, RoundRows] = {}
@@ -101,14 +101,15 @@ class RunningRegroup(Stateless):
         self._count = 0
         self._emitter = Emitter()
 
-    def process(self, port: int, batch: Batch, out: Output) -> None:
+    def process(self, port: int, batch: Batch, out: Output) -> Steps:
         """Hold the rows until their round ends."""
         records, parts = self._parted(batch)
         key = (batch.tag.lane, batch.tag.sequence) if self._most is None else (0, self._count)
         self._count += 1
         rows = self._hold(batch.tag.round, key, records, parts)
-        if self._most is not None and rows.rows >= self._most:
-            exhaust(self._emit([batch.tag.round], out))
+        if self._most is None or (rows.rows < self._most and rows.bytes < UNORDERED_BATCHES * self._bound.bytes):
+            return None
+        return self._emit([batch.tag.round], out)
 
     def end_round(self, port: int, round: int, out: Output) -> Steps:
         """Emit the rows of the round."""
@@ -127,7 +128,7 @@ class RunningRegroup(Stateless):
         """The rows held; none between rounds."""
         held = []
         for round, rows in sorted(self._rounds.items()):
-            for part, records in rows.by_part():
+            for part, records in rows.by_part(self._bound):
                 rounds = np.full(records.num_rows, round, dtype=np.int64)
                 held.append(Held(records, rounds, np.full(records.num_rows, self._owned.start + part, dtype=np.int32)))
         return state_table(held) if held else None
@@ -180,9 +181,8 @@ class RunningRegroup(Stateless):
         """Emit the rows of these rounds, one part after the other."""
         for round in rounds:
             rows = self._rounds[round]
-            for part, records in rows.by_part():
-                for piece in cut(records, self._output_rows):
-                    self._emitter.emit(piece, round, self._owned.start + part, out)
+            for part, records in rows.by_part(self._bound):
+                self._emitter.emit(records, round, self._owned.start + part, out)
                 yield
             rows.clear()
             del self._rounds[round]

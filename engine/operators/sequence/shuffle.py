@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...buffers.state_rows import rows_of_state
-from ...buffers.stored_rows import concatenated
+from ...buffers.stored_rows import brought_together
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.epochs import ends_epoch, epoch_of
 from ...core.errors import FlowError
@@ -37,7 +37,7 @@ from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, 
 from ...core.schemas import check_inputs
 from ...core.traits import Emission, Lineage, Multiplicity, State, Traits
 from ...kernels.counter_random import check_seed, permutation
-from ...kernels.pieces import cut, picked
+from ...kernels.pieces import Bound, taken
 
 MAX_WINDOW = 2**31 - 1
 
@@ -85,7 +85,8 @@ class RunningShuffle(Stateless):
 
     def __init__(self, config: Shuffle, context: OperatorContext, schema: pa.Schema) -> None:
         self._config, self._schema = config, schema
-        self._lane, self._memory, self._output_rows = context.lanes.start, context.memory, context.output_rows
+        self._lane, self._memory = context.lanes.start, context.memory
+        self._bound = Bound(context.output_rows, context.output_bytes)
         self._epochs, self._last_lane = context.epochs, context.lanes.stop - 1
         #: the rows of the open block, in order
         self._held: list[pa.RecordBatch] = []
@@ -96,7 +97,7 @@ class RunningShuffle(Stateless):
         self._round = 0
         self._emitter = Emitter()
 
-    def process(self, port: int, batch: Batch, out: Output) -> None:
+    def process(self, port: int, batch: Batch, out: Output) -> Iterator[None]:
         """Hold the rows, and emit the blocks that they complete."""
         records, window = batch.records, self._config.window
         while records.num_rows:
@@ -104,8 +105,7 @@ class RunningShuffle(Stateless):
             records = records.slice(part.num_rows)
             self._hold(part)
             if self._position % window == 0:
-                for _ in self._emit(self._position // window - 1, batch.tag.round, batch.tag.lane, out):
-                    pass
+                yield from self._emit(self._position // window - 1, batch.tag.round, batch.tag.lane, out)
 
     def end_round(self, port: int, round: int, out: Output) -> Steps:
         """The open block leaves if an epoch ends."""
@@ -164,7 +164,7 @@ class RunningShuffle(Stateless):
         self._memory.hold(self._bytes)
 
     def _whole(self) -> pa.RecordBatch:
-        whole = concatenated(self._schema, self._held)
+        whole = brought_together(self._schema, self._held)
         self._held = [whole]
         return whole
 
@@ -177,13 +177,6 @@ class RunningShuffle(Stateless):
         """Emit the rows held, which are those of ``block``."""
         whole, self._held, self._bytes = self._whole(), [], 0
         epoch = self._config.epoch + epoch_of(self._epochs, round)
-        order = pa.array(permutation(self._config.seed, epoch, block, whole.num_rows))
-        for rows in cut(pa.record_batch({"": order}), self._output_rows):
-            self._emitter.emit(_taken(whole, rows.column(0)), round, lane, out)
-            yield
+        order = permutation(self._config.seed, epoch, block, whole.num_rows)
+        yield from self._emitter.emit_each(taken(whole, order, self._bound), round, lane, out)
         self._memory.hold(0)
-
-
-def _taken(records: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
-    columns = [picked(column, rows) for column in records.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=records.schema)

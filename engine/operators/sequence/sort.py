@@ -7,7 +7,8 @@ Rules:
 3. A subtask sorts what it receives: for one sorted sequence the input must be gathered into one subtask
    (``Stream.sort`` does). State is the rows held, each with its lane.
 4. When too much is held it is sorted and written to a file (``sorted_runs``); at the end the files are merged and
-   emitted a batch at a time. Rows and their order are the same.
+   emitted a batch at a time. Rows and their order are the same. What is held in memory is emitted in pieces that are
+   picked from it one by one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ...core.elements import FINAL_ROUND, Batch
 from ...core.operator import Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_inputs, check_movable
 from ...core.traits import Emission, Lineage, Multiplicity, Traits, all_kept
-from ...kernels.pieces import cut, picked
+from ...kernels.pieces import Bound, taken
 from ...kernels.sorting import SortKey, check_sort_keys, sorted_order
 
 
@@ -74,7 +75,7 @@ class RunningSort(Stateless):
         self._keys = keys
         self._schema = schema
         self._lane = context.lanes.start
-        self._output_rows = context.output_rows
+        self._bound = Bound(context.output_rows, context.output_bytes)
         self._memory = context.memory
         #: the rows since the last barrier, or since the last run was written
         self._held = HeldRows(schema)
@@ -128,19 +129,22 @@ class RunningSort(Stateless):
     def _emit(self, round: int, out: Output) -> Steps:
         if self._runs.rows:
             return self._merge(round, out)
+        return self._take(round, out) if self._held.rows else None
+
+    def _take(self, round: int, out: Output) -> Iterator[None]:
+        """Emit what is held in memory: no more of it is copied at once than a column, then a piece."""
+        held = self._held.bytes
         records = self._held.take_records()
+        self._memory.hold(held)
         order = sorted_order([records.column(key.column) for key in self._keys], self._keys)
-        for piece in cut(picked(records, pa.array(order)), self._output_rows):
-            self._emitter.emit(piece, round, self._lane, out)
+        yield from self._emitter.emit_each(taken(records, order, self._bound), round, self._lane, out)
         self._memory.hold(0)
-        return None
 
     def _merge(self, round: int, out: Output) -> Iterator[None]:
         youngest = self._runs.sorted_pieces(stored(self._held.take_all()))
         merged = (from_stored(records, self._schema).records for records in self._runs.merged(youngest))
-        for piece in rebatched(merged, self._schema, self._output_rows):
-            self._emitter.emit(piece, round, self._lane, out)
-            yield
+        pieces = rebatched(merged, self._schema, self._bound.rows, self._bound.bytes)
+        yield from self._emitter.emit_each(pieces, round, self._lane, out)
         self._forget()
 
     def _forget(self) -> None:

@@ -4,15 +4,16 @@ Rules:
 
 1. Of rows with equal keys the earlier ones stay, in the order of their tags: the result is the head of what ``Sort``
    gives. It is emitted at a barrier (``drain``) or the end, under the subtask's first lane.
-2. At most as many rows are held as are kept, and as many again (or ``SPARE_ROWS``) that wait to be compared. A row
-   whose first key is worse than that of ``count`` rows before it is not held at all.
+2. At most as many rows are held as are kept, and as many again (or ``SPARE_ROWS``, or ``SPARE_BYTES``) that wait to be
+   compared. A row whose first key is worse than that of ``count`` rows before it is not held at all. They are counted
+   as held, and not written to disk.
 3. ``per_lane``: the first rows of every lane, under that lane. It is the step before the lanes are gathered.
 4. A subtask sees the rows that it receives: for one result the input must be gathered (``Stream.top_n`` does).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,14 +22,14 @@ import pyarrow as pa
 from ...buffers.held_rows import Held, HeldRows
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.errors import FlowError
-from ...core.operator import Emitter, OperatorContext, Output, Stateless
+from ...core.operator import OUTPUT_BYTES, OUTPUT_ROWS, Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_inputs, check_movable
 from ...core.traits import Emission, Lineage, Traits, all_kept
 from ...kernels.keys import is_coded, validity
-from ...kernels.pieces import PIECE_ROWS, Positions, cut
+from ...kernels.pieces import Bound, Positions, taken
 from ...kernels.sorting import SortKey, check_sort_keys, sort_codes, sorted_order
 
-SPARE_ROWS = PIECE_ROWS
+SPARE_ROWS, SPARE_BYTES = OUTPUT_ROWS, OUTPUT_BYTES
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,11 @@ class RunningTopN(Stateless):
     def __init__(self, config: TopN, schema: pa.Schema, context: OperatorContext) -> None:
         self._config = config
         self._lane = context.lanes.start
-        self._output_rows = context.output_rows
+        self._bound, self._memory = Bound(context.output_rows, context.output_bytes), context.memory
         #: the best rows so far and those not compared yet, in the order of their tags
         self.held = HeldRows(schema)
-        self._kept = 0
+        #: rows and bytes of the former
+        self._kept = self._kept_bytes = 0
         #: lane (the subtask's first one if lanes do not matter) -> the code of the first key beyond which no row counts
         self._bounds: dict[int, int] = {}
         #: the last round that has ended
@@ -101,28 +103,40 @@ class RunningTopN(Stateless):
             if len(hopeful) < len(codes):
                 batch = Batch(batch.records.take(pa.array(hopeful)), batch.tag)
         self.held.add(batch)
-        if self.held.rows - self._kept >= max(self._kept, SPARE_ROWS):
+        if self._is_much:
             held = self.held.take_all()
             best = held.take(np.sort(self._best(held)))
             self._note_bounds(best)
             self.held.put(best)
-            self._kept = self.held.rows
+            self._kept, self._kept_bytes = self.held.rows, self.held.bytes
+        self._memory.hold(self.held.bytes)
 
     def end_round(self, port: int, round: int, out: Output) -> None:
         """Remember the round, for a barrier."""
         self._round = round if round < FINAL_ROUND else self._round
 
-    def drain(self, out: Output) -> None:
+    def drain(self, out: Output) -> Steps:
         """Emit the first of the rows since the last barrier."""
-        self._emit(self._round, out)
+        return self._emit(self._round, out)
 
-    def finish(self, out: Output) -> None:
+    def finish(self, out: Output) -> Steps:
         """Emit the first of all rows."""
-        self._emit(FINAL_ROUND, out)
+        return self._emit(FINAL_ROUND, out)
+
+    def close(self) -> None:
+        """Hold nothing any more."""
+        self.held.take_all()
+        self._memory.hold(0)
 
     def snapshot(self) -> pa.Table | None:
         """The rows held."""
         return self.held.snapshot()
+
+    @property
+    def _is_much(self) -> bool:
+        """Whether so much waits to be compared that it is worth it."""
+        rows, size = self.held.rows - self._kept, self.held.bytes - self._kept_bytes
+        return rows >= max(self._kept, SPARE_ROWS) or size >= max(self._kept_bytes, SPARE_BYTES)
 
     def _best(self, held: Held) -> Positions:
         """The rows to keep: in order, lane by lane if so configured."""
@@ -150,17 +164,15 @@ class RunningTopN(Stateless):
             if len(mine) == self._config.count:
                 self._bounds[int(lane)] = int(mine.max())
 
-    def _emit(self, round: int, out: Output) -> None:
+    def _emit(self, round: int, out: Output) -> Iterator[None]:
         held = self.held.take_all()
-        self._kept, self._bounds = 0, {}
-        best = held.take(self._best(held))
-        if not self._config.per_lane:
-            best = Held(best.records, np.zeros_like(best.rounds), np.full_like(best.lanes, self._lane))
-        else:
-            best = Held(best.records, np.zeros_like(best.rounds), best.lanes)
-        for _, lane, start, rows in best.units():
-            for piece in cut(best.records.slice(start, rows), self._output_rows):
-                self._emitter.emit(piece, round, lane, out)
+        self._kept, self._kept_bytes, self._bounds = 0, 0, {}
+        best = self._best(held)
+        lanes = held.lanes[best] if self._config.per_lane else np.full(len(best), self._lane)
+        for lane in np.unique(lanes).tolist():
+            pieces = taken(held.records, best[lanes == lane], self._bound)
+            yield from self._emitter.emit_each(pieces, round, lane, out)
+        self._memory.hold(0)
 
 
 def _first_codes(records: pa.RecordBatch, key: SortKey) -> Positions:

@@ -8,12 +8,12 @@ Rules:
    one too or has ended its round. A port that holds one accepts no other.
 3. What the operators before it emit at a barrier comes after the end of the round. It is held until ``drain``, and
    then passed on in the same order: so a union drains at every barrier. Rows that a stream which has ended gave at its
-   end come out with it, too, in the last round of the others: these go on.
+   end come out with it, too, in the last round of the others: these go on. What is held is counted, and not spilled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from ...buffers.held_rows import HeldRows
 from ...core.elements import FINAL_ROUND, Batch, Tag
 from ...core.errors import FlowError
-from ...core.operator import Emitter, OperatorContext, Output, Stateless
+from ...core.operator import Emitter, Memory, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_inputs
 from ...core.traits import ALL_INPUTS, Emission, Lineage, Multiplicity, Traits, all_kept
 
@@ -52,7 +52,7 @@ class Union:
 
     def build(self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None) -> RunningUnion:
         """A running union with the batches of ``restored``."""
-        running = RunningUnion(self.output_schema(inputs), self.ports)
+        running = RunningUnion(self.output_schema(inputs), self.ports, context.memory)
         if restored is not None:
             running.restore(restored)
         return running
@@ -65,38 +65,39 @@ class Union:
 class RunningUnion(Stateless):
     """See the module's rules."""
 
-    def __init__(self, schema: pa.Schema, ports: int) -> None:
-        self._schema = schema
+    def __init__(self, schema: pa.Schema, ports: int, memory: Memory) -> None:
+        self._schema, self._memory = schema, memory
         #: port -> batches of rounds that have not ended there; at most one but after a restore
         self._held: list[list[Batch]] = [[] for _ in range(ports)]
         #: port -> batches that came behind the end of their round; empty between barriers
         self._late: list[list[Batch]] = [[] for _ in range(ports)]
         #: port -> the last round that has ended
         self._ended = [-1] * ports
+        #: bytes of all of them
+        self._bytes = 0
         self._emitter = Emitter()
 
     def accepts(self, port: int) -> bool:
         """Whether the port holds nothing."""
         return not self._held[port]
 
-    def process(self, port: int, batch: Batch, out: Output) -> None:
+    def process(self, port: int, batch: Batch, out: Output) -> Steps:
         """Hold the batch, and pass on those whose turn it is."""
-        if batch.tag.round <= self._ended[port]:
-            self._late[port].append(batch)
-            return
-        self._held[port].append(batch)
-        self._pass_on(out)
+        is_late = batch.tag.round <= self._ended[port]
+        (self._late if is_late else self._held)[port].append(batch)
+        self._hold(batch.size)
+        return None if is_late else self._pass_on(out)
 
-    def end_round(self, port: int, round: int, out: Output) -> None:
+    def end_round(self, port: int, round: int, out: Output) -> Steps:
         """No other batch of the round comes on this port."""
         self._ended[port] = max(self._ended[port], round)
-        self._pass_on(out)
+        return self._pass_on(out)
 
-    def end_port(self, port: int, out: Output) -> None:
+    def end_port(self, port: int, out: Output) -> Steps:
         """No other batch comes on this port."""
-        self.end_round(port, FINAL_ROUND, out)
+        return self.end_round(port, FINAL_ROUND, out)
 
-    def drain(self, out: Output) -> None:
+    def drain(self, out: Output) -> Iterator[None]:
         """Pass on what the operators before have drained, and whatever else is held."""
         ports = range(len(self._held))
         last = max((round for round in self._ended if round < FINAL_ROUND), default=FINAL_ROUND)
@@ -105,9 +106,17 @@ class RunningUnion(Stateless):
             for port in ports
             for batch in (*self._held[port], *self._late[port])
         ]
-        for round, _, _, batch in sorted(batches, key=lambda each: each[:3]):
-            self._emit(batch, out, round)
         self._held, self._late = [[] for _ in ports], [[] for _ in ports]
+        batches.sort(key=lambda each: each[:3])
+        batches.reverse()
+        while batches:
+            round, _, _, batch = batches.pop()
+            self._emit(batch, out, round)
+            yield
+
+    def close(self) -> None:
+        """Hold nothing any more."""
+        self._hold(-self._bytes)
 
     def snapshot(self) -> pa.Table | None:
         """The rows held, with their port; none at the end of a round."""
@@ -129,10 +138,15 @@ class RunningUnion(Stateless):
             whole = held.peek()
             for round, lane, start, rows in whole.units():
                 batches.append(Batch(whole.records.slice(start, rows), Tag(round, lane, 0)))
+                self._hold(batches[-1].size)
 
     # ------------------------------------------------------------------ parts
 
-    def _pass_on(self, out: Output) -> None:
+    def _hold(self, more: int) -> None:
+        self._bytes += more
+        self._memory.hold(self._bytes)
+
+    def _pass_on(self, out: Output) -> Iterator[None]:
         while True:
             heads = [(held[0].tag.round, held[0].tag.lane, port) for port, held in enumerate(self._held) if held]
             if not heads:
@@ -142,8 +156,10 @@ class RunningUnion(Stateless):
             if any(waiting):
                 return
             self._emit(self._held[port].pop(0), out, round)
+            yield
 
     def _emit(self, batch: Batch, out: Output, round: int) -> None:
+        self._hold(-batch.size)
         self._emitter.emit(self._conformed(batch.records), round, batch.tag.lane, out)
 
     def _conformed(self, records: pa.RecordBatch) -> pa.RecordBatch:

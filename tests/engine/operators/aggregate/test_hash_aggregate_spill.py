@@ -239,7 +239,8 @@ def test_closing_in_the_middle_of_the_output_leaves_nothing(bytes: int) -> None:
     with budget(bytes) as memory:
         running, output = running_in(memory)
         steps = running.finish(output)
-        next(steps)
+        while not output.batches:
+            next(steps)
         assert [len(batch.records) for batch in output.batches] == [3]
         assert memory.statistics().files
         running.close()

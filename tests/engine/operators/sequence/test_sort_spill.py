@@ -19,6 +19,7 @@ from penstock.engine.buffers.sorted_runs import merge
 from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.errors import StorageError
 from penstock.engine.core.operator import exhaust
+from penstock.engine.kernels.pieces import Bound
 from penstock.engine.operators import Sort, SortKey
 from penstock.engine.state.memory import TaskMemory
 from penstock.engine.state.spill import disk_error_context
@@ -181,7 +182,7 @@ def test_closing_in_the_middle_of_the_output_leaves_nothing() -> None:
     for steps in (0, 1):
         with budget(0) as memory:
             running = spilled(memory)
-            running._output_rows = 2
+            running._bound = Bound(2)
             found: Iterator[None] = running.finish(Collected(pa.schema([("k", pa.int64())])))
             list(itertools.islice(found, steps))
             assert memory.statistics().files
