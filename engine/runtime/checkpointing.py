@@ -3,8 +3,9 @@ At the end of the module the task's part: it joins what its drivers say (:class:
 
 Rules:
 
-1. A cut is taken between two elements: an operator that is emitting finishes its element first, and one with work under
-   way elsewhere that work. Then the operators' state is taken, sinks flush, and the barrier goes out, all at once.
+1. A cut is taken between two elements: what is under way in the chain comes to its end first, all pieces of it, and so
+   does what an operator has under way elsewhere. Then the operators' state is taken, sinks flush, and the barrier goes
+   out, all at once.
 2. *Aligned*: a channel is not read behind its barrier before all have come, so nothing is in flight across the cut.
 3. *Unaligned* (where ``Overtaking`` allows it): the barrier is taken out of its channel's queue. The cut is at the
    first one. What stood before the barriers, or still comes before them, is processed and recorded; what the driver
@@ -110,23 +111,25 @@ class DriverHost(Protocol):
 
 
 class Continuations:
-    """Iterators, oldest first. Each step of one emits a little; the next one begins when it is through."""
+    """Iterators, oldest first; the next one begins when one is through. None goes on while the chain is busy with what
+    came before."""
 
-    def __init__(self) -> None:
+    def __init__(self, chain: OperatorChain) -> None:
+        self._chain = chain
         self._items: deque[Iterator[None]] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._items)
 
     def add(self, steps: Iterator[None]) -> None:
-        """Put something at the end. If it is the only thing it begins at once."""
+        """Put something at the end. If it is the only thing, and the chain is idle, it begins at once."""
         self._items.append(steps)
         if len(self._items) == 1:
             self.resume()
 
     def resume(self) -> None:
-        """Take one step that emits something, or all that do not."""
-        while self._items:
+        """Take one step that calls an operator, or all that do not."""
+        while self._items and not self._chain.busy:
             try:
                 next(self._items[0])
             except StopIteration:

@@ -2,8 +2,9 @@
 
 Rules:
 
-1. A step handles at most one element (or a part of one that may produce much), and only when everything that the
-   previous one produced has been sent: a driver holds little, and back-pressure reaches its inputs at once.
+1. A step takes at most one element, and calls operators until something has left the chain; it may be stopped between
+   any two calls, and between any two pieces of what one operator emits. Nothing goes on before all that was produced
+   has been sent: a driver holds little, and back-pressure reaches its inputs at once.
 2. Control elements keep their place: ``EndOfRound`` leaves after all that the operators emitted in that round, a
    barrier after all that came before it, ``EndOfData`` after ``finish``.
 3. The ports of a driver go through the rounds in step: none is read in round ``r + 1`` before all have ended ``r``.
@@ -145,6 +146,11 @@ class RoundThrottle:
 PROGRESS, FINISHED = Progress(), Finished()
 
 
+def at_once() -> bool:
+    """The end of a turn of one call."""
+    return True
+
+
 class DriverPhase(Enum):
     """How far a driver has come. (Whether a thread is in it, or it waits, is its scheduler's ``DriverState``.)"""
 
@@ -197,7 +203,7 @@ class Driver:
     #: orders that were sent and not yet taken
     _inbox: deque[orders.Order] = field(default_factory=deque)
     #: elements that are being handled
-    continuations: Continuations = field(default_factory=Continuations)
+    continuations: Continuations = field(init=False)
     #: produced and not yet sent, in order
     pending: deque[Element] = field(default_factory=deque)
     #: the last round that every port has ended
@@ -216,6 +222,7 @@ class Driver:
         for port in self.ports.all:
             port.handed_on = next((each.handed_on for each in self.readers if each in port.gate.feeds), None)
         self.chain = OperatorChain(self.operators, self.pending.append)
+        self.continuations = Continuations(self.chain)
         self.checkpointing = Checkpointing(self, self.overtaking)
         self._channels = [channel for partition in self.partitions for channel in partition.channels]
         self._words = WaitReasons(self.ports.feeds, self.partitions, self.chain.throttled)
@@ -237,7 +244,7 @@ class Driver:
     @property
     def busy(self) -> bool:
         """Whether an element is being handled."""
-        return bool(self.continuations)
+        return self.chain.busy or bool(self.continuations)
 
     def open(self) -> None:
         """Operators are built with the task; one that was restored may need no rows at all."""
@@ -249,7 +256,7 @@ class Driver:
         for reader in self.readers:
             reader.now = self.now
         try:
-            while self.step():
+            while self.step(quantum.expired):
                 if quantum.expired():
                     return PROGRESS
         except PenstockError as error:
@@ -262,13 +269,14 @@ class Driver:
         wake_at = min((due for due in waiting if due > self.now), default=None)
         return Blocked((self.wait,) if self.wait is not None else (), wake_at)
 
-    def step(self) -> bool:
-        """Handle one element, if possible. True: progress was made; False: see ``wait``."""
+    def step(self, expired: Callable[[], bool] = at_once) -> bool:
+        """Take an element, or go on with one, if possible; the turn is over when it has ``expired``. True: progress was
+        made; False: see ``wait``."""
         while self._inbox:
             self.perform(self._inbox.popleft())
         # an order that comes later is answered by the task's end
-        progressed = self.phase.state is not DriverPhase.FINISHED and self._step()
-        if self.ports.undrained and not self.continuations and (not self.data_ended or self._end_is_settled):
+        progressed = self.phase.state is not DriverPhase.FINISHED and self._step(expired)
+        if self.ports.undrained and not self.busy and (not self.data_ended or self._end_is_settled):
             self.ports.acknowledge_drained()
         if self.chain.throttled is not None:
             self._throttle.pass_on()
@@ -285,15 +293,16 @@ class Driver:
             channel.drained for partition in self.partitions for channel in partition.channels
         )
 
-    def _step(self) -> bool:
-        progressed = self._flush()
+    def _step(self, expired: Callable[[], bool]) -> bool:
+        progressed = bool(self.pending) and self._flush()
         if self.checkpointing.overtakes and self.checkpointing.is_due:
             progressed = self._overtake() or progressed
         if not self.pending:
-            progressed = self._work() or progressed
-            progressed = self._flush() or progressed
+            progressed = self._work(expired) or progressed
+            if self.pending:
+                progressed = self._flush() or progressed
         closing = self.phase.state is DriverPhase.CLOSING
-        if closing and not self.continuations and not self.pending and self.ports.closed:
+        if closing and not self.busy and not self.pending and self.ports.closed:
             for partition in self.partitions:
                 partition.send(EndOfPartition())
             self.phase.move(DriverPhase.FINISHED)
@@ -303,24 +312,48 @@ class Driver:
             self.wait = self._words.for_output()
         return progressed
 
-    def _work(self) -> bool:
+    def _work(self, expired: Callable[[], bool]) -> bool:
         """Go on with what is under way, or take the next element."""
-        if not (self.writing.has_room() and self.spilling.has_room()):
+        if not self._may_write:
             self.wait = FOR_DISK
             return False
-        if not self.continuations:
-            return self.chain.poll() or self._take()
+        if not self.chain.busy:
+            if self.continuations:
+                return self._resume()
+            if self.chain.poll():
+                return True
+            if not self._take():
+                return False
+            if self.continuations or not self.chain.busy:
+                return True
+        return self._call_operators(expired)
+
+    def _resume(self) -> bool:
+        """Go on with a control element."""
         if not self.chain.has_room:
             self.wait = self._words.for_consumer()
             return False
         self.continuations.resume()
         return True
 
+    def _call_operators(self, expired: Callable[[], bool]) -> bool:
+        """Let operators go on until the chain is idle, something has left it, or the turn is over."""
+        pending, may_write, may_spill = self.pending, self.writing.has_room, self.spilling.has_room
+        called = self.chain.go_on(lambda: pending or expired() or not (may_write() and may_spill()))
+        if not called:
+            self.wait = self._words.for_consumer()
+        elif not self.chain.busy:
+            self._cancel_unneeded_inputs()
+        return called
+
+    @property
+    def _may_write(self) -> bool:
+        """Whether not too much is unwritten."""
+        return self.writing.has_room() and self.spilling.has_room()
+
     def _overtake(self) -> bool:
         """Handle the barriers that are due out of turn, unless something else has to be ended before."""
-        idle = (
-            self.writing.has_room() and self.spilling.has_room() and not self.continuations and not self.chain.under_way
-        )
+        idle = self._may_write and not self.busy and not self.chain.under_way
         if idle:
             self.checkpointing.overtake()
         return idle
@@ -335,7 +368,8 @@ class Driver:
             return False
         blocked, behind = self.checkpointing.blocked, self.checkpointing.behind
         for port in self.ports.readable(behind, self.chain.wants, blocked):
-            accepts = port.cancelled or self.chain.accepts(port.number, self.ports.is_last(port, behind))
+            is_last = bool(behind) and self.ports.is_last(port, behind)
+            accepts = port.cancelled or self.chain.accepts(port.number, is_last)
             found = port.gate.poll(port.blocked(blocked), accepts, not busy)
             if isinstance(found, Delivered):
                 self._handle(port, found)
@@ -357,8 +391,7 @@ class Driver:
                 self.checkpointing.read(size_of(element))
             port.take(element)
             if not port.cancelled:
-                self.chain.push(0, port.number, element)
-                self._cancel_unneeded_inputs()
+                self.chain.push(port.number, element)
         elif isinstance(element, EndOfRound):
             self.continuations.add(self._end_round(port, element.round))
         elif isinstance(element, EndOfData):
@@ -407,7 +440,7 @@ class Driver:
 
     def _cancel_unneeded_inputs(self) -> None:
         """Tell the feeds of a port whose rows cannot matter any more before the next task barrier."""
-        if self.checkpointing.drains or not (self.chain.may_terminate_early or self.partitions):
+        if self.chain.busy or self.checkpointing.drains or not (self.chain.may_terminate_early or self.partitions):
             return
         channels = self._channels
         unread = bool(channels) and channels[0].cancelled and all(channel.cancelled for channel in channels)
@@ -506,8 +539,10 @@ class Driver:
         sent = False
         while self.pending:
             element = self.pending[0]
-            if isinstance(element, Batch) and not all(partition.ready for partition in self.partitions):
-                break
+            if isinstance(element, Batch):
+                for partition in self.partitions:
+                    if not partition.ready:
+                        return sent
             self.pending.popleft()
             for partition in self.partitions:
                 partition.send(element)
@@ -530,9 +565,7 @@ class Driver:
     def validate(self) -> None:
         """Raises AssertionError if an invariant does not hold. Only when no thread is in ``run``."""
         phase = self.phase.state
-        assert phase is not DriverPhase.FINISHED or not (self.pending or self.continuations), (
-            f"{self.name} is not empty"
-        )
+        assert phase is not DriverPhase.FINISHED or not (self.pending or self.busy), f"{self.name} is not empty"
         assert phase is DriverPhase.RUNNING or self.ports.ended, f"{self.name}: {phase.value}, and a port goes on"
         for partition in self.partitions:
             for channel in partition.channels:

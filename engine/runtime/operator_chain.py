@@ -2,13 +2,17 @@
 
 Rules:
 
-1. A batch goes as far down the chain as it can within one call; what leaves the last operator goes to ``put``.
-2. A control element (the end of a round, of a port, of the data, a task barrier) reaches an operator only after
-   everything that the operators before it emitted on its account. It is a generator: each step lets one operator emit a
-   little, so that the driver can stop between two steps until its output has been sent.
-3. For lanes for which an operator had finished before the task was restored it does not finish again: what it emits for
+1. Each step calls one operator, or takes one step of what such a call has answered (``Steps``): the driver can stop
+   between any two operators, and between any two pieces of what one of them emits.
+2. What an operator emits is put aside for the next one, on a stack: it goes all the way down before the operator is
+   stepped or called again. So a piece of each operator's output is in memory, at most. What leaves the last operator
+   goes to ``put``; whoever takes the steps sends it before the next one.
+3. A control element (the end of a round, of a port, of the data, a task barrier) reaches an operator only when
+   everything that the operators before it emitted on its account is through: it is a generator that goes on when the
+   stack is empty. Nothing is known of the operators while it is not: no state is taken, none is asked what it needs.
+4. For lanes for which an operator had finished before the task was restored it does not finish again: what it emits for
    them is dropped.
-4. Only the first operator has several ports, and only the first one may have work under way elsewhere
+5. Only the first operator has several ports, and only the first one may have work under way elsewhere
    (``AsynchronousOperator``); the planner cuts pipelines accordingly.
 """
 
@@ -19,6 +23,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,7 +43,6 @@ from ..core.operator import (
     SettlingSink,
     Stateless,
     Steps,
-    exhaust,
     throttled_of,
 )
 from ..core.user_code import is_to_be_told, is_users_own, raised, user_frames
@@ -111,14 +115,19 @@ class operator_context:  # noqa: N801 a context manager, read as a verb; a gener
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None or (isinstance(error, PenstockError) and error.operator and not is_users_own(error)):
-            return
-        if not isinstance(error, Exception) and not (is_to_be_told(error) and user_frames(error)):
-            return
-        operator = self._operator
-        named = _named(error, operator.id, f" ({operator.where})")
-        named.batch = None if operator.at is None else (operator.at.round, operator.at.lane)
-        raise named from error
+        if error is not None:
+            blame(self._operator, error)
+
+
+def blame(operator: OperatorInstance, error: BaseException) -> None:
+    """Raise what the operator has raised with its name and the batch that it was given, unless it is named already."""
+    if isinstance(error, PenstockError) and error.operator and not is_users_own(error):
+        return
+    if not isinstance(error, Exception) and not (is_to_be_told(error) and user_frames(error)):
+        return
+    named = _named(error, operator.id, f" ({operator.where})")
+    named.batch = None if operator.at is None else (operator.at.round, operator.at.lane)
+    raise named from error
 
 
 @contextmanager
@@ -294,19 +303,24 @@ def ended_lanes(operator: str, lanes: Iterable[int]) -> list[EndedLanes]:
 
 
 class _Link:
-    """The output of one operator: the next one in the chain, or what is behind the chain."""
+    """An operator in its place: gives it what is put aside for it, and puts what it emits aside for the next one."""
 
-    __slots__ = ("_chain", "_position", "_source", "finishing")
+    __slots__ = ("_context", "_put", "_stack", "finishing", "following", "is_choosy", "operator")
 
-    def __init__(self, chain: OperatorChain, position: int) -> None:
-        self._chain = chain
-        self._position = position
-        self._source = chain.operators[position]
+    def __init__(self, operator: OperatorInstance, stack: list[_Aside], put: Callable[[Batch], None]) -> None:
+        self.operator = operator
+        self._context = operator_context(operator)
+        self._stack = stack
+        self._put = put
+        #: who takes what it emits; None: that leaves the chain
+        self.following: _Link | None = None
+        #: it may refuse a batch that comes from within the chain
+        self.is_choosy = False
         #: the operator emits what it holds, as its data have ended
         self.finishing = False
 
     def emit(self, batch: Batch) -> None:
-        source = self._source
+        source = self.operator
         if self.finishing and batch.tag.lane in source.ended:
             return
         if source.emits is not None:
@@ -314,7 +328,60 @@ class _Link:
         source.rows_out += batch.records.num_rows
         source.batches_out += 1
         source.bytes_out += batch.size
-        self._chain.push(self._position + 1, 0, batch)
+        if self.following is None:
+            self._put(batch)
+        else:
+            self._stack.append((self.following, 0, batch))
+
+    def process(self, port: int, batch: Batch) -> None:
+        """Give the operator a batch."""
+        operator, stack = self.operator, self._stack
+        base = len(stack)
+        if operator.first_at is None:
+            operator.first_at = time.perf_counter()
+        operator.rows_in += batch.records.num_rows
+        operator.at = batch.tag
+        try:
+            steps = operator.running.process(port, batch, self)
+        except BaseException as error:
+            blame(operator, error)
+            raise
+        if steps is not None or len(stack) > base + 1:
+            self._put_aside(base, steps)
+
+    def go_on(self, steps: Iterator[None]) -> None:
+        """Take a step of what a call has answered."""
+        base = len(self._stack)
+        with self._context:
+            left = next(steps, self) is not self
+        self._put_aside(base, steps if left else None)
+
+    def call(self, method: Callable[..., Steps], *arguments: Any) -> None:
+        """Call a method of the operator that may emit."""
+        base = len(self._stack)
+        with self._context:
+            steps = method(*arguments, self)
+        self._put_aside(base, steps)
+
+    def poll(self, running: AsynchronousOperator) -> bool:
+        """Let the operator emit what has come back. Whether anything has."""
+        base = len(self._stack)
+        with self._context:
+            found = running.poll(self)
+        self._put_aside(base, None)
+        return found
+
+    def _put_aside(self, base: int, steps: Steps) -> None:
+        """What a call has put on the stack above ``base`` goes first, oldest on top; then what is left of the call."""
+        emitted = self._stack[base:]
+        del self._stack[base:]
+        if steps is not None:
+            self._stack.append((self, 0, steps))
+        self._stack += reversed(emitted)
+
+
+_Aside = tuple[_Link, int, Batch | Iterator[None]]
+"""A batch for a port of an operator, or what is left of a call of it."""
 
 
 class OperatorChain:
@@ -323,15 +390,19 @@ class OperatorChain:
     def __init__(self, operators: Sequence[OperatorInstance], put: Callable[[Batch], None]) -> None:
         self.operators = operators
         self._put = put
-        self._links = [_Link(self, position) for position in range(len(operators))]
+        #: what is under way, the next thing last
+        self._stack: list[_Aside] = []
+        self._links = [_Link(operator, self._stack, put) for operator in operators]
+        for link, following in pairwise(self._links):
+            link.following = following
+            following.is_choosy = not _inherits(following.operator, "accepts")
         first: object = operators[0].running if operators else None
         self._asynchronous = first if isinstance(first, AsynchronousOperator) else None
-        #: operators behind the first one that may refuse a batch
-        self._choosy = [
-            operator
-            for operator in operators[1:]
-            if getattr(type(operator.running), "accepts", None) is not Stateless.accepts
-        ]
+        #: the first operator may refuse a batch
+        self._may_refuse = bool(operators) and not _inherits(operators[0], "accepts")
+        #: operators behind the first one that may refuse a batch, and those that the end of a round concerns
+        self._choosy = [link.operator for link in self._links if link.is_choosy]
+        self._by_rounds = [link for link in self._links[1:] if not _inherits(link.operator, "end_round")]
         self._sinks = [(each, each.running) for each in operators if isinstance(each.running, RunningSink)]
         running: list[object] = [operator.running for operator in operators]
         self.throttled = throttled_of(running)
@@ -341,18 +412,36 @@ class OperatorChain:
 
     # ------------------------------------------------------------------ batches
 
-    def push(self, position: int, port: int, batch: Batch) -> None:
-        """Give a batch to the operator at ``position``; past the last one it leaves the chain."""
-        if position == len(self.operators):
+    def push(self, port: int, batch: Batch) -> None:
+        """Put a batch aside for the first operator."""
+        if self._links:
+            self._stack.append((self._links[0], port, batch))
+        else:
             self._put(batch)
-            return
-        operator = self.operators[position]
-        if operator.first_at is None:
-            operator.first_at = time.perf_counter()
-        operator.rows_in += batch.records.num_rows
-        operator.at = batch.tag
-        with operator_context(operator):
-            exhaust(operator.running.process(port, batch, self._links[position]))
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way (rule 3)."""
+        return bool(self._stack)
+
+    def go_on(self, is_over: Callable[[], object]) -> bool:
+        """Call operators until nothing is under way, or the turn ``is_over``: that is asked between any two calls.
+        Whether any was called: one behind the first may not take its batch now."""
+        stack, called = self._stack, False
+        while stack:
+            link, port, work = stack[-1]
+            if isinstance(work, Batch):
+                if link.is_choosy and not _accepts(link.operator, port):
+                    return called
+                stack.pop()
+                link.process(port, work)
+            else:
+                stack.pop()
+                link.go_on(work)
+            called = True
+            if stack and is_over():
+                break
+        return called
 
     @property
     def has_room(self) -> bool:
@@ -361,7 +450,7 @@ class OperatorChain:
 
     def wants(self, port: int) -> bool:
         """Whether the first operator takes a batch on this port now."""
-        return not self.operators or _accepts(self.operators[0], port)
+        return not self._may_refuse or _accepts(self.operators[0], port)
 
     def accepts(self, port: int, is_last: bool = False) -> bool:
         """Whether a batch on this port is welcome now; if no other port can say more in this window, the first operator
@@ -395,53 +484,51 @@ class OperatorChain:
         """Take over what has come back. Whether anything has."""
         if self._asynchronous is None:
             return False
-        with operator_context(self.operators[0]):
-            return self._asynchronous.poll(self._links[0])
+        return self._links[0].poll(self._asynchronous)
 
     # ------------------------------------------------------------------ control elements
 
     def end_round_first(self, port: int, round: int) -> Iterator[None]:
         """A round has ended on one port of the first operator."""
-        for first in self.operators[:1]:
-            if (steps := _call(first, first.running.end_round, port, round, self._links[0])) is not None:
-                yield from _take(first, steps)
+        for first in self._links[:1]:
+            first.call(first.operator.running.end_round, port, round)
+            yield
 
     def end_port_first(self, port: int, is_last: bool = False) -> Iterator[None]:
         """A port of the first operator has ended, the last one or another."""
-        for first in self.operators[:1]:
-            self._links[0].finishing = is_last
-            if (steps := _call(first, first.running.end_port, port, self._links[0])) is not None:
-                yield from _take(first, steps)
+        for first in self._links[:1]:
+            first.finishing = is_last
+            first.call(first.operator.running.end_port, port)
+            yield
 
     def end_round_rest(self, round: int) -> Iterator[None]:
         """A round has ended on all ports: tell the operators behind the first one."""
-        for position in range(1, len(self.operators)):
-            if (steps := self._end_round(position, round)) is not None:
-                yield from _take(self.operators[position], steps)
+        for link in self._by_rounds:
+            link.call(link.operator.running.end_round, 0, round)
+            yield
 
     def finish(self) -> Iterator[None]:
         """All ports have ended: the operators emit what they hold, upstream first."""
         for link in self._links:
             link.finishing = True
-        for position, operator in enumerate(self.operators):
+        for position, link in enumerate(self._links):
             if position:
-                yield from _take(operator, self._end_round(position, FINAL_ROUND))
-                yield from _take(operator, _call(operator, operator.running.end_port, 0, self._links[position]))
-            yield from _take(operator, _call(operator, operator.running.finish, self._links[position]))
+                link.call(link.operator.running.end_round, 0, FINAL_ROUND)
+                yield
+                link.call(link.operator.running.end_port, 0)
+                yield
+            link.call(link.operator.running.finish)
+            yield
 
     def drain(self, clock: Callable[[], float], window: list[OperatorWindow]) -> Iterator[None]:
         """A task barrier: the operators emit what they hold and forget it, upstream first, unless they are to hold.
         What happened in each of them since the last one is added to ``window``."""
-        for position, operator in enumerate(self.operators):
-            began = clock()
-            steps = None if operator.hold else _call(operator, operator.running.drain, self._links[position])
-            if steps is not None:
-                yield from _take(operator, steps)
+        for link in self._links:
+            operator, began = link.operator, clock()
+            if not (operator.hold or _inherits(operator, "drain")):
+                link.call(operator.running.drain)
+                yield
             window.append(operator.end_window(clock() - began))
-
-    def _end_round(self, position: int, round: int) -> Steps:
-        operator = self.operators[position]
-        return _call(operator, operator.running.end_round, 0, round, self._links[position])
 
     # ------------------------------------------------------------------ state and the end
 
@@ -509,6 +596,7 @@ class OperatorChain:
     def close(self) -> list[PenstockError]:
         """Close all operators, upstream first, whatever some of them raise; what was raised comes back."""
         raised: list[PenstockError] = []
+        self._stack.clear()
         for operator in self.operators:
             try:
                 with operator_context(operator):
@@ -523,18 +611,6 @@ def _accepts(operator: OperatorInstance, port: int) -> bool:
         return operator.running.accepts(port)
 
 
-def _call(operator: OperatorInstance, method: Callable[..., Steps], *arguments: Any) -> Steps:
-    """Call a method of the operator, blaming it for whatever is raised."""
-    with operator_context(operator):
-        return method(*arguments)
-
-
-def _take(operator: OperatorInstance, steps: Steps) -> Iterator[None]:
-    """Take the steps that a call has answered, blaming the operator for whatever is raised."""
-    while steps is not None:
-        with operator_context(operator):
-            try:
-                next(steps)
-            except StopIteration:
-                return
-        yield
+def _inherits(operator: OperatorInstance, name: str) -> bool:
+    """Whether the operator has the method of ``Stateless``."""
+    return getattr(type(operator.running), name, None) is getattr(Stateless, name)

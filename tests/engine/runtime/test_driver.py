@@ -163,7 +163,7 @@ def test_operator_that_raises_while_it_is_closed_keeps_no_other_from_being_close
 def test_kernel_error_becomes_a_data_error_that_names_operator_and_batch():
     rig = Rig(Double(), Broken(pa.ArrowInvalid("divide by zero"))).send(batch(4, 2, 1))
     with pytest.raises(DataError, match=r"op1: divide by zero \(round 4, lane 2, batch 0\)"):
-        rig.driver.step()
+        rig.run()
 
 
 @pytest.mark.parametrize("error", [KeyError("lost"), SystemExit(2)])
@@ -187,6 +187,6 @@ def test_foreign_error_of_the_engines_own_becomes_an_internal_error_with_its_tra
 def test_error_of_an_inner_operator_is_not_blamed_on_the_outer_one():
     rig = Rig(Double(), Broken(DataError("unsorted", "sort it"))).send(batch(0, 0, 1))
     with pytest.raises(DataError) as caught:
-        rig.driver.step()
+        rig.run()
     assert caught.value.operator == "op1"
     assert caught.value.batch == (0, 0)
