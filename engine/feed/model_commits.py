@@ -15,11 +15,14 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from typing import TypeAlias
 
 from ..core.identity import CheckpointId
+from ..core.state_machine import check_move
 from .messages import Commit
 from .progress import RankProgress
 
@@ -29,6 +32,39 @@ the checkpoint is not kept any more. The progress: of ranks that have not taken 
 
 REMEMBERED = 4096
 """Outcomes that are kept: more than ranks ask for at a time."""
+
+
+class BindingState(Enum):
+    """How far a commit has come. One that was not started, or whose checkpoint was gone, has none."""
+
+    UNDER_WAY = "under way"
+    BOUND = "bound"
+    REFUSED = "refused"
+
+
+LEGAL_BINDING_MOVES: Mapping[BindingState, frozenset[BindingState]] = {
+    BindingState.UNDER_WAY: frozenset({BindingState.BOUND, BindingState.REFUSED}),
+    BindingState.BOUND: frozenset(),
+    BindingState.REFUSED: frozenset(),
+}
+
+
+@dataclass(slots=True)
+class _Binding:
+    """One commit. ``lagging``: rule 4; ``refusal``: why, of a refused one."""
+
+    lagging: tuple[RankProgress, ...]
+    state: BindingState = BindingState.UNDER_WAY
+    refusal: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state is not BindingState.UNDER_WAY
+
+    def end(self, refusal: str) -> None:
+        to = BindingState.REFUSED if refusal else BindingState.BOUND
+        self.state = check_move("the commit of a model", LEGAL_BINDING_MOVES, self.state, to)
+        self.refusal = refusal
 
 
 class ModelCommits:
@@ -41,10 +77,8 @@ class ModelCommits:
         #: by checkpoint that is not known to be durable: the first batch that it holds
         self._snapshots: dict[CheckpointId, int] = {}
         self._newest: tuple[CheckpointId, int] | None = None
-        #: None: under way
-        self._outcomes: dict[Commit, str | None] = {}
-        #: of those that are bound or under way, where there is something: rule 4
-        self._lagging: dict[Commit, tuple[RankProgress, ...]] = {}
+        #: those that have ended in the order of their ends
+        self._bindings: dict[Commit, _Binding] = {}
 
     def on_new_attempt(self) -> None:
         """Snapshots of the attempt before may have been aborted."""
@@ -63,19 +97,19 @@ class ModelCommits:
 
     def on_outcome(self, commit: Commit, outcome: str | None) -> None:
         """What came of a commit; None: its checkpoint was gone."""
-        self._outcomes.pop(commit, None)
+        binding = self._bindings.pop(commit)
         if outcome is None:
             self._newest = None
             return
-        self._outcomes[commit] = outcome
-        ended = [each for each, found in self._outcomes.items() if found is not None]
+        binding.end(outcome)
+        self._bindings[commit] = binding
+        ended = [each for each, found in self._bindings.items() if found.has_ended]
         for known in ended[:-REMEMBERED]:
-            del self._outcomes[known]
-            self._lagging.pop(known, None)
+            del self._bindings[known]
 
     def is_known(self, commit: Commit) -> bool:
         """Whether it was started."""
-        return commit in self._outcomes
+        return commit in self._bindings
 
     def submit(
         self, commits: Sequence[Commit], lagging: Callable[[int], tuple[RankProgress, ...]] = lambda batch: ()
@@ -84,20 +118,23 @@ class ModelCommits:
         have not taken all batches before one."""
         for commit in commits:
             newest = self._newest
-            if commit in self._outcomes or self.bind is None or newest is None or 0 <= commit.step < newest[1]:
+            if commit in self._bindings or self.bind is None or newest is None or 0 <= commit.step < newest[1]:
                 continue
-            self._outcomes[commit] = None
-            if slow := lagging(commit.step):
-                self._lagging[commit] = slow
+            slow = lagging(commit.step)
+            self._bindings[commit] = _Binding(slow)
             self.bind(commit, newest[0], slow, partial(self._on_bound, commit))
-        known = ((commit.model, self._outcomes.get(commit)) for commit in commits)
-        return tuple((model, outcome) for model, outcome in known if outcome is not None)
+        known = ((commit.model, self._bindings.get(commit)) for commit in commits)
+        return tuple((model, found.refusal) for model, found in known if found is not None and found.has_ended)
 
     def remarks(self, commits: Sequence[Commit]) -> tuple[tuple[str, str], ...]:
         """Rule 4, for those that are bound."""
-        bound = [commit for commit in commits if self._outcomes.get(commit) == "" and commit in self._lagging]
-        return tuple((commit.model, "; ".join(map(str, self._lagging[commit]))) for commit in bound)
+        known = ((commit.model, self._bindings.get(commit)) for commit in commits)
+        return tuple(
+            (model, "; ".join(map(str, found.lagging)))
+            for model, found in known
+            if found is not None and found.state is BindingState.BOUND and found.lagging
+        )
 
     def wants_checkpoint(self, commits: Sequence[Commit]) -> bool:
         """Whether a newer checkpoint has to be taken first."""
-        return any(commit not in self._outcomes for commit in commits)
+        return any(commit not in self._bindings for commit in commits)

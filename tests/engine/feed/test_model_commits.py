@@ -56,3 +56,14 @@ def test_what_is_heard_late_changes_nothing() -> None:
     for commit in [*commits, commits[1], commits[0]]:
         assert book.ask(commit) == (("last", ""),)
     assert book.done == commits
+
+
+def test_ranks_that_lagged_when_a_checkpoint_was_gone_are_not_named_when_the_next_one_is_bound() -> None:
+    book, commit, gone = Book(), Commit("last", 4, origin="a"), [None, ""]
+    book.commits.bind = lambda commit, checkpoint, behind, done: done(gone.pop(0))
+    assert book.commits.submit([commit], lambda step: (RankProgress(1, 0, 2, 0, 3, 4),)) == ()
+    assert not book.commits.is_known(commit)
+    book.commits.on_snapshot(CheckpointId(1, 2), 0)
+    book.commits.committed(CheckpointId(1, 2))
+    assert book.ask(commit) == (("last", ""),)
+    assert book.commits.remarks([commit]) == ()
