@@ -168,7 +168,7 @@ def verify_order_of(
     feed: Annotated[str | None, typer.Option(help="The feed, if a job has several.")] = None,
 ) -> None:
     """Name the first global batch in which two runs of a feed differ."""
-    from .orders import verify_order
+    from .verify_order import verify_order
 
     def compare() -> int:
         verdict = verify_order(one, two, job=job, feed=feed)

@@ -18,7 +18,7 @@ from penstock.actors.storage.stores import open_store
 from penstock.engine.core.errors import ConfigurationError
 from penstock.engine.files.paths import absolute, local_path
 from penstock.jobs.cli import app
-from penstock.jobs.orders import verify_order
+from penstock.jobs.verify_order import verify_order
 
 TABLE = pa.table({"k": [1, 2]})
 

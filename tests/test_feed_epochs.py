@@ -12,7 +12,7 @@ import penstock as ps
 from penstock.coordinator.model.events import TaskLost
 from penstock.engine.core.errors import ConfigurationError, FlowError
 from penstock.engine.sources.memory import MemorySource
-from penstock.jobs.orders import verify_order
+from penstock.jobs.verify_order import verify_order
 from support.feeds import chunked, plain, read_group, tables, take, wait_for
 
 EPOCHS = 3

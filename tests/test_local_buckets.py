@@ -17,7 +17,7 @@ from pyarrow import dataset, parquet
 import penstock as ps
 from penstock.engine.core.errors import ConfigurationError, DataError
 from penstock.engine.files.paths import resolve
-from penstock.jobs.orders import verify_order
+from penstock.jobs.verify_order import verify_order
 from support.bucket_twin import BucketTwin
 from support.feeds import read_group
 

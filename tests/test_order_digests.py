@@ -12,7 +12,7 @@ from penstock.coordinator.model.events import TaskLost
 from penstock.engine.core.errors import ConfigurationError, DamagedFileError
 from penstock.engine.core.identity import TaskId
 from penstock.jobs.cli import app
-from penstock.jobs.orders import verify_order
+from penstock.jobs.verify_order import verify_order
 from support.damage import flipped
 from support.feeds import plain, read_group, take
 

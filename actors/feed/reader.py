@@ -43,11 +43,10 @@ from ...engine.core.errors import ConfigurationError, DataError, PenstockError
 from ...engine.feed.messages import FORGET, Commit, Ranges, Slice
 from .arrays import Arrays, Shapes
 from .link import FeedRoute
-from .loader import Loader
 from .models import in_words, record_of
 from .position import FeedIdentity
 from .prefetch import Prefetcher
-from .torch_batches import TorchBatches
+from .torch_batches import Loader, TorchBatches
 
 CLOSE_SECONDS = 30.0
 """How long the end of a reader waits for the checkpoint that says that everything was read."""

@@ -1,4 +1,4 @@
-"""Slices of a feed as torch tensors. torch is imported when the first one is made.
+"""A feed for torch: its slices as tensors, and a reader as a loader. torch is imported when the first one is made.
 
 The arguments are named as Ray Data names them (``iter_torch_batches``), so that a training loop need not change.
 """
@@ -6,8 +6,8 @@ The arguments are named as Ray Data names them (``iter_torch_batches``), so that
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -105,3 +105,32 @@ def _moved(found: Any, device: Any, pin_memory: bool) -> Any:
     if pin_memory:
         found = found.pin_memory()
     return found if device is None else found.to(device, non_blocking=pin_memory)
+
+
+class Stateful(Protocol):
+    """What a loader needs of a reader."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class Loader:
+    """What Lightning and Accelerate take for a data loader: epochs of torch batches, and a state. It has no length, so
+    that a framework that looks one batch ahead does so always. Made by ``Reader.loader``."""
+
+    def __init__(self, reader: Stateful, batches: Callable[[], Iterator[Any]]) -> None:
+        self.reader = reader
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches from here to the end of the epoch."""
+        return self._batches()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place that the model has come to, the same in every rank."""
+        return self.reader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from the place of a saved model."""
+        self.reader.load_state_dict(state)

@@ -67,7 +67,7 @@ from ..protocol.messages import (
 from ..protocol.translate import failure_of
 from ..storage.snapshots import SnapshotFiles
 from ..transport.protocol import BrokenLink, Transport
-from .task_feed import TaskFeed
+from .task_split_sets import TaskSplitSets
 
 NO_ROWS_LEFT = Failure("a source has no rows up to the round of the checkpoint: it is about to end", retry=True)
 SLICE = 0.02
@@ -231,7 +231,7 @@ class TaskHost:
         self._id = task
         self._files = files
         self._report = report
-        self._feed = TaskFeed(plan, files.folder, report)
+        self._split_sets = TaskSplitSets(plan, files.folder, report)
         self._transport = transport(self._link_broke)
         self._mailbox: Mailbox[TaskMessage] = Mailbox()
         self._thread = threading.Thread(target=self._run, name=f"penstock-task-{task}", daemon=True)
@@ -348,7 +348,7 @@ class TaskHost:
         with _Guard(self):
             listener = _Listener(self, attempt)
             attempts = dict(deployment.attempts)
-            self._feed.begin()
+            self._split_sets.begin()
             self._task = Task(
                 replace(self._plan, claim=deployment.claim),
                 self._id,
@@ -385,9 +385,9 @@ class TaskHost:
                 case commands.ProposeRound(checkpoint=checkpoint):
                     task.propose_round(checkpoint)
                 case commands.TriggerCheckpoint():
-                    self._feed.trigger(task, command)
+                    self._split_sets.trigger(task, command)
                 case commands.AssignSplits():
-                    self._feed.fed(task, command)
+                    self._split_sets.take(task, command)
                 case commands.AbortCheckpoint(checkpoint=checkpoint):
                     task.abort(checkpoint)
                 case commands.CommitCheckpoint():
@@ -466,7 +466,7 @@ class _Listener:
         self._report(TaskDeclined(self._id, self._attempt, checkpoint, NO_ROWS_LEFT, UNKNOWN_TIME, True))
 
     def drained(self, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
-        self._host._feed.drained(self._host._task, barrier, window)
+        self._host._split_sets.drained(self._host._task, barrier, window)
 
     def data_ended(self) -> None:
         self._report(DataEnded(self._id, self._attempt, UNKNOWN_TIME))

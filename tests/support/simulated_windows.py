@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.actors.hosting.task_feed import TaskFeed
+from penstock.actors.hosting.task_split_sets import TaskSplitSets
 from penstock.coordinator.machine import Coordinator
 from penstock.coordinator.model import commands, events
 from penstock.coordinator.model.events import SplitSetsAdded, SplitSetsRead
@@ -63,7 +63,7 @@ class FedTask:
         )
         self.readers, self.drivers = [self.reader], [self]
         self.checkpoints = TaskCheckpoints(1)
-        self.feed = TaskFeed(PLAN, "", world.report)
+        self.split_sets = TaskSplitSets(PLAN, "", world.report)
         self.started = self.told_end = self.told_finished = False
         #: read since the last task barrier, and drained since the last checkpoint with the number of its barrier
         self.held: list[int] = []
@@ -92,9 +92,9 @@ class FedTask:
                 round = self.reader.propose(checkpoint)
                 self.world.report(events.RoundProposed(self.id, self.attempt, checkpoint, round, now))
             case commands.TriggerCheckpoint():
-                self.feed.trigger(self, order)  # type: ignore[arg-type]
+                self.split_sets.trigger(self, order)  # type: ignore[arg-type]
             case commands.AssignSplits():
-                self.feed.fed(self, order)  # type: ignore[arg-type]
+                self.split_sets.take(self, order)  # type: ignore[arg-type]
             case commands.AbortCheckpoint(checkpoint=checkpoint):
                 self.checkpoints.abort(checkpoint)
                 self.reader.abort(checkpoint)

@@ -1,4 +1,4 @@
-"""What a task's host knows of the split sets that it is fed, and of the windows between their barriers. No Ray.
+"""The split sets that a task's host hands to its sources, and the windows between their barriers. No Ray.
 
 Rules:
 
@@ -39,10 +39,10 @@ from ...engine.sources.fed import FileSplit, InlineSplit
 from ...engine.sources.reader import Stop
 from ..protocol.messages import UNKNOWN_TIME
 
-TOO_LATE = Failure("more was fed while the order for the checkpoint was on its way", retry=True)
+TOO_LATE = Failure("more split sets came while the order for the checkpoint was on its way", retry=True)
 
 
-class TaskFeed:
+class TaskSplitSets:
     """See the module's rules. ``folder``: the checkpoint folder. Only ``drained`` is called by other threads."""
 
     def __init__(self, plan: JobPlan, folder: str, report: Callable[[Event], None]) -> None:
@@ -62,7 +62,7 @@ class TaskFeed:
         with self._lock:
             self._reports = {}
 
-    def fed(self, task: Task, command: AssignSplits) -> None:
+    def take(self, task: Task, command: AssignSplits) -> None:
         """Give the sources what is new, and confirm."""
         number = command.base if self._number is None else self._number
         if command.start <= number:
