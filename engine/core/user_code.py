@@ -5,9 +5,10 @@ Rules:
 1. What a function raises for the same rows it raises again. So every exception ends the job with the function, what it
    was given and the remedy, and is not retried: also SystemExit, KeyboardInterrupt, RecursionError and MemoryError, and
    those that are no Exception at all, which would end the thread that ran the function without a word.
-2. But an interrupt of the main thread is its owner's (Ctrl-C in a ``PlanTask`` that has no thread of its own), a
-   PenstockError says itself whose fault it is, and an OSError that comes from a source or an index (a network, a disk)
-   may pass: it restarts the job. No user's code meets a bug of ours: an INTERNAL error that it raises is its own.
+2. But an interrupt (Ctrl-C) on the main thread, or on one whose owner waits for the result (``on_callers_thread``: a
+   ``PlanTask`` that has no thread of its own), is that owner's, a PenstockError says itself whose fault it is, and an
+   OSError that comes from a source or an index (a network, a disk) may pass: it restarts the job. No user's code meets
+   a bug of ours: an INTERNAL error that it raises is its own.
 3. User code is told from the engine's by the frames of the traceback: one of a module that is neither the engine's nor
    a library's under it.
 """
@@ -17,6 +18,8 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from .errors import Domain, PenstockError, UserCodeError
@@ -26,12 +29,29 @@ _OWN = __name__.removesuffix("engine.core.user_code")
 _UNDER = {"pyarrow", "numpy", "ray", "sqlglot", "msgspec", *sys.stdlib_module_names}
 
 
+class _Thread(threading.local):
+    is_callers = False
+
+
+_thread = _Thread()
+
+
 def is_to_be_told(error: BaseException) -> bool:
     """Whether the error is the job's, not its owner's or the engine's (rule 2)."""
     if isinstance(error, PenstockError):
         return is_users_own(error)
-    is_interrupt = isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
-    return not is_interrupt
+    on_owners = _thread.is_callers or threading.current_thread() is threading.main_thread()
+    return not (isinstance(error, KeyboardInterrupt) and on_owners)
+
+
+@contextmanager
+def on_callers_thread() -> Iterator[None]:
+    """This thread is that of whoever wants the result, and interrupts on it are meant for him."""
+    before, _thread.is_callers = _thread.is_callers, True
+    try:
+        yield
+    finally:
+        _thread.is_callers = before
 
 
 def is_users_object(value: object) -> bool:

@@ -3,7 +3,8 @@
 Rules:
 
 1. ``put`` is called by the thread that runs the end of the plan, everything else from any thread.
-2. Whoever ``waits`` is woken by everything that happens, and looks again: a wake-up promises nothing.
+2. Whoever ``waits`` is woken by everything that happens, and looks again: a wake-up promises nothing. What has happened
+   between his look and his waiting wakes him at once: hence he says what he had ``seen`` before he looked.
 3. A window that nobody reads to its end is *skipped*: what is left of it is dropped, here as soon as it comes.
 """
 
@@ -37,6 +38,8 @@ class PlanOutput:
         self._skipped = 0
         #: who waits for the next thing to happen
         self._waiting: list[Future[None]] = []
+        #: grows with everything that happens
+        self.seen = 0
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -79,16 +82,20 @@ class PlanOutput:
         """Whether what is left of the window is dropped."""
         return window <= self._skipped
 
-    def waits(self) -> Future[None]:
-        """A future that is resolved when something happens."""
+    def waits(self, seen: int) -> Future[None]:
+        """A future that is resolved when something happens, or has happened since so much was ``seen``."""
         future: Future[None] = Future()
         with self._lock:
-            self._waiting.append(future)
+            if self.seen == seen:
+                self._waiting.append(future)
+                return future
+        resolve(future)
         return future
 
     def wake(self) -> None:
         """Something has happened."""
         with self._lock:
+            self.seen += 1
             waiting, self._waiting = self._waiting, []
         for future in waiting:
             resolve(future)

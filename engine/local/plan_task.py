@@ -17,7 +17,9 @@ purpose:
    on the thread that calls ``next``, with a degree of n on n threads; ahead of the reader by a few batches. Nothing
    runs before somebody pulls, unless ``eager``. All methods may be called from several threads; each batch goes to
    one.
-8. When the task has finished, failed (and ``next`` has said so) or been cancelled, no thread of it is left.
+8. When the task has finished, failed (and ``next`` has said so) or been cancelled, no thread of it is left. ``cancel``
+   may be called from anywhere, the task's own functions and callbacks included; ``next`` in those would wait for itself
+   and is refused. An interrupt (Ctrl-C) on the thread that drives the task is raised there, and the task is cancelled.
 9. ``timeout`` seconds after its start the task fails with a ``QueryTimeoutError``, wherever it stands. Without threads
    of its own it notices that when somebody pulls. ``group`` and ``weight`` are its share of a scheduler that it has in
    common with others.
@@ -28,7 +30,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from enum import StrEnum
 from typing import Protocol
 
@@ -39,6 +41,7 @@ from ..core.errors import ConfigurationError, InternalError, PenstockError
 from ..core.futures import refuse, resolve, wait_for
 from ..core.identity import Attempt, CheckpointId, TaskId
 from ..core.state_machine import StateMachine
+from ..core.user_code import on_callers_thread
 from ..exchange.channels import Frame, Upstream
 from ..flow.flow import Stream
 from ..plan.plan import JobPlan
@@ -48,6 +51,7 @@ from ..runtime.task import Task
 from ..scheduler.pool import PoolScheduler
 from ..scheduler.protocol import Scheduler, Share, WaitReason
 from ..scheduler.serial import SerialScheduler
+from ..scheduler.shell import is_inside
 from ..sinks.output import OutputSink
 from ..sources.given import NewSplit
 from .plan_inputs import PlanInputs, plan_stream
@@ -129,9 +133,8 @@ class PlanTask:
         self.error: PenstockError | None = None
         self._machine = StateMachine("the plan", LEGAL_PLAN_MOVES, PlanState.RUNNING)
         self._lock = threading.RLock()
-        #: held by the thread that runs the plan, if it has none of its own, and whether it is within a turn
+        #: held by the thread that runs the plan, if it has none of its own
         self._turns = threading.RLock()
-        self._turning = False
         #: grows whenever a caller has changed what can run
         self._changes = 0
         self._started = False
@@ -253,10 +256,17 @@ class PlanTask:
         """The next batch; (None, a future) if nothing can be given before that is done; (None, None) when a barrier
         is reached or the task has finished (see ``state``).
 
-        Raises the task's error once it failed, and ConfigurationError if nothing can happen before splits are added.
+        Raises the task's error once it failed, and ConfigurationError if nothing can happen before splits are added, or
+        if one of the task's own functions calls it.
         """
+        if self._is_inside:
+            raise ConfigurationError(
+                "a task was asked for its next batch by one of its own functions or callbacks, which it waits for",
+                "read on the thread that drives the task; within it, cancel() and add_split() may be called",
+            )
         self._start()
         while True:
+            seen = self._output.seen
             with self._lock:
                 if self._output and self.state is not PlanState.CANCELLED:
                     return self._take(), None
@@ -264,20 +274,18 @@ class PlanTask:
                 if not over:
                     self._move(PlanState.FINISHED if self._at_end() else PlanState.RUNNING)
                 running = self.state is PlanState.RUNNING
-                pulled = self._output.waits() if running and self._serial is None else None
             if not running:
                 self._close()
                 if over:
                     self._check_alive()
                 return None, None
-            if self._serial is not None:
-                if self._turn(self._serial):
-                    continue
+            if self._serial is None:
+                return None, self._output.waits(seen)
+            if not self._turn(self._serial):
                 # what is under way elsewhere may have come back before anybody waited for it: hence another look
-                pulled = self._output.waits()
-                if self._turn(self._serial):
-                    continue
-            return None, pulled
+                pulled = self._output.waits(self._output.seen)
+                if not self._turn(self._serial):
+                    return None, pulled
 
     def _check_alive(self) -> None:
         if self.error is not None:
@@ -348,7 +356,6 @@ class PlanTask:
                 if self._output or self.state in OVER or self._at_end():
                     return True
             waits = [wait.reason for task in self._tasks.values() for wait in task.waits()]
-            why = self.why()
         if self._output or self.state in OVER or self._at_end() or self._changes > changes:
             return True
         if WaitReason.DEPENDENCY in waits:
@@ -359,17 +366,18 @@ class PlanTask:
                 f"nothing can happen before sources {missing} get splits",
                 "add a split, request a barrier, or say no_more_splits",
             )
-        raise InternalError(f"nothing can run while work remains: {'; '.join(why)}")
+        raise InternalError(f"nothing can run while work remains: {'; '.join(self.why())}")
 
     def _one_turn(self, scheduler: SerialScheduler) -> bool:
         """A turn of one driver: between two of them another thread's cancel is seen."""
-        self._turning = True
         try:
-            turn = scheduler.turn(quanta=1)
-            self._wake_at = turn.wake_at
-            return turn.progressed
-        finally:
-            self._turning = False
+            with on_callers_thread():
+                turn = scheduler.turn(quanta=1)
+        except BaseException:  # an interrupt
+            self.cancel()
+            raise
+        self._wake_at = turn.wake_at
+        return turn.progressed
 
     def _take(self) -> pa.RecordBatch | None:
         found, made_room = self._output.take()
@@ -407,7 +415,9 @@ class PlanTask:
         return [sentence for task in self._tasks.values() for sentence in task.why()]
 
     def cancel(self) -> None:
-        """Stop and release everything; futures of barriers get the error. Returns when all is closed."""
+        """Stop and release everything; futures of barriers get the error. From anywhere: returns when all is closed,
+        but within the task itself (in a user's function, a callback) at once, and all is closed when that has returned.
+        """
         with self._lock:
             if self.state not in OVER:
                 self._move(PlanState.CANCELLED)
@@ -420,15 +430,21 @@ class PlanTask:
             self._output.clear()
 
     def _shut_down(self) -> None:
-        with self._turns:
-            closed = [task.cancel() for task in self._tasks.values()]
-            if self._serial is not None and not self._turning:
+        closed = [task.cancel() for task in self._tasks.values()]
+        if self._is_inside:
+            return
+        if self._serial is not None:
+            with self._turns:
                 self._serial.shutdown()
-        if self._threads is not None:
+        elif self._threads is not None:
             self._threads.shutdown()
-        elif self._serial is None and self.state is PlanState.CANCELLED:
-            for future in closed:
-                future.result()
+        elif not is_inside():  # else this thread may be the one that the end of the tasks waits for
+            wait(closed)
+
+    @property
+    def _is_inside(self) -> bool:
+        """Whether this thread is in the task itself."""
+        return is_inside() and any(task.is_inside for task in self._tasks.values())
 
     def _refuse_waiting(self) -> None:
         """Nothing more comes: tell everybody who waits."""

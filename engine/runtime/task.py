@@ -279,6 +279,11 @@ class Task:
         return self._machine.state
 
     @property
+    def is_inside(self) -> bool:
+        """Whether this thread is in the task: in an operator, a user's function, or in what its listener is told."""
+        return self._query.is_inside
+
+    @property
     def data_ended(self) -> bool:
         """Whether all drivers are at the end of their data."""
         return self.state in _DATA_ENDED

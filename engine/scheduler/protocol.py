@@ -254,6 +254,10 @@ class Query(Protocol):
     def error(self) -> BaseException | None:
         """The first error; None as long as there is none, and after a cancel without one."""
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether this thread is in code of the query: a runnable, its background work, or what its owner is told."""
+
     def add(self, runnable: Runnable, *, rank: int = 0) -> Handle:
         """Schedule a runnable, before or after ``start``. ``rank`` 0 is the most downstream one, which is preferred."""
 

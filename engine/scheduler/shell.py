@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager
 from functools import partial
+from threading import local
 from typing import Any, Self, TypeVar
 
 from ..core.errors import InternalError
@@ -20,6 +21,38 @@ from .protocol import Failed, Handle, Outcome, Quantum, Query, QueryOpener, Quer
 from .threads import BackgroundPool
 
 T = TypeVar("T")
+
+
+class _Here(local):
+    """The queries in whose code this thread is: a runnable's, background work's, their owners'. Outermost first."""
+
+    queries: tuple[QueryEntry, ...] = ()
+
+
+_here = _Here()
+
+
+def is_inside() -> bool:
+    """Whether this thread is in the code of any query. It must not wait for the end of one: it may be what holds it."""
+    return bool(_here.queries)
+
+
+class _Inside:
+    """This thread is in the code of a query meanwhile."""
+
+    __slots__ = ("_before", "_query")
+
+    def __init__(self, query: QueryEntry) -> None:
+        self._query = query
+
+    def __enter__(self) -> None:
+        self._before = _here.queries
+        _here.queries = (*self._before, self._query)
+
+    def __exit__(self, *error: object) -> None:
+        _here.queries = self._before
+
+
 OnFailure = Callable[[Handle | None, BaseException], None]
 
 
@@ -92,10 +125,12 @@ class Shell:
                 continue
             query = self._open[effect.query.number]
             if isinstance(effect, Report):
-                query.notify_failure(effect.entry, effect.error)
+                with _Inside(effect.query):
+                    query.notify_failure(effect.entry, effect.error)
                 self.change(partial(self._core.endings.reported, effect.query))
             else:
-                query.notify_closed()
+                with _Inside(effect.query):
+                    query.notify_closed()
                 with self._lock:
                     self._core.forget(effect.query)
                     del self._open[effect.query.number]
@@ -123,7 +158,9 @@ class Shell:
         self._pool.submit(partial(self._run_background, entry, work, done))
 
     def _run_background(self, entry: Entry, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self.background_over(entry, perform_background(entry, work, done))
+        with _Inside(entry.query):
+            error = perform_background(entry, work, done)
+        self.background_over(entry, error)
 
     def background_over(self, entry: Entry, error: BaseException | None) -> None:
         """On a background thread: the work and its callback are over."""
@@ -150,10 +187,11 @@ def perform_background(entry: Entry, work: Callable[[], Any], done: Callable[[An
 def run(entry: Entry, quantum: Quantum) -> Outcome:
     """One turn of a claimed runnable."""
     try:
-        if not entry.opened:
-            entry.opened = True
-            entry.runnable.open()
-        return entry.runnable.run(quantum)
+        with _Inside(entry.query):
+            if not entry.opened:
+                entry.opened = True
+                entry.runnable.open()
+            return entry.runnable.run(quantum)
     except BaseException as error:
         return Failed(error)
 
@@ -161,7 +199,8 @@ def run(entry: Entry, quantum: Quantum) -> Outcome:
 def close(entry: Entry) -> BaseException | None:
     """Close a runnable that was claimed for that; what it raises although it must not is returned."""
     try:
-        entry.runnable.close()
+        with _Inside(entry.query):
+            entry.runnable.close()
     except BaseException as error:
         return error
     return None
@@ -214,6 +253,10 @@ class OpenQuery:
     @property
     def error(self) -> BaseException | None:
         return self.record.error
+
+    @property
+    def is_inside(self) -> bool:
+        return self.record in _here.queries
 
     def add(self, runnable: Runnable, *, rank: int = 0) -> Handle:
         return self._shell.change(partial(self._core.add, self.record, runnable, rank, self._shell.wake))

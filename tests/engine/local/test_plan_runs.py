@@ -8,6 +8,7 @@ import pytest
 
 from penstock.engine.core.errors import ConfigurationError, PenstockError, UserCodeError
 from penstock.engine.flow.flow import Flow, Stream
+from penstock.engine.local.plan_output import PlanOutput
 from penstock.engine.local.plan_task import PlanTask
 from penstock.engine.scheduler.pool import PoolScheduler
 
@@ -119,6 +120,16 @@ def test_split_that_does_not_fit_names_its_source():
     with pytest.raises(PenstockError) as refused:
         union().add_split("b", pa.table({"night": [1]}))
     assert refused.value.operator == "b"
+
+
+def test_what_has_happened_since_a_reader_looked_wakes_him_at_once():
+    """1. He looks: there is nothing. 2. A batch is put, and nobody waits. 3. He waits, and nothing else comes."""
+    output = PlanOutput(room=1)
+    seen = output.seen
+    assert not output.waits(seen).done()
+    output.put(days(1).to_batches()[0])
+    assert output.waits(seen).done()
+    assert not output.waits(output.seen).done()
 
 
 class NoModel:
