@@ -35,7 +35,7 @@ from .spark.sessions import Quiet, prepare_environment, settings
 from .spark.source import SparkFrameSource, Way
 
 FIRST_JOB_SECONDS = 120.0
-"""How long the first, tiny Spark job may take; an executor usually stands after ten seconds."""
+"""How long the first, tiny Spark job may take; an executor is usually up after ten seconds."""
 
 AFTERMATH_SECONDS = 30.0
 """How long a session may take to give back its executors and its names after it has ended."""

@@ -7,7 +7,7 @@ Rules:
 2. Every event is handled in two steps: what it says is noted, then whatever has become possible is done, in the fixed
    order of :meth:`Coordinator._advance`. So an order never depends on which event made it possible.
 3. The log is the truth. The job is claimed in it before anything else; a checkpoint is complete when its manifest
-   stands there; after an unclear answer the log is read before anything is decided.
+   is durable there; after an unclear answer the log is read before anything is decided.
 4. A coordinator that finds a successor in the log ends with ``EndJob("superseded")`` and orders nothing more.
 """
 

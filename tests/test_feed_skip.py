@@ -60,7 +60,7 @@ def test_steps_that_are_no_run_of_batches_are_refused(steps):
     job.shutdown()
 
 
-def test_edit_stands_in_the_record_of_a_committed_model(tmp_path, expected):
+def test_edit_is_in_the_record_of_a_committed_model(tmp_path, expected):
     def begin(**options):
         flow = ps.Flow("skipping", lanes=4)
         plain(flow).feed(50, room=100)

@@ -178,7 +178,7 @@ def test_place_before_the_checkpoint_is_refused_with_the_remedy(tmp_path):
     again.shutdown()
 
 
-def test_new_world_takes_over_in_the_middle_and_the_old_one_is_told():
+def test_new_group_takes_over_in_the_middle_and_the_old_one_is_told():
     expected = read_group(ps.run_local(flow_of("filter")).feed(), 1)
     job = ps.run_local(flow_of("filter", keep=10_000))
     old = job.feed().reader(timeout=60, prefetch_batches=4)
@@ -200,7 +200,7 @@ def test_no_batch_is_handed_out_before_all_ranks_have_come():
     job.wait(60)
 
 
-def test_rank_that_gave_up_before_all_had_come_keeps_no_seat_from_those_that_come_later():
+def test_rank_that_gave_up_before_all_had_come_keeps_no_rank_from_those_that_come_later():
     job = ps.run_local(flow_of("filter"))
     for ends in (True, False):  # closed, or only not waiting any more
         lonely = job.feed().reader(2, 3, timeout=2)

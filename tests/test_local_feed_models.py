@@ -48,7 +48,7 @@ def go_on(job):
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_world_of_another_size_goes_on_from_a_model_though_the_engine_was_far_ahead(start, expected, ranks):
+def test_group_of_another_size_goes_on_from_a_model_though_the_engine_was_far_ahead(start, expected, ranks):
     job = start(parallelism=2)
     readers = [job.feed().reader(rank, 2, timeout=60) for rank in range(2)]
     slices = [reader.iter_batches() for reader in readers]

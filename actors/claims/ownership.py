@@ -10,7 +10,7 @@ Rules:
    the copy that this folder was put back from: refused.
 4. Another log that is open is a job that may go on: refused, unless ``take_over`` says that it will not. A folder that
    was moved is told from one that was copied by that: nothing is left where its log was, or our own claim is there.
-5. Whoever goes on from a checkpoint finds all that it covers, and nothing that came later, nothing of anybody else:
+5. A run that goes on from a checkpoint finds all that it covers, and nothing that came later, nothing of anybody else:
    numbers, bytes and names of the files, as the sinks had counted them at the cut. A file that is prepared and not yet
    committed counts as there.
 6. Entries are created by a link (local), or by a conditional put (object stores). On other file systems (HDFS) they are

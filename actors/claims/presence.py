@@ -1,7 +1,7 @@
 """Where a run is, and whether it is still there. No Ray.
 
 A run holds an abstract unix socket, which bears the name of its claim, from the claim to the end of the job. The socket
-goes with its process, leaves no file, and is seen by all processes of the machine. Whoever cannot reach it knows
+goes with its process, leaves no file, and is seen by all processes of the machine. A caller that cannot reach it knows
 nothing: the run may be on another machine.
 """
 

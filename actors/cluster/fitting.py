@@ -6,7 +6,7 @@ what the cluster has before anything is started, and an error names the stage, w
 Rules:
 
 1. What fits no node, or is more than all nodes have together, will never run.
-2. What is more than is free now waits for whoever holds it: another job, or Spark's executors. They may wait for this
+2. What is more than is free now waits for its holder: another job, or Spark's executors. They may wait for this
    job's rows in turn, so it is refused as well.
 3. If the sums fit but nodes would have to be filled to the brim in the right order, it may still not fit: a warning.
 4. A job that takes the last free CPU leaves none to Spark executors that are started later: a warning.

@@ -15,7 +15,7 @@ Rules:
    on where it was, in the same epoch if that has more.
 7. A framework that fetches a batch ahead of its model (``loader``) has seen all but the last one that it was given, and
    that one, too, when it has been told that there are no more.
-8. A batch that cannot be given in the form that is wanted has not been taken: whoever asks for another form gets it.
+8. A batch that cannot be given in the form that is wanted has not been taken: a call for another form gets it.
 9. A model that is refused is an error at the next batch, at ``flush`` or at ``close``, whichever comes first, once.
 10. A reader that has begun belongs to its process: what a fork inherits of it gives nothing, and it cannot be pickled.
 11. An iteration ends when its reader is closed or given another position: what it had fetched is not handed out.
@@ -108,8 +108,8 @@ class FeedHandle:
     def skip(self, steps: range) -> FeedHandle:
         """The feed without these global batches, counted over all epochs like ``Reader.step``: no rank gets them, at a
         peak of the loss, say. Their rows keep their positions, and all other batches their numbers. The edit goes into
-        ``state_dict`` and into the record of every model that is committed, so that whoever goes on from one knows what
-        it has not seen, and skips the same."""
+        ``state_dict`` and into the record of every model that is committed, so that a run that goes on from one knows
+        what it has not seen, and skips the same."""
         if steps.step != 1 or steps.start < 0 or steps.stop <= steps.start or steps.stop > LARGEST:
             raise ConfigurationError(
                 f"steps {steps} cannot be skipped", "give consecutive batches, range(first, end), from 0 on", self.name

@@ -141,7 +141,7 @@ class CoordinatorFiles:
     def perform(self, command: FileCommand) -> None:
         """Carry out a command, later; notify of the event that answers it, if one does."""
         if isinstance(command, commands.StoreEntry) and isinstance(command.entry, Claim):
-            self._presence.begin(command.entry.owner)  # whoever reads the claim finds its run
+            self._presence.begin(command.entry.owner)  # who reads the claim finds its run
         threads = self._log_thread if isinstance(command, _OF_THE_LOG) else self._file_thread
         threads.submit(partial(self._work, command))
 

@@ -231,7 +231,7 @@ class JobFigures:
         self._reported: frozenset[str] = frozenset()
 
     def samples(self, status: JobStatus, shown: Overview, now: float) -> Iterator[Sample]:
-        """Where the job stands, and the checkpoints that have completed since the last look."""
+        """The job's state, and the checkpoints that have completed since the last look."""
         tags, epoch = self._tags, str(status.generation)
         yield Sample(RUNNING, float(status.state == "running"), tags)
         yield Sample(RESTARTS, status.restarts, tags, epoch)

@@ -17,7 +17,7 @@ Rules:
 1. An attempt is lost when the incarnation that accepted it is gone, and is reported lost once for that.
 2. Nothing is reported about a process that had accepted nothing: the order to deploy waits for the next process.
 3. Heartbeats are counted, not timed: a coordinator that was stopped itself takes nobody for dead when it wakes.
-4. Each task has a slot of its own. Seats beyond those are *spare*: a task whose process is lost moves to a spare that
+4. Each task has a slot of its own. Slots beyond those are *spare*: a task whose process is lost moves to a spare that
    has a process, and its old slot is a spare once that has one. So nobody waits for a process to start.
 5. No policy: what a loss means is for the coordinator to decide. It hears of every process that a task gets. Only
    which split is poison is found out here (``coordinator.job.poison``), since losses are noticed here; the loss is then

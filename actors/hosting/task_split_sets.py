@@ -96,7 +96,7 @@ class TaskSplitSets:
         return InlineSplit(ref.id, ref.data, ref.rows)
 
     def trigger(self, task: Task, command: TriggerCheckpoint) -> None:
-        """Place the barrier of a checkpoint; not if it would stand before or behind what it should not (rule 2)."""
+        """Place the barrier of a checkpoint; not if it would come before or after what it should not (rule 2)."""
         allowed = self.allows(command)
         if allowed is None:
             self._report(TaskDeclined(command.task, command.attempt, command.checkpoint, TOO_LATE, UNKNOWN_TIME))

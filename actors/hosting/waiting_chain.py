@@ -1,4 +1,4 @@
-"""Who waits for whom in a job: one sentence for each task, from the consumers back to whoever holds them up. Pure.
+"""Who waits for whom in a job: one sentence for each task, from the consumers back to what holds them up. Pure.
 
 Rules:
 

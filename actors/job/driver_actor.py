@@ -250,7 +250,7 @@ class DriverActor:
 
     @ray.method(concurrency_group="control")
     def announce_endpoint(self, task: TaskId, endpoint: Endpoint) -> None:
-        """The process of a neighbouring task says where it listens."""
+        """The process of a peer says where it listens."""
         self._resolver.announce(task, endpoint)
 
     @ray.method(concurrency_group="control")

@@ -34,19 +34,19 @@ from ..protocol.messages import (
 
 
 class RayDriverCalls:
-    """See the module's rules. ``neighbours``: with whom a task exchanges batches. ``coordinator``: our own address."""
+    """See the module's rules. ``peers``: with whom a task exchanges batches. ``coordinator``: our own address."""
 
     def __init__(
         self,
         actors: Mapping[WorkerSlot, Address],
-        neighbours: Callable[[TaskId], list[TaskId]],
+        peers: Callable[[TaskId], list[TaskId]],
         coordinator: Address,
         post: Callable[[ProcessMessage], None],
     ) -> None:
         self._actors = dict(actors)
         #: the actor of each task (a spare one is in no entry that is asked for)
         self._drivers = dict(actors)
-        self._neighbours = neighbours
+        self._peers = peers
         self._coordinator = coordinator
         self._post = post
 
@@ -91,7 +91,7 @@ class RayDriverCalls:
 
     def deploy(self, command: DeployTask, cautious: bool) -> None:
         """Post ``AttemptAccepted`` when a process has taken the order, ``CallFailed`` if none ever will."""
-        peers = {task: self._drivers[task] for task in (command.task, *self._neighbours(command.task))}
+        peers = {task: self._drivers[task] for task in (command.task, *self._peers(command.task))}
         deployment = Deployment(command, peers, self._coordinator, cautious)
 
         def ended(identity: Any, error: BaseException | None) -> None:

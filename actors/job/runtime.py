@@ -40,7 +40,7 @@ class Runtime:
     """A process that the coordinator has not asked for so long leaves by itself: it is cut off, or nobody's. Without a
     heartbeat there is no lease."""
     reconnect: Duration = "10s"
-    """For so long a process tries to reach a neighbour that lives; then the neighbour's task is taken for lost."""
+    """For so long a process tries to reach a peer that lives; then the peer's task is taken for lost."""
     compression: Codec | Mapping[str, Codec] | None = None
     """How batches are compressed between machines ("lz4", "zstd"): on all edges, or by the edge's name as ``explain``
     shows it. Within a machine they never are."""
@@ -120,7 +120,7 @@ class Runtime:
 
     @property
     def reconnect_seconds(self) -> float:
-        """The time for reaching a neighbour, in seconds."""
+        """The time for reaching a peer, in seconds."""
         return seconds(self.reconnect, "reconnect")
 
 

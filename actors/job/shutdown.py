@@ -4,7 +4,7 @@ Rules:
 
 1. A detached job has no owner that would end its processes. Its coordinator does, once the job is over: it keeps what
    the tasks have counted, ends their actors, and cleans the outputs.
-2. The coordinator then stays for one lease after the last question, so that whoever comes learns how the job ended. Its
+2. The coordinator then stays for one lease after the last question, so that a late caller learns how the job ended. Its
    process does not come back: the plan is gone.
 3. An actor that leaves for good kills itself through Ray; one that only ended its process would be restarted.
 """
@@ -138,7 +138,7 @@ class Shutdown:
             while not self._status().is_over and not self._ended.is_set():
                 version = self._host.wait_status(version, POLL_SECONDS).version
         except PenstockError as error:
-            _log.error("%s", error)  # whoever asks gets it as well
+            _log.error("%s", error)  # who asks gets it as well
 
     def _status(self) -> JobStatus:
         status: JobStatus = self._host.wait_status(None, 0.0).status

@@ -94,7 +94,7 @@ WorkerSlot: TypeAlias = TaskId
 """The place of a driver actor: the task that it was made for, or ``spare_slot``. Processes come and go in it."""
 
 UNKNOWN_TIME = 0.0
-"""Stands in events on their way: the coordinator's shell puts its own clock's time into each one that it gets."""
+"""The time in events on their way: the coordinator's shell puts its own clock's time into each one that it gets."""
 
 
 def spare_slot(number: int) -> WorkerSlot:
@@ -275,7 +275,7 @@ class JobDescriptor:
     detached: bool
     folder_stays: bool
     secrets: Any = field(default=None, repr=False)
-    """What whoever reads the job's feeds must know (``dialling.Secrets``)."""
+    """What a reader of the job's feeds must know (``dialling.Secrets``)."""
 
 
 class Versioned(msgspec.Struct, frozen=True):

@@ -108,7 +108,7 @@ class Evaluation:
         self._shuffles = read.shuffles
         self._all_shuffles = whole.shuffles
         self._kept = frozenset(read.kept)
-        #: whether it reads rows, maybe behind a shuffle, that Spark keeps for whoever asks (rule 5)
+        #: whether it reads rows, maybe behind a shuffle, that Spark keeps (rule 5)
         self.keeps_rows = bool(whole.kept)
         spark_env = self._context._jvm.org.apache.spark.SparkEnv.get()
         self._tracker = spark_env.mapOutputTracker()

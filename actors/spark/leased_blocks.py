@@ -24,9 +24,10 @@ import shutil
 import threading
 import uuid
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,6 +37,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ...engine.core.errors import ConfigurationError, InternalError, PenstockError
+from ...engine.core.state_machine import check_move
 from ...engine.files.paths import from_row
 from ..cluster.calls import short_reason
 
@@ -123,6 +125,37 @@ AGAIN = "run the script again: leased rows end with what holds them; a frame tha
 """The way on where blocks are gone."""
 
 
+class BlockState(Enum):
+    """What has become of a partition. One that has not come, or was forgotten, has none."""
+
+    KEPT = "kept"
+    """It was fetched, and is not published (rule 2)."""
+    UNREAD = "unread"
+    """Published, and no reader has asked for it."""
+    READ = "read"
+    DROPPED = "dropped"
+
+
+LEGAL_BLOCK_MOVES: Mapping[BlockState, frozenset[BlockState]] = {
+    BlockState.KEPT: frozenset({BlockState.UNREAD}),
+    BlockState.UNREAD: frozenset({BlockState.READ, BlockState.DROPPED}),
+    BlockState.READ: frozenset({BlockState.DROPPED}),
+    BlockState.DROPPED: frozenset(),
+}
+
+
+@dataclass(slots=True)
+class _Block:
+    """A partition that came: the reference to its table, none of one that was dropped, and the table's bytes."""
+
+    table: Any
+    bytes: int
+    state: BlockState = BlockState.KEPT
+
+    def move(self, to: BlockState) -> None:
+        self.state = check_move("a leased block", LEGAL_BLOCK_MOVES, self.state, to)
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """What a holder has: for the tests, and for the curious."""
@@ -133,6 +166,9 @@ class Held:
     dropped: int
 
 
+_HERE = (BlockState.UNREAD, BlockState.READ)
+
+
 class BlockHolder:
     """See the module's rules. ``credit``: bytes that may lie unread before more is pulled."""
 
@@ -140,17 +176,10 @@ class BlockHolder:
         self._schema = schema
         self._credit = credit
         self._changed = threading.Condition()
-        #: by partition: the table's reference and size, of those that came and are not published
-        self._kept: dict[int, tuple[Any, int]] = {}
-        #: by partition: the reference to its table, for all and only those that were published and not dropped
-        self._blocks: dict[int, Any] = {}
-        #: by partition: bytes of all those in ``_blocks``
-        self._sizes: dict[int, int] = {}
-        #: partitions that came and that no reader has asked for yet
-        self._unread: set[int] = set()
+        #: by partition
+        self._blocks: dict[int, _Block] = {}
         #: partitions that readers wait for now, and how many do
         self._wanted: Counter[int] = Counter()
-        self._dropped: set[int] = set()
         self._failure: PenstockError | None = None
 
     def take(self, parcels: Sequence[Parcel]) -> str:
@@ -177,24 +206,24 @@ class BlockHolder:
         return next(iter(reasons), "")
 
     def _keep(self, partition: int, table: pa.Table) -> None:
-        self._kept[partition] = (ray.put(table), table.nbytes)
+        with self._changed:
+            self._blocks[partition] = _Block(ray.put(table), table.nbytes)
 
     def missing(self, partitions: Sequence[int]) -> list[int]:
         """Those of the group that have not come."""
-        return [each for each in partitions if each not in self._kept]
+        return [each for each in partitions if self._state(each) is not BlockState.KEPT]
 
     def forget(self) -> None:
         """What is kept is of an evaluation that has ended."""
-        self._kept.clear()
+        with self._changed:
+            for partition in [*self._in(BlockState.KEPT)]:
+                del self._blocks[partition]
 
     def publish(self) -> None:
         """What is kept is there for the readers."""
         with self._changed:
-            for partition, (block, size) in self._kept.items():
-                self._blocks[partition] = block
-                self._sizes[partition] = size
-                self._unread.add(partition)
-            self._kept.clear()
+            for partition in self._in(BlockState.KEPT):
+                self._blocks[partition].move(BlockState.UNREAD)
             self._changed.notify_all()
 
     def await_credit(self, timeout: float) -> bool:
@@ -203,9 +232,16 @@ class BlockHolder:
             return self._changed.wait_for(self._has_credit, timeout)
 
     def _has_credit(self) -> bool:
-        if any(partition not in self._blocks for partition in self._wanted):
+        if any(self._state(partition) not in _HERE for partition in self._wanted):
             return True
-        return sum(self._sizes[partition] for partition in self._unread) <= self._credit
+        return sum(self._blocks[partition].bytes for partition in self._in(BlockState.UNREAD)) <= self._credit
+
+    def _state(self, partition: int) -> BlockState | None:
+        block = self._blocks.get(partition)
+        return None if block is None else block.state
+
+    def _in(self, *states: BlockState) -> Iterator[int]:
+        return (partition for partition, block in self._blocks.items() if block.state in states)
 
     def block(self, partition: int, timeout: float) -> list[Any] | None:
         """The reference to a partition's table, in a list, so that Ray counts the borrower; None: not here yet."""
@@ -217,18 +253,21 @@ class BlockHolder:
             finally:
                 self._wanted[partition] -= 1
                 self._wanted += Counter()  # without those that nobody waits for
-            if partition in self._blocks:
-                self._unread.discard(partition)
+            state = self._state(partition)
+            if state in _HERE:
+                block = self._blocks[partition]
+                if state is BlockState.UNREAD:
+                    block.move(BlockState.READ)
                 self._changed.notify_all()
-                return [self._blocks[partition]]
-            if partition in self._dropped:
+                return [block.table]
+            if state is BlockState.DROPPED:
                 raise InternalError(f"partition {partition} was dropped, and somebody reads it again")
             if self._failure is not None:
                 raise self._failure
             return None
 
     def _is_settled(self, partition: int) -> bool:
-        return partition in self._blocks or partition in self._dropped or self._failure is not None
+        return self._failure is not None or self._state(partition) in (*_HERE, BlockState.DROPPED)
 
     def fail(self, error: PenstockError) -> None:
         """The partitions that are not here will not come."""
@@ -240,16 +279,17 @@ class BlockHolder:
         """Nobody will ask for these any more."""
         with self._changed:
             for partition in partitions:
-                if self._blocks.pop(partition, None) is not None:
-                    del self._sizes[partition]
-                    self._unread.discard(partition)
-                    self._dropped.add(partition)
+                if self._state(partition) in _HERE:
+                    self._blocks[partition].move(BlockState.DROPPED)
+                    self._blocks[partition].table = None
             self._changed.notify_all()
 
     def held(self) -> Held:
         """What is here."""
         with self._changed:
-            return Held(len(self._blocks), sum(self._sizes.values()), len(self._unread), len(self._dropped))
+            here = [*self._in(*_HERE)]
+            unread, dropped = ([*self._in(state)] for state in (BlockState.UNREAD, BlockState.DROPPED))
+            return Held(len(here), sum(self._blocks[each].bytes for each in here), len(unread), len(dropped))
 
 
 def start_holder(schema: pa.Schema, credit: int) -> Any:

@@ -100,7 +100,7 @@ def settings(verbose: bool, cores: int, brief: bool = False) -> dict[str, str]:
 
 
 def prepare_environment() -> None:
-    """Environment variables that must stand before Spark's JVM starts."""
+    """Environment variables that must be set before Spark's JVM starts."""
     import ray
 
     # Executors would otherwise start the first python3 on their PATH.

@@ -14,7 +14,7 @@ Rules:
    answer of exactly one attempt for each partition, and only the files that those name are accepted.
 5. Before each task PySpark has all finders of modules look anew at what there is, and those of a zip file, of which
    each of PySpark's packages has one, read its directory again: 70 of 110 ms of processor time for a small partition.
-   So they are forgotten; whoever imports from a zip file makes another one.
+   So they are forgotten; the next import from a zip file makes another one.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Rules:
 1. A file never changes. Those of a chunk of ``CHUNK`` batches grow with each checkpoint: the next one holds what the
    one before it held, which is then removed. So there are as many files as chunks, and one more for each restart.
 2. A file is complete before the checkpoint that covers it is: a feed that goes on from a checkpoint leaves no gap.
-3. Batches may stand in several files; they should not contradict each other (``batch_digests.merged``).
+3. Batches may be in several files; they should not contradict each other (``batch_digests.merged``).
 4. A file appears whole. One whose bytes do not fit its name is damaged: an error, not a gap.
 """
 

@@ -103,7 +103,7 @@ def read_log_in(folder: str, job: str) -> list[LogEntry]:
 
 def create_entry_in(folder: str, job: str, entry: LogEntry) -> Literal["stored", "refused"]:
     """Create the entry in the job's log unless its number is taken by another one. Raises ConfigurationError, or
-    StorageError: then it may stand or not."""
+    StorageError: then it may be durable or not."""
     store = open_store(folder)
     with naming_log("write into", folder, job):
         return create_entry(store, job, entry)

@@ -1,4 +1,4 @@
-"""The bytes of a message, whoever sends it: a head, a note, a body. Pure: no sockets, no threads.
+"""The bytes of a message of any sender: a head, a note, a body. Pure: no sockets, no threads.
 
 Rules:
 
@@ -59,7 +59,7 @@ def head_of(note: bytes, body: Sequence[Any] = ()) -> bytes:
 
 
 def read_head(data: bytes | bytearray | memoryview, note_limit: int, at: int = 0) -> Head:
-    """The head that stands at ``at``. Raises DamagedError; GarbageError if it announces more than is ever sent."""
+    """The head at ``at``. Raises DamagedError; GarbageError if it announces more than is ever sent."""
     (checksum,) = _CHECKSUM.unpack_from(data, at + _LENGTHS.size)
     if frame_checksum((memoryview(data)[at : at + _LENGTHS.size],)) != checksum:
         raise DamagedError("the head of a message has a wrong checksum")

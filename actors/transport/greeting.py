@@ -79,7 +79,7 @@ _GREETING: msgspec.msgpack.Decoder[Greeting] = msgspec.msgpack.Decoder(Greeting)
 
 
 class GreetingError(Exception):
-    """The other side is not the one expected, or refuses. ``retry``: whoever is there now should be asked for."""
+    """The other side is not the one expected, or refuses. ``retry``: ask for the process that is there now."""
 
     def __init__(self, reason: str, retry: bool = False) -> None:
         super().__init__(reason, retry)

@@ -313,7 +313,7 @@ class _Received:
 
 
 def _way(connection: socket.socket) -> str:
-    """Between which sockets, for whoever looks after the network."""
+    """Between which sockets, for who looks after the network."""
     if connection.family == socket.AF_UNIX:
         return "over a unix socket"
     with suppress(OSError):

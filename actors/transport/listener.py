@@ -5,8 +5,8 @@ Rules:
 
 1. The TCP socket is bound to the node's own address and to a port that the system picks; the unix socket is abstract.
    Both are gone with ``close``, and with the process: nothing is left on disk.
-2. Whoever connects is greeted on a thread of its own, so that no stranger keeps others waiting, till a deadline over
-   the whole greeting. Open greetings are bounded (``Greetings``): who comes gets in, the oldest has to go. Only who
+2. A process that connects is greeted on a thread of its own, so that no stranger keeps others waiting, till a deadline
+   over the whole greeting. Open greetings are bounded (``Greetings``): a new one gets in, the oldest has to go. What
    passes is handed to ``door``, on that thread, which is the door's to keep (it reads the stream).
 3. Whatever goes wrong with a connection, in the door as well, is logged and ends that connection alone.
 """
@@ -116,7 +116,7 @@ class Listener:
         self._thread.start()
 
     def close(self) -> None:
-        """Take no connections any more; whoever is being greeted is turned away."""
+        """Take no connections any more; those being greeted are turned away."""
         with self._lock:
             self._closed = True
             for greeted in self._greetings.all():
@@ -150,7 +150,7 @@ class Listener:
             select.select([self._woken], [], [], PAUSE)  # it still waits, and would be tried again at once
 
     def _begin(self, connection: socket.socket) -> None:
-        """Greet whoever has connected, on a thread of its own."""
+        """Greet the process that has connected, on a thread of its own."""
         try:
             greeted = _Greeted(connection, time.monotonic() + SECONDS)
             peer = _peer_of(connection)

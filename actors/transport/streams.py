@@ -6,8 +6,8 @@ Rules:
    which, and a listener that has not been told of these attempts yet lets the connection wait.
 2. A link that breaks is not mended: elements may be lost, so the coordinator gives both tasks new attempts, and these
    get new links. Links are replaced as a whole (``connect``), and those replaced get a ``Bye``.
-3. Messages that come in go to ``arrived`` from the links' threads; they name their attempts, so whoever takes
-   them drops what is stale.
+3. Messages that come in go to ``arrived`` from the links' threads; they name their attempts, so the host that
+   takes them drops what is stale.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def message(note: Note, body: Sequence[Any] = ()) -> bytes:
 
 
 def note_of(data: bytes | bytearray | memoryview) -> Note:
-    """The note that stands in ``data``."""
+    """The note in ``data``."""
     try:
         return _DECODER.decode(data)
     except UNREADABLE as error:

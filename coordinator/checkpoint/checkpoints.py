@@ -291,14 +291,14 @@ class Checkpoints:
         still come, says what it was then. Nor one whose barriers may have overtaken what the task had made
         last: of those rows too only its acknowledgement knows, and another checkpoint soon needs none of it.
         """
-        covered, news = record.covered_by, False
+        covered, changed = record.covered_by, False
         for pending in list(self.pendings.values()):
             had_left = pending.sources_are_done
             if covered is None or covered > pending.id:
                 continue
             if self._may_hold_output(pending, record):
                 self.failed(pending, OVERTAKEN_END, FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING, Origin.TASK)
-                news = True
+                changed = True
                 continue
             if not pending.drop_finished(record.id):
                 continue
@@ -307,8 +307,8 @@ class Checkpoints:
             self._orders.send(pending, pending.add_triggers(orphans, self._context.now))
             self._trigger_if_proposed(pending)
             self._orders.left(pending, record)
-            news = news or not pending.is_open or not pending.waiting or pending.sources_are_done != had_left
-        return news
+            changed = changed or not pending.is_open or not pending.waiting or pending.sources_are_done != had_left
+        return changed
 
     def _may_hold_output(self, pending: PendingCheckpoint, record: TaskRecord) -> bool:
         """Whether the checkpoint still waits for the task, and may need rows that its barrier has overtaken there."""
@@ -388,7 +388,7 @@ class Checkpoints:
         latest = self._context.retained.latest_id
         for task in pending.participants:
             record = context.tasks[task]
-            # whoever failed to copy a savepoint may say so when other attempts run: theirs list again what they hold
+            # a failed copy of a savepoint may be reported when other attempts run: theirs list again what they hold
             if task in pending.acked and record.is_started and pending.kind is CheckpointKind.CHECKPOINT:
                 self._carry(record, pending.acked[task].committables)
             if travelling and record.is_started and record.attempt is not None:

@@ -7,8 +7,8 @@ Rules:
 2. A savepoint's files are copied to its folder, then its manifest is created there: that makes it one, and it is never
    taken back. It refers to these copies, named relative to its folder, and to nothing else. Of the savepoint that the
    job stops with the manifest goes into the log in between, where it is the job's last checkpoint: so what the folder
-   holds is what the log says, whoever dies and whoever asks again. Whoever finds it in the log commits what it holds,
-   creates it in its folder and closes the log; nothing is deployed any more.
+   holds is what the log says, whatever dies and is asked again. A coordinator that finds it in the log commits what it
+   holds, creates it in its folder and closes the log; nothing is deployed any more.
 3. A manifest in the log makes older checkpoints superfluous, those in flight too.
 4. Nothing is stored or copied whose rows do not balance (``row_accounts.py``): the job fails.
 5. A vertex whose tasks were deployed as finished, some or all, had finished as a whole; so the manifest says.
@@ -401,7 +401,7 @@ class CommitState(Enum):
     NOTIFIED = "notified"
     """Somebody has been told and has not answered."""
     SETTLED = "settled"
-    """Everything is visible, or left to whoever resumes the job: nothing is remembered."""
+    """Everything is visible, or left to the run that resumes the job: nothing is remembered."""
 
 
 LEGAL_COMMIT_MOVES: Mapping[CommitState, frozenset[CommitState]] = {
@@ -506,7 +506,7 @@ class SinkCommits:
             self.finished(task)
 
     def abandon(self, task: TaskId) -> None:
-        """Leave the task's commits to whoever resumes the job: the log lists them."""
+        """Leave the task's commits to the run that resumes the job: the log lists them."""
         commits = self._tasks.get(task)
         if commits is not None:
             self._move(task, commits, CommitState.SETTLED)
@@ -555,7 +555,7 @@ class SinkCommits:
     # --- the moves -----------------------------------------------------------------------------------------------
 
     def _notify(self, task: TaskId, checkpoint: CheckpointId) -> None:
-        """Tell whoever can commit for the task; nobody can while it is between two attempts."""
+        """Order the process that can commit for the task; none can while it is between two attempts."""
         record, commits = self._context.tasks.get(task), self._tasks.get(task)
         if record is None or record.state is TaskStatus.FINISHED or self._ending:
             if commits is not None and commits.entries:

@@ -209,11 +209,11 @@ class PendingCheckpoint:
 
     @property
     def waits_for_the_end(self) -> bool:
-        """Whether some region's barriers stand behind the end of all its data: no source of it has rows left."""
+        """Whether some region's barriers come after the end of all its data: no source of it has rows left."""
         return any(round >= FINAL_ROUND for round in self.rounds.values())
 
     def at_round(self, region: int, deterministic: bool) -> int | None:
-        """Where the region's barriers stand: -1 if none of its sources is left."""
+        """The round of the region's barriers: -1 if none of its sources is left."""
         return self.rounds.get(region, -1) if deterministic else None
 
     def acknowledge(self, state: TaskState) -> AckResult:

@@ -14,7 +14,7 @@ Rules:
    starts anew when the job runs; savepoints leave it alone. When the job *resumes* (tasks were lost, or another
    coordinator came before) the first periodic one follows after ``after_restart``, if that is less than the interval:
    rows that were made again, and those that waited meanwhile, become visible soon.
-5. A user's checkpoint that fails is wanted again; a savepoint that fails is not, whoever asked is told.
+5. A user's checkpoint that fails is wanted again; a savepoint that fails is not: its caller is told.
 6. A name of a savepoint is answered once.
 """
 
@@ -155,7 +155,7 @@ class RequestDecider:
 
 
 REMEMBERED = 64
-"""Results: whoever asked looks them up in the job's status soon."""
+"""Results: callers look them up in the job's status soon."""
 
 
 class SavepointResults:
@@ -177,7 +177,7 @@ class SavepointResults:
                 self.refused(request, refusal.value)
 
     def taken(self, request: Request, checkpoint: CheckpointId, location: str) -> None:
-        """The savepoint stands."""
+        """The savepoint is complete."""
         self._note(request, checkpoint, location, None)
 
     def failed(self, request: Request, checkpoint: CheckpointId, failure: Failure) -> None:

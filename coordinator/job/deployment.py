@@ -6,7 +6,7 @@ Rules:
    operators are not run again, they pass the end on at once. Never while the log's answer about a checkpoint is open.
 2. A region starts when all its tasks are deployed; each commits first what its predecessor may have left.
 3. A shell that names its processes has each order carried out by one: what an attempt was built by first is started.
-4. An order without an answer is given again; whoever is silent is told again to start, and what to forget.
+4. An order without an answer is sent again; a silent task is told again to start, and what to forget.
 """
 
 from __future__ import annotations

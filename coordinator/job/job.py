@@ -268,13 +268,13 @@ class Job:
     # --- the end -------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """The savepoint that the job stops with is durable: what is left is to commit, whoever still runs."""
+        """The savepoint that the job stops with is durable: what is left is to commit, whatever still runs."""
         self.move(JobState.STOPPING)
         self._end_tasks(Failure("the job was stopped", retry=False))
 
     def fail(self, failure: Failure) -> None:
         """Nothing is retried: begin to end."""
-        if self.state in CLOSING:  # all is visible: whoever comes next must find that, so nothing is dropped
+        if self.state in CLOSING:  # all is visible: the next coordinator must find that, so nothing is dropped
             self._failed_entries = TRIES
         if self.state not in ENDING:
             self.failure = failure

@@ -98,7 +98,7 @@ class SplitAssignment:
             del self._windows[min(self._windows)]
 
     def note_report(self, event: WindowEvent, record: TaskRecord) -> None:
-        """A task has got what stands before a number, or has drained for a window."""
+        """A task has got what comes before a number, or has drained for a window."""
         if isinstance(event, SplitsAssigned):
             assigned = self._assigned.get(record.id)
             if assigned is not None and assigned.attempt == event.attempt:

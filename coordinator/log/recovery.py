@@ -1,6 +1,6 @@
 """What a coordinator that comes with nothing but the log does first, and whose a checkpoint folder is, in words.
 
-A pure choice: entries in, decision out. The newest manifest in the log is where the job goes on, whoever wrote it; the
+A pure choice: entries in, decision out. The newest manifest in the log is where the job goes on, of any writer; the
 generation is one more than any that the log names; the claim takes the number after the last. That a run is going on is
 said where it is known, and nowhere else. Of any other claim is said who made it, and when.
 """
@@ -21,7 +21,7 @@ END_IT = "end it first, or give this run a folder of its own"
 
 
 def newest_claim(entries: Sequence[LogEntry]) -> Claim | None:
-    """The claim of whoever has taken the job over last."""
+    """The claim of the last that took the job over."""
     return max((entry for entry in entries if isinstance(entry, Claim)), key=lambda each: each.number, default=None)
 
 
@@ -45,7 +45,7 @@ def running_claimant(entries: Sequence[LogEntry], running: str) -> Claimant | No
 
 
 def say_whose(refusal: Failure, entries: Sequence[LogEntry], running: str, folder: str) -> Failure:
-    """The refusal of whoever wants ``folder`` (in words), with who has it."""
+    """The refusal of a claim on ``folder`` (in words), with who has it."""
     by = running_claimant(entries, running)
     if by is None:
         return replace(refusal, message=f"{refusal.message}{last_claim(entries)}")
@@ -142,7 +142,7 @@ def check_inputs(inputs: Sequence[str], latest: Manifest) -> Failure | None:
 
 
 def generation_of(entry: LogEntry) -> int:
-    """The generation of whoever wrote the entry."""
+    """The generation of the entry's writer."""
     return entry.checkpoint.generation if isinstance(entry, Manifest) else entry.generation
 
 

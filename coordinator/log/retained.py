@@ -53,7 +53,7 @@ class RetainedCheckpoints:
         self._pin_entries: dict[str, int] = {}
         #: Kept for somebody, although the log does not say so yet.
         self._held: list[CheckpointId] = []
-        #: Entries about pins that say nothing any more. They go when a manifest stands behind them.
+        #: Entries about pins that say nothing any more. They go when a manifest follows them.
         self._obsolete: list[int] = []
         #: Locations that the kept and doubtful manifests refer to; derived from the two.
         self._locations: frozenset[str] = frozenset()

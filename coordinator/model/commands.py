@@ -74,7 +74,7 @@ class StoreEntry(msgspec.Struct, frozen=True):
 
 class DeployTask(msgspec.Struct, frozen=True):
     """Build the attempt from the state given (the task picks its lanes of it), connect it to the attempts of its
-    neighbours, and answer ``TaskDeployed``. An older attempt of the task is stopped first.
+    peers, and answer ``TaskDeployed``. An older attempt of the task is stopped first.
 
     A process whose name is not ``incarnation`` does nothing, unless that is empty.
     """
@@ -274,7 +274,7 @@ class ReplaceProcess(msgspec.Struct, frozen=True):
 
 
 class EndJob(msgspec.Struct, frozen=True):
-    """The job is over: tell whoever waits. ``status``: finished, stopped, failed, cancelled or superseded.
+    """The job is over: notify those that wait. ``status``: finished, stopped, failed, cancelled or superseded.
 
     ``failure`` is None if it finished, was stopped or cancelled.
     """

@@ -106,7 +106,7 @@ class TaskDeployed(msgspec.Struct, frozen=True):
 
 
 class RoundProposed(msgspec.Struct, frozen=True):
-    """The task's sources stand in ``round`` and will not pass its end before a trigger or an abort.
+    """The task's sources are in ``round`` and will not pass its end before a trigger or an abort.
 
     -1 if no round has begun. ``FINAL_ROUND`` if the task has no sources, or they have ended and what was emitted
     because of that has been processed: any round of the others suits it. ``CLOSING_ROUND`` if it has not been.
@@ -241,7 +241,7 @@ class CheckpointRequested(msgspec.Struct, frozen=True):
 class SavepointRequested(msgspec.Struct, frozen=True):
     """A user asks for a savepoint. ``request``: the asker's own name for it; asked twice, it is one request.
 
-    ``target``: the folder, as the shell understands it; empty: where the job's savepoints usually go. The result stands
+    ``target``: the folder, as the shell understands it; empty: where the job's savepoints usually go. The result is
     in the job's status.
     """
 
@@ -268,7 +268,7 @@ class SavepointCopied(msgspec.Struct, frozen=True):
 
 
 class SavepointStored(msgspec.Struct, frozen=True):
-    """The savepoint stands, complete, at ``location``, and needs nothing outside it.
+    """The savepoint is complete at ``location``, and needs nothing outside it.
 
     ``holds``: not None if it is that of another checkpoint, taken for the same request by a coordinator before.
     """

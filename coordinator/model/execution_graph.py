@@ -83,7 +83,7 @@ def former_lane_owners(subtask: int, old: int, new: int, lanes: int) -> range:
 class ExecutionGraph:
     """Vertices and edges.
 
-    ``deterministic``: barriers stand at round ends, so a checkpoint begins with proposals. ``lanes``: into how many
+    ``deterministic``: barriers lie at round ends, so a checkpoint begins with proposals. ``lanes``: into how many
     order lanes state is divided, subtasks owning contiguous ranges of them (:func:`owned_lanes`); 0: not said.
     """
 

@@ -5,7 +5,7 @@ Rules:
 1. One enum and one table per machine; nothing else remembers "where we are".
 2. A move that the table does not list is a bug of ours: the error (``engine.core.state_machine``) names both states;
    the coordinator adds its event log.
-3. Whoever changes a table changes the picture in ``docs/design/checkpoints.md`` (a test compares them).
+3. A change of a table changes the picture in ``docs/design/checkpoints.md`` (a test compares them).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class JobState(Enum):
     FINISHING = "finishing"
     """Every task has finished; what is left is to commit and to close the log."""
     STOPPING = "stopping"
-    """The savepoint that the job stops with stands; what is left is to commit and to close the log."""
+    """The savepoint that the job stops with is durable; what is left is to commit and to close the log."""
     FAILING = "failing"
     """Tasks are stopped; what completed checkpoints hold is being committed."""
     CANCELLING = "cancelling"

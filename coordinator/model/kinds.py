@@ -42,7 +42,7 @@ class StopMode(Enum):
     DRAIN = "drain"
     """For good: operators finish, so that windows and groups that are open are emitted. Not to be resumed from."""
     SUSPEND = "suspend"
-    """For now: operators keep what they hold, and whoever restores the savepoint goes on with it."""
+    """For now: operators keep what they hold, and a job restored from the savepoint goes on with it."""
 
 
 class ClaimMode(Enum):

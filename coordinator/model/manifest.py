@@ -119,7 +119,7 @@ class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True, forb
     request: str = ""
     """The asker's name for that savepoint."""
     skipped: tuple[Skipped, ...] = ()
-    """Splits that are not read any more, as they would end whoever reads them."""
+    """Splits that are not read any more, as they would end the process that reads them."""
     uuid: str = ""
     """The job that wrote it, and those whose snapshots that one went on from."""
     ancestors: tuple[str, ...] = ()
@@ -156,7 +156,7 @@ class Unpinned(msgspec.Struct, frozen=True, tag="unpinned", kw_only=True, forbid
 
 class Dropped(msgspec.Struct, frozen=True, tag="dropped", kw_only=True, forbid_unknown_fields=True):
     """The manifests of these entries are nobody's any more: the job failed or was cancelled, and its policy keeps them
-    for no such end. Whoever takes the job over must not go on from them, as they are being deleted."""
+    for no such end. A coordinator that takes the job over must not go on from them, as they are being deleted."""
 
     format: int = FORMAT
     number: int

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. The last member, ``seal``, is the length and the digest of what stands before it (``engine.integrity.checksums``). A
+1. The last member, ``seal``, is the length and the digest of what comes before it (``engine.integrity.checksums``). A
    record of which any byte is another than the one that was written is refused; so is one that is cut short.
 2. A reader takes its own ``format``, and older ones of which its own is an extension (``oldest``). It refuses others,
    and fields that it does not know: what is not understood cannot be left out safely. So there is no way back to

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. It is one dense sequence of entries beside the job's log, each created if absent by whoever adds to the job. An entry
+1. It is one dense sequence of entries beside the job's log, each created if absent by who adds to the job. An entry
    is never changed, and goes only when the newest completed checkpoint lies behind it. The last one stays: it says
    where the next one goes.
 2. Each entry says what comes before it (:class:`SetPosition`), so one entry is enough to go on from.
@@ -45,7 +45,7 @@ FORMAT = 2
 
 
 class SetPosition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A place in the log: how many entries, split sets, windows and rounds stand before it."""
+    """A place in the log: how many entries, split sets, windows and rounds come before it."""
 
     number: int = 0
     sets: int = 0
@@ -85,7 +85,7 @@ class WindowEnded(msgspec.Struct, frozen=True, tag="barrier", kw_only=True, forb
 
 
 class NoMoreSets(msgspec.Struct, frozen=True, tag="end", kw_only=True, forbid_unknown_fields=True):
-    """Nothing follows. It stands behind the end of a window."""
+    """Nothing follows. It comes after the end of a window."""
 
     format: int = FORMAT
     at: SetPosition

@@ -242,7 +242,7 @@ def test_a_claim_in_a_hole_of_the_log_is_not_believed() -> None:
 # --- a checkpoint --------------------------------------------------------------------------------------------------
 
 
-def test_checkpoint_is_complete_once_its_manifest_stands_and_only_then_commits() -> None:
+def test_checkpoint_is_complete_once_its_manifest_is_durable_and_only_then_commits() -> None:
     driver = in_checkpoint()
     assert driver.ack(SOURCE, FIRST) == []
     (order,) = driver.ack(SINK, FIRST, committable(1))

@@ -58,7 +58,7 @@ def test_minimum_pause_holds_back_periodic_and_final_checkpoints_but_not_a_users
     assert decider.choose(2.0) is USER
 
 
-def test_request_stands_again_when_its_checkpoint_fails() -> None:
+def test_request_is_open_again_when_its_checkpoint_fails() -> None:
     decider = RequestDecider(Settings(interval=None, retry_pause=0.5))
     decider.job_runs(0.0)
     decider.request()

@@ -26,7 +26,7 @@ def check(seed: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("first", range(0, 24, 8))
-def test_every_row_is_visible_once_in_its_window_whoever_is_lost(first: int) -> None:
+def test_every_row_is_visible_once_in_its_window_whatever_is_lost(first: int) -> None:
     seen: Counter[str] = Counter()
     for seed in range(first, first + 8):
         seen += check(seed)

@@ -19,7 +19,7 @@ OTHERS = [seed for seed, kind in enumerate(KINDS) if kind != "sleeper"]
 
 
 @pytest.mark.parametrize("seed", OTHERS, ids=[list(KINDS)[seed] for seed in OTHERS])
-def test_whoever_ends_well_has_left_exactly_its_rows(tmp_path: Path, seed: int) -> None:
+def test_run_that_ends_well_has_left_exactly_its_rows(tmp_path: Path, seed: int) -> None:
     world = undergo(seed, tmp_path / "world")
     assert world.judge() == "", world.said
 

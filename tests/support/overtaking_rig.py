@@ -1,4 +1,4 @@
-"""A driver with one port of several channels, on which barriers overtake batches; the test plays both neighbours."""
+"""A driver with one port of several channels, on which barriers overtake batches; the test plays both peers."""
 
 from functools import partial
 

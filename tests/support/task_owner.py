@@ -1,4 +1,4 @@
-"""Hosts one task of a plan, records what it says, and plays its neighbours."""
+"""Hosts one task of a plan, records what it says, and plays its peers."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +17,7 @@ def cp(number: int) -> CheckpointId:
 
 
 class Owner:
-    """Hosts one task of a plan, records what it says, and can play its neighbours."""
+    """Hosts one task of a plan, records what it says, and can play its peers."""
 
     def __init__(self, plan, task, restored=None) -> None:
         self.frames: list[Frame] = []

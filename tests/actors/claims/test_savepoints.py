@@ -102,7 +102,7 @@ def test_of_two_that_write_into_one_folder_at_the_same_time_one_gets_it_and_lose
     assert files_below(tmp_path / "mine") == sorted([FILE, *(name for _, name in first.copies)])
 
 
-def test_savepoint_that_is_asked_for_again_is_the_one_that_stands(tmp_path: Path, files: SavepointFiles) -> None:
+def test_savepoint_that_is_asked_for_again_is_the_one_that_is_there(tmp_path: Path, files: SavepointFiles) -> None:
     """A coordinator may die between writing a savepoint and saying so; the next one gets the same request."""
     copy, manifest = order(tmp_path / "state", request="r1")
     copy = replace(copy, target=str(tmp_path / "mine"))

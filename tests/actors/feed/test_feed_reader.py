@@ -247,7 +247,7 @@ def test_rank_that_has_given_its_rank_back_asks_for_nothing_until_its_user_waits
     prefetcher.validate()
 
 
-def test_what_goes_wrong_on_the_thread_is_told_by_every_call_and_its_seat_is_given_back() -> None:
+def test_what_goes_wrong_on_the_thread_is_told_by_every_call_and_its_rank_is_given_back() -> None:
     feed = Feed(fails=TypeError("no such thing"))
     reader = handle(feed).reader(timeout=60)
     with pytest.raises(InternalError, match="cannot fetch batches any more: TypeError: no such thing"):

@@ -179,7 +179,7 @@ def test_rank_says_what_it_waits_for(host: Host) -> None:
         take(reader, 2)
 
 
-def test_rank_whose_process_is_gone_before_all_have_come_keeps_no_seat(host: Host) -> None:
+def test_rank_whose_process_is_gone_before_all_have_come_is_not_kept(host: Host) -> None:
     host.rows(0, 40)
     gone = host.handle.route.open()
     assert gone.ask(Ask("gone", 1, 2, 0, 0, 0, 0), 0.0).reason == "rank 0 of 2 to join"
@@ -273,7 +273,7 @@ def test_notices_of_another_run_mean_nothing(host: Host, tmp_path: Path) -> None
         assert len(take(reader, 1)) == 1
 
 
-def test_whoever_does_not_know_the_token_is_not_let_in(host: Host, tmp_path: Path) -> None:
+def test_process_that_does_not_know_the_token_is_not_let_in(host: Host, tmp_path: Path) -> None:
     stranger = TcpRoute(str(tmp_path), "streams", "feed", Secrets(b"x" * 32, host._secret.certificate))
     notices = FeedDiscovery(str(tmp_path), "streams", run_of(stranger.secrets.token))
     notices.publish("feed", host.tcp._listener.endpoint)

@@ -200,7 +200,7 @@ def test_process_that_is_being_restarted_is_not_asked() -> None:
     assert calls.made == []
 
 
-def test_task_whose_neighbour_hangs_up_moves_to_the_spare_at_once() -> None:
+def test_task_whose_peer_loses_the_connection_moves_to_the_spare_at_once() -> None:
     made, calls = with_spare()
     assert made.handle(TaskLost(TASK, FIRST, "closed unexpectedly", 0.0)) == [
         *lost(FIRST, "closed unexpectedly"),
@@ -218,7 +218,7 @@ def test_second_report_of_the_same_loss_moves_nothing() -> None:
     assert made.placement == {TASK: SPARE}
 
 
-def test_seat_that_was_left_becomes_spare_when_it_has_a_process_again() -> None:
+def test_slot_that_was_left_becomes_spare_when_it_has_a_process_again() -> None:
     made, calls = with_spare()
     made.handle(TaskLost(TASK, FIRST, "closed unexpectedly", 0.0))
     calls.made.clear()
@@ -248,7 +248,7 @@ def test_task_of_a_hung_process_moves_to_the_spare() -> None:
     assert ("replace", TASK) in calls.made
 
 
-def test_task_keeps_its_seat_when_another_process_is_on_it_already() -> None:
+def test_task_keeps_its_slot_when_another_process_is_on_it_already() -> None:
     made, calls = with_spare()
     made.handle(ProcessAppeared(process("new")))
     assert made.placement == {TASK: TASK}

@@ -33,7 +33,7 @@ def rows(flow: ps.Flow, function: Any) -> Any:
     return flow.from_tables([pa.table({"n": [1, 2, 3]})]).map_batches(function, SCHEMA)
 
 
-def test_whoever_waits_for_the_job_is_told_which_module_is_missing(
+def test_callers_that_wait_for_the_job_hear_which_module_is_missing(
     cluster: str, elsewhere: Any, tmp_path: Path
 ) -> None:
     flow = ps.Flow("missing-module")

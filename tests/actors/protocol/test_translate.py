@@ -76,7 +76,7 @@ def test_tasks_of_one_number_are_a_region_where_all_edges_are_forward() -> None:
     assert peers_of(plan, TaskId("next", 1)) == [TaskId("rows", 1)]
 
 
-def test_neighbours_are_the_tasks_of_adjacent_stages(tmp_path: Path) -> None:
+def test_peers_are_the_tasks_of_adjacent_stages(tmp_path: Path) -> None:
     plan = plan_job(gather_flow(tmp_path), 2)
     assert peers_of(plan, TaskId("gather-1", 0)) == [TaskId("memory-1", 0), TaskId("memory-1", 1)]
     assert peers_of(plan, TaskId("memory-1", 1)) == [TaskId("gather-1", 0)]

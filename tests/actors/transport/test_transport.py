@@ -72,7 +72,7 @@ def test_link_is_reported_as_broken_once_when_the_actor_at_its_end_dies(cluster:
 
 
 @pytest.mark.ray
-def test_actor_that_is_gone_for_good_is_reported_by_whoever_dials_it(cluster: str) -> None:
+def test_actor_that_is_gone_for_good_is_reported_by_its_dialler(cluster: str) -> None:
     import ray
 
     from support.ray_wire import make_end

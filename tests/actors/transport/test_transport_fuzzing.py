@@ -222,7 +222,7 @@ def test_damaged_greeting_lets_nobody_in_but_whom_it_was_meant_for(side: int, bi
 
 @settings(parent=often, max_examples=100)
 @given(some.binary(max_size=300), some.sampled_from([b"", b"PENSTOCK", PRELUDE, PRELUDE + b"\x80\0\0\0"]))
-def test_any_words_are_refused_by_whoever_listens_and_whoever_dials(words: bytes, begin: bytes) -> None:
+def test_any_words_are_refused_by_listener_and_dialler(words: bytes, begin: bytes) -> None:
     until = time.monotonic() + 20
     with given_to(begin + words) as connection, pytest.raises((GreetingError, OSError)):
         receive_greeting(connection, TOKEN, "me", until)

@@ -99,7 +99,7 @@ def test_control_and_barriers_pass_while_the_consumer_stalls_and_bytes_in_flight
     consumer.close()
 
 
-def test_task_with_many_neighbours_has_one_link_to_each(unix: bool) -> None:
+def test_task_with_many_peers_has_one_link_to_each(unix: bool) -> None:
     sources = [TaskId("source", number) for number in range(20)]
     consumer = StreamEnd(CHANNEL.consumer, unix=unix)
     producers = [StreamEnd(task, unix=unix) for task in sources]

@@ -1,4 +1,4 @@
-"""Strangers at the door of a process: they neither keep its neighbours out nor stay, however slowly they talk."""
+"""Strangers at the door of a process: they neither keep its peers out nor stay, however slowly they talk."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_peer_with_most_makes_room_when_all_places_are_taken() -> None:
 
 
 @given(some.lists(some.tuples(some.sampled_from("abcdefgh"), some.booleans()), max_size=60))
-def test_bounds_hold_whoever_knocks_and_whoever_comes_is_let_in(steps: list[tuple[str, bool]]) -> None:
+def test_bounds_hold_for_strangers_and_peers_are_let_in(steps: list[tuple[str, bool]]) -> None:
     greetings: Greetings[int] = Greetings(per_peer=3, in_all=7)
     of: dict[int, str] = {}
     for number, (peer, leaves) in enumerate(steps):
@@ -113,7 +113,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "SECONDS", SECONDS)
 
 
-def test_neighbours_get_in_at_once_while_strangers_fill_all_places(door: Door) -> None:
+def test_peers_get_in_at_once_while_strangers_fill_all_places(door: Door) -> None:
     with ExitStack() as strangers:
         for _ in range(IN_ALL):
             strangers.enter_context(door.knock()).sendall(b"P")

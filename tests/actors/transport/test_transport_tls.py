@@ -94,7 +94,7 @@ def test_process_with_another_certificate_is_turned_away() -> None:
         secured(OURS, THEIRS)
 
 
-def test_neighbour_without_the_certificate_cannot_be_reached_and_says_so() -> None:
+def test_peer_without_the_certificate_cannot_be_reached_and_says_so() -> None:
     listens = StreamEnd(CHANNEL.producer, unix=False, certificate=OURS)
     dials = StreamEnd(CHANNEL.consumer, unix=False, certificate=THEIRS, reconnect=0.5)
     named = dict.fromkeys((CHANNEL,), ATTEMPTS)

@@ -22,12 +22,12 @@ def paced(deterministic: bool = False) -> CoordinatorDriver:
     return driver
 
 
-def test_paced_task_hears_of_a_checkpoint_before_its_sources_are_told() -> None:
+def test_throttled_task_hears_of_a_checkpoint_before_its_sources_are_told() -> None:
     assert paced().pass_time(1.0) == [ExpectBarrier(SINK, A1, FIRST), trigger(FIRST, 1.0)]
     assert paced(deterministic=True).pass_time(1.0) == [ExpectBarrier(SINK, A1, FIRST), ProposeRound(SOURCE, A1, FIRST)]
 
 
-def test_paced_task_is_told_again_until_it_has_acknowledged() -> None:
+def test_throttled_task_is_told_again_until_it_has_acknowledged() -> None:
     driver = paced()
     driver.pass_time(1.0)
     assert ExpectBarrier(SINK, A1, FIRST) in driver.pass_time(3.2)
@@ -37,7 +37,7 @@ def test_paced_task_is_told_again_until_it_has_acknowledged() -> None:
     assert any(isinstance(order, TriggerCheckpoint) for order in again)
 
 
-def test_paced_task_that_has_finished_hears_nothing() -> None:
+def test_throttled_task_that_has_finished_hears_nothing() -> None:
     driver = paced()
     for task in (SOURCE, SINK):
         driver.tell(DataEnded(task, A1, 0.1))

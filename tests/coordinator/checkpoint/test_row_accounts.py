@@ -43,7 +43,7 @@ def test_rows_batches_and_checksums_must_agree(changed: dict[str, Tally | None])
     assert "'gather-1' at sink[0] do not balance" in said(account(**changed))
 
 
-def test_what_is_in_flight_stands_in_the_channel_files() -> None:
+def test_what_is_in_flight_is_in_the_channel_files() -> None:
     assert "3 rows of exchange 'gather-1' in flight, and wrote 2" in said(account(), rows=2)
 
 

@@ -206,7 +206,7 @@ def published(driver: CoordinatorDriver, orders: list[Command]) -> list[Command]
 
 
 @pytest.mark.parametrize("mode", StopMode)
-def test_job_stops_once_its_savepoint_stands_in_the_log_and_commits_what_that_holds(mode: StopMode) -> None:
+def test_job_stops_once_its_savepoint_is_in_the_log_and_commits_what_that_holds(mode: StopMode) -> None:
     driver = stopping(mode)
     order = stopped(driver)
     assert isinstance(order.entry, Manifest)
@@ -273,7 +273,7 @@ def test_savepoint_that_the_job_stops_with_is_tried_again_and_then_fails_the_job
     assert isinstance(heir.claim()[-1], StoreSavepoint)
 
 
-def test_savepoint_of_the_same_request_that_stands_already_is_the_result() -> None:
+def test_savepoint_of_the_same_request_that_is_there_already_is_the_result() -> None:
     driver = running(QUIET)
     ask(driver)
     acknowledged(driver)
@@ -307,7 +307,7 @@ def test_nothing_else_starts_while_the_job_stops() -> None:
     assert ask(driver) == []
 
 
-def test_task_that_is_lost_while_the_manifest_of_a_stop_is_being_stored_is_not_missed_once_it_stands() -> None:
+def test_task_that_is_lost_while_the_manifest_of_a_stop_is_being_stored_is_not_missed_once_it_is_durable() -> None:
     driver = stopping(settings=replace(TOLERANT, interval=None))
     order = stopped(driver)
     driver.tell(TaskLost(SOURCE, A1, "killed", 0.5))

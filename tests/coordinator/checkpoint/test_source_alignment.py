@@ -25,7 +25,7 @@ SLOW, FAST, FASTER = (TaskId("source", subtask) for subtask in range(3))
 ONE_REGION = dict.fromkeys((SLOW, FAST, FASTER), 0)
 
 
-def test_who_stands_at_the_largest_round_waits_for_those_far_behind() -> None:
+def test_source_at_the_largest_round_waits_for_those_far_behind() -> None:
     waiting = align_sources({SLOW: 2, FAST: 9, FASTER: 10}, ONE_REGION, {"source"}, 8)
     assert waiting == {0: HeldSources({FASTER}, {SLOW, FAST})}
 

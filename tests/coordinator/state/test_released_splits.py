@@ -52,7 +52,7 @@ def released(feed: ReleasedSplits, *, whole_windows: bool) -> int:
 # ---- what the log says
 
 
-def test_entries_come_back_from_json_and_say_what_stands_before_the_next() -> None:
+def test_entries_come_back_from_json_and_say_what_comes_before_the_next() -> None:
     found = entries("ssbe")
     assert [decode_splits(encode_splits(entry)) for entry in found] == found
     assert following(found[-1]) == SetPosition(number=4, sets=2, windows=1, rounds=2)

@@ -217,7 +217,7 @@ def test_failed_task_closes_its_operators_and_does_nothing_more():
     assert not owner.task.step(0.0).progressed
 
 
-def test_paced_task_says_when_it_wants_to_be_woken():
+def test_throttled_task_says_when_it_wants_to_be_woken():
     flow = Flow("paced", lanes=1)
     flow.from_tables(tables(10, 10), name="numbers", rate=5.0).collect("out")
     owner = Owner(plan_job(flow, 1), TaskId("numbers", 0))
