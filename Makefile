@@ -13,19 +13,21 @@
 #                     (copies, old logs, lost and damaged files, other writers, power cuts), RANKS=50 accidents of the
 #                     ranks of feeds, and SPARKS=20 of scripts that hand Spark frames over; tables in docs/reliability.md
 #   make simulate     the simulations of coordinator and engine, SEEDS=… schedules each, and the sweeps of the pure tests
+#   make wheels       wheels for Linux (x86-64, arm64), macOS and Windows, with compiled kernels, in dist/
 #   make lock         resolve requirements.lock anew after a change of pyproject.toml; UPGRADE=1 takes newer versions
 #   make clean        remove the environment and everything built
 #
 # ARGS=… is handed on to pytest, to the demo or to the benchmarks: make test ARGS="-k barrier", make demo ARGS="--scale 2".
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fast coverage mutation check lint types architecture bench bench-full chaos simulate lock clean
+.PHONY: help venv demo test test-fast coverage mutation check lint types architecture bench bench-full chaos simulate wheels lock clean
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.complete
+READY := $(VENV)/.kernels
 SEEDS ?= 2000
 DISASTERS ?= 100
 EDGES ?= 150
@@ -44,11 +46,11 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@sed -n 's/^#   //p' $(firstword $(MAKEFILE_LIST))
 
-venv: $(STAMP)
+venv: $(READY)
 
 # The stamp is written last: an interrupted set-up starts again. An environment of another Python is replaced, one of
 # 3.11 brought up to date.
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock pyproject.toml setup.py
 	@python=; for candidate in python3.11 python3 python; do \
 	    if $$candidate $(IS_311) 2>/dev/null; then python=$$candidate; break; fi; done; \
 	if [ -z "$$python" ]; then \
@@ -64,10 +66,17 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 
-demo: $(STAMP)
+# The kernels, again when their source has changed. A machine without a compiler gets one as a wheel.
+ZIG := ziglang==0.17.1
+$(READY): $(STAMP) engine/kernels/native.c
+	@$(PY) setup.py --quiet compile_kernels || { \
+	    $(PY) -m pip install --quiet $(ZIG) && $(PY) setup.py --quiet compile_kernels; }
+	@touch $(READY)
+
+demo: $(READY)
 	@$(VENV)/bin/penstock run flights --demo $(ARGS)
 
-test: $(STAMP)
+test: $(READY)
 	@$(PYTEST) --second-try -n $(WORKERS) --dist loadfile -m "not large and not sweep" $(AFTER:%=--leave-out=%) $(ARGS)
 
 # --pure refuses to import ray, pyspark and raydp (tests/conftest.py): these parts must not need them.
@@ -78,12 +87,12 @@ SWEEPS := tests/engine/oracle tests/engine/local/test_plan_simulation.py tests/e
     $(wildcard tests/coordinator/test_*simulation*.py tests/coordinator/*/test_*_machine.py) \
     $(wildcard tests/engine/operators/*/test_*_spill.py tests/engine/indexes/test_*oracle.py) \
     $(wildcard tests/engine/scheduler/test_*simulat*.py)
-test-fast: $(STAMP)
+test-fast: $(READY)
 	@$(PYTEST) --pure -n $(WORKERS) --dist loadfile \
 	    -m "not ray and not spark and not slow and not chaos and not large and not sweep" $(FAST) $(SWEEPS:%=--ignore=%) $(ARGS)
 
 # Workers start measuring by coverage.pth. What passes is written down, for a `make test` that need not run it again. The floor rises with what is found, and is committed with the tests that did it.
-coverage: $(STAMP)
+coverage: $(READY)
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml COVERAGE_FILE=$(CURDIR)/build/coverage/data \
 	    $(MAKE) test-fast ARGS="--record=build/coverage/passed $(ARGS)"
@@ -91,41 +100,41 @@ coverage: $(STAMP)
 	    && $(VENV)/bin/coverage json --quiet -o build/coverage/report.json
 	@$(PY) tests/coverage_floor.py build/coverage/report.json
 
-mutation: $(STAMP)
+mutation: $(READY)
 	@PYTHONPATH=tests $(PY) tests/mutate.py --mutants $(MUTANTS) --write docs/design/testing.md $(ARGS)
 
 check: lint types architecture
 
-lint: $(STAMP)
+lint: $(READY)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 
 # In the checkout the package has the folder's name; only built and unpacked it is `penstock`. What older builds left is
 # removed first, because setuptools would pack it; the environments and data of the benchmarks stay.
-types: $(STAMP)
-	@rm -rf build/bdist.* build/lib build/wheel build/unpacked && mkdir -p build/wheel
+types: $(READY)
+	@rm -rf build/bdist.* build/lib* build/wheel build/unpacked && mkdir -p build/wheel
 	@$(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
 	@$(PY) -m zipfile -e build/wheel/penstock-*.whl build/unpacked
 	@MYPYPATH=build/unpacked $(VENV)/bin/mypy --strict -p penstock
 
-architecture: $(STAMP)
+architecture: $(READY)
 	@$(PYTEST) -q tests/test_architecture.py
 
 # Peers get environments of their own under build/peers. ARGS="ray --only group" runs a part, ARGS=--docs writes the docs.
-bench: $(STAMP)
+bench: $(READY)
 	@$(PY) benchmarks/house.py $(ARGS)
 
-bench-full: $(STAMP)
+bench-full: $(READY)
 	@$(PY) benchmarks/house.py --full $(ARGS)
 
-chaos: $(STAMP)
+chaos: $(READY)
 	@$(PYTEST) -m "chaos or large or sweep and ray" $(ARGS)
 	@$(PY) tests/scenarios/chaos.py --seeds $(DISASTERS) --write docs/reliability.md
 	@$(PY) tests/scenarios/edges.py --seeds $(EDGES) --write docs/reliability.md
 	@$(PY) tests/scenarios/ranks.py --seeds $(RANKS) --write docs/reliability.md
 	@$(PY) tests/scenarios/sparks.py --seeds $(SPARKS) --write docs/reliability.md
 
-simulate: $(STAMP)
+simulate: $(READY)
 	@PYTHONPATH=tests $(PY) tests/coordinator/simulate.py --seeds $(SEEDS) $(ARGS)
 	@PYTHONPATH=tests $(PY) tests/scenarios/simulate_engine.py --seeds $(SEEDS) $(ARGS)
 	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "sweep and not ray"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
@@ -16,7 +17,8 @@ import pytest
 
 CHECKOUT = Path(__file__).parent.parent
 FOLDERS = ("engine", "coordinator", "actors", "jobs")
-FILES = ("pyproject.toml", "__init__.py", "py.typed", "README.md", "LICENSE")
+LIBRARY = Path("engine/kernels/_native.so")
+FILES = ("pyproject.toml", "setup.py", "__init__.py", "py.typed", "README.md", "LICENSE")
 
 LIST_HEAVY_MODULES = """
 import importlib, sys
@@ -58,7 +60,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (CHECKOUT / name).exists():
             shutil.copy(CHECKOUT / name, copy)
     for name in (*FOLDERS, "tests"):
-        shutil.copytree(CHECKOUT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(CHECKOUT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", LIBRARY.name))
     command = ("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, copy)
     run(sys.executable, *command, folder=folder)
     return next(folder.glob("penstock-*.whl"))
@@ -83,13 +85,31 @@ def test_wheel_holds_every_module_and_the_type_marker_and_nothing_else(wheel: Pa
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     sources = {path.relative_to(CHECKOUT) for top in FOLDERS for path in (CHECKOUT / top).rglob("*.py")}
-    expected = {Path("__init__.py"), Path("py.typed"), *sources}
+    expected = {Path("__init__.py"), Path("py.typed"), LIBRARY, *sources}
     assert names == {(Path("penstock") / path).as_posix() for path in expected}
+
+
+def test_wheel_is_of_a_platform_and_of_every_python(wheel: Path) -> None:
+    assert wheel.name.endswith(f"-py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}.whl")
+
+
+def test_wheel_without_a_compiler_works_by_the_twins(tmp_path: Path) -> None:
+    environment = {"PATH": "/nowhere", "CC": "no-such-compiler"}
+    code = "import setup, sys, pathlib; sys.exit(setup.compile_kernels(pathlib.Path(sys.argv[1])) is not None)"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import setuptools; setuptools.setup = lambda **_: None; {code}", tmp_path],
+        cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "built without compiled kernels" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_wheel_declares_command_bridge_and_licence(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        information = {name.split("/", 1)[1]: archive.read(name).decode() for name in archive.namelist() if "/" in name}
+        information = {
+            name.split("/", 1)[1]: archive.read(name).decode() for name in archive.namelist() if ".dist-info/" in name
+        }
     assert "penstock = penstock.jobs.cli:main" in information["entry_points.txt"]
     assert "ray = penstock.actors.spark.ray_datasets:open_dataset" in information["entry_points.txt"]
     assert "spark = penstock.actors.spark_bridge:open_frame" in information["entry_points.txt"]

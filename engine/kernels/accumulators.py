@@ -21,6 +21,7 @@ from .groups import stable_order
 from .growable_array import GrowableArray
 from .key_table import KeyTable
 from .keys import numbers, validity
+from .native import kernels_for
 from .pieces import Flags, Positions
 
 
@@ -81,7 +82,9 @@ class Accumulator(Sized, Protocol):
 def add_at(total: Any, rows: GroupRows, added: Any) -> None:
     """Add the number of each row to the total of its group, in the order of the rows."""
     if len(total) != 1:
-        np.add.at(total, rows.ids, added)
+        kernels = kernels_for(len(rows.ids))
+        if kernels is None or not kernels.add(total, rows.ids, added):
+            np.add.at(total, rows.ids, added)
     elif added.dtype.kind == "f":
         total[0] = np.add.accumulate(np.concatenate([total, added]))[-1]
     else:
@@ -141,7 +144,10 @@ class Counting:
         counts = self._counts.to(rows.groups)
         if values is not None and values.null_count:
             rows = rows.only(validity(values))
-        if rows.groups <= len(rows.ids):
+        kernels = kernels_for(len(rows.ids))
+        if kernels is not None and rows.groups > 1 and rows.ids.flags.c_contiguous:
+            kernels.count(counts, rows.ids)
+        elif rows.groups <= len(rows.ids):
             counts += rows.counts
         else:
             np.add.at(counts, rows.ids, 1)

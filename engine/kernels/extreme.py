@@ -17,6 +17,7 @@ from .accumulators import Accumulator, GroupRows, Merging, Validity
 from .aggregate_protocol import Segments, State, unfit
 from .growable_array import GrowableArray
 from .keys import is_point_in_time, numbers, validity
+from .native import kernels_for
 from .pieces import Flags, Positions
 from .reductions import all_null, grouped, is_whole
 
@@ -107,7 +108,9 @@ class Extremes:
         with np.errstate(invalid="ignore"):
             if len(found) == 1:
                 found[0] = reduction.reduce(plain, initial=found[0])
-            else:
+                return
+            kernels = kernels_for(len(plain))
+            if kernels is None or not kernels.extreme(self._smallest, found, rows.ids, plain):
                 reduction.at(found, rows.ids, plain)
 
     def _without_nan(self, plain: Any, rows: GroupRows, values: pa.Array) -> tuple[Any, GroupRows]:

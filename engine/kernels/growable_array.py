@@ -35,6 +35,18 @@ class GrowableArray:
             self.values = self._room[:count]
         return self.values
 
+    def reserve(self, count: int) -> Any:
+        """Room for ``count`` numbers, those in use first: what is written behind them counts once it is ``taken``."""
+        used = len(self.values)
+        if count > len(self._room) or self._given:
+            self.to(max(used, count))
+            self.values = self._room[:used]
+        return self._room
+
+    def taken(self, count: int) -> None:
+        """So many numbers are in use now; those that are new were written to the room."""
+        self.values = self._room[:count]
+
     def put(self, numbers: Any) -> None:
         """Append numbers."""
         used = len(self.values)
@@ -68,6 +80,15 @@ class GrowableBytes:
         content = np.frombuffer(strings.buffers()[2] or b"", dtype=np.uint8)[offsets[0] : offsets[-1]]
         self._ends.put(offsets[1:] - offsets[0] + self._ends.values[-1])
         self._bytes.put(content)
+
+    def reserve(self, strings: int, bytes: int) -> tuple[Any, Any]:
+        """Room for so many more: where each ends, behind a 0, and their bytes."""
+        return self._ends.reserve(len(self) + 1 + strings), self._bytes.reserve(len(self._bytes.values) + bytes)
+
+    def taken(self, strings: int) -> None:
+        """So many strings are in use now; those that are new were written to the room."""
+        self._ends.taken(strings + 1)
+        self._bytes.taken(int(self._ends.values[-1]))
 
     def take(self, numbers: Positions) -> pa.Array:
         """Some of them, as a large binary array."""

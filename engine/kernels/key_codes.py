@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 from .growable_array import GrowableBytes
 from .hashing import hashes
 from .keys import comparable, decoded, validity
+from .native import Kernels, kernels
 from .pieces import Flags, Positions
-from .short_strings import FEW, ShortStrings, places_of
+from .short_strings import FEW, ShortStrings, layout, places_of
 from .slots import Slots
 
 Codes: TypeAlias = list[Positions]
@@ -54,7 +55,8 @@ class _Column:
     """One column: the numbers of its strings, and what stands for null."""
 
     def __init__(self) -> None:
-        self.strings = _Strings()
+        compiled = kernels()
+        self.strings = _Strings() if compiled is None else _CompiledStrings(compiled)
         self._filler: list[np.int64] | None = None
         #: the last dictionary, and the codes of its values
         self._dictionary: tuple[pa.Array, Codes] | None = None
@@ -128,6 +130,26 @@ class _Strings:
             self._slots.add(hashes([self._held.all().slice(self._slots.count)]))
         numbers, new = self._slots.number(hashes([strings]), _Lookup(self._held, strings))
         self._held.put(strings.take(pa.array(new)))
+        return numbers
+
+
+class _CompiledStrings:
+    """Strings, numbered as they come, by compiled kernels."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self._held = GrowableBytes()
+        self._slots = Slots()
+
+    @property
+    def bytes(self) -> int:
+        return self._slots.bytes + self._held.bytes
+
+    def numbers(self, column: pa.Array) -> Positions:
+        """The number of each; arbitrary where it is null."""
+        if not len(column):
+            return _zeros(column)
+        numbers, _ = self._slots.number_strings(self._kernels, *layout(column), self._held)
         return numbers
 
 

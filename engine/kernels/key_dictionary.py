@@ -8,6 +8,7 @@ Rules:
    sorted; a directory of their leading bits tells where to look, and few are more than one step away.
 3. Values of other types are found by their hash, and compared. If there are no more of them than keys in a batch, Arrow
    looks them up, which hashes them anew for each batch; also if two of them have one hash, which takes an adversary.
+4. Strings stand in a hash table of their own where there are compiled kernels.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .growable_array import GrowableBytes
 from .hashing import Hashes, hashes, mixed
 from .keys import Comparable, compared
+from .native import Kernels, kernels
 from .pieces import Flags, Positions, picked
+from .short_strings import is_bytes, layout
+from .slots import Slots
 
 DENSE_SPAN = 4
 """Numbers whose range is at most this many times their count stand in a table."""
@@ -45,7 +50,10 @@ class KeyDictionary(Protocol):
 def key_dictionary(column: Comparable) -> KeyDictionary:
     """The distinct values of a comparable column without nulls."""
     if not isinstance(column, np.ndarray):
-        return HashedValues(column)
+        compiled = kernels()
+        return (
+            HashedValues(column) if compiled is None or not is_bytes(column.type) else CompiledValues(column, compiled)
+        )
     low, high = (int(column.min()), int(column.max())) if len(column) else (0, -1)
     return Table(column, low, high) if high - low < DENSE_SPAN * len(column) else Spread(column)
 
@@ -115,6 +123,26 @@ class Spread:
             places[hits] = near[hits]
             rows = rows[there < mine]
         return places
+
+
+class CompiledValues:
+    """Strings, looked up by compiled kernels."""
+
+    def __init__(self, column: pa.Array, kernels: Kernels) -> None:
+        self._kernels = kernels
+        self._slots, self._held = Slots(), GrowableBytes()
+        for start in range(0, len(column), HASHED_ANEW):  # each time with room for as many new ones
+            self._slots.number_strings(kernels, *layout(column.slice(start, HASHED_ANEW)), self._held)
+
+    def __len__(self) -> int:
+        return self._slots.count
+
+    @property
+    def nbytes(self) -> int:
+        return self._slots.bytes + self._held.bytes
+
+    def place(self, keys: pa.Array) -> Positions:
+        return self._slots.find_strings(self._kernels, *layout(keys), self._held)
 
 
 class HashedValues:

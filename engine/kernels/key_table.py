@@ -21,6 +21,7 @@ import pyarrow as pa
 from .growable_array import GrowableArray
 from .hashing import mixed
 from .key_codes import Codes, KeyCodes
+from .native import kernels_for
 from .pieces import Positions
 from .slots import Hashes, NumberKeys, Slots
 
@@ -89,7 +90,11 @@ class KeyTable:
             numbers, new = self._places.number(codes, self.count)
         else:
             assert self._slots is not None
-            numbers, new = self._slots.number(_hashes(codes), NumberKeys(codes, self._known))
+            kernels = kernels_for(rows)
+            if kernels is not None:
+                numbers, new = self._slots.number_codes(kernels, [*map(np.ascontiguousarray, codes)], self._known)
+            else:
+                numbers, new = self._slots.number(_hashes(codes), NumberKeys(codes, self._known))
         if len(new):
             for known, column in zip(self._known, codes, strict=True):
                 known.put(column[new])
@@ -167,6 +172,11 @@ class _Places:
 
     def number(self, codes: Codes, count: int) -> tuple[Positions, Positions]:
         """The number of each row's key, and the first rows of new keys, which are numbered from ``count`` on."""
+        kernels = kernels_for(len(codes[0]))
+        if kernels is not None:
+            if len(codes) == 1:
+                return kernels.number_places(np.ascontiguousarray(codes[0]), self._ranges[0][0], self._table, count)
+            return kernels.number_places(self._places(codes), 0, self._table, count)
         places = self._places(codes)
         numbers = self._table.take(places).astype(np.int64)
         if count and numbers.min() >= 0:

@@ -56,7 +56,7 @@ class ShortStrings:
 
     def numbers(self, strings: pa.Array) -> Positions | None:
         """The number of each string, arbitrary where it is null; None, and no string is added, if one is too long."""
-        bounds, content = _layout(strings)
+        bounds, content = layout(strings)
         longest = int((bounds[1:] - bounds[:-1]).max())
         if longest > LONGEST:
             return None
@@ -98,7 +98,7 @@ class ShortStrings:
         both = pa.chunked_array([self._listed, strings.cast(pa.large_binary())])
         found = both.dictionary_encode().chunks[-1]
         if len(found.dictionary) > known:
-            self._blocks(*_layout(found.dictionary.slice(known)))
+            self._blocks(*layout(found.dictionary.slice(known)))
         return places_of(found)
 
     def _block(self, bounds: Any, content: pa.Buffer) -> Positions:
@@ -124,7 +124,14 @@ def places_of(found: pa.Array) -> Positions:
     return places
 
 
-def _layout(strings: pa.Array) -> tuple[Any, pa.Buffer]:
+def is_bytes(type: pa.DataType) -> bool:
+    """Whether values are strings of bytes, of any length."""
+    types = pa.types
+    checks = (types.is_string, types.is_binary, types.is_large_string, types.is_large_binary)
+    return any(check(type) for check in checks)
+
+
+def layout(strings: pa.Array) -> tuple[Any, pa.Buffer]:
     """Where each string begins, and the last one ends, and the bytes."""
     type = strings.type
     narrow = pa.types.is_string(type) or pa.types.is_binary(type)

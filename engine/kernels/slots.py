@@ -14,16 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from .growable_array import GrowableArray
+from .growable_array import GrowableArray, GrowableBytes
+from .native import Kernels, kernels_for
 from .pieces import Flags, Positions
 from .scratch import COMPARING, scratch_buffer
 
 Hashes = npt.NDArray[np.uint64]
+
+Numbered: TypeAlias = tuple[Positions, Positions]
+"""The number of the key of each row, and the first rows of the keys that are new, in order."""
 
 _EMPTY = -1
 _FIRST_ROW = -2
@@ -78,7 +83,7 @@ class Slots:
         """The size of the slots and of the hashes."""
         return self._slots.nbytes + self._hashes.bytes
 
-    def number(self, hashes: Hashes, keys: Candidates) -> tuple[Positions, Positions]:
+    def number(self, hashes: Hashes, keys: Candidates) -> Numbered:
         """The number of the key of each row, and the first rows of the keys that are new, in order."""
         self._widen(self.count + len(hashes))
         slots = self._home(hashes)
@@ -106,6 +111,33 @@ class Slots:
             numbers[rows[matches]] = here[matches]
             rows = rows[~matches]
         return numbers, self._numbered(numbers, slots, hashes, firsts)
+
+    def number_codes(self, kernels: Kernels, columns: Sequence[Positions], known: Sequence[GrowableArray]) -> Numbered:
+        """The same for keys of numbers, compiled. Those of new keys are in the room of ``known``, not taken."""
+        keys = self.count + len(columns[0])
+        self._widen(keys)
+        rooms = [column.reserve(keys) for column in known]
+        numbers, first = kernels.number_keys(columns, rooms, self._slots, self._hashes.reserve(keys), self.count)
+        self._hashes.taken(self.count + len(first))
+        return numbers, first
+
+    def number_strings(self, kernels: Kernels, bounds: Any, content: pa.Buffer, held: GrowableBytes) -> Numbered:
+        """The same for strings, compiled: those of new keys are added to ``held``."""
+        keys = self.count + len(bounds) - 1
+        self._widen(keys)
+        ends, kept = held.reserve(len(bounds) - 1, int(bounds[-1]) - int(bounds[0]))
+        hashes = self._hashes.reserve(keys)
+        found = kernels.number_strings(bounds, content.address, ends, kept, self._slots, hashes, self.count)
+        self._hashes.taken(self.count + len(found[1]))
+        held.taken(self.count)
+        return found
+
+    def find_strings(self, kernels: Kernels, bounds: Any, content: pa.Buffer, held: GrowableBytes) -> Positions:
+        """The number of each string, or -1. Nothing changes: several threads may ask at once."""
+        if not self.count:
+            return np.full(len(bounds) - 1, _EMPTY, dtype=np.int64)
+        known = (*held.reserve(0, 0), self._slots, self._hashes.values, self.count)
+        return kernels.number_strings(bounds, content.address, *known, add=False)[0]
 
     def add(self, hashes: Hashes) -> None:
         """Add keys that differ from each other and from those known."""
@@ -151,6 +183,10 @@ class Slots:
 
     def _place(self, hashes: Hashes, first: int) -> None:
         """Put keys, all different, into slots."""
+        kernels = kernels_for(len(hashes))
+        if kernels is not None:
+            kernels.place_keys(hashes, first, self._slots)
+            return
         slots, rows, step = self._home(hashes), np.arange(len(hashes)), 0
         while len(rows):
             wanted = slots[rows]

@@ -1,0 +1,249 @@
+/* Hot loops of grouping, compiled. Each has a twin in numpy that gives the same bits (native.py says which).
+
+Rules:
+
+1. Callers have checked all lengths and ranges: nothing here can fail, allocate or block.
+2. Rows are handled strictly from the first to the last, sums of floating-point numbers included.
+3. No state but what callers pass: any number of threads may be inside, without the interpreter's lock.
+4. Memory that is far away is asked for some rows ahead. */
+
+#include <stdint.h>
+#include <string.h>
+
+#define AHEAD 16
+#define BLOCK 64
+#define NONE (-1)
+#define NEAR 4096 /* so many keys are in the cache in any case */
+
+#if defined(_WIN32)
+#define API __declspec(dllexport)
+#else
+#define API __attribute__((visibility("default")))
+#endif
+
+/* Changes with every change of a function's name, arguments or meaning. */
+API int64_t penstock_kernels(void) { return 1; }
+
+static inline uint64_t mixed(uint64_t x) {
+    x *= UINT64_C(0x9E3779B97F4A7C15);
+    x ^= x >> 32;
+    x *= UINT64_C(0xD6E8FEB86659FD93);
+    return x ^ (x >> 32);
+}
+
+static inline uint64_t joined(uint64_t hash, uint64_t next) {
+    return mixed(hash * UINT64_C(0x8EBC6AF09C88C6E3) + next);
+}
+
+/* ---------------------------------------------------------------- numbers of keys
+ *
+ * New keys are numbered from ``count`` on, in the order of their first rows, which go to ``first``. ``ids`` gets the
+ * number of each row. The new count comes back. */
+
+/* A table with a place for every code from ``low`` on. */
+API int64_t penstock_number_places(const int64_t *codes, int64_t rows, int64_t low, int32_t *table, int64_t count,
+                                   int64_t *ids, int64_t *first) {
+    for (int64_t row = 0; row < rows; row++) {
+        int32_t *place = table + (codes[row] - low);
+        int32_t id = *place;
+        if (id < 0) {
+            *place = id = (int32_t)count++;
+            *first++ = row;
+        }
+        ids[row] = id;
+    }
+    return count;
+}
+
+/* Keys of ``width`` columns of codes in a table of 2^bits slots, at most half of them taken: a slot holds the number of
+ * a key. The slots of a key begin where the upper bits of its hash say, each further on by one more (slots.py).
+ * ``known`` and ``hashes`` have room for all rows as new keys. */
+API int64_t penstock_number_keys(const int64_t *const *columns, int64_t width, int64_t rows, int64_t *const *known,
+                                 int32_t *slots, int64_t bits, uint64_t *hashes, int64_t count, int64_t *ids,
+                                 int64_t *first) {
+    const uint64_t mask = (UINT64_C(1) << bits) - 1;
+    uint64_t hash[BLOCK], at[BLOCK];
+    for (int64_t start = 0; start < rows; start += BLOCK) {
+        const int64_t size = rows - start < BLOCK ? rows - start : BLOCK;
+        for (int64_t i = 0; i < size; i++) {
+            uint64_t h = mixed((uint64_t)columns[0][start + i]);
+            for (int64_t w = 1; w < width; w++) h = joined(h, (uint64_t)columns[w][start + i]);
+            hash[i] = h;
+            at[i] = h >> (64 - bits);
+            __builtin_prefetch(slots + at[i]);
+        }
+        for (int64_t i = 0; i < size; i++) {
+            const int32_t id = slots[at[i]];
+            if (id >= 0) __builtin_prefetch(known[0] + id);
+        }
+        for (int64_t i = 0; i < size; i++) {
+            const int64_t row = start + i;
+            uint64_t slot = at[i];
+            for (uint64_t step = 1;; step++) {
+                int32_t id = slots[slot];
+                if (id == NONE) {
+                    for (int64_t w = 0; w < width; w++) known[w][count] = columns[w][row];
+                    hashes[count] = hash[i];
+                    slots[slot] = (int32_t)count;
+                    ids[row] = count++;
+                    *first++ = row;
+                    break;
+                }
+                int64_t same = 1;
+                for (int64_t w = 0; w < width; w++) same &= known[w][id] == columns[w][row];
+                if (same) {
+                    ids[row] = id;
+                    break;
+                }
+                slot = (slot + step) & mask;
+            }
+        }
+    }
+    return count;
+}
+
+/* Put keys, all different, into empty slots; they are numbered from ``number`` on. */
+API void penstock_place_keys(const uint64_t *hashes, int64_t keys, int64_t number, int32_t *slots, int64_t bits) {
+    const uint64_t mask = (UINT64_C(1) << bits) - 1;
+    for (int64_t key = 0; key < keys; key++) {
+        if (key + AHEAD < keys) __builtin_prefetch(slots + (hashes[key + AHEAD] >> (64 - bits)));
+        uint64_t slot = hashes[key] >> (64 - bits);
+        for (uint64_t step = 1; slots[slot] != NONE; step++) slot = (slot + step) & mask;
+        slots[slot] = (int32_t)(number + key);
+    }
+}
+
+static inline uint64_t word(const uint8_t *from, int64_t size) {
+    uint64_t found = 0;
+    memcpy(&found, from, (size_t)size);
+    return found;
+}
+
+/* The halves of a product of 128 bits, one over the other: the step of wyhash (Wang Yi, public domain). */
+static inline uint64_t folded(uint64_t one, uint64_t other) {
+    const unsigned __int128 product = (unsigned __int128)one * other;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+static inline uint64_t hash_of(const uint8_t *bytes, int64_t length) {
+    const uint64_t secret = UINT64_C(0xA0761D6478BD642F), other = UINT64_C(0xE7037ED1A0B428DB);
+    uint64_t seed = other, low = 0, high = 0;
+    if (length > 16) {
+        const uint8_t *last = bytes + length - 16;
+        for (; bytes < last; bytes += 16) seed = folded(word(bytes, 8) ^ secret, word(bytes + 8, 8) ^ seed);
+        low = word(last, 8), high = word(last + 8, 8);
+    } else if (length >= 8) {
+        low = word(bytes, 8), high = word(bytes + length - 8, 8);
+    } else if (length >= 4) {
+        low = word(bytes, 4), high = word(bytes + length - 4, 4);
+    } else if (length) {
+        low = (uint64_t)bytes[0] << 16 | (uint64_t)bytes[length / 2] << 8 | bytes[length - 1];
+    }
+    return folded(secret ^ (uint64_t)length, folded(low ^ secret, high ^ seed));
+}
+
+static inline int same_bytes(const uint8_t *one, const uint8_t *other, int64_t length) {
+    if (length >= 8) {
+        const uint8_t *last = one + length - 8;
+        if (word(last, 8) != word(other + length - 8, 8)) return 0;
+        for (; one < last; one += 8, other += 8)
+            if (word(one, 8) != word(other, 8)) return 0;
+        return 1;
+    }
+    if (length >= 4) return word(one, 4) == word(other, 4) && word(one + length - 4, 4) == word(other + length - 4, 4);
+    for (int64_t at = 0; at < length; at++)
+        if (one[at] != other[at]) return 0;
+    return 1;
+}
+
+/* Strings of bytes: row ``r`` has those of ``content`` from bounds[r] to bounds[r + 1]. The strings of known keys lie one
+ * behind the other in ``kept``, each from ends[n] to ends[n + 1]; there is room for all rows as new ones. Without ``add``
+ * nothing is added: rows of other strings get -1. */
+#define NUMBER_STRINGS(NAME, BOUND)                                                                                    \
+    API int64_t NAME(const BOUND *bounds, const uint8_t *content, int64_t rows, int64_t *ends, uint8_t *kept,           \
+                     int32_t *slots, int64_t bits, uint64_t *hashes, int64_t count, int64_t add, int64_t *ids,         \
+                     int64_t *first) {                                                                                 \
+        const uint64_t mask = (UINT64_C(1) << bits) - 1;                                                               \
+        uint64_t hash[BLOCK];                                                                                          \
+        for (int64_t start = 0; start < rows; start += BLOCK) {                                                        \
+            const int64_t size = rows - start < BLOCK ? rows - start : BLOCK;                                          \
+            for (int64_t i = 0; i < size; i++) {                                                                       \
+                const int64_t low = bounds[start + i];                                                                 \
+                hash[i] = hash_of(content + low, bounds[start + i + 1] - low);                                         \
+                __builtin_prefetch(slots + (hash[i] >> (64 - bits)));                                                  \
+            }                                                                                                          \
+            if (count > NEAR) {                                                                                        \
+                for (int64_t i = 0; i < size; i++) {                                                                   \
+                    const int32_t id = slots[hash[i] >> (64 - bits)];                                                  \
+                    if (id >= 0) __builtin_prefetch(hashes + id), __builtin_prefetch(ends + id);                       \
+                }                                                                                                      \
+                for (int64_t i = 0; i < size; i++) {                                                                   \
+                    const int32_t id = slots[hash[i] >> (64 - bits)];                                                  \
+                    if (id >= 0) __builtin_prefetch(kept + ends[id]);                                                  \
+                }                                                                                                      \
+            }                                                                                                          \
+            for (int64_t i = 0; i < size; i++) {                                                                       \
+                const uint8_t *bytes = content + bounds[start + i];                                                    \
+                const int64_t length = bounds[start + i + 1] - bounds[start + i];                                      \
+                uint64_t slot = hash[i] >> (64 - bits);                                                                \
+                for (uint64_t step = 1;; step++) {                                                                     \
+                    const int32_t id = slots[slot];                                                                    \
+                    if (id == NONE && !add) {                                                                          \
+                        ids[start + i] = NONE;                                                                         \
+                        break;                                                                                         \
+                    }                                                                                                  \
+                    if (id == NONE) {                                                                                  \
+                        memcpy(kept + ends[count], bytes, (size_t)length);                                             \
+                        ends[count + 1] = ends[count] + length;                                                        \
+                        hashes[count] = hash[i];                                                                       \
+                        slots[slot] = (int32_t)count;                                                                  \
+                        ids[start + i] = count++;                                                                      \
+                        *first++ = start + i;                                                                          \
+                        break;                                                                                         \
+                    }                                                                                                  \
+                    if (hashes[id] == hash[i] && ends[id + 1] - ends[id] == length &&                                  \
+                        same_bytes(kept + ends[id], bytes, length)) {                                                  \
+                        ids[start + i] = id;                                                                           \
+                        break;                                                                                         \
+                    }                                                                                                  \
+                    slot = (slot + step) & mask;                                                                       \
+                }                                                                                                      \
+            }                                                                                                          \
+        }                                                                                                              \
+        return count;                                                                                                  \
+    }
+
+NUMBER_STRINGS(penstock_number_strings, int32_t)
+NUMBER_STRINGS(penstock_number_large_strings, int64_t)
+
+/* ---------------------------------------------------------------- totals of groups */
+
+#define EACH_ROW(STEP)                                                              \
+    for (int64_t row = 0; row < rows; row++) {                                      \
+        if (row + AHEAD < rows) __builtin_prefetch(total + ids[row + AHEAD], 1);    \
+        STEP;                                                                       \
+    }
+
+API void penstock_count(int64_t *total, const int64_t *ids, int64_t rows) { EACH_ROW(total[ids[row]] += 1) }
+
+/* Sums wrap around: callers know that they fit. */
+API void penstock_add_i64(uint64_t *total, const int64_t *ids, const uint64_t *values, int64_t rows) {
+    EACH_ROW(total[ids[row]] += values[row])
+}
+
+API void penstock_add_f64(double *total, const int64_t *ids, const double *values, int64_t rows) {
+    EACH_ROW(total[ids[row]] += values[row])
+}
+
+/* NaN is larger than any number for the largest; for the smallest there is none. */
+#define EXTREMES(NAME, TYPE)                                                                                     \
+    API void penstock_min_##NAME(TYPE *total, const int64_t *ids, const TYPE *values, int64_t rows) {            \
+        EACH_ROW(if (values[row] < total[ids[row]]) total[ids[row]] = values[row])                               \
+    }                                                                                                            \
+    API void penstock_max_##NAME(TYPE *total, const int64_t *ids, const TYPE *values, int64_t rows) {            \
+        EACH_ROW(TYPE *t = total + ids[row]; if (!(*t >= values[row] || *t != *t)) *t = values[row])             \
+    }
+
+EXTREMES(i32, int32_t)
+EXTREMES(i64, int64_t)
+EXTREMES(f64, double)

@@ -1,0 +1,151 @@
+"""The compiled kernels (``native.c``): hot loops of grouping, which run without the interpreter's lock.
+
+Rules:
+
+1. Each has a twin in numpy or pyarrow that gives the same bits. The twin runs where the library is missing, or where
+   ``PENSTOCK_KERNELS=python`` is set. Which one runs changes no result, so no checkpoint depends on it.
+2. Callers have checked lengths and ranges. Arrays are contiguous and of the type that is named here.
+3. A call costs some microseconds: below ``WORTH`` rows the twins are as fast.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from .pieces import Positions
+
+VERSION = 1
+"""That of ``native.c``: a library that is left from another one is not used."""
+
+WORTH = 512
+
+PATH = Path(__file__).with_name("_native" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so"))
+
+_TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64}
+_FUNCTIONS = {
+    "number_places": "piipipp",
+    "number_keys": "piippipipp",
+    **dict.fromkeys(["number_strings", "number_large_strings"], "ppipppipiipp"),
+    "place_keys": "piipi",
+    **dict.fromkeys(["add_i64", "add_f64"], "pppi"),
+    **{f"{name}_{type}": "pppi" for name in ("min", "max") for type in ("i32", "i64", "f64")},
+    "count": "ppi",
+}
+_OF_TYPES = {np.dtype(np.int32): "i32", np.dtype(np.int64): "i64", np.dtype(np.float64): "f64"}
+
+_Function: TypeAlias = Any
+
+
+class Kernels:
+    """The functions of the library at ``path``. Raises OSError if there is none, or one of another version."""
+
+    def __init__(self, path: Path) -> None:
+        library = ctypes.CDLL(str(path))
+        version = getattr(library, "penstock_kernels", None)
+        if version is None or version() != VERSION:
+            raise OSError(f"{path} is of another version")
+        self._functions: dict[str, _Function] = {}
+        for name, arguments in _FUNCTIONS.items():
+            function = getattr(library, f"penstock_{name}")
+            function.argtypes = [_TYPES[each] for each in arguments]
+            function.restype = ctypes.c_int64 if name.startswith("number") else None
+            self._functions[name] = function
+
+    # ------------------------------------------------------------------ numbers of keys
+    #
+    # The number of each row's key, and the first rows of new keys, which are numbered from ``count`` on.
+
+    def number_places(self, codes: Positions, low: int, table: Any, count: int) -> tuple[Positions, Positions]:
+        """``table``: int32, for every code from ``low`` on its number, or -1."""
+        ids, first = np.empty(len(codes), dtype=np.int64), np.empty(len(codes), dtype=np.int64)
+        call = self._functions["number_places"]
+        found = call(_at(codes), len(codes), low, _at(table), count, _at(ids), _at(first))
+        return ids, first[: found - count].copy()
+
+    def number_keys(
+        self, columns: Sequence[Positions], known: Sequence[Any], slots: Any, hashes: Any, count: int
+    ) -> tuple[Positions, Positions]:
+        """``known`` (int64, for each column) and ``hashes`` (uint64) have room for all rows and get those of new keys;
+        ``slots`` (int32) is a power of two, and at most half taken when all rows are new."""
+        rows = len(columns[0])
+        ids, first = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
+        call = self._functions["number_keys"]
+        places = [(ctypes.c_void_p * len(each))(*map(_at, each)) for each in (columns, known)]
+        bits = len(slots).bit_length() - 1
+        found = call(
+            places[0], len(columns), rows, places[1], _at(slots), bits, _at(hashes), count, _at(ids), _at(first)
+        )
+        return ids, first[: found - count].copy()
+
+    def number_strings(
+        self, bounds: Any, content: int, ends: Any, kept: Any, slots: Any, hashes: Any, count: int, *, add: bool = True
+    ) -> tuple[Positions, Positions]:
+        """``bounds``: int32 or int64, one more than rows, in the memory at ``content``. ``ends`` (int64, one more than
+        keys) and ``kept`` (uint8) hold the known strings one behind the other, with room for all rows. Without ``add``
+        rows of other strings get -1, and nothing changes."""
+        rows = len(bounds) - 1
+        ids, first = np.empty(rows, dtype=np.int64), np.empty(rows if add else 0, dtype=np.int64)
+        call = self._functions["number_strings" if bounds.dtype == np.int32 else "number_large_strings"]
+        table = (_at(slots), len(slots).bit_length() - 1, _at(hashes), count, int(add))
+        found = call(_at(bounds), content, rows, _at(ends), _at(kept), *table, _at(ids), _at(first))
+        return ids, first[: found - count].copy()
+
+    def place_keys(self, hashes: Any, number: int, slots: Any) -> None:
+        """Put keys, all different, into empty slots; they are numbered from ``number`` on."""
+        self._functions["place_keys"](_at(hashes), len(hashes), number, _at(slots), len(slots).bit_length() - 1)
+
+    # ------------------------------------------------------------------ totals of groups
+
+    def count(self, total: Any, ids: Positions) -> None:
+        """Count the rows of each group."""
+        self._functions["count"](_at(total), _at(ids), len(ids))
+
+    def add(self, total: Any, ids: Positions, values: Any) -> bool:
+        """Add the number of each row to the total of its group. False, and nothing is done: not for this type."""
+        return self._reduce("add", total, ids, values)
+
+    def extreme(self, smallest: bool, total: Any, ids: Positions, values: Any) -> bool:
+        """The same for the smallest number, of which none may be NaN, or the largest, which NaN is."""
+        return self._reduce("min" if smallest else "max", total, ids, values)
+
+    def _reduce(self, name: str, total: Any, ids: Positions, values: Any) -> bool:
+        call = self._functions.get(f"{name}_{_OF_TYPES.get(total.dtype)}")
+        if call is None or values.dtype != total.dtype or not values.flags.c_contiguous or not ids.flags.c_contiguous:
+            return False
+        call(_at(total), _at(ids), _at(values), len(ids))
+        return True
+
+
+def _at(array: Any) -> int:
+    """Where an array lies."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _load() -> Kernels | None:
+    if os.environ.get("PENSTOCK_KERNELS") == "python":
+        return None
+    try:
+        return Kernels(PATH)
+    except OSError:
+        return None
+
+
+_kernels = _load()
+
+
+def kernels() -> Kernels | None:
+    """The compiled kernels; None: the twins run."""
+    return _kernels
+
+
+def kernels_for(rows: int) -> Kernels | None:
+    """The compiled kernels, if there are any and they are worth a call for so many rows."""
+    return _kernels if rows >= WORTH else None

@@ -1,0 +1,156 @@
+"""The compiled kernels beside their twins: the same bits, for whatever keys and numbers there are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.engine.kernels import native
+from penstock.engine.kernels.accumulators import Counting, FloatSums, GroupRows
+from penstock.engine.kernels.extreme import Extremes
+from penstock.engine.kernels.key_dictionary import CompiledValues, HashedValues, key_dictionary
+from penstock.engine.kernels.key_table import KeyTable
+from penstock.engine.kernels.whole_sums import WholeSums
+
+SEEDS = range(20)
+COMPILED = native.kernels()
+WORDS = [f"{'x' * (n % 40)}{n}" for n in range(3_000)]
+
+
+def test_kernels_are_compiled() -> None:
+    assert COMPILED is not None, "run make: it compiles engine/kernels/native.c"
+
+
+@pytest.fixture(params=["compiled", "twins"])
+def which(request, monkeypatch) -> str:
+    monkeypatch.setattr(native, "_kernels", COMPILED if request.param == "compiled" else None)
+    return request.param
+
+
+def columns(seed: int) -> list[list[pa.Array]]:
+    """Batches of key columns, some below and some above what is worth a call."""
+    random = np.random.default_rng(seed)
+    kinds = random.choice(["narrow", "wide", "double", "text", "bytes", "large text", "codes", "decimal"], 1 + seed % 3)
+    batches = []
+    for rows in random.integers(0, 4_000, 6):
+        batches.append([column(kind, int(rows), random, nulls=bool(seed % 2)) for kind in kinds])
+    return batches
+
+
+def column(kind: str, rows: int, random: np.random.Generator, *, nulls: bool) -> pa.Array:
+    mask = random.random(rows) < 0.1 if nulls else None
+    few = random.integers(0, 1 + random.integers(1, 3_000), rows)
+    if kind == "double":
+        return pa.array(np.where(few % 7 == 0, np.nan, few * 0.5 - 3), mask=mask, from_pandas=False)
+    if kind == "wide":
+        return pa.array(few * 2**50 - 2**62, mask=mask)
+    if kind == "decimal":
+        return pa.array(few, mask=mask).cast(pa.decimal128(25, 2))
+    if kind == "narrow":
+        return pa.array(few, mask=mask)
+    found = pa.array([WORDS[n % len(WORDS)] for n in few], pa.string(), mask=mask)
+    types = {"bytes": pa.binary(), "large text": pa.large_string(), "codes": pa.dictionary(pa.int32(), pa.string())}
+    return found.cast(types[kind]) if kind in types else found
+
+
+def numbered(seed: int) -> list[tuple[list[int], list[int]]]:
+    table = KeyTable()
+    found = []
+    for batch in columns(seed):
+        rows = len(batch[0])
+        start = min(seed % 5, rows)  # slices: offsets into buffers
+        ids, new = table.number([each.slice(start) for each in batch], rows - start)
+        found.append((ids.tolist(), new.tolist()))
+    return found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_keys_have_the_numbers_of_the_twins(seed: int, monkeypatch) -> None:
+    found = {}
+    for kernels in (COMPILED, None):
+        monkeypatch.setattr(native, "_kernels", kernels)
+        found[kernels is None] = numbered(seed)
+    assert found[True] == found[False]
+    assert any(new for _, new in found[True])
+
+
+def test_strings_differ_by_every_byte_and_by_their_length(which: str) -> None:
+    """Of all lengths around the words that are read at once, also with zeros at the end."""
+    strings = [b"a" * length + end for length in range(70) for end in (b"", b"\0", b"\0\0", b"b")]
+    strings += [bytes([255]) * length for length in range(1, 70)]
+    strings = list(dict.fromkeys(strings)) * 3
+    ids, new = KeyTable().number([pa.array(strings, pa.binary())], len(strings))
+    assert ids.tolist() == list(range(len(strings) // 3)) * 3
+    assert len(new) == len(strings) // 3
+
+
+@pytest.mark.parametrize("type", [pa.string(), pa.large_string(), pa.binary()], ids=str)
+@pytest.mark.parametrize("seed", range(6))
+def test_strings_are_found_where_the_twins_find_them(type: pa.DataType, seed: int, monkeypatch) -> None:
+    """Numbers are in no particular order: those of the same values must be one another's."""
+    random = np.random.default_rng(seed)
+    built = pa.array([WORDS[n] for n in random.integers(0, 1_500, 2_000 * (seed > 0))], type)
+    keys = pa.array([WORDS[n] for n in random.integers(0, 3_000, 1_000)], pa.string())
+    found = {}
+    for kernels, expected in ((COMPILED, CompiledValues), (None, HashedValues)):
+        monkeypatch.setattr(native, "_kernels", kernels)
+        dictionary = key_dictionary(built)
+        assert isinstance(dictionary, expected)
+        places = dictionary.place(keys if kernels else keys.cast(type))
+        found[expected] = len(dictionary), places
+    (count, mine), (others, theirs) = found.values()
+    assert count == others
+    assert ((mine < 0) == (theirs < 0)).all()
+    assert len(set(zip(mine.tolist(), theirs.tolist(), strict=True))) == len(set(theirs.tolist()))
+    assert set(mine.tolist()) <= set(range(-1, count))
+
+
+VALUES = {
+    "int64": lambda random, rows: pa.array(random.integers(-(2**40), 2**40, rows)),
+    "large int64": lambda random, rows: pa.array(random.integers(-(2**63), 2**63 - 1, rows)),
+    "int32": lambda random, rows: pa.array(random.integers(-5, 5, rows).astype(np.int32)),
+    "int8": lambda random, rows: pa.array(random.integers(-5, 5, rows).astype(np.int8)),
+    "double": lambda random, rows: pa.array(random.normal(0, 1e10, rows)),
+    "odd double": lambda random, rows: pa.array(random.choice([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-300], rows)),
+    "float": lambda random, rows: pa.array(random.normal(0, 1, rows).astype(np.float32)),
+    "nulls": lambda random, rows: pa.array(random.integers(0, 9, rows), mask=random.random(rows) < 0.5),
+}
+
+
+@pytest.mark.parametrize("groups", [1, 2, 700, 5_000])
+@pytest.mark.parametrize("kind", VALUES)
+def test_totals_are_bit_for_bit_those_of_the_twins(kind: str, groups: int, monkeypatch) -> None:
+    found = []
+    for kernels in (COMPILED, None):
+        monkeypatch.setattr(native, "_kernels", kernels)
+        random = np.random.default_rng(groups)
+        made = VALUES[kind](random, 1)
+        sums = FloatSums() if pa.types.is_floating(made.type) else WholeSums()
+        totals = [Counting(), sums, Extremes("min", made.type), Extremes("max", made.type)]
+        for rows in (3_000, 10, 2_000):
+            ids, values = random.integers(0, groups, rows), VALUES[kind](random, rows)
+            for total in totals:
+                total.add(values, GroupRows(ids, groups))
+        found.append([_bits(part) for total in totals for part in total.state()])
+    assert found[0] == found[1]
+
+
+def _bits(column: pa.Array) -> list[object]:
+    if pa.types.is_floating(column.type):
+        width = {16: np.uint16, 32: np.uint32, 64: np.uint64}[column.type.bit_width]
+        return column.fill_null(0).to_numpy().view(width).tolist() + column.is_null().to_pylist()
+    return column.to_pylist()
+
+
+def test_library_of_another_version_is_not_used(monkeypatch) -> None:
+    monkeypatch.setattr(native, "VERSION", -1)
+    with pytest.raises(OSError, match="another version"):
+        native.Kernels(native.PATH)
+
+
+def test_environment_chooses_the_twins(monkeypatch) -> None:
+    monkeypatch.setenv("PENSTOCK_KERNELS", "python")
+    assert native._load() is None
+    monkeypatch.delenv("PENSTOCK_KERNELS")
+    assert native._load() is not None
