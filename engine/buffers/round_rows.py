@@ -6,7 +6,8 @@ Rules:
    their order: it does not matter in which order pieces came, or which of them are on disk.
 2. ``spill`` writes all pieces in memory into one run: part by part, within a part by key. Its index (how many rows of
    each part each piece has) stays in memory, so a run is read from front to back once, beside the others.
-3. Many tiny pieces would cost more than their rows: they are sorted into one before they are given out.
+3. Many tiny pieces would cost more than their rows: they are sorted into one before they are given out, if all of them
+   are not much.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ class RoundRows:
 
     def by_part(self, bound: Bound) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Every part that has rows, by number, and its rows in pieces. It may be called again."""
-        holders: Sequence[PartPiece | _Run] = [*self._dense(), *self._runs]
+        pieces = self._dense() if self.bytes <= bound.bytes else self._pieces
+        holders: Sequence[PartPiece | _Run] = [*pieces, *self._runs]
         for run in self._runs:
             run.open()
         for part in self._present().tolist():

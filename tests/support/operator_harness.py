@@ -25,6 +25,7 @@ from penstock.engine.core.elements import FINAL_ROUND, Batch, EndOfRound, Tag
 from penstock.engine.core.identity import Attempt, TaskId
 from penstock.engine.core.operator import (
     LANE,
+    OUTPUT_BYTES,
     OUTPUT_ROWS,
     OperatorConfig,
     OperatorContext,
@@ -101,6 +102,7 @@ def run(
     parallelisms: Sequence[int] = (1,),
     lanes: int = LANES,
     output_rows: int = OUTPUT_ROWS,
+    output_bytes: int = OUTPUT_BYTES,
     memory: TaskMemory | None = None,
 ) -> Outcome:
     """Run ``config`` over ``ports``; each maps (round, lane) to rows."""
@@ -116,7 +118,7 @@ def run(
         parallelism = parallelisms[number % len(parallelisms)]
         last, old, states = part[-1] == rounds - 1, states, []
         for subtask in range(parallelism):
-            where = replace(context(subtask, parallelism, lanes), output_rows=output_rows)
+            where = replace(context(subtask, parallelism, lanes), output_rows=output_rows, output_bytes=output_bytes)
             where = where if memory is None else replace(where, memory=memory.account("operator-1"))
             running = config.build(where, inputs, _handed_over(old, where.lanes))
             output = Collected(schema)
