@@ -23,8 +23,9 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from enum import Enum
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +33,7 @@ import ray
 from ray.exceptions import RayError
 
 from ...engine.core.errors import ConfigurationError, Domain, PenstockError
+from ...engine.core.state_machine import StateMachine
 from ...engine.plan.rounds import CHUNK_ROWS
 from .evaluation import ATTEMPTS, OTHER_ROWS, Evaluation, bounded_batches, planned_before
 from .failures import cause_of, detail_of, remedy_of, watched
@@ -54,6 +56,31 @@ _pulling = threading.Lock()
 _log = logging.getLogger("penstock.spark")
 
 
+class LeaseState(Enum):
+    """How far a lease has come."""
+
+    EVALUATING = "evaluating"
+    """No reader can have seen a row: what was shuffled may be evaluated anew (rule 3)."""
+    PUBLISHING = "publishing"
+    """Groups have been published, and others are to come."""
+    RELEASED = "released"
+    """All partitions have come: Spark may stop."""
+    FAILED = "failed"
+    CLOSED = "closed"
+    """The job is over."""
+
+
+_PULLING = frozenset({LeaseState.EVALUATING, LeaseState.PUBLISHING})
+_ENDS = frozenset({LeaseState.RELEASED, LeaseState.FAILED, LeaseState.CLOSED})
+LEGAL_LEASE_MOVES: Mapping[LeaseState, frozenset[LeaseState]] = {
+    LeaseState.EVALUATING: frozenset({LeaseState.PUBLISHING, *_ENDS}),
+    LeaseState.PUBLISHING: _ENDS,
+    LeaseState.RELEASED: frozenset({LeaseState.CLOSED}),
+    LeaseState.FAILED: frozenset({LeaseState.CLOSED}),
+    LeaseState.CLOSED: frozenset(),
+}
+
+
 class Lease:
     """The script's side of a lease, with a thread of its own. See the module's rules."""
 
@@ -67,11 +94,8 @@ class Lease:
         self._group = group or max(4, _GROUPS_PER_CORE * cores)
         store = ray.cluster_resources().get("object_store_memory", 0.0)
         self.holder = start_holder(schema, int(store * CREDIT_SHARE))
-        #: whether a reader may have seen rows
-        self._published = False
-        #: set when no partition is left to be pulled, for whatever reason
-        self._done = threading.Event()
-        self._closed = threading.Event()
+        self._changed = threading.Condition()
+        self._machine = StateMachine(f"the lease of {source}", LEGAL_LEASE_MOVES, LeaseState.EVALUATING)
         self._failure: PenstockError | None = None
         self._thread = threading.Thread(target=self._run, name=f"penstock-lease-{source}", daemon=True)
         self._thread.start()
@@ -81,12 +105,13 @@ class Lease:
     @property
     def released(self) -> bool:
         """Whether the job needs Spark no more."""
-        return self._done.is_set() and self._failure is None
+        return self._machine.state not in _PULLING and self._failure is None
 
     def wait_released(self, timeout: float | None = None) -> None:
         """Wait for that. Raises the lease's error, or TimeoutError."""
-        if not self._done.wait(timeout):
-            raise TimeoutError(f"source {self._source} still needs Spark after {timeout} s")
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._machine.state not in _PULLING, timeout):
+                raise TimeoutError(f"source {self._source} still needs Spark after {timeout} s")
         if self._failure is not None:
             raise self._failure
 
@@ -94,7 +119,7 @@ class Lease:
         """Drop blocks that no retained checkpoint needs, until the job is over."""
 
         def keep_dropping() -> None:
-            while not self._closed.wait(FOLLOW_SECONDS):
+            while not self._waits_for_the_end(FOLLOW_SECONDS):
                 with suppress(RayError):
                     self.holder.drop.options(concurrency_group="readers").remote(list(left_behind()))
 
@@ -102,32 +127,48 @@ class Lease:
 
     def close(self) -> None:
         """The job is over: end the holder, and with it the blocks."""
-        if not self._closed.is_set():
-            self._closed.set()
+        if not self._is_closed:
+            self._move(LeaseState.CLOSED)
             with suppress(RayError):
                 ray.kill(self.holder)
             remove_spool(self._spool)
 
+    def _waits_for_the_end(self, seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_closed, seconds)
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._machine.state is LeaseState.CLOSED
+
+    def _move(self, to: LeaseState) -> None:
+        """Go to this state; a lease that was closed meanwhile stays so."""
+        with self._changed:
+            if not self._is_closed:
+                self._machine.move(to)
+            self._changed.notify_all()
+
     # ------------------------------------------------------------------ pulling
 
     def _run(self) -> None:
-        started = time.monotonic()
+        started, end = time.monotonic(), LeaseState.FAILED
         try:
             watched(self._frame, self._evaluation.begin, self._work)
             for first in range(0, self.count, self._group):
                 self._await_credit()
-                if self._closed.is_set():
+                if self._is_closed:
                     break
                 self._hand_over(range(first, min(self.count, first + self._group)))
             else:
                 seconds = time.monotonic() - started
                 _log.info("Spark may stop: all %d partitions of %s came, in %.1f s", self.count, self._source, seconds)
+                end = LeaseState.RELEASED
         except Exception as error:
-            if not self._closed.is_set():
+            if not self._is_closed:
                 self._fail(error)
         finally:
             del self._evaluation, self._frame  # Spark need keep nothing for us
-            self._done.set()
+            self._move(end)
 
     @property
     def _work(self) -> str:
@@ -140,19 +181,20 @@ class Lease:
             self.holder.fail.options(concurrency_group="readers").remote(self._failure)
 
     def _await_credit(self) -> None:
-        while not self._closed.is_set() and not ray.get(await_credit(self.holder, _CREDIT_SECONDS)):
+        while not self._is_closed and not ray.get(await_credit(self.holder, _CREDIT_SECONDS)):
             pass
 
     def _hand_over(self, group: Sequence[int]) -> None:
         reason = ""
         for attempt in range(1, ATTEMPTS + 1):
             with _pulling:
-                if self._closed.is_set():
+                if self._is_closed:
                     return
                 reason = self._take(group) or reason
                 if self._is_whole() and not ask(self.holder, "missing", group):
                     ask(self.holder, "publish")
-                    self._published = True
+                    if self._machine.state is LeaseState.EVALUATING:
+                        self._move(LeaseState.PUBLISHING)
                     return
             _log.warning(
                 "a group of partitions of %s did not come (attempt %d of %d): %s",
@@ -176,7 +218,7 @@ class Lease:
         where that is possible (rule 3)."""
         if self._evaluation.is_whole():
             return True
-        if self._published:
+        if self._machine.state is not LeaseState.EVALUATING:
             raise ConfigurationError(OTHER_ROWS.format("readers have seen some of the rows before"), _STAGE)
         if self._evaluation.keeps_rows:
             raise ConfigurationError(OTHER_ROWS.format("some of them are kept (cache, persist)"), _STAGE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ from penstock.coordinator.state.tasks import TaskTable
 from penstock.engine.core.identity import Attempt, TaskId
 from support.coordinator_driver import A1, SINK, SOURCE, CoordinatorDriver
 from support.plan_parts import task_ids
+from support.sweeps import swept
 
 SOME = st.sets(st.builds(TaskId, st.sampled_from("abc"), st.integers(0, 9)))
 PATH = (TaskStatus.DEPLOYING, TaskStatus.DEPLOYED, TaskStatus.RUNNING)
@@ -58,8 +60,9 @@ def random_table(chance: random.Random) -> TaskTable:
     return table
 
 
-def test_consumers_without_anybody_that_feeds_them_are_those_that_a_new_plan_would_trigger() -> None:
-    for seed in range(300):
+@pytest.mark.parametrize("seeds", [range(100), swept(range(100, 300))])
+def test_orphaned_consumers_are_those_that_a_new_plan_would_trigger(seeds: range) -> None:
+    for seed in seeds:
         chance = random.Random(seed)
         table = random_table(chance)
         graph = table._graph
