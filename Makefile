@@ -83,7 +83,8 @@ test: $(READY)
 # Left to `make test`: whole jobs in this process (tests/test_*.py), generated data, random sequences of events, and what
 # is marked slow.
 FAST := $(wildcard tests/engine tests/coordinator tests/cases)
-SWEEPS := tests/engine/oracle tests/engine/local/test_plan_simulation.py tests/engine/exchange/test_exchange_runs.py \
+SWEEPS := tests/engine/oracle tests/engine/exchange/test_exchange_runs.py \
+    tests/engine/local/test_plan_simulation.py tests/engine/local/test_random_plans.py \
     $(wildcard tests/coordinator/test_*simulation*.py tests/coordinator/*/test_*_machine.py) \
     $(wildcard tests/engine/operators/*/test_*_spill.py tests/engine/indexes/test_*oracle.py) \
     $(wildcard tests/engine/scheduler/test_*simulat*.py)
