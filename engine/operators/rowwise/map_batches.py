@@ -15,7 +15,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
@@ -25,12 +25,12 @@ from ...arrow.dictionaries import PlainNulls
 from ...arrow.plain_types import plain_array, plain_schema
 from ...core.elements import Batch, Tag
 from ...core.errors import DataError
-from ...core.operator import Emitter, OperatorContext, Output, Stateless
+from ...core.operator import Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_distinct, check_inputs
 from ...core.traits import Emission, Lineage, State, Traits
 from ...core.user_code import is_to_be_told, raised
 from ...expressions.evaluator import single_array
-from ...kernels.pieces import PIECE_ROWS, cut
+from ...kernels.pieces import Bound, cut
 
 
 @dataclass(frozen=True)
@@ -59,14 +59,15 @@ class MapBatches:
     ) -> RunningMapBatches:
         """A running operator; a class is built here, so that it stays warm over all batches."""
         function, schema = self.function, plain_schema(self.schema)
+        bound = Bound(context.output_rows, context.output_bytes)
         if isinstance(function, type):
             try:
                 function = function()
             except BaseException as error:
                 _blame_user(f"{self.describe()} could not be built: it", error)
             close = getattr(function, "close", None)
-            return RunningMapBatches(function, self.describe(), schema, close if callable(close) else None)
-        return RunningMapBatches(function, self.describe(), schema, None)
+            return RunningMapBatches(function, self.describe(), schema, bound, close if callable(close) else None)
+        return RunningMapBatches(function, self.describe(), schema, bound, None)
 
     def describe(self) -> str:
         """The function's name."""
@@ -88,18 +89,24 @@ class RunningMapBatches(Stateless):
     """Calls the function for each batch."""
 
     def __init__(
-        self, function: Callable[..., Any], name: str, schema: pa.Schema, close: Callable[[], object] | None
+        self,
+        function: Callable[..., Any],
+        name: str,
+        schema: pa.Schema,
+        bound: Bound,
+        close: Callable[[], object] | None,
     ) -> None:
         self._function = function
         self._close = close
         self._name = name
         self._schema = schema
+        self._bound = bound
         self._plain = PlainNulls(schema)
         #: then a record batch of this schema is right without a look at its columns
         self._all_nullable = all(field.nullable for field in schema)
         self._emitter = _NumberedBatches()
 
-    def process(self, port: int, batch: Batch, out: Output) -> None:
+    def process(self, port: int, batch: Batch, out: Output) -> Steps:
         """Call the function and emit what it gives, in pieces of the batch's round and lane."""
         try:
             result = self._function(batch.records)
@@ -110,11 +117,18 @@ class RunningMapBatches(Stateless):
         else:
             records = self._fitting(result, batch)
         records = self._plain.of(records)
-        if 0 < records.num_rows <= PIECE_ROWS:
-            out.emit(Batch(records, self._emitter.next(batch.tag)))
-            return
-        for piece in cut(records):
-            self._emitter.emit(piece, batch.tag.round, batch.tag.lane, out)
+        whole = Batch(records, batch.tag)
+        if records.num_rows <= self._bound.rows and whole.size <= self._bound.bytes:
+            if records.num_rows:
+                tag = self._emitter.next(batch.tag)
+                out.emit(whole if tag is batch.tag else Batch(records, tag))
+            return None
+        return self._in_pieces(records, batch.tag, out)
+
+    def _in_pieces(self, records: pa.RecordBatch, tag: Tag, out: Output) -> Iterator[None]:
+        for piece in cut(records, self._bound.rows, self._bound.bytes):
+            self._emitter.emit(piece, tag.round, tag.lane, out)
+            yield
 
     def close(self) -> None:
         """Let the user's object go."""

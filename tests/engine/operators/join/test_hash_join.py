@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.errors import FlowError
+from penstock.engine.core.operator import exhaust
 from penstock.engine.flow.flow import Flow
 from penstock.engine.operators import HashJoin, MergeJoin
 from penstock.engine.operators.join.join_shape import JOIN_TYPES
@@ -107,15 +108,15 @@ def test_left_rows_pass_through_under_their_own_tags_once_the_right_side_has_end
     running = config.build(context(), [schema, schema], None)
 
     def give(port: int, keys: list[int], round: int, lane: int) -> None:
-        running.process(port, Batch(pa.record_batch({"k": keys}, schema=schema), Tag(round, lane, 0)), output)
+        exhaust(running.process(port, Batch(pa.record_batch({"k": keys}, schema=schema), Tag(round, lane, 0)), output))
 
     give(0, [1, 2], 0, 1)
     give(1, [2], 0, 3)
     for port in (0, 1):
-        running.end_round(port, 0, output)
+        exhaust(running.end_round(port, 0, output))
     give(0, [3], 1, 2)
     assert not output.batches
-    running.end_port(1, output)
+    exhaust(running.end_port(1, output))
     give(0, [4], 1, 3)
     found = [((batch.tag.round, batch.tag.lane), batch.records["k"].to_pylist()) for batch in output.batches]
     assert found == [((1, 0), [1, 2]), ((1, 2), [3]), ((1, 3), [4])]
@@ -133,9 +134,9 @@ def test_rows_never_meet_across_a_barrier(how: str) -> None:
             values = [100 * port + n for n in numbers]
             if numbers:
                 records = pa.record_batch({"k": numbers, "v": values}, schema=schema)
-                running.process(port, Batch(records, Tag(round, 0, 0)), output)
-            running.end_round(port, round, output)
-        running.drain(output)
+                exhaust(running.process(port, Batch(records, Tag(round, 0, 0)), output))
+            exhaust(running.end_round(port, round, output))
+        exhaust(running.drain(output))
         assert running.snapshot() is None
         windows.append([row for batch in output.batches for row in rows_of(batch.records)])
         output.batches = []

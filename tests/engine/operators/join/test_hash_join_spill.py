@@ -108,7 +108,7 @@ def windows(config: HashJoin, tables: list[tuple[pa.Table, pa.Table]], size: int
         for port, table in enumerate(window or ()):
             for number, records in enumerate(table.combine_chunks().to_batches(max_chunksize=size)):
                 if records.num_rows:
-                    running.process(port, Batch(records, Tag(round, 0, number)), output)
+                    exhaust(running.process(port, Batch(records, Tag(round, 0, number)), output))
             exhaust(running.end_round(port, round, output))
         if window is None:
             for port in (0, 1):
@@ -191,7 +191,7 @@ def test_ten_times_the_budget_is_joined_within_the_budget_and_one_batch() -> Non
     running = config.build(replace(context(), memory=memory.account("join-1")), [schema, schema], None)
     for number, port in itertools.product(range(batches), (0, 1)):
         values = {"k": (np.arange(rows) + number * rows) * (port + 1), "v": np.full(rows, float(port))}
-        running.process(port, Batch(pa.record_batch(values, schema=schema), Tag(0, 0, number)), output)
+        exhaust(running.process(port, Batch(pa.record_batch(values, schema=schema), Tag(0, 0, number)), output))
     for port in (0, 1):
         exhaust(running.end_round(port, 0, output))
     steps = running.end_port(1, output)
@@ -225,7 +225,7 @@ def test_closing_in_the_middle_or_after_an_error_leaves_nothing(calls: int, monk
     with budget(0) as memory:
         running = config.build(replace(context(), memory=memory.account("join-1")), SCHEMAS, None)
         for port, tables in enumerate(ports):
-            running.process(port, Batch(tables[0, 0].combine_chunks().to_batches()[0], Tag(0, 0, 0)), output)
+            exhaust(running.process(port, Batch(tables[0, 0].combine_chunks().to_batches()[0], Tag(0, 0, 0)), output))
         if calls > 0:
             steps = running.end_port(1, output)
             assert steps is not None
@@ -247,7 +247,7 @@ def test_a_full_disk_while_the_index_is_built_leaves_nothing(monkeypatch: pytest
     with budget(0) as memory:
         running = config.build(replace(context(), memory=memory.account("join-1")), SCHEMAS, None)
         for port, tables in enumerate(ports):
-            running.process(port, Batch(tables[0, 0].combine_chunks().to_batches()[0], Tag(0, 0, 0)), output)
+            exhaust(running.process(port, Batch(tables[0, 0].combine_chunks().to_batches()[0], Tag(0, 0, 0)), output))
         monkeypatch.setattr(spilled_lookup, "concatenated", full)
         with pytest.raises(StorageError, match="join-1: no space"):
             exhaust(running.end_port(1, output))

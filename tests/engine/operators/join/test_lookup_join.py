@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.errors import FlowError
+from penstock.engine.core.operator import exhaust
 from penstock.engine.flow import index
 from penstock.engine.kernels.pieces import PIECE_ROWS
 from penstock.engine.operators import Between, InList, LookupJoin
@@ -180,9 +181,9 @@ def test_rows_with_a_null_in_a_key_or_beside_a_condition_are_not_looked_up() -> 
     config = LookupJoin(Squares(asked=(asked,)), ("k",), how="left", conditions=(Between("square", "low", 100),))
     running = config.build(context(), [table.schema], None)
     output = Collected(config.output_schema([table.schema]))
-    running.process(0, Batch(table.to_batches()[0], Tag(0, 0, 0)), output)
+    exhaust(running.process(0, Batch(table.to_batches()[0], Tag(0, 0, 0)), output))
     assert asked == [1, 3]
-    running.process(0, Batch(table.slice(1, 2).to_batches()[0], Tag(0, 0, 1)), output)
+    exhaust(running.process(0, Batch(table.slice(1, 2).to_batches()[0], Tag(0, 0, 1)), output))
     assert asked == [1, 3], "a batch without anything to look up does not ask"
     assert [row[2] for batch in output.batches for row in rows_of(batch.records)] == [1, None, None, 9, None, None]
 

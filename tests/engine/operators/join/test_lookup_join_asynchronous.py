@@ -18,6 +18,7 @@ from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.errors import (
     InternalError,
 )
+from penstock.engine.core.operator import exhaust
 from penstock.engine.flow import index
 from penstock.engine.operators import LookupJoin
 from penstock.engine.operators.join.running_lookup import RunningLookupJoin
@@ -36,11 +37,11 @@ def test_exactly_one_and_prefetch_lookups_are_under_way_before_the_first_comes_b
     running, background, output = started(LookupJoin(INDEX, ("k",), prefetch=prefetch))
     fed = 0
     while running.accepts(0):
-        running.process(0, Batch(keys(fed), Tag(0, 0, fed)), output)
+        exhaust(running.process(0, Batch(keys(fed), Tag(0, 0, fed)), output))
         fed += 1
     assert (fed, len(background.waiting)) == (1 + prefetch, 1 + prefetch)
     with pytest.raises(InternalError, match="no more are accepted"):
-        running.process(0, Batch(keys(9), Tag(0, 0, 9)), output)
+        exhaust(running.process(0, Batch(keys(9), Tag(0, 0, 9)), output))
     background.release()
     assert not running.accepts(0), "an answer makes room when it is taken over"
     assert running.poll(output)
@@ -51,7 +52,7 @@ def test_exactly_one_and_prefetch_lookups_are_under_way_before_the_first_comes_b
 def test_batches_leave_in_their_order_when_answers_come_backwards() -> None:
     running, background, output = started(LookupJoin(INDEX, ("k",), prefetch=2))
     for number in range(3):
-        running.process(0, Batch(keys(number), Tag(0, 0, number)), output)
+        exhaust(running.process(0, Batch(keys(number), Tag(0, 0, number)), output))
     for left in (2, 1):
         background.release(left)
         assert not running.poll(output)
@@ -80,14 +81,14 @@ def test_rows_come_in_the_order_of_the_input_whenever_answers_come(prefetch: int
 def test_batch_of_nulls_alone_asks_nothing_and_waits_for_its_turn() -> None:
     running, background, output = started(LookupJoin(INDEX, ("k",), how="left", prefetch=3))
     for number, records in enumerate([keys(4), keys(None, None), keys(7)]):
-        running.process(0, Batch(records, Tag(0, 0, number)), output)
+        exhaust(running.process(0, Batch(records, Tag(0, 0, number)), output))
     assert len(background.waiting) == 2
     assert not output.batches
     background.release(1)
     background.release(0)
     running.poll(output)
     assert values(output) == [40, None, None, 70]
-    running.process(0, Batch(keys(None), Tag(0, 0, 3)), output)
+    exhaust(running.process(0, Batch(keys(None), Tag(0, 0, 3)), output))
     assert values(output)[-1:] == [None], "with nothing before it there is nothing to wait for"
 
 
@@ -119,7 +120,7 @@ def test_output_has_one_batch_per_input_batch_or_pieces_of_the_wanted_size(
             output = Collected(chosen.output_schema([probe.schema]))
             running = chosen.build(replace(context(), output_rows=most), [probe.schema], None)
             for batch in fed:
-                running.process(0, batch, output)
+                exhaust(running.process(0, batch, output))
             made = output.batches
         else:
             made = drive(chosen, [fed], probe.schema, output_rows=most).batches
@@ -130,7 +131,7 @@ def test_output_has_one_batch_per_input_batch_or_pieces_of_the_wanted_size(
 def test_unsplit_output_keeps_misses_in_the_batch_of_their_input() -> None:
     config = LookupJoin(INDEX, ("k",), how="left", split_output=False, filter="v <> 20")
     running, background, output = started(config, output_rows=1)
-    running.process(0, Batch(keys(1, 2, None, 3, 999), Tag(0, 0, 0)), output)
+    exhaust(running.process(0, Batch(keys(1, 2, None, 3, 999), Tag(0, 0, 0)), output))
     background.release()
     running.poll(output)
     assert [batch.records.column("v").to_pylist() for batch in output.batches] == [[10, None, None, 30, None]]
@@ -146,7 +147,7 @@ def test_what_must_not_come_while_lookups_are_under_way_is_refused(what: str) ->
         "snapshot": running.snapshot,
     }
     assert calls[what]() is None
-    running.process(0, Batch(keys(1), Tag(0, 0, 0)), output)
+    exhaust(running.process(0, Batch(keys(1), Tag(0, 0, 0)), output))
     with pytest.raises(InternalError, match="came while it waited for 1 lookup in delayed index"):
         calls[what]()
     background.release()
@@ -175,7 +176,7 @@ def test_rows_keep_their_order_with_real_threads(kind: str, tmp_path: Path) -> N
             while not running.accepts(0):
                 woken.get(timeout=10)
                 running.poll(output)
-            running.process(0, batch, output)
+            exhaust(running.process(0, batch, output))
         while getattr(running, "waits_for", ""):
             woken.get(timeout=10)
             running.poll(output)
@@ -195,7 +196,7 @@ def test_nothing_is_left_open_when_joins_are_closed(tmp_path: Path) -> None:
     for _ in range(5):
         for config in configs:
             running = config.build(context(), [SCHEMA], None)
-            running.process(0, Batch(keys(1, 2, 3), Tag(0, 0, 0)), Collected(config.output_schema([SCHEMA])))
+            exhaust(running.process(0, Batch(keys(1, 2, 3), Tag(0, 0, 0)), Collected(config.output_schema([SCHEMA]))))
             running.close()
         del running
         gc.collect()

@@ -22,6 +22,7 @@ from penstock.engine.core.errors import (
     StorageError,
     UserCodeError,
 )
+from penstock.engine.core.operator import exhaust
 from penstock.engine.flow import index
 from penstock.engine.operators import LookupJoin
 from penstock.engine.operators.join.running_lookup import AsynchronousLookupJoin
@@ -65,7 +66,7 @@ class Watched:
 def test_index_that_blocks_is_asked_for_each_key_of_a_batch_once() -> None:
     watched = Watched()
     running, background, output = started(LookupJoin(watched, ("k",), how="left"))
-    running.process(0, Batch(keys(7, None, 3, 7, 7, 500, 3), Tag(0, 0, 0)), output)
+    exhaust(running.process(0, Batch(keys(7, None, 3, 7, 7, 500, 3), Tag(0, 0, 0)), output))
     background.release()
     running.poll(output)
     assert watched.events == [[7, 3, 500]]
@@ -98,7 +99,7 @@ def test_error_of_an_index_reaches_the_driver_and_names_the_index(
     running = config.build(replace(context(), background=background), [SCHEMA], None)
 
     def fails() -> None:
-        running.process(0, Batch(keys(1, 2), Tag(0, 0, 0)), output)
+        exhaust(running.process(0, Batch(keys(1, 2), Tag(0, 0, 0)), output))
         background.release()
         assert isinstance(running, AsynchronousLookupJoin)
         running.poll(output)
@@ -111,8 +112,8 @@ def test_error_of_an_index_reaches_the_driver_and_names_the_index(
 
 def test_error_comes_behind_the_rows_of_the_batches_before() -> None:
     running, background, output = started(LookupJoin(Watched(), ("k",), prefetch=1))
-    running.process(0, Batch(keys(1), Tag(0, 0, 0)), output)
-    running.process(0, Batch(keys(2), Tag(0, 0, 1)), output)
+    exhaust(running.process(0, Batch(keys(1), Tag(0, 0, 0)), output))
+    exhaust(running.process(0, Batch(keys(2), Tag(0, 0, 1)), output))
     _, done = background.waiting.pop(1)
     done(StorageError("lost"))
     assert not running.poll(output)
@@ -143,8 +144,8 @@ def test_index_is_closed_once_and_not_before_the_last_lookup_has_come_back() -> 
         return Watched.lookup(watched, wanted)
 
     object.__setattr__(watched, "lookup", slow)
-    running.process(0, Batch(keys(1), Tag(0, 0, 0)), output)
-    running.process(0, Batch(keys(2), Tag(0, 0, 1)), output)
+    exhaust(running.process(0, Batch(keys(1), Tag(0, 0, 0)), output))
+    exhaust(running.process(0, Batch(keys(2), Tag(0, 0, 1)), output))
     thread = threading.Thread(target=background.release)
     thread.start()
     assert entered.wait(10)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.errors import DataError, FlowError
+from penstock.engine.core.operator import exhaust
 from penstock.engine.kernels.pieces import PIECE_ROWS
 from penstock.engine.operators import MergeJoin
 from penstock.engine.operators.join import merge_join
@@ -104,8 +105,8 @@ def test_a_group_over_several_batches_of_both_sides_gives_the_product(
     for port, sizes in enumerate((ours, theirs)):
         for number, size in enumerate(sizes):
             records = pa.record_batch({"k": [5] * size, "v": [10 * number + n for n in range(size)]}, schema=schema)
-            running.process(port, Batch(records, Tag(0, 0, number)), output)
-        running.end_round(port, 0, output)
+            exhaust(running.process(port, Batch(records, Tag(0, 0, number)), output))
+        exhaust(running.end_round(port, 0, output))
     values = [[10 * number + n for number, size in enumerate(side) for n in range(size)] for side in (ours, theirs)]
     assert [row[1:] for batch in output.batches for row in rows_of(batch.records)] == [
         (left, right) for left in values[0] for right in values[1]
@@ -133,10 +134,10 @@ def test_a_large_unit_is_joined_as_it_comes_in_bounded_memory() -> None:
         while done != [len(stream) for stream in streams]:
             open_ports = [port for port in (0, 1) if done[port] < len(streams[port])]
             port = next(port for port in open_ports if running.accepts(port))
-            running.process(port, Batch(streams[port][done[port]], Tag(0, 0, done[port])), output)
+            exhaust(running.process(port, Batch(streams[port][done[port]], Tag(0, 0, done[port])), output))
             done[port] += 1
             if done[port] == len(streams[port]):
-                running.end_round(port, 0, output)
+                exhaust(running.end_round(port, 0, output))
             state = running.snapshot()
             most = max(most, 0 if state is None else state.num_rows)
     assert most <= 6 * step
@@ -153,15 +154,15 @@ def test_right_rows_that_no_left_row_can_match_any_more_are_forgotten() -> None:
         config = MergeJoin(("k",))
         running = config.build(context(), [schema, schema], None)
         output = Collected(config.output_schema([schema, schema]))
-        running.process(0, Batch(pa.record_batch({"k": range(5000, 5000 + step)}), Tag(0, 0, 0)), output)
+        exhaust(running.process(0, Batch(pa.record_batch({"k": range(5000, 5000 + step)}), Tag(0, 0, 0)), output))
         for number in range(52):
             assert running.accepts(1)
             keys = range(number * step, (number + 1) * step)
-            running.process(1, Batch(pa.record_batch({"k": keys}), Tag(0, 0, number)), output)
+            exhaust(running.process(1, Batch(pa.record_batch({"k": keys}), Tag(0, 0, number)), output))
             state = running.snapshot()
             assert state is None or state.num_rows <= 3 * step
         for port in (0, 1):
-            running.end_round(port, 0, output)
+            exhaust(running.end_round(port, 0, output))
     assert [row for batch in output.batches for row in rows_of(batch.records)] == [(5000 + n,) for n in range(step)]
 
 
@@ -174,10 +175,10 @@ def test_a_side_that_runs_ahead_is_refused_while_the_other_one_is_welcome() -> N
     assert running.accepts(1)
     for lane in range(merge_join.HELD_UNITS):
         assert running.accepts(1)
-        running.process(1, Batch(pa.record_batch({"k": [lane]}), Tag(0, lane, 0)), output)
+        exhaust(running.process(1, Batch(pa.record_batch({"k": [lane]}), Tag(0, lane, 0)), output))
     assert not running.accepts(1)
     assert running.accepts(0)
-    running.process(0, Batch(pa.record_batch({"k": [3]}), Tag(0, 3, 0)), output)
+    exhaust(running.process(0, Batch(pa.record_batch({"k": [3]}), Tag(0, 3, 0)), output))
     assert running.accepts(1), "units before lane 3 have been joined and forgotten"
     assert running.accepts(0)
 
@@ -194,15 +195,21 @@ def test_a_snapshot_within_a_unit_holds_the_rows_of_both_sides() -> None:
     config = MergeJoin(("k",), how="left")
     output = Collected(config.output_schema([schema, schema]))
     running = config.build(context(), [schema, schema], None)
-    running.process(0, Batch(pa.record_batch({"k": [1, None], "v": ["a", "b"]}, schema=schema), Tag(4, 2, 0)), output)
-    running.process(1, Batch(pa.record_batch({"k": [1, 1], "v": ["x", "y"]}, schema=schema), Tag(4, 2, 0)), output)
+    exhaust(
+        running.process(
+            0, Batch(pa.record_batch({"k": [1, None], "v": ["a", "b"]}, schema=schema), Tag(4, 2, 0)), output
+        )
+    )
+    exhaust(
+        running.process(1, Batch(pa.record_batch({"k": [1, 1], "v": ["x", "y"]}, schema=schema), Tag(4, 2, 0)), output)
+    )
     state = running.snapshot()
     assert state is not None
     assert state.column("__lane").to_pylist() == [2] * 4
     again = config.build(context(), [schema, schema], state)
-    again.process(0, Batch(pa.record_batch({"k": [3], "v": ["c"]}, schema=schema), Tag(4, 2, 1)), output)
+    exhaust(again.process(0, Batch(pa.record_batch({"k": [3], "v": ["c"]}, schema=schema), Tag(4, 2, 1)), output))
     for port in (0, 1):
-        again.end_round(port, 4, output)
+        exhaust(again.end_round(port, 4, output))
     assert [row for batch in output.batches for row in rows_of(batch.records)] == [
         (1, "a", "x"), (1, "a", "y"), (None, "b", None), (3, "c", None)
     ]  # fmt: skip

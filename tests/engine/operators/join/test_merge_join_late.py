@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.engine.core.elements import FINAL_ROUND, Batch, Tag
 from penstock.engine.core.errors import DataError
-from penstock.engine.core.operator import LANE
+from penstock.engine.core.operator import LANE, exhaust
 from penstock.engine.operators import MergeJoin
 from support.join_units import SCHEMAS, UnitKeys, sides, sorted_keys, steps_of
 from support.operator_harness import Collected, context, rows_of, run
@@ -74,7 +74,7 @@ def test_late_rows_are_joined_like_those_of_a_round_window_for_window(
         expected = run(join.config, *ports, schemas=SCHEMAS)
         join.out.batches = []
         with steps_of(step):
-            join.end_round(round)
+            exhaust(join.end_round(round))
             streams = [late_batches(port, round, size) for port in ports]
             while any(streams):
                 # whose other side stands behind the barrier is not asked (``Ports.is_last``)
@@ -113,7 +113,7 @@ def restore(join: Late) -> None:
 def test_late_rows_are_part_of_the_snapshot_with_their_lane() -> None:
     """No checkpoint can stand between the rows of a barrier and the barrier; if one could, it would miss nothing."""
     join = plain()
-    join.end_round(4)
+    exhaust(join.end_round(4))
     join.take(0, Tag(4, 2, 0), [1, 2])
     state = join.running.snapshot()
     assert (state.column(LANE).to_pylist(), state.column("round").to_pylist()) == ([2, 2], [FINAL_ROUND] * 2)
@@ -122,10 +122,10 @@ def test_late_rows_are_part_of_the_snapshot_with_their_lane() -> None:
 @pytest.mark.parametrize("first", [0, 1])
 def test_late_rows_of_one_window_do_not_meet_those_of_the_next(first: int) -> None:
     join = plain("full")
-    join.end_round(0)
+    exhaust(join.end_round(0))
     join.take(first, Tag(0, 0, 0), [1])
     assert len(pairs(join.drained())) == 1
-    join.end_round(1)
+    exhaust(join.end_round(1))
     join.take(1 - first, Tag(1, 0, 0), [1])
     [row] = pairs(join.drained())
     assert row[:1] == (1,)
@@ -137,7 +137,7 @@ def test_late_rows_meet_those_of_a_side_that_has_ended_before_the_barrier(ended:
     """A side whose source needs no more ends within the window: its rows are of the final round. The window's rows of
     the other side come late, and those that are joined leave in the round that has ended there."""
     join = plain()
-    join.end_round(3)
+    exhaust(join.end_round(3))
     join.take(ended, Tag(FINAL_ROUND, 0, 0), [1, 2, 4])
     join.running.end_round(ended, FINAL_ROUND, join.out)
     join.running.end_port(ended, join.out)
@@ -153,7 +153,7 @@ def test_late_rows_meet_those_of_a_side_that_has_ended_before_the_barrier(ended:
 @pytest.mark.parametrize("first", [0, 1])
 def test_rows_of_the_final_round_of_both_sides_meet_and_leave_in_it(first: int) -> None:
     join = plain()
-    join.end_round(0)
+    exhaust(join.end_round(0))
     for port in (first, 1 - first):
         join.take(port, Tag(FINAL_ROUND, 0, 0), [1, 2])
         join.running.end_round(port, FINAL_ROUND, join.out)
@@ -174,7 +174,7 @@ def test_side_that_is_far_ahead_in_the_final_round_is_still_refused() -> None:
 def test_large_late_windows_are_joined_as_they_come() -> None:
     with steps_of(2):
         join = plain()
-        join.end_round(0)
+        exhaust(join.end_round(0))
         for start in range(0, 40, 4):
             for port in (0, 1):
                 join.take(port, Tag(0, 0, start), list(range(start, start + 4)))
@@ -186,7 +186,7 @@ def test_large_late_windows_are_joined_as_they_come() -> None:
 
 def test_late_rows_of_a_lane_must_be_sorted_across_batches() -> None:
     join = plain()
-    join.end_round(0)
+    exhaust(join.end_round(0))
     join.take(0, Tag(0, 0, 0), [5])
     with pytest.raises(DataError, match=r"final round, lane 0\) is not sorted by k"):
         join.take(0, Tag(0, 0, 1), [4])

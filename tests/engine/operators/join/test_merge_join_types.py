@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.engine.core.elements import Batch, Tag
+from penstock.engine.core.operator import exhaust
 from penstock.engine.operators import MergeJoin
 from penstock.engine.operators.join.join_shape import JOIN_TYPES
 from support.join_units import SCHEMAS, UnitKeys, sides, steps_of, units
@@ -192,12 +193,12 @@ def test_a_drain_joins_what_has_come_and_forgets_it(how: str) -> None:
         for port in (0, 1):
             keys = [[2, 3], [1, 2]][port]
             records = pa.record_batch({"k": keys, "v": [10 * port + window] * 2}, schema=schema)
-            running.process(port, Batch(records, Tag(0, 0, window)), output)
-        running.drain(output)
+            exhaust(running.process(port, Batch(records, Tag(0, 0, window)), output))
+        exhaust(running.drain(output))
         assert running.snapshot() is None
     for port in (0, 1):
-        running.end_round(port, 0, output)
-        running.end_port(port, output)
+        exhaust(running.end_round(port, 0, output))
+        exhaust(running.end_port(port, output))
     rows = [row for batch in output.batches for row in rows_of(batch.records)]
     one = {
         "inner": [(2, 0, 10)], "left": [(2, 0, 10), (3, 0, None)], "right": [(1, None, 10), (2, 0, 10)],
@@ -214,15 +215,19 @@ def test_a_snapshot_between_two_steps_remembers_which_right_rows_have_matched() 
     output = Collected(config.output_schema([schema, schema]))
     with steps_of(2):
         running = config.build(context(), [schema, schema], None)
-        running.process(
-            1, Batch(pa.record_batch({"k": [1, 1, 3], "v": [1, 2, 3]}, schema=schema), Tag(0, 0, 0)), output
+        exhaust(
+            running.process(
+                1, Batch(pa.record_batch({"k": [1, 1, 3], "v": [1, 2, 3]}, schema=schema), Tag(0, 0, 0)), output
+            )
         )
-        running.process(0, Batch(pa.record_batch({"k": [1, 1], "v": [7, 8]}, schema=schema), Tag(0, 0, 0)), output)
+        exhaust(
+            running.process(0, Batch(pa.record_batch({"k": [1, 1], "v": [7, 8]}, schema=schema), Tag(0, 0, 0)), output)
+        )
         assert sum(batch.records.num_rows for batch in output.batches) == 4, "a step has been made"
         state = running.snapshot()
         assert state is not None
         again = config.build(context(), [schema, schema], state)
         output = Collected(output.schema)
         for port in (0, 1):
-            again.end_round(port, 0, output)
+            exhaust(again.end_round(port, 0, output))
     assert [row for batch in output.batches for row in rows_of(batch.records)] == [(3, None, 3)]

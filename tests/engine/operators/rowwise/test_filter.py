@@ -10,6 +10,7 @@ import pytest
 
 from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.errors import DataError, FlowError
+from penstock.engine.core.operator import exhaust
 from penstock.engine.operators import Filter
 from support.operator_harness import SIZES, Collected, context, run
 
@@ -31,7 +32,7 @@ def test_filter_passes_a_batch_on_untouched_when_all_rows_pass() -> None:
     operator = Filter(pc.field("a").is_valid() | pc.field("a").is_null())
     (records,) = ROWS.to_batches()
     given, out = Batch(records, Tag(0, 3, 0)), Collected(ROWS.schema)
-    operator.build(context(), [ROWS.schema], None).process(0, given, out)
+    exhaust(operator.build(context(), [ROWS.schema], None).process(0, given, out))
     (batch,) = out.batches
     assert batch is given
 

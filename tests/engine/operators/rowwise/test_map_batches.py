@@ -10,6 +10,7 @@ import pytest
 
 from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.errors import DataError, UserCodeError
+from penstock.engine.core.operator import exhaust
 from penstock.engine.kernels.pieces import PIECE_ROWS
 from penstock.engine.operators import MapBatches
 from support.operator_harness import SIZES, Collected, context, run
@@ -98,7 +99,7 @@ def test_tags_count_the_pieces_of_each_round_and_lane_whatever_the_numbers_of_th
     running, output = config.build(context(), [ROWS.schema], None), Collected(SCHEMA)
     given = [(0, 0, 0, 1), (0, 0, 1, 2), (0, 0, 2, 0), (0, 0, 3, 1), (0, 0, 9, 1), (0, 1, 0, 1), (1, 0, 4, 1)]
     for round, lane, sequence, pieces in given:
-        running.process(0, Batch(pa.record_batch({"a": [pieces]}), Tag(round, lane, sequence)), output)
+        exhaust(running.process(0, Batch(pa.record_batch({"a": [pieces]}), Tag(round, lane, sequence)), output))
     tags = [(batch.tag.round, batch.tag.lane, batch.tag.sequence) for batch in output.batches]
     assert tags == [(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 0, 3), (0, 0, 4), (0, 1, 0), (1, 0, 0)]
 
