@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from harness import Row, compare, report, results_folder, sized
 from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.identity import Attempt, TaskId
-from penstock.engine.core.operator import OperatorContext, RunningOperator
+from penstock.engine.core.operator import OperatorContext, RunningOperator, exhaust
 from penstock.engine.flow.flow import Flow
 from penstock.engine.local.plan_task import PlanTask
 from penstock.engine.operators import Aggregate, Filter, MergeJoin, StreamAggregate
@@ -157,16 +157,16 @@ class BareOperators:
         for port, name in enumerate(("left", "right")):
             for number, records in enumerate(splits[name].open(0)):
                 kept = Kept()
-                self._filters[port].process(0, Batch(records, Tag(self._round, 0, number)), kept)
+                exhaust(self._filters[port].process(0, Batch(records, Tag(self._round, 0, number)), kept))
                 for batch in kept.batches:
-                    self._join.process(port, batch, joined)
+                    exhaust(self._join.process(port, batch, joined))
         for port in (0, 1):
-            self._join.end_round(port, self._round, joined)
-        self._join.drain(joined)
+            exhaust(self._join.end_round(port, self._round, joined))
+        exhaust(self._join.drain(joined))
         for batch in joined.batches:
-            self._total.process(0, batch, totals)
-        self._total.end_round(0, self._round, totals)
-        self._total.drain(totals)
+            exhaust(self._total.process(0, batch, totals))
+        exhaust(self._total.end_round(0, self._round, totals))
+        exhaust(self._total.drain(totals))
         self._round += 1
         assert sum(batch.records.num_rows for batch in totals.batches) == splits["left"].rows
 

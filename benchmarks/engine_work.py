@@ -110,11 +110,11 @@ def driven(config: OperatorConfig, *ports: Sequence[pa.RecordBatch]) -> Work:
         port = first
         if len(left) == 1:  # what a driver does besides is measured by the pipelines
             while len(left[0]) > 1:
-                running.process(0, left[0].popleft(), out)
+                exhaust(running.process(0, left[0].popleft(), out))
         while any(left):
             while not left[port] or not running.accepts(port):
                 port = (port + 1) % len(left)
-            running.process(port, left[port].popleft(), out)
+            exhaust(running.process(port, left[port].popleft(), out))
             if not left[port]:
                 for round in (0, FINAL_ROUND):
                     exhaust(running.end_round(port, round, out))

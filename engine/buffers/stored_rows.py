@@ -15,6 +15,7 @@ import pyarrow as pa
 from ..core.operator import OUTPUT_BYTES
 from ..core.schemas import no_rows
 from ..kernels.pieces import Positions, cut, picked
+from ..kernels.row_bits import row_bits
 
 
 def concatenated(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -86,7 +87,7 @@ class StoredRows:
         #: the position of each batch's first row; behind the last one the number of all rows
         self.starts = np.append(0, np.cumsum([records.num_rows for records in self.batches], dtype=np.int64))
         #: the rows that were picked last, and where they stand: columns are picked one after the other
-        self._picked: tuple[pa.Array | None, _Plan] = (None, _Plan([], None))
+        self._picked: tuple[pa.Array | Positions | None, _Plan] = (None, _Plan([], None))
 
     @property
     def num_rows(self) -> int:
@@ -107,10 +108,10 @@ class StoredRows:
         columns = [self.column(position).picked(wanted) for position in range(len(self.schema))]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def plan(self, rows: pa.Array) -> _Plan:
+    def plan(self, rows: pa.Array | Positions) -> _Plan:
         """How to pick these rows."""
         if self._picked[0] is not rows:
-            self._picked = (rows, self._planned(rows))
+            self._picked = (rows, self._planned(pa.array(rows)))
         return self._picked[1]
 
     def _planned(self, rows: pa.Array) -> _Plan:
@@ -158,6 +159,20 @@ class StoredColumn:
     def slice(self, start: int, rows: int) -> pa.Array:
         """Consecutive values."""
         return self.picked(pa.array(np.arange(start, start + rows)))
+
+    def row_bits(self, rows: Positions) -> Positions:
+        """What each of these rows takes."""
+        if not len(rows):
+            return np.zeros(0, dtype=np.int64)
+        plan = self._rows.plan(rows)
+        bits = np.empty(len(rows), dtype=np.int64)
+        done = 0
+        for number, local in plan.parts:
+            bits[done : done + len(local)] = row_bits(
+                [self._rows.batches[number].column(self._position)], local.to_numpy()
+            )
+            done += len(local)
+        return bits if plan.back is None else bits[plan.back.to_numpy()]
 
     def picked(self, rows: pa.Array) -> pa.Array:
         """The values at these positions; null where the position is."""

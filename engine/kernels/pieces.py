@@ -41,7 +41,7 @@ class Bound:
             limit = max(1, min(self.rows, most // bits if bits else self.rows))
             yield from (slice(low, min(low + limit, rows)) for low in range(0, rows, limit))
             return
-        if rows <= self.rows and int(bits.sum()) <= most:
+        if 0 < rows <= self.rows and int(bits.sum()) <= most:
             yield slice(0, rows)
             return
         ends = np.cumsum(bits)

@@ -1,8 +1,8 @@
 """A driver for asynchronous operators whose background does nothing until it is told to.
 
 It keeps the promises of ``AsynchronousOperator``: batches only while the operator accepts them; ends of rounds,
-barriers, snapshots and the end only while nothing is under way; ``poll`` after every answer. What comes back when is
-drawn from a seed.
+barriers, snapshots and the end only while nothing is under way; ``poll`` for as long as something comes. What comes
+back when is drawn from a seed.
 """
 
 from __future__ import annotations
@@ -70,15 +70,17 @@ def drive(
         driven.most_waiting = max(driven.most_waiting, len(background.waiting))
         assert background.waiting, f"waits for {running.waits_for!r}, and nothing is under way"
         background.release(chooser.randrange(len(background.waiting)))
-        running.poll(output)
+        polled(running, output)
 
     def settle() -> None:
+        polled(running, output)
         while running.waits_for:
             release_some()
         assert not background.waiting
 
     for number, batches in enumerate(rounds):
         for batch in batches:
+            polled(running, output)
             while not running.accepts(0) or (background.waiting and chooser.random() < 0.3):
                 release_some()
             running.process(0, batch, output)
@@ -104,6 +106,14 @@ def started(config: LookupJoin, **options: Any) -> tuple[AsynchronousLookupJoin,
     running = config.build(replace(context(), background=background, **options), [SCHEMA], None)
     assert isinstance(running, AsynchronousLookupJoin)
     return running, background, Collected(config.output_schema([SCHEMA]))
+
+
+def polled(running: AsynchronousOperator, output: Collected) -> bool:
+    """Poll for as long as something comes, as a driver does. Whether anything has."""
+    any_came = False
+    while running.poll(output):
+        any_came = True
+    return any_came
 
 
 def values(output: Collected) -> list[Any]:

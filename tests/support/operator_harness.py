@@ -27,6 +27,7 @@ from penstock.engine.core.operator import (
     LANE,
     OUTPUT_BYTES,
     OUTPUT_ROWS,
+    AsynchronousOperator,
     OperatorConfig,
     OperatorContext,
     RunningOperator,
@@ -177,6 +178,8 @@ def _feed(
         positions[port] += 1
         if isinstance(event, Batch):
             exhaust(running.process(port, event, output))
+            while isinstance(running, AsynchronousOperator) and running.poll(output):
+                pass
         else:
             exhaust(running.end_round(port, event.round, output))
 

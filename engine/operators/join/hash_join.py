@@ -14,6 +14,7 @@ Rules:
 6. When too much is held, the rows of the larger side go to a file, then those of the other. A right side in a file is
    probed there (``spilled_lookup``): left rows need not wait, and rows and their order are the same. One byte per right
    row stays in memory: whether it has matched.
+7. Left rows are matched at most ``PIECE_ROWS`` at a time; output leaves in pieces, each made when its step is taken.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from ...buffers.held_rows import Held, HeldRows, restored_rows, state_table, tag
 from ...buffers.spilled_rows import SpilledRows
 from ...buffers.stored_rows import StoredRows
 from ...core.elements import FINAL_ROUND, Batch
-from ...core.operator import Emitter, OperatorContext, Output, Stateless, Steps, exhaust
+from ...core.operator import Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import no_rows
 from ...core.traits import Emission, Traits
 from ...kernels.keys import valid_rows
-from ...kernels.pieces import Flags, Positions
+from ...kernels.pieces import PIECE_ROWS, Bound, Flags, Positions
 from .equi_join import NAMES, EquiJoin
 from .join_output import JoinOutput
 from .join_shape import LEFT, RIGHT
@@ -103,8 +104,8 @@ class RunningHashJoin(Stateless):
     def __init__(self, config: HashJoin, inputs: Sequence[pa.Schema], context: OperatorContext) -> None:
         self._keys = config.keys
         self._inputs = inputs
-        shape = config.shape(inputs)
-        self._output = JoinOutput(config.how, shape, config.condition(shape), context.output_rows)
+        shape, bound = config.shape(inputs), Bound(context.output_rows, context.output_bytes)
+        self._output = JoinOutput(config.how, shape, config.condition(shape), bound)
         self._memory = context.memory
         #: the rows of both sides: those in files came first
         self._spilled = (SpilledRows(inputs[LEFT], context.memory), SpilledRows(inputs[RIGHT], context.memory))
@@ -118,13 +119,13 @@ class RunningHashJoin(Stateless):
         self._first_lane = context.lanes.start
         self._emitter = Emitter()
 
-    def process(self, port: int, batch: Batch, out: Output) -> None:
+    def process(self, port: int, batch: Batch, out: Output) -> Steps:
         """Hold the rows, or join those of the left side if the right side is complete."""
         if port == RIGHT or not self._right_ended:
             self._held[port].add(batch)
             self._spill_if_too_much()
-        else:
-            self._join(batch.records, batch.tag.round, batch.tag.lane, out)
+            return None
+        return self._join(batch.records, batch.tag.round, batch.tag.lane, out)
 
     def end_round(self, port: int, round: int, out: Output) -> None:
         """Note how far the port is."""
@@ -138,15 +139,15 @@ class RunningHashJoin(Stateless):
         if port != RIGHT:
             return None
         self._right_ended = True
-        return self._lazily(self._join_held(self._next_right, out))
+        return self._join_held(self._next_right, out)
 
     def finish(self, out: Output) -> Steps:
         """Emit the right rows that come last."""
-        return self._lazily(self._emit_rest(FINAL_ROUND, out))
+        return self._emit_rest(FINAL_ROUND, out)
 
     def drain(self, out: Output) -> Steps:
         """Join what has come, and begin anew."""
-        return self._lazily(self._drained(max(self._next - 1, 0), out))
+        return self._drained(max(self._next - 1, 0), out)
 
     def snapshot(self) -> pa.Table | None:
         """The rows of both sides, with ``port``, ``matched``, and ``next``: the right side's first open round."""
@@ -239,13 +240,6 @@ class RunningHashJoin(Stateless):
 
     # ------------------------------------------------------------------ joining
 
-    def _lazily(self, steps: Iterator[None]) -> Steps:
-        """In steps if there may be more than fits into memory, and otherwise at once."""
-        if any(side.rows for side in self._spilled):
-            return steps
-        exhaust(steps)
-        return None
-
     def _drained(self, round: int, out: Output) -> Iterator[None]:
         yield from self._join_held(round, out)
         yield from self._emit_rest(round, out)
@@ -255,21 +249,23 @@ class RunningHashJoin(Stateless):
         for held in self._waiting():
             late = int(np.searchsorted(held.rounds, round))  # rounds only grow
             if late:
-                self._join(held.records.slice(0, late), round, self._first_lane, out)
+                yield from self._join(held.records.slice(0, late), round, self._first_lane, out)
             rest = Held(held.records.slice(late), held.rounds[late:], held.lanes[late:])
             for own_round, lane, start, rows in rest.units():
-                self._join(rest.records.slice(start, rows), own_round, lane, out)
-            yield
+                yield from self._join(rest.records.slice(start, rows), own_round, lane, out)
         self._spilled[LEFT].clear()
+        self._memory.hold(self._bytes)
 
     def _waiting(self) -> Iterator[Held]:
         yield from self._spilled[LEFT].read()
         yield self._held[LEFT].take_all()
 
-    def _join(self, left: pa.RecordBatch, round: int, lane: int, out: Output) -> None:
+    def _join(self, left: pa.RecordBatch, round: int, lane: int, out: Output) -> Iterator[None]:
         built = self._complete()
-        step = JoinStep(left, built.records, self._matches(left, built), NO_ROWS, built.matched)
-        self._emit(step, round, lane, out)
+        for start in range(0, left.num_rows, PIECE_ROWS):
+            part = left.slice(start, PIECE_ROWS)
+            step = JoinStep(part, built.records, self._matches(part, built), NO_ROWS, built.matched)
+            yield from self._emit(step, round, lane, out)
 
     def _matches(self, left: pa.RecordBatch, built: Built) -> Matches:
         keys = [left.column(name) for name in self._keys[LEFT]]
@@ -284,13 +280,14 @@ class RunningHashJoin(Stateless):
         nothing = no_rows(self._inputs[LEFT])
         for records, matched in self._complete().pieces(self._inputs[RIGHT]):
             places = np.zeros(records.num_rows, dtype=np.int64)
-            self._emit(JoinStep(nothing, records, Matches.none(0), places, matched), round, self._first_lane, out)
-            yield
+            step = JoinStep(nothing, records, Matches.none(0), places, matched)
+            yield from self._emit(step, round, self._first_lane, out)
         self._forget_right()
 
-    def _emit(self, step: JoinStep, round: int, lane: int, out: Output) -> None:
+    def _emit(self, step: JoinStep, round: int, lane: int, out: Output) -> Iterator[None]:
         for records in self._output.rows(step):
             self._emitter.emit(records, round, lane, out)
+            yield
 
     def _marked(self, table: pa.Table, port: int, matched: Flags) -> pa.Table:
         rows = table.num_rows

@@ -5,6 +5,8 @@ Rules:
 1. Pairs come in the order of the left side, the matches of a row in the order of the right side. A left row that
    matches nothing comes in its place, a right row in its place, if the step gives it one.
 2. Semi and anti joins without filter never look at pairs: a huge product costs them nothing.
+3. Pieces are made one at a time, as they are asked for: neither a product nor a side is ever copied as a whole. Where a
+   filter leaves nothing of a piece, or nothing was to be shown yet, an empty one stands for the work done.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from ...kernels.pieces import Flags, Positions, cut, pieces
+from ...core.schemas import no_rows
+from ...kernels.pieces import Bound, Flags, Positions, picked, pieces
+from ...kernels.row_bits import row_bits
 from .join_shape import LEFT_STAYS, ONE_SIDED, RIGHT_STAYS, JoinShape, Taken
 from .matching import JoinStep, OutputPlaces, PairFilter, all_pairs, slots
 
@@ -22,29 +26,33 @@ from .matching import JoinStep, OutputPlaces, PairFilter, all_pairs, slots
 class JoinOutput:
     """Makes the output of steps, and notes which right rows have matched."""
 
-    def __init__(self, how: str, shape: JoinShape, condition: PairFilter | None, limit: int) -> None:
+    def __init__(self, how: str, shape: JoinShape, condition: PairFilter | None, bound: Bound) -> None:
         self._how = how
         self._shape = shape
         self._condition = condition
-        self._limit = limit
+        self._bound = bound
+        self._nothing = no_rows(shape.schema)
 
     def rows(self, step: JoinStep) -> Iterator[pa.RecordBatch]:
         """The output of a step, in pieces."""
-        if self._how in ONE_SIDED:
-            made = self._right_semi(step) if self._how == "right semi" else self._left_rows(step)
-        elif self._condition is None and self._how not in RIGHT_STAYS:
-            for taken in all_pairs(step.matches, keep_left=self._how in LEFT_STAYS, limit=self._limit):
-                yield self._shape.batch(step.left, step.right, taken)
-            return
+        if self._how == "right semi":
+            yield from self._right_semi(step)
+        elif self._how in ONE_SIDED:
+            yield from self._left_rows(step)
         else:
-            made = self._pairs(step)
-        for records in made:
-            yield from cut(records, self._limit)
+            without_right = self._condition is None and self._how not in RIGHT_STAYS
+            for taken in self._all_pairs(step) if without_right else self._pairs(step):
+                if not taken.rows:
+                    yield self._nothing
+                yield from self._shape.batches(step.left, step.right, taken, self._bound)
+
+    def _all_pairs(self, step: JoinStep) -> Iterator[Taken]:
+        return all_pairs(step.matches, keep_left=self._how in LEFT_STAYS, limit=self._bound.rows)
 
     def _slots(self, step: JoinStep) -> Iterator[OutputPlaces]:
-        return slots(step.left, step.right, step.matches, self._condition, self._limit)
+        return slots(step.left, step.right, step.matches, self._condition, self._bound.rows)
 
-    def _pairs(self, step: JoinStep) -> Iterator[pa.RecordBatch]:
+    def _pairs(self, step: JoinStep) -> Iterator[Taken]:
         """Inner, left, right, full; with a filter, or with the right rows that match nothing."""
         shown = 0  # right rows below have had their place
         for piece in self._slots(step):
@@ -54,34 +62,57 @@ class JoinOutput:
             if self._how in RIGHT_STAYS:
                 step.matched[piece.where[piece.hits]] = True
                 end = int(np.searchsorted(step.places, piece.decided, side="right"))
-                taken = _with_lone(taken, step, _lone(step, shown, end))
+                yield from self._with_right(taken, step, shown, end)
                 shown = end
-            if taken.rows:
-                yield self._shape.batch(step.left, step.right, taken)
+            else:
+                yield taken
         if self._how in RIGHT_STAYS:
-            rest = _with_lone(_nothing(), step, _lone(step, shown, len(step.places)))
-            if rest.rows:
-                yield self._shape.batch(step.left, step.right, rest)
+            yield from self._with_right(_nothing(), step, shown, len(step.places))
+
+    def _with_right(self, taken: Taken, step: JoinStep, shown: int, end: int) -> Iterator[Taken]:
+        """``taken``, and among them those of the right rows from ``shown`` to ``end`` that have matched nothing."""
+        while end - shown > self._bound.rows:
+            upto = shown + self._bound.rows
+            before = int(np.searchsorted(taken.left, step.places[upto - 1]))
+            yield _with_lone(taken.part(slice(0, before)), step, _lone(step, shown, upto))
+            taken, shown = taken.part(slice(before, taken.rows)), upto
+        yield _with_lone(taken, step, _lone(step, shown, end))
 
     def _left_rows(self, step: JoinStep) -> Iterator[pa.RecordBatch]:
         """Left semi and anti."""
         wants_match = self._how == "left semi"
         if self._condition is None:
-            yield _chosen(step.left, (step.matches.counts > 0) == wants_match)
+            yield from self._chosen(step.left, (step.matches.counts > 0) == wants_match)
             return
         for piece in self._slots(step):
-            rows = piece.rows[piece.found if wants_match else piece.misses]
-            yield step.left.take(pa.array(rows))
+            yield from self._picked(step.left, piece.rows[piece.found if wants_match else piece.misses])
 
     def _right_semi(self, step: JoinStep) -> Iterator[pa.RecordBatch]:
+        nothing = step.right.slice(0, 0)
         if self._condition is None:
-            for inside in _in_any_range(step, self._limit):
+            for inside in _in_any_range(step, self._bound.rows):
                 step.matched[inside] = True
+                yield nothing
         else:
             for piece in self._slots(step):
                 step.matched[piece.where[piece.hits]] = True
+                yield nothing
         leaving = len(step.places)
-        yield _chosen(step.right.slice(0, leaving), step.matched[:leaving])
+        yield from self._chosen(step.right.slice(0, leaving), step.matched[:leaving])
+
+    def _chosen(self, records: pa.RecordBatch, flags: Flags) -> Iterator[pa.RecordBatch]:
+        rows = np.flatnonzero(flags)
+        for low in range(0, len(rows), self._bound.rows):
+            yield from self._picked(records, rows[low : low + self._bound.rows])
+
+    def _picked(self, records: pa.RecordBatch, rows: Positions) -> Iterator[pa.RecordBatch]:
+        """Ascending rows, each once."""
+        if not len(rows):
+            yield records.slice(0, 0)
+        for part in self._bound.parts(len(rows), row_bits(records.columns, rows)):
+            mine = rows[part]
+            gapless = mine[-1] - mine[0] + 1 == len(mine)
+            yield records.slice(int(mine[0]), len(mine)) if gapless else picked(records, pa.array(mine))
 
 
 def _lone(step: JoinStep, start: int, end: int) -> Positions:
@@ -106,10 +137,6 @@ def _with_lone(taken: Taken, step: JoinStep, lone: Positions) -> Taken:
         np.insert(np.zeros(taken.rows, dtype=bool), at, True),
         np.insert(right_missing, at, False),
     )
-
-
-def _chosen(records: pa.RecordBatch, flags: Flags) -> pa.RecordBatch:
-    return records if flags.all() else records.filter(pa.array(flags))
 
 
 def _in_any_range(step: JoinStep, limit: int) -> Iterator[Positions]:

@@ -7,11 +7,12 @@ Rules:
    the right side's key. Otherwise both sides' keys stand there, null on a missing side (SQL's ON).
 2. Semi and anti joins give the columns of one side only, under their own names.
 3. A filter sees the joined row with all columns of both sides, named as an inner join would name them.
+4. Output is made in pieces of bounded rows and bytes, however often a wide row stands in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,8 @@ import pyarrow as pa
 from ...core.errors import FlowError
 from ...core.schemas import unique_schema, value_type
 from ...kernels.keys import decoded
-from ...kernels.pieces import Flags, Positions, indices, picked
+from ...kernels.pieces import Bound, Flags, Positions, indices, picked
+from ...kernels.row_bits import Bits, row_bits
 
 LEFT, RIGHT = 0, 1
 
@@ -65,6 +67,12 @@ class Taken:
         """How many."""
         return len(self.left)
 
+    def part(self, part: slice) -> Taken:
+        """Some of them, consecutive ones."""
+        left = None if self.left_missing is None else self.left_missing[part]
+        right = None if self.right_missing is None else self.right_missing[part]
+        return Taken(self.left[part], self.right[part], left, right, self.ascending)
+
 
 @dataclass(frozen=True, slots=True)
 class JoinShape:
@@ -94,12 +102,34 @@ class JoinShape:
             tuple(pair_sources),
         )
 
-    def batch(self, left: pa.RecordBatch, right: pa.RecordBatch, taken: Taken) -> pa.RecordBatch:
-        """The output rows."""
-        picks = (
-            _Pick.of(taken.left, taken.left_missing, ascending=taken.ascending),
-            _Pick.of(taken.right, taken.right_missing),
-        )
+    def batches(
+        self, left: pa.RecordBatch, right: pa.RecordBatch, taken: Taken, bound: Bound | None
+    ) -> Iterator[pa.RecordBatch]:
+        """The output rows, in pieces within the bound."""
+        picks = _picks(taken)
+        if bound is None:
+            yield self._batch(left, right, taken, picks)
+            return
+        for part in bound.parts(taken.rows, self._bits(left, right, taken)):
+            if part.stop - part.start == taken.rows:
+                yield self._batch(left, right, taken, picks)
+            else:
+                mine = taken.part(part)
+                yield self._batch(left, right, mine, _picks(mine))
+
+    def _bits(self, left: pa.RecordBatch, right: pa.RecordBatch, taken: Taken) -> Bits:
+        """What each output row takes."""
+        mine = [left.column(source.position) for source in self.sources if source.side == LEFT]
+        theirs = [right.column(source.position) for source in self.sources if source.side == RIGHT]
+        bits = _bits_of(mine, taken.left, taken.left_missing) + _bits_of(theirs, taken.right, taken.right_missing)
+        if taken.left_missing is not None:
+            others = [right.column(source.other) for source in self.sources if source.other is not None]
+            bits = bits + _bits_of(others, taken.right, ~taken.left_missing)
+        return bits
+
+    def _batch(
+        self, left: pa.RecordBatch, right: pa.RecordBatch, taken: Taken, picks: tuple[_Pick, _Pick]
+    ) -> pa.RecordBatch:
         arrays = []
         for source in self.sources:
             column = (left, right)[source.side].column(source.position)
@@ -153,6 +183,24 @@ class _Pick:
         if self.taken is None:
             return column.slice(int(self.rows[0]), len(self.rows))
         return picked(column, self.taken)
+
+
+def _picks(taken: Taken) -> tuple[_Pick, _Pick]:
+    mine = _Pick.of(taken.left, taken.left_missing, ascending=taken.ascending)
+    return mine, _Pick.of(taken.right, taken.right_missing)
+
+
+def _bits_of(columns: Sequence[pa.Array], rows: Positions, missing: Flags | None) -> Bits:
+    """What each of the rows takes of one side's columns: nothing where ``missing``, if their widths differ."""
+    if missing is None:
+        return row_bits(columns, rows)
+    there = np.flatnonzero(~missing)
+    found = row_bits(columns, rows[there])
+    if isinstance(found, int):
+        return found
+    bits = np.zeros(len(rows), dtype=np.int64)
+    bits[there] = found
+    return bits
 
 
 def _either(left: pa.Array, right: pa.Array, taken: Taken) -> pa.Array:

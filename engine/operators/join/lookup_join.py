@@ -8,7 +8,7 @@ Rules:
 2. Conditions and filter are judged on each pair behind the lookup; a null result is no match. A row whose pairs all
    fail is a row without match.
 3. Batches keep round and lane, and their order. Several matches per row may make a batch grow; pieces have at most
-   ``output_rows`` rows.
+   ``output_rows`` rows and ``output_bytes`` bytes.
 4. An index that blocks is asked on other threads for up to 1 + ``prefetch`` batches at once (``running_lookup``).
 """
 
@@ -28,6 +28,7 @@ from ...core.traits import Columns, Emission, Lineage, Traits
 from ...expressions.expressions import as_expression, same_expression
 from ...expressions.kernel_calls import columns_read
 from ...kernels.keys import check_key_types
+from ...kernels.pieces import Bound
 from .index_protocol import Index
 from .join_shape import JoinShape, check_join_type
 from .lookup_conditions import Between, InList
@@ -154,8 +155,8 @@ class LookupJoin:
     ) -> RunningLookupJoin:
         """A running join; opens the index."""
         shape = self.shape(inputs)
-        rows = context.output_rows if self.split_output else None
-        output = LookupOutput(shape, self.output_schema(inputs), self.condition(shape), self.how, rows)
+        bound = Bound(context.output_rows, context.output_bytes) if self.split_output else None
+        output = LookupOutput(shape, self.output_schema(inputs), self.condition(shape), self.how, bound)
         compared = [name for condition in self.conditions for name in condition.probe_columns]
         inquiry = Inquiry(self.index, self.on, list(dict.fromkeys([*self.on, *compared])))
         if not self.index.blocks:

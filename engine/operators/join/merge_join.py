@@ -7,7 +7,8 @@ Rules:
 2. A port has completed a unit when a later tag, the end of the unit's round, or the end of the port has come. Units are
    joined in order. A unit of ordinary size is joined when both sides are complete; a larger one is joined as it comes,
    in steps (``merge_sides``), so that about ``HELD_ROWS`` rows a side are held, and whatever one group of equal keys
-   needs: its right rows must all be there before its first left row can be joined.
+   needs: its right rows must all be there before its first left row can be joined. Output leaves in pieces, each made
+   when its step is taken; until the last one both sides' rows of the joining count as held.
 3. Null keys match nothing and may stand anywhere; joins that keep rows without match keep them. NaN equals NaN.
 4. ``accepts`` refuses the side that holds enough while the other one is needed, never both. What both hold is told to
    the operator's account after each batch and each join; it is not spilled.
@@ -27,7 +28,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -37,10 +38,11 @@ import pyarrow.compute as pc
 
 from ...buffers.state_rows import rows_of_state
 from ...core.elements import FINAL_ROUND, Batch, Tag
-from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless
+from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import no_rows
 from ...core.traits import Emission, Traits
 from ...expressions.evaluator import single_array
+from ...kernels.pieces import Bound
 from .equi_join import NAMES, EquiJoin
 from .join_output import JoinOutput
 from .join_shape import LEFT, RIGHT, RIGHT_STAYS
@@ -103,8 +105,8 @@ class RunningMergeJoin(Stateless):
         self._on = config.keys
         self._memory = context.memory
         self._inputs = inputs
-        shape = config.shape(inputs)
-        self._output = JoinOutput(config.how, shape, config.condition(shape), context.output_rows)
+        shape, bound = config.shape(inputs), Bound(context.output_rows, context.output_bytes)
+        self._output = JoinOutput(config.how, shape, config.condition(shape), bound)
         self._placed = config.how in RIGHT_STAYS or config.how == "right semi"
         self._how = config.how
         #: for each port whether no further row can matter
@@ -120,26 +122,26 @@ class RunningMergeJoin(Stateless):
         self._is_full = [False, False]
         self._emitter = Emitter()
 
-    def process(self, port: int, batch: Batch, out: Output) -> None:
+    def process(self, port: int, batch: Batch, out: Output) -> Steps:
         """Hold the batch, and join what it completes."""
         key = self._unit(port, batch.tag)
         self._side(key, port).add(batch.records, self._on[port], _where(port, key))
-        self._advance(out)
+        return self._advance(out)
 
-    def end_round(self, port: int, round: int, out: Output) -> None:
+    def end_round(self, port: int, round: int, out: Output) -> Steps:
         """Every unit of the round is complete on this port."""
         self._reached[port] = (round + 1, -1)
-        self._advance(out)
+        return self._advance(out)
 
-    def end_port(self, port: int, out: Output) -> None:
+    def end_port(self, port: int, out: Output) -> Steps:
         """Every unit is complete on this port."""
         self._reached[port] = ENDED
-        self._advance(out)
+        return self._advance(out)
 
-    def drain(self, out: Output) -> None:
+    def drain(self, out: Output) -> Iterator[None]:
         """Join what has come of every unit, and begin anew."""
         for key in sorted(self._units):
-            self._emit(self._step(self._units.pop(key), (True, True)), key, out)
+            yield from self._emit(self._step(self._units.pop(key), (True, True)), key, out)
             self._account()
         self._needed = None
 
@@ -206,7 +208,7 @@ class RunningMergeJoin(Stateless):
             self._units[key] = Unit()
         return self._units[key].sides[port]
 
-    def _advance(self, out: Output) -> None:
+    def _advance(self, out: Output) -> Iterator[None]:
         """Join every unit that is complete on both ports, in order, and what can be joined of the one after them."""
         if not self._units:
             return
@@ -217,10 +219,10 @@ class RunningMergeJoin(Stateless):
             unit = self._units[key]
             if all(complete):
                 del self._units[key]
-                self._emit(self._step(unit, complete), key, out)
+                yield from self._emit(self._step(unit, complete), key, out)
                 continue
             if is_worth_a_step(unit, complete):
-                self._emit(self._step(unit, complete), key, out)
+                yield from self._emit(self._step(unit, complete), key, out)
             self._needed = self._port_needed(unit, complete)
             break
         self._account()
@@ -252,10 +254,11 @@ class RunningMergeJoin(Stateless):
             return RIGHT if complete[LEFT] else LEFT
         return RIGHT if unit.sides[LEFT].is_full else LEFT
 
-    def _emit(self, made: JoinStep | None, key: UnitKey, out: Output) -> None:
+    def _emit(self, made: JoinStep | None, key: UnitKey, out: Output) -> Iterator[None]:
         if made is not None:
             for records in self._output.rows(made):
                 self._emitter.emit(records, self._round(key), key[1], out)
+                yield
 
     def _state_rows(self, key: UnitKey, port: int, part: SideRows) -> pa.Table:
         records, rows = part.records, part.records.num_rows

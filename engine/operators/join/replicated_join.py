@@ -109,11 +109,11 @@ class RunningReplicatedJoin:
         self._lane = context.lanes.start
         self._subtask = context.task.subtask
 
-    def process(self, port: int, batch: Batch, out: Output) -> None:
+    def process(self, port: int, batch: Batch, out: Output) -> Steps:
         """Let the join take it; right rows under a lane of this subtask."""
         if port == RIGHT:
             batch = Batch(batch.records, Tag(batch.tag.round, self._lane, batch.tag.sequence))
-        self._join.process(port, batch, self._behind(out))
+        return self._join.process(port, batch, self._behind(out))
 
     def end_round(self, port: int, round: int, out: Output) -> Steps:
         """The join's."""

@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
@@ -23,7 +23,7 @@ import pyarrow as pa
 from ...arrow.dictionaries import PlainNulls
 from ...core.elements import Batch
 from ...core.errors import DataError, InternalError, PenstockError, StorageError
-from ...core.operator import Background, Emitter, Output, Stateless
+from ...core.operator import Background, Emitter, Output, Stateless, Steps
 from ...core.schemas import no_rows, value_type
 from ...core.user_code import is_to_be_told, raised
 from .index_protocol import Found, Index, OpenIndex
@@ -135,19 +135,21 @@ class RunningLookupJoin(Stateless):
         self._output = output
         self._emitter = Emitter()
 
-    def process(self, port: int, batch: Batch, out: Output) -> None:
+    def process(self, port: int, batch: Batch, out: Output) -> Steps:
         """Emit the batch's rows with their matches."""
         asked = self._inquiry.asked(batch.records)
-        self._emit(batch, self._inquiry.answer(asked) if asked.keys.num_rows else self._inquiry.nothing(asked), out)
+        answer = self._inquiry.answer(asked) if asked.keys.num_rows else self._inquiry.nothing(asked)
+        return self._pieces(batch, answer, out)
 
     def close(self) -> None:
         """Close the index."""
         self._inquiry.close()
 
-    def _emit(self, batch: Batch, answer: Answer, out: Output) -> None:
+    def _pieces(self, batch: Batch, answer: Answer, out: Output) -> Iterator[None]:
         matches, right = answer
         for records in self._output.batches(batch.records, right, matches):
             self._emitter.emit(records, batch.tag.round, batch.tag.lane, out)
+            yield
 
 
 @dataclass(slots=True, eq=False)
@@ -170,9 +172,11 @@ class AsynchronousLookupJoin(RunningLookupJoin):
         self._most = 1 + prefetch
         #: the batches under way, in the order in which they came
         self._awaited: deque[_Awaited] = deque()
+        #: the rest of the output of the first one, while it leaves
+        self._leaving: Iterator[None] | None = None
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
-        """Ask for the batch's keys, and emit what has been answered."""
+        """Ask for the batch's keys; ``poll`` emits what has been answered."""
         if not self.accepts(port):
             raise InternalError(f"lookup join: {len(self._awaited)} batches are under way, no more are accepted")
         asked = self._inquiry.asked(batch.records)
@@ -182,7 +186,6 @@ class AsynchronousLookupJoin(RunningLookupJoin):
             self._background(lambda: self._inquiry.answer_once(asked), awaited.put)
         else:
             awaited.put(self._inquiry.nothing(asked))
-        self.poll(out)
 
     def accepts(self, port: int) -> bool:
         """While fewer batches are under way than may be."""
@@ -195,15 +198,18 @@ class AsynchronousLookupJoin(RunningLookupJoin):
         return f"{count} lookup{'s' if count > 1 else ''} in {self._inquiry.name}" if count else ""
 
     def poll(self, out: Output) -> bool:
-        """Emit the batches that have been answered, up to the first that has not."""
-        any_done = False
-        while self._awaited and self._awaited[0].answer is not None:
-            awaited = self._awaited.popleft()
-            if isinstance(awaited.answer, BaseException):
-                raise awaited.answer
-            self._emit(awaited.batch, awaited.answer, out)
-            any_done = True
-        return any_done
+        """Emit the next piece of the first batch, if that has been answered."""
+        if self._leaving is None:
+            if not self._awaited or self._awaited[0].answer is None:
+                return False
+            first = self._awaited[0]
+            if isinstance(first.answer, BaseException):
+                raise first.answer
+            self._leaving = self._pieces(first.batch, first.answer, out)
+        if next(self._leaving, self) is self:
+            self._leaving = None
+            self._awaited.popleft()
+        return True
 
     def end_round(self, port: int, round: int, out: Output) -> None:
         """Nothing to do, if the driver keeps its promise."""

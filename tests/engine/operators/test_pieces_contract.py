@@ -14,9 +14,13 @@ import pyarrow as pa
 import pytest
 
 from penstock.engine.core.elements import FINAL_ROUND, Batch, Tag
-from penstock.engine.core.operator import OperatorConfig, RunningOperator, Steps
+from penstock.engine.core.operator import AsynchronousOperator, OperatorConfig, RunningOperator, Steps
+from penstock.engine.flow import index
 from penstock.engine.kernels.row_bits import row_bits
-from penstock.engine.operators import MapBatches, Unnest
+from penstock.engine.operators import HashJoin, LookupJoin, MapBatches, MergeJoin, Unnest
+from penstock.engine.operators.join.equi_join import EquiJoin
+from penstock.engine.operators.join.join_shape import JOIN_TYPES
+from support.index_kinds import Delayed
 from support.operator_harness import context
 
 ROWS, BYTES = 4096, 256 * 1024
@@ -110,3 +114,60 @@ def test_map_batches_gives_what_a_function_makes_in_pieces(wide: bool) -> None:
     assert account.rows == made.num_rows
     assert account.batches >= 3
     assert account.peak <= 2 * made.nbytes
+
+
+EQUAL = 2000
+"""Rows of one key on each side: 4 million pairs, of which one column of whole numbers would take 32 MB."""
+
+FILTERS = {"": None, "half of the pairs": "v < w", "no pair": "v < 0"}
+
+SIDES = {
+    "numbers": lambda name: pa.record_batch({"k": pa.array([1] * EQUAL), name: range(EQUAL)}),
+    "wide cells": lambda name: pa.record_batch(
+        {"k": pa.array([1] * 40), name: range(40), f"t{name}": [("x" if n % 8 else "x" * 48_000) for n in range(40)]}
+    ),
+    "all keys differ": lambda name: pa.record_batch(
+        {"k": pa.array(range(0, 40_000, 2) if name == "v" else range(1, 40_000, 2)), name: range(20_000)}
+    ),
+}
+
+
+def expected_rows(kind: str, how: str, filter: str) -> int:
+    rows = SIDES[kind]("v").num_rows
+    if kind == "all keys differ":
+        return {"left": rows, "right": rows, "full": 2 * rows, "anti": rows}.get(how, 0)
+    pairs = {"": rows * rows, "half of the pairs": rows * (rows - 1) // 2, "no pair": 0}[filter]
+    matched = {"": rows, "half of the pairs": rows - 1, "no pair": 0}[filter]
+    lone = rows - matched
+    added = {"inner": 0, "left": lone, "right": lone, "full": 2 * lone}
+    return pairs + added[how] if how in added else lone if how == "anti" else matched
+
+
+@pytest.mark.parametrize("filter", FILTERS)
+@pytest.mark.parametrize("kind", SIDES)
+@pytest.mark.parametrize("how", JOIN_TYPES)
+@pytest.mark.parametrize("join", [HashJoin, MergeJoin])
+def test_a_join_gives_pieces_made_with_each_step(join: type[EquiJoin], how: str, kind: str, filter: str) -> None:
+    """Whatever is held beyond a few pieces is the numbers that the two sides are joined by: no product of them."""
+    left, right = SIDES[kind]("v"), SIDES[kind]("w")
+    account = run(join(("k",), how, filter=FILTERS[filter]), left, right)
+    assert account.rows == expected_rows(kind, how, filter)
+    assert account.peak < left.nbytes + right.nbytes + 6 * BYTES
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize("filter", FILTERS)
+def test_a_lookup_join_gives_pieces_made_with_each_step(how: str, filter: str) -> None:
+    """The same whether the index answers in place, or is waited for."""
+    left, right = SIDES["numbers"]("v"), SIDES["numbers"]("w")
+    config = LookupJoin(index.memory(pa.table(right), "k"), ("k",), how, filter=FILTERS[filter], marker="m")
+    account = run(config, left)
+    assert account.rows == expected_rows("numbers", how, filter)
+    running, awaited = built(replace(config, index=Delayed(config.index)), left.schema), Account()
+    assert isinstance(running, AsynchronousOperator)
+    assert running.process(0, batch_of(left), awaited) is None
+    while running.poll(awaited):
+        assert awaited.of_step <= 1
+        awaited.of_step = 0
+    assert (awaited.rows, awaited.batches) == (account.rows, account.batches)
+    assert account.peak < left.nbytes + right.nbytes + 6 * BYTES

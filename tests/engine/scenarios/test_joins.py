@@ -13,6 +13,7 @@ import pytest
 
 from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.errors import DataError, UserCodeError
+from penstock.engine.core.operator import exhaust
 from penstock.engine.flow.flow import Flow
 from penstock.engine.local.plan_task import PlanTask
 from penstock.engine.operators import MergeJoin
@@ -137,10 +138,10 @@ def test_rows_that_both_sides_drain_meet_in_the_join_whichever_comes_first(first
     out = Collected(config.output_schema([side.schema for side in sides]))
     running = config.build(context(lanes=1), [side.schema for side in sides], None)
     for port in (0, 1):
-        running.end_round(port, 0, out)
+        exhaust(running.end_round(port, 0, out))
     for port in (first, 1 - first):
-        running.process(port, Batch(sides[port], Tag(0, 0, 0)), out)
-    running.drain(out)
+        exhaust(running.process(port, Batch(sides[port], Tag(0, 0, 0)), out))
+    exhaust(running.drain(out))
     assert rows([batch.records for batch in out.batches]) == [(1, 10, 10), (2, 20, 20)]
 
 

@@ -22,7 +22,7 @@ from penstock.engine.core.operator import exhaust
 from penstock.engine.flow import index
 from penstock.engine.operators import LookupJoin
 from penstock.engine.operators.join.running_lookup import RunningLookupJoin
-from support.asynchronous_driver import batches_of, drive, started, values
+from support.asynchronous_driver import batches_of, drive, polled, started, values
 from support.index_kinds import INDEX, KINDS, SCHEMA, STORED, Delayed, keys
 from support.operator_harness import Collected, context
 
@@ -44,7 +44,7 @@ def test_exactly_one_and_prefetch_lookups_are_under_way_before_the_first_comes_b
         exhaust(running.process(0, Batch(keys(9), Tag(0, 0, 9)), output))
     background.release()
     assert not running.accepts(0), "an answer makes room when it is taken over"
-    assert running.poll(output)
+    assert polled(running, output)
     assert running.accepts(0)
     assert values(output) == [0]
 
@@ -55,10 +55,10 @@ def test_batches_leave_in_their_order_when_answers_come_backwards() -> None:
         exhaust(running.process(0, Batch(keys(number), Tag(0, 0, number)), output))
     for left in (2, 1):
         background.release(left)
-        assert not running.poll(output)
+        assert not polled(running, output)
     assert running.waits_for == "3 lookups in delayed index in memory by k with k, v"
     background.release()
-    assert running.poll(output)
+    assert polled(running, output)
     assert running.waits_for == ""
     assert values(output) == [0, 10, 20]
     assert [batch.tag for batch in output.batches] == [Tag(0, 0, number) for number in range(3)]
@@ -86,9 +86,10 @@ def test_batch_of_nulls_alone_asks_nothing_and_waits_for_its_turn() -> None:
     assert not output.batches
     background.release(1)
     background.release(0)
-    running.poll(output)
+    polled(running, output)
     assert values(output) == [40, None, None, 70]
     exhaust(running.process(0, Batch(keys(None), Tag(0, 0, 3)), output))
+    assert polled(running, output)
     assert values(output)[-1:] == [None], "with nothing before it there is nothing to wait for"
 
 
@@ -133,7 +134,7 @@ def test_unsplit_output_keeps_misses_in_the_batch_of_their_input() -> None:
     running, background, output = started(config, output_rows=1)
     exhaust(running.process(0, Batch(keys(1, 2, None, 3, 999), Tag(0, 0, 0)), output))
     background.release()
-    running.poll(output)
+    polled(running, output)
     assert [batch.records.column("v").to_pylist() for batch in output.batches] == [[10, None, None, 30, None]]
 
 
@@ -151,7 +152,7 @@ def test_what_must_not_come_while_lookups_are_under_way_is_refused(what: str) ->
     with pytest.raises(InternalError, match="came while it waited for 1 lookup in delayed index"):
         calls[what]()
     background.release()
-    running.poll(output)
+    polled(running, output)
     assert calls[what]() is None
 
 
@@ -175,11 +176,11 @@ def test_rows_keep_their_order_with_real_threads(kind: str, tmp_path: Path) -> N
         for batch in batches_of(fed, 17):
             while not running.accepts(0):
                 woken.get(timeout=10)
-                running.poll(output)
+                polled(running, output)
             exhaust(running.process(0, batch, output))
         while getattr(running, "waits_for", ""):
             woken.get(timeout=10)
-            running.poll(output)
+            polled(running, output)
     running.close()
     wanted = fed.column("k").to_pylist()
     assert values(output) == [None if key is None or key >= 100 else key * 10 for key in wanted]

@@ -26,7 +26,7 @@ from penstock.engine.core.operator import exhaust
 from penstock.engine.flow import index
 from penstock.engine.operators import LookupJoin
 from penstock.engine.operators.join.running_lookup import AsynchronousLookupJoin
-from support.asynchronous_driver import HeldBackground, started, values
+from support.asynchronous_driver import HeldBackground, polled, started, values
 from support.index_kinds import INDEX, SCHEMA, STORED, keys
 from support.operator_harness import Collected, context
 
@@ -68,7 +68,7 @@ def test_index_that_blocks_is_asked_for_each_key_of_a_batch_once() -> None:
     running, background, output = started(LookupJoin(watched, ("k",), how="left"))
     exhaust(running.process(0, Batch(keys(7, None, 3, 7, 7, 500, 3), Tag(0, 0, 0)), output))
     background.release()
-    running.poll(output)
+    polled(running, output)
     assert watched.events == [[7, 3, 500]]
     assert values(output) == [70, None, 30, 70, 70, None, 30]
 
@@ -102,7 +102,7 @@ def test_error_of_an_index_reaches_the_driver_and_names_the_index(
         exhaust(running.process(0, Batch(keys(1, 2), Tag(0, 0, 0)), output))
         background.release()
         assert isinstance(running, AsynchronousLookupJoin)
-        running.poll(output)
+        polled(running, output)
 
     with pytest.raises(error, match=message) as caught:
         fails()
@@ -116,10 +116,10 @@ def test_error_comes_behind_the_rows_of_the_batches_before() -> None:
     exhaust(running.process(0, Batch(keys(2), Tag(0, 0, 1)), output))
     _, done = background.waiting.pop(1)
     done(StorageError("lost"))
-    assert not running.poll(output)
+    assert not polled(running, output)
     background.release()
     with pytest.raises(StorageError, match="lost"):
-        running.poll(output)
+        polled(running, output)
     assert values(output) == [10]
 
 

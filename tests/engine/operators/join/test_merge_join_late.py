@@ -34,15 +34,15 @@ class Late:
 
     def end_round(self, round: int) -> None:
         for port in (0, 1):
-            self.running.end_round(port, round, self.out)
+            exhaust(self.running.end_round(port, round, self.out))
 
     def take(self, port: int, tag: Tag, keys: list[int]) -> None:
         records = pa.record_batch([keys, [10 * key + port for key in keys]], schema=SCHEMA)
-        self.running.process(port, Batch(records, tag), self.out)
+        exhaust(self.running.process(port, Batch(records, tag), self.out))
 
     def drained(self) -> list[Batch]:
         """Let the barrier come; what has been emitted since the last one."""
-        self.running.drain(self.out)
+        exhaust(self.running.drain(self.out))
         first, self.seen = self.seen, len(self.out.batches)
         return self.out.batches[first:]
 
@@ -74,18 +74,18 @@ def test_late_rows_are_joined_like_those_of_a_round_window_for_window(
         expected = run(join.config, *ports, schemas=SCHEMAS)
         join.out.batches = []
         with steps_of(step):
-            exhaust(join.end_round(round))
+            join.end_round(round)
             streams = [late_batches(port, round, size) for port in ports]
             while any(streams):
                 # whose other side stands behind the barrier is not asked (``Ports.is_last``)
                 welcome = [n for n in (0, 1) if streams[n] and (not streams[1 - n] or join.running.accepts(n))]
                 port = chooser.choice(welcome)
-                join.running.process(port, streams[port].pop(0), join.out)
+                exhaust(join.running.process(port, streams[port].pop(0), join.out))
             found = join.out.batches
             if restored:
                 restore(join)
                 join.out.batches = []  # whose pieces are numbered anew
-            join.running.drain(join.out)
+            exhaust(join.running.drain(join.out))
         found = [*found, *join.out.batches] if restored else found
         for lane in range(3):
             mine = [row for batch in found if batch.tag.lane == lane for row in rows_of(batch.records)]
@@ -113,7 +113,7 @@ def restore(join: Late) -> None:
 def test_late_rows_are_part_of_the_snapshot_with_their_lane() -> None:
     """No checkpoint can stand between the rows of a barrier and the barrier; if one could, it would miss nothing."""
     join = plain()
-    exhaust(join.end_round(4))
+    join.end_round(4)
     join.take(0, Tag(4, 2, 0), [1, 2])
     state = join.running.snapshot()
     assert (state.column(LANE).to_pylist(), state.column("round").to_pylist()) == ([2, 2], [FINAL_ROUND] * 2)
@@ -122,10 +122,10 @@ def test_late_rows_are_part_of_the_snapshot_with_their_lane() -> None:
 @pytest.mark.parametrize("first", [0, 1])
 def test_late_rows_of_one_window_do_not_meet_those_of_the_next(first: int) -> None:
     join = plain("full")
-    exhaust(join.end_round(0))
+    join.end_round(0)
     join.take(first, Tag(0, 0, 0), [1])
     assert len(pairs(join.drained())) == 1
-    exhaust(join.end_round(1))
+    join.end_round(1)
     join.take(1 - first, Tag(1, 0, 0), [1])
     [row] = pairs(join.drained())
     assert row[:1] == (1,)
@@ -137,15 +137,15 @@ def test_late_rows_meet_those_of_a_side_that_has_ended_before_the_barrier(ended:
     """A side whose source needs no more ends within the window: its rows are of the final round. The window's rows of
     the other side come late, and those that are joined leave in the round that has ended there."""
     join = plain()
-    exhaust(join.end_round(3))
+    join.end_round(3)
     join.take(ended, Tag(FINAL_ROUND, 0, 0), [1, 2, 4])
-    join.running.end_round(ended, FINAL_ROUND, join.out)
-    join.running.end_port(ended, join.out)
+    exhaust(join.running.end_round(ended, FINAL_ROUND, join.out))
+    exhaust(join.running.end_port(ended, join.out))
     join.take(1 - ended, Tag(3, 0, 0), [2, 3, 4])
     batches = join.drained()
     assert pairs(batches) == [(2, 20, 21), (4, 40, 41)]
     assert {batch.tag.round for batch in batches} == {3}
-    join.running.end_round(1 - ended, 4, join.out)
+    exhaust(join.running.end_round(1 - ended, 4, join.out))
     join.take(1 - ended, Tag(4, 0, 0), [4])
     assert pairs(join.drained()) == [], "rows of an earlier window are forgotten"
 
@@ -153,12 +153,12 @@ def test_late_rows_meet_those_of_a_side_that_has_ended_before_the_barrier(ended:
 @pytest.mark.parametrize("first", [0, 1])
 def test_rows_of_the_final_round_of_both_sides_meet_and_leave_in_it(first: int) -> None:
     join = plain()
-    exhaust(join.end_round(0))
+    join.end_round(0)
     for port in (first, 1 - first):
         join.take(port, Tag(FINAL_ROUND, 0, 0), [1, 2])
-        join.running.end_round(port, FINAL_ROUND, join.out)
+        exhaust(join.running.end_round(port, FINAL_ROUND, join.out))
     for port in (first, 1 - first):
-        join.running.end_port(port, join.out)
+        exhaust(join.running.end_port(port, join.out))
     assert pairs(join.out.batches) == [(1, 10, 11), (2, 20, 21)]
     assert {batch.tag.round for batch in join.out.batches} == {FINAL_ROUND}
 
@@ -174,7 +174,7 @@ def test_side_that_is_far_ahead_in_the_final_round_is_still_refused() -> None:
 def test_large_late_windows_are_joined_as_they_come() -> None:
     with steps_of(2):
         join = plain()
-        exhaust(join.end_round(0))
+        join.end_round(0)
         for start in range(0, 40, 4):
             for port in (0, 1):
                 join.take(port, Tag(0, 0, start), list(range(start, start + 4)))
@@ -186,7 +186,7 @@ def test_large_late_windows_are_joined_as_they_come() -> None:
 
 def test_late_rows_of_a_lane_must_be_sorted_across_batches() -> None:
     join = plain()
-    exhaust(join.end_round(0))
+    join.end_round(0)
     join.take(0, Tag(0, 0, 0), [5])
     with pytest.raises(DataError, match=r"final round, lane 0\) is not sorted by k"):
         join.take(0, Tag(0, 0, 1), [4])
