@@ -47,7 +47,8 @@ from ..engine.flow.flow import Flow
 from ..engine.plan.plan import Audited, JobPlan
 from ..engine.planner.overtaking import with_alignment
 from ..engine.planner.pipelines import plan_job
-from ..engine.scheduler.pool import PoolScheduler
+from ..engine.scheduler.pool import shared_pool
+from ..engine.scheduler.protocol import QueryOpener, Share
 from ..engine.sinks.collect import COLLECTED
 from ..engine.state.memory import DEFAULT_BUDGET
 
@@ -78,9 +79,9 @@ def run_local(
 ) -> Job:
     """Start ``flow`` in this process and return its :class:`~penstock.actors.client.job.Job`.
 
-    The arguments are those of ``run``, and ``threads``: how many threads run the drivers of all tasks (by default as
-    many as there are cores; 0: each task has a thread of its own). The rows and their order depend on neither. Without
-    ``checkpoints`` nothing survives the process, and rows become visible when the job ends.
+    The arguments are those of ``run``, and ``threads``: how many threads of the process's pool run the drivers of all
+    tasks (by default as many as there are cores; 0: each task has a thread of its own). The rows and their order depend
+    on neither. Without ``checkpoints`` nothing survives the process, and rows become visible when the job ends.
     """
     asked = None if checkpoints is None else place_in(checkpoints)
     planned = partial(
@@ -98,7 +99,6 @@ def run_local(
     )
     place = asked or temporary_place()
     plan = replace(with_alignment(plan, place.alignment_timeout), audit=audit)
-    scheduler: PoolScheduler | None = None
     try:
         begun = begin_in(
             place.folder,
@@ -113,11 +113,8 @@ def run_local(
         if begun.start is not None:
             COLLECTED.inherit(begun.plan.uuid, begun.start.manifest.uuid, begun.start.manifest.checkpoint)
         print_interrupts_briefly()
-        scheduler = None if threads == 0 else PoolScheduler(threads)
-        return start_job(begun.plan, place, scheduler, begun.start, take_over=take_over)
+        return start_job(begun.plan, place, threads, begun.start, take_over=take_over)
     except BaseException:
-        if scheduler is not None:
-            scheduler.shutdown()
         place.release()
         raise
 
@@ -125,12 +122,13 @@ def run_local(
 def start_job(
     plan: JobPlan,
     place: Place,
-    scheduler: PoolScheduler | None = None,
+    threads: int | None = None,
     start: Snapshot | None = None,
     *,
     take_over: bool = False,
 ) -> Job:
-    """A job whose tasks run here: each as a thread, or on the threads of a scheduler, which ends with the job."""
+    """A job whose tasks run here: on ``threads`` of the process's pool, or, if that is 0, each on one of its own."""
+    scheduler = None if threads == 0 else shared_pool().share(Share(degree=threads))
     return Job(plan, place, EmbeddedBackend(plan, place, scheduler, start, take_over))
 
 
@@ -180,7 +178,7 @@ class EmbeddedBackend:
     processes = None
 
     def __init__(
-        self, plan: JobPlan, place: Place, scheduler: PoolScheduler | None, start: Snapshot | None, take_over: bool
+        self, plan: JobPlan, place: Place, scheduler: QueryOpener | None, start: Snapshot | None, take_over: bool
     ) -> None:
         self._plan, self._folder, self._scheduler = plan, place.folder, scheduler
         folder = place.folder
@@ -261,10 +259,10 @@ class EmbeddedBackend:
         self._coordinator.close()
         for host in self._hosts.values():
             host.close()
-        if self._scheduler is not None:
-            self._scheduler.shutdown()
         for files in self._files:
             files.close()
+        if self._scheduler is not None:
+            shared_pool().settle(())
         if status is not None and status.state == "finished":  # nothing goes on from it: its rows go with the job
             weakref.finalize(self, COLLECTED.forget, self._plan.key).atexit = False
         return True

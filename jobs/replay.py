@@ -51,7 +51,6 @@ from ..engine.lineage.origins import NOWHERE, spans_of
 from ..engine.lineage.tracing import FeedGraph, find_feed, without_origin
 from ..engine.plan.plan import JobPlan
 from ..engine.planner.pipelines import plan_job
-from ..engine.scheduler.pool import PoolScheduler
 from .local_run import start_job
 
 NAME_LENGTH = 60
@@ -347,12 +346,10 @@ class _Run:
         private = f"{self._plan.name[:NAME_LENGTH]}-replay-{uuid.uuid4().hex[:8]}"
         plan = self._as_planned(plan_job(graph, self._parallelism, job=private, rate=0.0, prune=False))
         place = temporary_place()
-        scheduler = PoolScheduler(None)
         try:
             print_interrupts_briefly()
-            job = start_job(plan, place, scheduler, start)
+            job = start_job(plan, place, None, start)
         except BaseException:
-            scheduler.shutdown()
             place.release()
             raise
         with job:

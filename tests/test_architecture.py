@@ -142,8 +142,8 @@ PROCESS_WIDE = {
         actors.feed.discovery._REMEMBERED actors.feed.link._SERVED engine.indexes.in_memory._building
         engine.indexes.in_memory._built""",
     "results that outlive their job, for the next one of that folder": "engine.sinks.collect.COLLECTED",
-    "memory of each thread": """
-        engine.core.user_code._thread engine.kernels.scratch._places engine.scheduler.shell._here""",
+    "memory of each thread": "engine.kernels.scratch._places",
+    "the cores, which all tasks of the process share": "engine.scheduler.pool._SHARED",
 }
 """What changes in a module while the process runs, by the reason for which no object owns it."""
 

@@ -47,7 +47,7 @@ from ...engine.plan.plan import JobPlan
 from ...engine.runtime.checkpointing import TaskSnapshot
 from ...engine.runtime.statistics import OperatorWindow, TaskStatistics
 from ...engine.runtime.task import Step, Task
-from ...engine.scheduler.protocol import Scheduler
+from ...engine.scheduler.protocol import QueryOpener
 from ...engine.scheduler.threads import Threads
 from ..protocol.messages import (
     UNKNOWN_TIME,
@@ -220,7 +220,7 @@ class TaskHost:
         files: TaskFiles,
         report: Callable[[Event], None],
         transport: Callable[[Callable[[BrokenLink], None]], Transport],
-        scheduler: Scheduler | None = None,
+        scheduler: QueryOpener | None = None,
         incarnation: str = "",
         feeds: Mapping[str, FeedServer] | None = None,
     ) -> None:

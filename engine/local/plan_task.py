@@ -14,12 +14,13 @@ purpose:
 6. Sources may get different numbers of splits in a window: a barrier makes up for the missing ones with empty splits,
    so that the windows of all sources begin in the same round.
 7. Each stage has ``parallelism`` subtasks; the rows come in the same order whatever it is. With ``degree`` 0 they run
-   on the thread that calls ``next``, with a degree of n on n threads; ahead of the reader by a few batches. Nothing
-   runs before somebody pulls, unless ``eager``. All methods may be called from several threads; each batch goes to
-   one.
-8. When the task has finished, failed (and ``next`` has said so) or been cancelled, no thread of it is left. ``cancel``
-   may be called from anywhere, the task's own functions and callbacks included; ``next`` in those would wait for itself
-   and is refused. An interrupt (Ctrl-C) on the thread that drives the task is raised there, and the task is cancelled.
+   on the thread that calls ``next``, with a degree of n on at most n threads of the pool that all tasks of the process
+   share (or of ``scheduler``); ahead of the reader by a few batches. Nothing runs before somebody pulls, unless
+   ``eager``. All methods may be called from several threads; each batch goes to one.
+8. When the task has finished, failed (and ``next`` has said so) or been cancelled, no thread works for it, and the
+   pool has none left if nobody else uses it. ``cancel`` may be called from anywhere, the task's own functions and
+   callbacks included; ``next`` in those would wait for itself and is refused. An interrupt (Ctrl-C) on the thread that
+   drives the task is raised there, and the task is cancelled.
 9. ``timeout`` seconds after its start the task fails with a ``QueryTimeoutError``, wherever it stands. Without threads
    of its own it notices that when somebody pulls. ``group`` and ``weight`` are its share of a scheduler that it has in
    common with others.
@@ -31,6 +32,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import nullcontext
 from enum import StrEnum
 from typing import Protocol
 
@@ -48,7 +50,7 @@ from ..plan.plan import JobPlan
 from ..runtime.checkpointing import TaskSnapshot
 from ..runtime.statistics import OperatorWindow, TaskStatistics, WindowStatistics
 from ..runtime.task import Task
-from ..scheduler.pool import PoolScheduler
+from ..scheduler.pool import PoolScheduler, shared_pool
 from ..scheduler.protocol import Scheduler, Share, WaitReason
 from ..scheduler.serial import SerialScheduler
 from ..scheduler.shell import is_inside
@@ -128,7 +130,7 @@ class PlanTask:
         group: str = "default",
         weight: float = 1.0,
     ) -> None:
-        share = Share(group, weight, timeout)
+        share = Share(group, weight, timeout, degree or None)
         self.schema = stream.schema
         self.error: PenstockError | None = None
         self._machine = StateMachine("the plan", LEGAL_PLAN_MOVES, PlanState.RUNNING)
@@ -143,13 +145,14 @@ class PlanTask:
         self._output = PlanOutput(OUTPUT_BATCHES if degree or scheduler is not None else SERIAL_BATCHES)
         plan = plan_stream(stream, OutputSink(self._output.put, self._output.has_room), parallelism)
         self._exit = plan.sinks["output"][0]
-        #: threads that belong to this task; None: the caller's, or somebody else's
-        self._threads = PoolScheduler(degree) if scheduler is None and degree else None
+        pool = shared_pool() if scheduler is None and degree else scheduler
+        #: whose threads run it; None: the caller's, or a scheduler's without threads
+        self._pool = pool if isinstance(pool, PoolScheduler) else None
         self._serial = SerialScheduler(notify=self._output.wake) if scheduler is None and not degree else None
         self._tasks: dict[TaskId, Task] = {}
         self._windows = Windows(0)
         try:
-            self._build(plan, scheduler or self._threads or self._serial, share)
+            self._build(plan, pool or self._serial, share)
         except BaseException:
             self._shut_down()
             raise
@@ -303,7 +306,8 @@ class PlanTask:
             batch, future = self.next()
             if future is None:
                 return batch
-            wait_for(future, timeout, self._wake_at)
+            with nullcontext() if self._pool is None else self._pool.waiting():
+                wait_for(future, timeout, self._wake_at)
 
     @checked()
     def run(self, split_set: Mapping[str, NewSplit]) -> Iterator[pa.RecordBatch]:
@@ -436,8 +440,8 @@ class PlanTask:
         if self._serial is not None:
             with self._turns:
                 self._serial.shutdown()
-        elif self._threads is not None:
-            self._threads.shutdown()
+        elif self._pool is not None:
+            self._pool.settle(closed)
         elif not is_inside():  # else this thread may be the one that the end of the tasks waits for
             wait(closed)
 

@@ -359,10 +359,18 @@ class Endings:
 
 
 class Core:
-    """See the module's docstring. ``workers``: how many threads may be in runnables at once; ``levels``: the CPU
-    seconds at which a query sinks from one to the next."""
+    """See the module's docstring. ``workers``: how many threads may be in runnables at once; ``grows``: more if a share
+    asks for more; ``levels``: the CPU seconds at which a share sinks from one to the next."""
 
-    def __init__(self, workers: int, trace: Trace | None = None, levels: Sequence[float] = LEVEL_THRESHOLDS) -> None:
+    def __init__(
+        self,
+        workers: int,
+        trace: Trace | None = None,
+        levels: Sequence[float] = LEVEL_THRESHOLDS,
+        *,
+        grows: bool = False,
+    ) -> None:
+        self._workers, self._grows, self._grown = workers, grows, 0
         self.moves = Moves(workers, trace, levels)
         self.endings = Endings(self.moves)
         self.shares = self.moves.shares
@@ -385,7 +393,16 @@ class Core:
         query = QueryEntry(name, self._count, share, timeout)
         self.queries[query.number] = query
         share.queries += 1
+        self._resize(share)
         return query
+
+    def _resize(self, share: ShareEntry) -> None:
+        """Let as many threads in as any share asks for, if that is more; ``share``: one that has come or gone."""
+        if self._grows and share.limit is not None:
+            asked = max((query.share.limit or 0 for query in self.queries.values()), default=0)
+            grown = max(0, asked - self._workers)
+            self.moves.workers += grown - self._grown
+            self._grown = grown
 
     def add(
         self,
@@ -569,6 +586,7 @@ class Core:
             query.share.queries -= 1
             if not query.share.queries:
                 self.shares.forget(query.share)
+            self._resize(query.share)
 
 
 def error_of(entry: Entry, outcome: object) -> BaseException:

@@ -182,12 +182,15 @@ class SerialScheduler(Shell):
                 self._notify()
 
     def finish(self, future: Future[None], timeout: float) -> bool:
-        """Take turns on this thread until ``future`` is resolved; False if it is not within ``timeout`` seconds."""
+        """Take turns on this thread until ``future`` is resolved; False if it is not within ``timeout`` seconds. If
+        nothing is open any more, no thread is left either."""
         until = self._clock() + timeout
         while not future.done() and (left := until - self._clock()) > 0:
             self._arrived.clear()
             if not self.turn().progressed and not future.done() and not self._woken and not self._over:
                 self._arrived.wait(left)
+        if not self._open:
+            self._pool.join(max(0.0, until - self._clock()))
         return future.done()
 
     def shutdown(self) -> None:
@@ -197,10 +200,12 @@ class SerialScheduler(Shell):
             for query in list(self._open.values()):
                 query.resume()
                 query.cancel()
-            self._pool.release(wait=True)
+            self._pool.release()
+            self._pool.join()
             if self._owner is None:
                 self.turn()
-        self._pool.release(wait=True)
+        self._pool.release()
+        self._pool.join()
 
 
 def _never() -> bool:

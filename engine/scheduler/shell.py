@@ -132,9 +132,15 @@ class Shell:
                 with _Inside(effect.query):
                     query.notify_closed()
                 with self._lock:
-                    self._core.forget(effect.query)
-                    del self._open[effect.query.number]
+                    self.forget(query)
                 resolve(query.closed)
+
+    def forget(self, query: OpenQuery) -> None:
+        """The query is over, and its owner knows; under the lock."""
+        self._core.forget(query.record)
+        del self._open[query.record.number]
+        if not self._open:
+            self._pool.release()
 
     def wake(self, entry: Entry) -> None:
         """``Handle.wake``."""

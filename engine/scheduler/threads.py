@@ -123,6 +123,8 @@ class BackgroundPool:
         self._threads = threads
         self._lock = Lock()
         self._pool: Threads | None = None
+        #: those that were released last
+        self._leaving: Threads | None = None
 
     def submit(self, work: Callable[[], None]) -> None:
         """Run it on one of the threads; it must not raise."""
@@ -131,9 +133,15 @@ class BackgroundPool:
                 self._pool = Threads(self._threads, "penstock-background")
             self._pool.submit(work)
 
-    def release(self, *, wait: bool) -> None:
+    def release(self) -> None:
         """Let the threads end when they have done what was submitted; another ``submit`` starts new ones."""
         with self._lock:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close(wait=wait)
+            if self._pool is not None:
+                self._leaving, self._pool = self._pool, None
+                self._leaving.close(wait=False)
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until those that were released have ended, for so many seconds at most."""
+        leaving = self._leaving
+        if leaving is not None:
+            leaving.join(timeout)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import time
+from functools import partial
 
 import pytest
 
 from penstock.engine.core.errors import ConfigurationError, InternalError
-from penstock.engine.scheduler.pool import PoolScheduler, WorkerHooks, default_degree
+from penstock.engine.scheduler.pool import PoolScheduler, default_degree, shared_pool
 from penstock.engine.scheduler.protocol import Blocked, QueryTimeoutError, Share
 from penstock.engine.scheduler.serial import SerialScheduler
 from support.scheduling import BLOCKED, FINISHED, INPUT, PROGRESS, Endless, Probe, Script, add_chain
@@ -232,41 +233,125 @@ def test_slice_ends_by_the_threads_cpu_time() -> None:
         assert query.statistics().handles[0].cpu >= probe.spent
 
 
-def test_hooks_run_first_and_last_on_each_workers_thread() -> None:
-    events: list[tuple[str, int, int]] = []
-    hooks = WorkerHooks(
-        start=lambda number: events.append(("start", number, threading.get_ident())),
-        stop=lambda number: events.append(("stop", number, threading.get_ident())),
-    )
-    with PoolScheduler(3, hooks=hooks) as pool:
-        assert sorted(number for _, number, _ in events) == [0, 1, 2]
+def test_pool_has_threads_only_while_something_is_open() -> None:
+    before = set(threading.enumerate())
+    pool = PoolScheduler(2)
+    for _ in range(3):
         query = pool.open("q")
-        probe = Script("r", PROGRESS)
-        query.add(probe)
+        assert set(threading.enumerate()) <= before, "nothing has been started"
+        query.add(Script("r", PROGRESS))
         query.start()
         query.closed.result(LONG)
-        assert probe.threads <= {thread for _, _, thread in events}
-    by_thread = {
-        (number, thread): [w for w, n, t in events if (n, t) == (number, thread)] for _, number, thread in events
-    }
-    assert list(by_thread.values()) == [["start", "stop"]] * 3
+        pool.settle([query.closed])
+        assert set(threading.enumerate()) <= before
+    pool.shutdown()
 
 
-def test_pool_whose_start_hook_fails_is_not_made_and_leaves_no_thread() -> None:
-    before = set(threading.enumerate())
+def test_threads_for_background_work_leave_with_the_last_query() -> None:
+    """They stayed for half a minute after a job whose tasks had threads of their own."""
+    for scheduler in (PoolScheduler(1), SerialScheduler()):
+        before = set(threading.enumerate())
+        query = scheduler.open("q")
+        done = threading.Event()
+        probe = Script("r")
+        handle = query.add(probe)
+        ask = partial(query.background, lambda: 1, lambda _, done=done: done.set(), handle)
+        probe.steps.append(lambda ask=ask: ask() or PROGRESS)
+        query.start()
+        if isinstance(scheduler, SerialScheduler):
+            scheduler.finish(query.closed, LONG)
+        else:
+            scheduler.settle([query.closed])
+        assert done.is_set()
+        assert set(threading.enumerate()) <= before
 
-    def fail(number: int) -> None:
-        if number == 1:
-            raise OSError("no device")
 
-    with pytest.raises(OSError, match="no device"):
-        PoolScheduler(3, hooks=WorkerHooks(start=fail))
-    assert set(threading.enumerate()) <= before
+def test_share_that_asks_for_more_threads_than_cores_gets_them() -> None:
+    """Ten must be inside at once, or the barrier breaks; and no more than the share's bound ever are."""
+    asked, most = default_degree() + 3, []
+    barrier, lock = threading.Barrier(asked, timeout=LONG), threading.Lock()
+    inside = [0]
+
+    def meet():
+        with lock:
+            inside[0] += 1
+            most.append(inside[0])
+        barrier.wait()
+        with lock:
+            inside[0] -= 1
+        return PROGRESS
+
+    pool = PoolScheduler()
+    query = pool.share(Share(degree=asked)).open("rendezvous")
+    for number in range(2 * asked):
+        query.add(Script(f"r{number}", meet))
+    query.start()
+    pool.settle([query.closed])
+    assert query.error is None
+    assert max(most) == asked
+    assert pool._core.moves.workers == default_degree(), "what was asked for goes with the share"
+    pool.shutdown()
+
+
+def test_turn_that_waits_for_others_of_its_pool_does_not_keep_them_from_running() -> None:
+    pool = PoolScheduler(1)
+
+    def nested():
+        inner = pool.open("inner")
+        inner.add(Script("r", PROGRESS))
+        inner.start()
+        with pool.waiting():
+            inner.closed.result(LONG)
+        return PROGRESS
+
+    query = pool.open("outer")
+    query.add(Script("r", nested, nested))
+    query.start()
+    pool.settle([query.closed])
+    assert query.error is None
+    assert pool._core.moves.workers == 1
+    pool.shutdown()
+
+
+def test_what_is_to_be_closed_does_not_wait_for_a_turn_that_is_stuck() -> None:
+    pool = PoolScheduler(1)
+    stuck, free = threading.Event(), threading.Event()
+    busy = pool.open("busy")
+    busy.add(Script("r", lambda: stuck.set() or (free.wait(LONG) and PROGRESS)))
+    busy.start()
+    assert stuck.wait(LONG)
+    other = pool.open("other")
+    other.add(Script("r", PROGRESS))
+    other.start()
+    other.cancel().result(LONG)
+    assert not busy.closed.done()
+    free.set()
+    pool.shutdown()
+
+
+def test_time_limit_ends_a_query_for_which_no_thread_has_ever_worked() -> None:
+    pool = PoolScheduler(1)
+    query = pool.share(Share(timeout=0.01)).open("empty")
+    query.start()
+    query.closed.result(LONG)
+    assert isinstance(query.error, QueryTimeoutError)
+    pool.shutdown()
+
+
+def test_tasks_of_a_process_share_one_pool() -> None:
+    assert shared_pool() is shared_pool()
+
+
+@pytest.mark.parametrize(("limit", "degree"), [("100000 100000", 1), ("max 100000", None), ("9900000 100000", None)])
+def test_degree_is_no_more_than_the_time_that_a_container_is_given(limit, degree, tmp_path, monkeypatch) -> None:
+    (tmp_path / "cpu.max").write_text(limit)
+    monkeypatch.setattr("penstock.engine.scheduler.pool.CONTAINER_LIMIT", str(tmp_path / "cpu.max"))
+    assert default_degree() == (degree or len(os.sched_getaffinity(0)))
 
 
 def test_degree_is_the_cores_that_the_process_may_use_unless_set() -> None:
     with PoolScheduler() as pool:
-        assert pool.degree == len(os.sched_getaffinity(0)) == default_degree()
+        assert pool.degree == default_degree() <= len(os.sched_getaffinity(0))
 
 
 def test_pool_of_no_threads_is_refused_with_the_remedy() -> None:
