@@ -15,6 +15,8 @@ Rules:
    ``reads_once`` that is true; it is read in one epoch only, too.
 6. A source that can leave columns out says ``prunable = True``; each of its splits then has ``narrowed(columns)``, with
    the same rows under the same id, in these columns alone.
+7. A source that knows how many bytes reading takes at once, the batch that it gives included, says so with an attribute
+   ``reads_at_once``; without it ``explain`` says that its batches have no bound. They are cut anyway (``RowStream``).
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ class Split(Protocol):
     """One unit of source work, picklable. One whose reading may wait for a disk or a network says so with an attribute
     ``blocking`` that is true; it is then opened and read on other threads, one at a time. One whose rows somebody else
     still makes says ``may_be_poison = False``: an error is then no fault of the split's, and it is never skipped. One
-    that holds much memory while it is open, beside the batches that it gives, says how much: ``open_bytes``."""
+    that holds much memory while it is open, beside the batches that it gives, says how much: ``open_bytes``; one that
+    has its rows in memory before it is opened: ``held_bytes``."""
 
     @property
     def id(self) -> str:

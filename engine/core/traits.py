@@ -192,6 +192,9 @@ class Traits:
     """Somebody outside sets its pace (``runtime.pacing``)."""
     read_in_ratio: tuple[float, ...] = ()
     """One weight for each input: their sources are read in this ratio."""
+    beyond_budget: str = "what it keeps"
+    """In words what it has in memory whatever the memory budget is, beside a batch of its input and of its output: "the
+    rows of one key"; "": nothing."""
     held_bytes: Callable[[int], int] | None = None
     """Of a sink: bytes that it may hold, beside the memory budget, if a row has about so many; None: those that may
     wait to be written."""
@@ -221,6 +224,7 @@ class Traits:
             lineage=lineage,
             deterministic=True,
             may_be_copied=True,
+            beyond_budget="",
             ends_epochs=True,
         )
 

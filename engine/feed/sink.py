@@ -54,6 +54,7 @@ class FeedSink:
     def traits(self) -> Traits:
         """The ranks set the pace, and its epochs are those of the sources."""
         return Traits(
+            beyond_budget="",
             deterministic=True,
             state=State.ROWS,
             needs_order=True,

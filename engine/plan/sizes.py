@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
+from ..core.operator import OUTPUT_BYTES
+from ..kernels.row_bits import fixed_bits
 from .rounds import CHUNK_ROWS
 
 TEXT_BYTES = 32
@@ -25,8 +27,22 @@ def size(count: float) -> str:
 
 
 def batch_bytes(schema: pa.Schema) -> int:
-    """About the bytes of a batch as sources cut them: ``CHUNK_ROWS`` rows."""
-    return CHUNK_ROWS * sum(_value_bytes(field.type) for field in schema)
+    """The most bytes of a batch: ``CHUNK_ROWS`` rows, or ``OUTPUT_BYTES`` where these may have more. (A single row that
+    has more is a batch of its own.)"""
+    bits = [fixed_bits(field.type) for field in schema]
+    if None in bits:
+        return OUTPUT_BYTES
+    return min(CHUNK_ROWS * sum(each or 0 for each in bits) // 8, OUTPUT_BYTES)
+
+
+def row_bytes(schema: pa.Schema) -> int:
+    """About the bytes of a row: of texts and lists a guess (``is_guessed``)."""
+    return sum(_value_bytes(field.type) for field in schema)
+
+
+def is_guessed(schema: pa.Schema) -> bool:
+    """Whether the types leave open how wide a row is."""
+    return any(fixed_bits(field.type) is None for field in schema)
 
 
 def _value_bytes(type: pa.DataType) -> int:

@@ -2,17 +2,22 @@
 
 Rules:
 
-1. Of a channel at most its credit is in flight, and one batch: with credit left, a batch of any size may be sent
+1. A batch has at most ``CHUNK_ROWS`` rows and ``OUTPUT_BYTES`` bytes, whatever its rows weigh: sources cut them so, and
+   operators that make more give it in pieces. Only a single row that has more is a batch as it is.
+2. Of a channel at most its credit is in flight, and one batch: with credit left, a batch of any size may be sent
    (``edges``). It lies at the producer, on the wire or at the consumer: a process may hold all that is in flight on all
    its channels, the job holds it once.
-2. The operators of a task spill when they hold more than its budget. A sink may have rows that wait to be written, and
-   those of a row group; a feed keeps those that its ranks have not taken or not saved.
-3. A driver has two batches in hand, what it takes and what it gives; a source one for each of its lanes, whose splits
-   it reads in turn, and one that is read ahead. What an open split holds beside (``open_bytes``, if it says so) counts
-   once for each lane.
-4. Not in it: what sorting, merging and emitting take for a moment, what operators that cannot spill hold beyond the
-   budget, the bytes of a row group that were fetched from a bucket, what user code keeps, and the processes themselves.
-   Batches are taken to have at most ``CHUNK_ROWS`` rows, as sources cut them, and texts ``TEXT_BYTES`` bytes.
+3. The operators of a task spill when they hold more than its budget; ``WORK`` times as much is taken for a moment by
+   what sorts, merges and emits. A sink may have rows that wait to be written, and those of a row group; a feed keeps
+   those that its ranks have not taken or not saved, counted by ``row_bytes``: ``explain`` says where that is a guess.
+4. A driver has in hand the batch that it takes, a piece of each of its operators, each of which may have stopped in the
+   middle of what it makes, and another one that is being made. A source has for each of its lanes, whose splits it
+   reads in turn, what it has read at once and not given yet (``reads_at_once``), and a batch that is put together, and
+   one that is read ahead. What an open split holds beside (``open_bytes``, if it says so) counts once for each lane,
+   tables in memory (``held_bytes``) all the time.
+5. What has no number is said in words (``unbounded``): what operators hold whatever the budget is (``beyond_budget`` of
+   their traits), and what a source reads at once that does not say how much that is.
+6. Not in it: the bytes of a row group that were fetched from a bucket, and the processes themselves.
 """
 
 from __future__ import annotations
@@ -20,12 +25,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..core.operator import OUTPUT_BYTES
 from ..core.traits import State, traits_of
 from ..exchange.channels import DEFAULT_CREDIT
 from ..plan.plan import Exchange, JobPlan, OperatorPlan, PipelinePlan, SourcePlan, StagePlan
-from ..plan.rounds import CHUNK_ROWS
-from ..plan.sizes import batch_bytes, size
+from ..plan.sizes import TEXT_BYTES, batch_bytes, is_guessed, row_bytes, size
 from ..state.write_behind import LIMIT_BYTES
+
+WORK = 2
+"""See rule 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +52,66 @@ class EdgeBound:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorBound:
+    """What an operator has: ``piece`` bytes that it makes at once, and a share of the budget if it ``holds`` anything.
+    A sink has ``kept``, which is ``guessed`` where it goes by the width of a row. ``beyond``: rule 5."""
+
+    operator: str
+    piece: int
+    holds: bool
+    kept: int = 0
+    guessed: bool = False
+    beyond: str = ""
+
+    def __str__(self) -> str:
+        found = [
+            ("what the budget gives it", self.holds),
+            (f"{size(self.kept)} until it is written or taken", self.kept),
+            (f"a guess, with {TEXT_BYTES} bytes for a text or a list", self.kept and self.guessed),
+            (f"{size(self.piece)} that it makes at a time", self.piece),
+        ]
+        return f"{self.operator}: {', '.join(words for words, is_there in found if is_there) or 'nothing'}"
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessBound:
-    """What one of the ``count`` processes of a stage may hold, in bytes. ``operators`` None: no bound."""
+    """What one of the ``count`` processes of a stage may hold, in bytes. ``budget`` None: its operators have no bound.
+    ``in_hand``: with the pieces of its operators (``parts``)."""
 
     stage: str
     count: int
     in_flight: int
-    writing: int
     in_hand: int
-    operators: int | None
+    budget: int | None
+    parts: tuple[OperatorBound, ...]
+    sources: tuple[str, ...] = ()
+    """What they read at once, where that has no bound, in words."""
+
+    @property
+    def writing(self) -> int:
+        """In sinks."""
+        return sum(part.kept for part in self.parts)
 
     @property
     def own(self) -> int:
-        """What is not in flight, without the operators."""
+        """What is not in flight, without what the operators hold."""
         return self.writing + self.in_hand
+
+    @property
+    def operators(self) -> int | None:
+        """What they hold before they spill, and what they take for a moment then."""
+        return None if self.budget is None else (1 + WORK) * self.budget
+
+    @property
+    def unbounded(self) -> Iterator[str]:
+        """Rule 5, in words."""
+        yield from self.sources
+        yield from (f"{part.operator}: {part.beyond}" for part in self.parts if part.beyond)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBound:
-    """A whole plan. ``bytes``: of all its processes together; None: the operators have no bound."""
+    """A whole plan. ``bytes``: of all its processes together, beside what is ``unbounded``; None: no bound at all."""
 
     edges: tuple[EdgeBound, ...]
     processes: tuple[ProcessBound, ...]
@@ -80,22 +129,32 @@ class MemoryBound:
         own = sum(process.count * (process.own + (process.operators or 0)) for process in self.processes)
         return self.in_flight + own
 
+    @property
+    def unbounded(self) -> tuple[str, ...]:
+        """What the sum does not have, in words."""
+        return tuple(words for process in self.processes for words in process.unbounded)
+
     def lines(self) -> Iterator[str]:
         """For ``explain``."""
         for edge in self.edges:
-            each = f"{size(edge.credit)} of credit and a batch of about {size(edge.batch)}"
+            each = f"{size(edge.credit)} of credit and a batch of {size(edge.batch)}"
             channels = f"{edge.channels} channel{'s' if edge.channels > 1 else ''}"
             yield f"  {edge.edge}: {size(edge.bytes)} in flight: {channels}, {each}"
         for process in self.processes:
             yield f"  stage {process.stage}: {_process(process)}"
+            yield from (f"    {part}" for part in process.parts)
         total = self.bytes
         yield "  in all: " + ("no bound, as memory_budget is None" if total is None else size(total))
+        if self.unbounded:
+            yield f"  beside that, whatever it is: a row of more than {size(OUTPUT_BYTES)}, and"
+            yield from (f"    {words}" for words in self.unbounded)
 
 
 def _process(process: ProcessBound) -> str:
+    moment = "" if process.budget is None else f" ({size(process.budget)} before they spill)"
     found = [
         ("in flight", process.in_flight),
-        ("in operators before they spill", process.operators),
+        (f"in operators{moment}", process.operators),
         ("in sinks", process.writing),
         ("in hand", process.in_hand),
     ]
@@ -132,42 +191,65 @@ def _process_bound(plan: JobPlan, stage: StagePlan, edges: dict[str, EdgeBound])
     ends = [edge for edge in plan.exchanges if stage.name in (edge.source, edge.target)]
     ends_here = [edges[edge.id].bytes // stage.parallelism for edge in ends]
     local = [edge.bytes // stage.parallelism for edge in _local_bounds(stage)]
+    read = [plan.sources[port.id] for each in stage.pipelines for port in each.ports if port.kind == "source"]
     return ProcessBound(
         stage=stage.name,
         count=stage.parallelism,
         in_flight=sum(ends_here) + sum(local),
-        writing=sum(_writing(pipeline) for pipeline in stage.pipelines),
-        in_hand=sum(_in_hand(plan, stage, pipeline) for pipeline in stage.pipelines),
-        operators=plan.memory_budget if any(_holds(pipeline) for pipeline in stage.pipelines) else 0,
+        in_hand=sum(_in_hand(pipeline) for pipeline in stage.pipelines) + sum(_reading(each, stage) for each in read),
+        budget=plan.memory_budget if any(_holds(pipeline) for pipeline in stage.pipelines) else 0,
+        parts=tuple(_operator_bound(each) for pipeline in stage.pipelines for each in pipeline.operators),
+        sources=tuple(f"{each.id}: a batch as it is given" for each in read if _read_at_once(each) is None),
     )
 
 
 def _holds(pipeline: PipelinePlan) -> bool:
-    spooled = any(port.spooled for port in pipeline.ports)
-    held = (traits_of(each.config).state for each in pipeline.operators if not each.is_sink)
-    return spooled or any(state is not State.NONE for state in held)
+    return any(port.spooled for port in pipeline.ports) or any(_has_state(each) for each in pipeline.operators)
 
 
-def _writing(pipeline: PipelinePlan) -> int:
-    return sum(_kept(each) for each in pipeline.operators if each.is_sink)
+def _has_state(operator: OperatorPlan) -> bool:
+    return not operator.is_sink and traits_of(operator.config).state is not State.NONE
+
+
+def _operator_bound(operator: OperatorPlan) -> OperatorBound:
+    traits = traits_of(operator.config)
+    return OperatorBound(
+        operator.id,
+        _piece(operator),
+        _has_state(operator),
+        _kept(operator) if operator.is_sink else 0,
+        traits.held_bytes is not None and is_guessed(operator.inputs[0]),
+        traits.beyond_budget,
+    )
+
+
+def _piece(operator: OperatorPlan) -> int:
+    return 0 if operator.is_sink else batch_bytes(operator.config.output_schema(operator.inputs))
 
 
 def _kept(sink: OperatorPlan) -> int:
     """Rows that it says it keeps, or those that wait for the disk."""
     held = traits_of(sink.config).held_bytes
-    return LIMIT_BYTES if held is None else held(batch_bytes(sink.inputs[0]) // CHUNK_ROWS)
+    return LIMIT_BYTES if held is None else held(row_bytes(sink.inputs[0]))
 
 
-def _in_hand(plan: JobPlan, stage: StagePlan, pipeline: PipelinePlan) -> int:
-    """Rule 3."""
-    sizes = [batch_bytes(port.schema) for port in pipeline.ports]
-    lanes = -(-stage.lanes // stage.parallelism)
-    sources = [port for port in pipeline.ports if port.kind == "source"]
-    read = [(lanes + 1) * batch_bytes(port.schema) for port in sources]
-    opened = [min(lanes, len(plan.sources[port.id].splits)) * _open_bytes(plan.sources[port.id]) for port in sources]
-    return 2 * max(sizes, default=0) + sum(read) + sum(opened)
+def _in_hand(pipeline: PipelinePlan) -> int:
+    """Rule 4, for a driver."""
+    taken = [batch_bytes(port.schema) for port in pipeline.ports]
+    made = [_piece(each) for each in pipeline.operators]
+    return max(taken, default=0) + sum(made) + max(*taken, *made, 0)
 
 
-def _open_bytes(source: SourcePlan) -> int:
-    """Of the largest split."""
-    return max((int(getattr(split, "open_bytes", 0)) for split in source.splits), default=0)
+def _reading(source: SourcePlan, stage: StagePlan) -> int:
+    """Rule 4, for a source."""
+    lanes = min(-(-stage.lanes // stage.parallelism), len(source.splits) or stage.lanes)  # a fed source has none yet
+    at_once = _read_at_once(source)
+    left = batch_bytes(source.schema) if at_once is None else at_once
+    open_bytes = max((int(getattr(split, "open_bytes", 0)) for split in source.splits), default=0)
+    held = sum(int(getattr(split, "held_bytes", 0)) for split in source.splits)
+    return lanes * (left + open_bytes) + 2 * batch_bytes(source.schema) + held
+
+
+def _read_at_once(source: SourcePlan) -> int | None:
+    found: int | None = getattr(source.config, "reads_at_once", None)
+    return found

@@ -71,7 +71,7 @@ class ParquetSink:
     @property
     def traits(self) -> Traits:
         """It holds what waits to be written, and the rows of a row group."""
-        return Traits(deterministic=True, held_bytes=lambda _: LIMIT_BYTES + self.buffer_bytes)
+        return Traits(deterministic=True, beyond_budget="", held_bytes=lambda _: LIMIT_BYTES + self.buffer_bytes)
 
     @property
     def buffer_bytes(self) -> int:

@@ -29,6 +29,8 @@ from ..files.paths import UNREADABLE, DataFile, absolute_paths, check_columns, c
 
 _BLOCK_BYTES = 4 * 1024 * 1024
 """Parsed at once: some tens of thousands of ordinary rows, so that batches are neither tiny nor too long."""
+_EXPANSION = 10
+"""A block and what is made of it, in blocks: an empty field, which is a comma, may become eight bytes."""
 _INFERENCE_BYTES = 16 * 1024 * 1024
 """Of the first file, looked at for types."""
 _HEADER_BYTES = 64 * 1024
@@ -99,6 +101,7 @@ class CsvSource:
     files: Sequence[DataFile] | None = field(default=None, repr=False, compare=False)
     """Those to read, as they were recorded; None: those that are there."""
     prunable: ClassVar[bool] = True
+    reads_at_once: ClassVar[int] = _EXPANSION * _BLOCK_BYTES
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute_paths(self.path))

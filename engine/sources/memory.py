@@ -34,6 +34,11 @@ class MemorySplit:
     def rows(self) -> int | None:
         return int(self.table.num_rows)
 
+    @property
+    def held_bytes(self) -> int:
+        """All of it."""
+        return int(self.table.nbytes)
+
     def narrowed(self, columns: Sequence[str]) -> MemorySplit:
         """The same rows with these columns alone."""
         return MemorySplit(self.id, self.table.select(list(columns)))
@@ -60,6 +65,7 @@ class MemorySource:
     tables: Sequence[pa.Table] = field(hash=False)
     name: str = "memory"
     prunable: ClassVar[bool] = True
+    reads_at_once: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         tables = (self.tables,) if isinstance(self.tables, pa.Table) else tuple(self.tables)

@@ -44,7 +44,7 @@ from ..files.paths import (
     list_files,
 )
 from ..plan.rounds import bits_of
-from ..plan.sizes import leaf_bytes
+from ..plan.sizes import batch_bytes, is_guessed, leaf_bytes
 
 BUFFER_BYTES = 64 * 1024
 """Read at once of a column of a local file. As fast as reading a column of 6 MB at once, with a third of the memory."""
@@ -194,6 +194,13 @@ class ParquetSource:
     @property
     def kind(self) -> str:
         return "parquet"
+
+    @property
+    def reads_at_once(self) -> int | None:
+        """Rule 7: a batch, or two where the one before may have had narrower rows; None: a scan does not know."""
+        if self.filter is not None:
+            return None
+        return batch_bytes(self.schema) * (1 + is_guessed(self.schema))
 
     @property
     def schema(self) -> pa.Schema:

@@ -46,6 +46,7 @@ class Distinct:
             columns=all_kept(),
             emission=Emission.PER_ROUND,
             lineage=Lineage(0, lambda _, inputs: replace(self, by=self.keys(inputs[0]))),
+            beyond_budget="new rows of a round, and the keys that it has seen",
             deterministic=True,
             grouped_by=None if self.per_lane else self.by,
         )

@@ -72,6 +72,7 @@ class HashAggregate:
         return Traits(
             columns=lambda _: [Columns(self.needed, {name: name for name in self.by})],
             emission=Emission.AT_END,
+            beyond_budget="",
             deterministic=True,
             grouped_by=None if self.step == "partial" else self.by,
             blocking=True,

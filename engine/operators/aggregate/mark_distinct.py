@@ -46,6 +46,7 @@ class MarkDistinct:
             columns=all_kept(),
             emission=Emission.PER_ROUND,
             lineage=Lineage(follows=0),
+            beyond_budget="the rows of a round, and the keys that it has seen",
             deterministic=True,
             grouped_by=self.by,
         )

@@ -73,6 +73,7 @@ class StreamAggregate:
             columns=lambda _: [Columns(self.needed, {name: name for name in self.by})],
             unordered=lambda: replace(self, ordered=False),
             emission=Emission.PER_GROUP,
+            beyond_budget="one group of each lane",
             deterministic=True,
         )
 

@@ -51,6 +51,7 @@ class Window:
             columns=all_kept(),
             emission=Emission.PER_GROUP,
             lineage=Lineage(follows=0),
+            beyond_budget="the rows of one partition, and of a round",
             deterministic=True,
             grouped_by=self.by,
         )

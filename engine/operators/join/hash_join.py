@@ -62,6 +62,7 @@ class HashJoin(EquiJoin):
             emission=Emission.AFTER_BUILD,
             lineage=self.lineage,
             deterministic=True,
+            beyond_budget="",
             build_side=self.build_side,
         )
 

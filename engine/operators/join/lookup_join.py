@@ -77,6 +77,7 @@ class LookupJoin:
             emission=Emission.PER_BATCH,
             lineage=Lineage(follows=0),
             asynchronous=self.index.blocks,
+            beyond_budget="what the index has in memory, and its answers for a batch",
             may_be_copied=True,
             ends_epochs=True,
         )

@@ -83,6 +83,7 @@ class MergeJoin(EquiJoin):
             columns=self.columns,
             emission=Emission.PER_ROUND,
             lineage=self.lineage,
+            beyond_budget="the rows of one key, and the last ones of each side",
             deterministic=True,
             co_partitioned_by=self.keys,
             ends_epochs=True,

@@ -44,6 +44,7 @@ class MapBatches:
         emission=Emission.PER_BATCH,
         state=State.NONE,
         lineage=Lineage(of_batch=True),
+        beyond_budget="what the function makes of a batch",
         may_be_copied=True,
         ends_epochs=True,
     )

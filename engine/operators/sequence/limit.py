@@ -42,6 +42,7 @@ class Limit:
         emission=Emission.PER_BATCH,
         state=State.COUNTERS,
         lineage=Lineage(follows=0),
+        beyond_budget="",
         deterministic=True,
         grouped_by=(),
     )

@@ -67,6 +67,7 @@ class Mix:
             state=State.ROWS,
             rows=Multiplicity.SAME if self.at_end == "go on" else Multiplicity.OTHER,
             lineage=Lineage(follows=ALL_INPUTS),
+            beyond_budget="rows whose turn has not come",
             deterministic=True,
             grouped_by=(),
             ends_epochs=True,

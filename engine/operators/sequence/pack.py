@@ -66,6 +66,7 @@ class Pack:
             emission=Emission.PER_BLOCK,
             state=State.COUNTERS,
             lineage=Lineage(numbering=self._numbering),
+            beyond_budget="the sequences of a block",
             deterministic=True,
             grouped_by=(),
             ends_epochs=True,

@@ -57,6 +57,7 @@ class Regroup:
             emission=Emission.PER_ROUND,
             rows=Multiplicity.SAME,
             lineage=Lineage(follows=0),
+            beyond_budget="",
             deterministic=True,
             ends_epochs=True,
         )

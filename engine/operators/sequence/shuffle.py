@@ -55,6 +55,7 @@ class Shuffle:
         state=State.ROWS,
         rows=Multiplicity.SAME,
         lineage=Lineage(follows=0),
+        beyond_budget="the rows of a window",
         deterministic=True,
         grouped_by=(),
         ends_epochs=True,

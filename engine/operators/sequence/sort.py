@@ -44,6 +44,7 @@ class Sort:
             emission=Emission.AT_END,
             rows=Multiplicity.SAME,
             lineage=Lineage(follows=0),
+            beyond_budget="",
             deterministic=True,
             grouped_by=(),
             blocking=True,

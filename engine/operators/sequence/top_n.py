@@ -48,6 +48,7 @@ class TopN:
             columns=all_kept(key.column for key in self.keys),
             emission=Emission.AT_END,
             lineage=Lineage(follows=0),
+            beyond_budget=f"{self.count:,} rows",
             deterministic=True,
             grouped_by=None if self.per_lane else (),
             blocking=True,

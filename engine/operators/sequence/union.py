@@ -39,6 +39,7 @@ class Union:
         emission=Emission.PER_ROUND,
         rows=Multiplicity.SAME,
         lineage=Lineage(follows=ALL_INPUTS),
+        beyond_budget="what the operators before it hold until a task barrier",
         deterministic=True,
         always_drains=True,
         ends_epochs=True,

@@ -6,20 +6,23 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyarrow import feather
 
 import penstock as ps
 from penstock.engine.core.errors import ConfigurationError
+from penstock.engine.core.operator import OUTPUT_BYTES
 from penstock.engine.exchange.channels import DEFAULT_CREDIT
 from penstock.engine.plan.rounds import CHUNK_ROWS
 from penstock.engine.plan.sizes import TEXT_BYTES, batch_bytes, size
-from penstock.engine.planner.memory_bound import EdgeBound, memory_bound
+from penstock.engine.planner.memory_bound import WORK, EdgeBound, memory_bound
 from penstock.engine.planner.pipelines import plan_job
 from penstock.engine.state.memory import DEFAULT_BUDGET
 from penstock.engine.state.write_behind import LIMIT_BYTES
 
 MIB = 1024 * 1024
 NUMBERS = pa.schema({"n": pa.int64()})
-BATCH = 8 * CHUNK_ROWS
+BATCH = 65 * CHUNK_ROWS // 8
+"""With a bit for nulls."""
 
 
 def shuffled(out: Path | None = None) -> ps.Flow:
@@ -48,12 +51,14 @@ def test_a_process_may_hold_what_is_in_flight_at_all_its_ends() -> None:
     to_group, to_gather = 3 * (DEFAULT_CREDIT + BATCH), DEFAULT_CREDIT + 2 * BATCH
     local = to_gather
     assert [each.in_flight for each in (read, group, gather)] == [to_group, to_group + to_gather + local, 3 * to_gather]
-    assert [each.operators for each in (read, group, gather)] == [0, DEFAULT_BUDGET, 0]
+    assert [each.budget for each in (read, group, gather)] == [0, DEFAULT_BUDGET, 0]
+    assert group.operators == (1 + WORK) * DEFAULT_BUDGET
 
 
-def test_sources_hold_a_batch_for_each_lane_and_one_ahead() -> None:
+def test_sources_and_operators_have_batches_in_hand() -> None:
     read, *_ = memory_bound(plan_job(shuffled(), 2)).processes
-    assert read.in_hand == (2 + 2 + 1) * BATCH
+    taken, made, under_way, put_together, ahead = [BATCH] * 5
+    assert read.in_hand == taken + made + under_way + put_together + ahead  # and of each lane slices of its table
 
 
 def test_in_all_each_channel_counts_once() -> None:
@@ -93,28 +98,61 @@ def test_explain_prints_edges_processes_and_the_sum() -> None:
     plan = plan_job(shuffled(), 2)
     lines = shuffled().explain(2).splitlines()
     told = lines[lines.index("memory, at most") + 1 :]
-    assert told[0] == "  by_n: 66.0 MiB in flight: 4 channels, 16.0 MiB of credit and a batch of about 512.0 KiB"
-    assert told[1] == "  all: 34.0 MiB in flight: 2 channels, 16.0 MiB of credit and a batch of about 1.0 MiB"
+    assert told[0] == "  by_n: 66.0 MiB in flight: 4 channels, 16.0 MiB of credit and a batch of 520.0 KiB"
+    assert told[1] == "  all: 34.0 MiB in flight: 2 channels, 16.0 MiB of credit and a batch of 1.0 MiB"
     assert told[3] == "  stage rows: each of 2 processes 33.0 MiB in flight, 2.5 MiB in hand"
-    assert "512.0 MiB in operators before they spill" in told[4]
-    assert told[-1] == f"  in all: {size(memory_bound(plan).bytes or 0)}"
+    assert told[4] == "    filter-1: 520.0 KiB that it makes at a time"
+    assert "1.5 GiB in operators (512.0 MiB before they spill)" in told[5]
+    assert told[-3:] == [
+        f"  in all: {size(memory_bound(plan).bytes or 0)}",
+        "  beside that, whatever it is: a row of more than 8.0 MiB, and",
+        "    found: what it keeps",
+    ]
 
 
 @pytest.mark.parametrize(
     ("type", "expected"),
     [
-        (pa.int8(), 1),
-        (pa.bool_(), 1),
-        (pa.decimal128(9), 16),
-        (pa.binary(64), 64),
-        (pa.string(), TEXT_BYTES),
-        (pa.list_(pa.int64()), TEXT_BYTES),
-        (pa.dictionary(pa.int32(), pa.string()), 4),
-        (pa.struct({"a": pa.int64(), "b": pa.string()}), 8 + TEXT_BYTES),
+        (pa.int8(), 9 * CHUNK_ROWS // 8),
+        (pa.bool_(), 2 * CHUNK_ROWS // 8),
+        (pa.decimal128(9), 129 * CHUNK_ROWS // 8),
+        (pa.binary(64), 513 * CHUNK_ROWS // 8),
+        (pa.binary(200), OUTPUT_BYTES),
+        (pa.string(), OUTPUT_BYTES),
+        (pa.list_(pa.int64()), OUTPUT_BYTES),
+        (pa.dictionary(pa.int32(), pa.string()), 33 * CHUNK_ROWS // 8),
+        (pa.struct({"a": pa.int64(), "b": pa.string()}), OUTPUT_BYTES),
     ],
 )
-def test_size_of_a_batch_follows_from_its_schema(type: pa.DataType, expected: int) -> None:
-    assert batch_bytes(pa.schema({"x": type})) == CHUNK_ROWS * expected
+def test_batch_has_what_its_rows_have_and_no_more_than_a_piece(type: pa.DataType, expected: int) -> None:
+    assert batch_bytes(pa.schema({"x": type})) == expected
+
+
+def test_what_a_feed_keeps_of_texts_is_called_a_guess() -> None:
+    flow = ps.Flow("fed")
+    flow.from_tables([pa.table({"x": ["one"]})]).feed(batch_size=10, room=1000, keep=500, name="ranks")
+    (part,) = memory_bound(plan_job(flow, 1)).processes[-1].parts
+    assert part.kept == (1000 + 500 + 10) * TEXT_BYTES
+    assert str(part) == "ranks: 47.2 KiB until it is written or taken, a guess, with 32 bytes for a text or a list"
+
+
+def test_what_has_no_bound_is_said_in_words(tmp_path: Path) -> None:
+    feather.write_feather(pa.table({"k": [1], "x": ["one"]}), tmp_path / "rows.arrow")
+    flow = ps.Flow("words")
+    rows = flow.read_ipc(tmp_path / "rows.arrow", name="rows")
+    joined = rows.filter("k > 0").merge_join(flow.from_tables([pa.table({"k": [1]})]), on=["k"], name="joined")
+    joined.sort("k").write_parquet(tmp_path / "out")
+    found = memory_bound(plan_job(flow, 1)).unbounded
+    assert found == ("rows: a batch as it is given", "joined: the rows of one key, and the last ones of each side")
+
+
+def test_tables_in_memory_count_and_nothing_is_read_of_them() -> None:
+    table = pa.table({"n": range(1000)})
+    few, many = ps.Flow("few"), ps.Flow("many")
+    for flow, tables in ((few, 1), (many, 4)):
+        flow.from_tables([table] * tables).collect("found")
+    held = [memory_bound(plan_job(flow, 1)).processes[0].in_hand for flow in (few, many)]
+    assert held[1] - held[0] == 3 * table.nbytes
 
 
 def test_explain_shows_the_compression_of_an_edge() -> None:
