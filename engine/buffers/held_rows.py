@@ -23,7 +23,7 @@ from ..core.schemas import no_rows
 from ..kernels.pieces import Bound, Positions
 from ..kernels.row_bits import row_bits
 from .state_rows import rows_of_state
-from .stored_rows import StoredRows, brought_together
+from .stored_rows import RowsApart, StoredRows, brought_together
 
 Lanes = npt.NDArray[np.int32]
 
@@ -87,11 +87,16 @@ class HeldRows:
         self._parts, self.rows, self.bytes = [], 0, 0
         return whole
 
-    def take_records(self) -> pa.RecordBatch:
-        """All rows, which are held no longer, for one who does not ask where they came from."""
+    def take_records(self, bound: Bound) -> RowsApart:
+        """All rows, which are held no longer, for one who picks pieces and does not ask where they came from."""
         batches = [part.records for part in self._parts]
         self._parts, self.rows, self.bytes = [], 0, 0
-        return brought_together(self.schema, batches)
+        return RowsApart(self.schema, batches, bound)
+
+    @property
+    def lanes(self) -> Lanes:
+        """The lane of each row."""
+        return np.concatenate([np.zeros(0, dtype=np.int32), *(part.lanes for part in self._parts)])
 
     def take_pieces(self, bound: Bound) -> Iterator[Held]:
         """All rows, a piece at a time; those of a piece are held no longer when the next one is asked for."""

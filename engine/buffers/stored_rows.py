@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from ..core.operator import OUTPUT_BYTES
 from ..core.schemas import no_rows
-from ..kernels.pieces import Positions, cut, picked
+from ..kernels.pieces import Bound, Positions, cut, picked
 from ..kernels.row_bits import row_bits
+
+MUCH, LARGE = 4, 128
+"""Columns of more than so many pieces, of values of more than so many bytes, are not brought together to be picked."""
 
 
 def concatenated(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -150,6 +154,10 @@ class StoredColumn:
     def __len__(self) -> int:
         return self._rows.num_rows
 
+    def whole(self) -> pa.Array:
+        """All values."""
+        return pa.concat_arrays([records.column(self._position) for records in self._rows.batches])
+
     def dictionary_decode(self) -> StoredColumn:
         """The column with values in place of dictionary codes."""
         column = StoredColumn(self._rows, self._position)
@@ -182,6 +190,45 @@ class StoredColumn:
         parts = [picked(self._rows.batches[number].column(self._position), local) for number, local in plan.parts]
         found = pa.concat_arrays([part.dictionary_decode() for part in parts] if self._decoded else parts)
         return found if plan.back is None else picked(found, plan.back)
+
+
+class RowsApart:
+    """Rows of many batches, to be picked by position. Columns of small values are brought together, one after the
+    other. Those of large ones, if they are much, stay in their batches: no more of them is copied than is picked."""
+
+    def __init__(self, schema: pa.Schema, batches: list[pa.RecordBatch], bound: Bound) -> None:
+        """The list is emptied."""
+        self.schema = schema
+        self.num_rows = sum(records.num_rows for records in batches)
+        parts = [[records.column(place) for records in batches] for place in range(len(schema))]
+        batches.clear()
+        large = [place for place, column in enumerate(parts) if self._is_large(column, bound)]
+        apart_schema = pa.schema([schema.field(place) for place in large])
+        rest = zip(*(parts[place] for place in large), strict=True)
+        apart = StoredRows(
+            apart_schema, [pa.RecordBatch.from_arrays(list(columns), schema=apart_schema) for columns in rest]
+        )
+        del rest
+        self.columns: list[Any] = []
+        for place, field in enumerate(schema):
+            column, parts[place] = parts[place], []
+            if place in large:
+                self.columns.append(apart.column(large.index(place)))
+            else:
+                self.columns.append(pa.concat_arrays(column) if column else pa.nulls(0, field.type))
+
+    def column(self, name: str) -> pa.Array:
+        """A column, brought together."""
+        found = self.columns[self.schema.get_field_index(name)]
+        return found.whole() if isinstance(found, StoredColumn) else found
+
+    def picked(self, rows: pa.Array) -> pa.RecordBatch:
+        """The rows at these positions."""
+        return pa.RecordBatch.from_arrays([picked(column, rows) for column in self.columns], schema=self.schema)
+
+    def _is_large(self, column: list[pa.Array], bound: Bound) -> bool:
+        size = sum(part.nbytes for part in column) if len(column) > 1 else 0
+        return size > MUCH * bound.bytes and size > LARGE * self.num_rows
 
 
 def numbers_of(column: StoredColumn, rows: Positions) -> Positions:

@@ -110,8 +110,9 @@ def picked(records: Any, rows: pa.Array) -> Any:
     return pc.take(records, rows, boundscheck=False) if own is None else own(rows)
 
 
-def taken(records: pa.RecordBatch, rows: Positions, bound: Bound) -> Iterator[pa.RecordBatch]:
-    """``records.take(rows)`` in pieces, each made when it is asked for."""
+def taken(records: Any, rows: Positions, bound: Bound) -> Iterator[pa.RecordBatch]:
+    """Some rows of a record batch, or of what picks by itself (``stored_rows``), in pieces, each made when it is asked
+    for."""
     for low in range(0, len(rows), bound.rows):
         mine = rows[low : low + bound.rows]
         for part in bound.parts(len(mine), row_bits(records.columns, mine)):

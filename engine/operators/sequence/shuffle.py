@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...buffers.state_rows import rows_of_state
-from ...buffers.stored_rows import brought_together
+from ...buffers.stored_rows import RowsApart, brought_together
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.epochs import ends_epoch, epoch_of
 from ...core.errors import FlowError
@@ -176,7 +176,7 @@ class RunningShuffle(Stateless):
 
     def _emit(self, block: int, round: int, lane: int, out: Output) -> Iterator[None]:
         """Emit the rows held, which are those of ``block``."""
-        whole, self._held, self._bytes = self._whole(), [], 0
+        whole, self._bytes = RowsApart(self._schema, self._held, self._bound), 0
         epoch = self._config.epoch + epoch_of(self._epochs, round)
         order = permutation(self._config.seed, epoch, block, whole.num_rows)
         yield from self._emitter.emit_each(taken(whole, order, self._bound), round, lane, out)

@@ -133,9 +133,9 @@ class RunningSort(Stateless):
         return self._take(round, out) if self._held.rows else None
 
     def _take(self, round: int, out: Output) -> Iterator[None]:
-        """Emit what is held in memory: no more of it is copied at once than a column, then a piece."""
+        """Emit what is held in memory: no more of it is copied at once than a column of small values, or a piece."""
         held = self._held.bytes
-        records = self._held.take_records()
+        records = self._held.take_records(self._bound)
         self._memory.hold(held)
         order = sorted_order([records.column(key.column) for key in self._keys], self._keys)
         yield from self._emitter.emit_each(taken(records, order, self._bound), round, self._lane, out)

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ...buffers.held_rows import Held, HeldRows
+from ...buffers.held_rows import Held, HeldRows, Lanes
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.errors import FlowError
 from ...core.operator import OUTPUT_BYTES, OUTPUT_ROWS, Emitter, OperatorContext, Output, Stateless, Steps
@@ -106,7 +107,7 @@ class RunningTopN(Stateless):
         self.held.add(batch)
         if self._is_much:
             held = self.held.take_all()
-            best = held.take(np.sort(self._best(held)))
+            best = held.take(np.sort(self._best(held.records, held.lanes)))
             self._note_bounds(best)
             self.held.put(best)
             self._kept, self._kept_bytes = self.held.rows, self.held.bytes
@@ -136,22 +137,23 @@ class RunningTopN(Stateless):
     @property
     def _is_much(self) -> bool:
         """Whether so much waits to be compared that it is worth it."""
+        if self.held.rows <= self._config.count:
+            return False
         rows, size = self.held.rows - self._kept, self.held.bytes - self._kept_bytes
         return rows >= max(self._kept, SPARE_ROWS) or size >= max(self._kept_bytes, SPARE_BYTES)
 
-    def _best(self, held: Held) -> Positions:
+    def _best(self, records: Any, all_lanes: Lanes) -> Positions:
         """The rows to keep: in order, lane by lane if so configured."""
         keys, count = self._config.keys, self._config.count
         if self._config.per_lane:
-            order = sorted_order([held.records.column(key.column) for key in keys], keys, [held.lanes])
-            lanes = held.lanes[order]
+            order = sorted_order([records.column(key.column) for key in keys], keys, [all_lanes])
+            lanes = all_lanes[order]
             return order[np.arange(len(order)) - np.searchsorted(lanes, lanes) < count]
-        rows = held.records.num_rows
-        if rows <= count:
-            return sorted_order([held.records.column(key.column) for key in keys], keys)
-        codes = _first_codes(held.records, keys[0])
+        if records.num_rows <= count:
+            return sorted_order([records.column(key.column) for key in keys], keys)
+        codes = _first_codes(records, keys[0])
         hopeful = np.flatnonzero(codes <= np.partition(codes, count - 1)[count - 1])
-        columns = [held.records.column(key.column).take(pa.array(hopeful)) for key in keys]
+        columns = [records.column(key.column).take(pa.array(hopeful)) for key in keys]
         return hopeful[sorted_order(columns, keys)[:count]]
 
     def _note_bounds(self, best: Held) -> None:
@@ -166,17 +168,18 @@ class RunningTopN(Stateless):
                 self._bounds[int(lane)] = int(mine.max())
 
     def _emit(self, round: int, out: Output) -> Iterator[None]:
-        held = self.held.take_all()
+        lanes = self.held.lanes
+        records = self.held.take_records(self._bound)
         self._kept, self._kept_bytes, self._bounds = 0, 0, {}
-        best = self._best(held)
-        lanes = held.lanes[best] if self._config.per_lane else np.full(len(best), self._lane)
+        best = self._best(records, lanes)
+        lanes = lanes[best] if self._config.per_lane else np.full(len(best), self._lane)
         for lane in np.unique(lanes).tolist():
-            pieces = taken(held.records, best[lanes == lane], self._bound)
+            pieces = taken(records, best[lanes == lane], self._bound)
             yield from self._emitter.emit_each(pieces, round, lane, out)
         self._memory.hold(0)
 
 
-def _first_codes(records: pa.RecordBatch, key: SortKey) -> Positions:
+def _first_codes(records: Any, key: SortKey) -> Positions:
     """Integers that are smaller only for rows that come first by ``key``; equal ones say nothing."""
     column = records.column(key.column)
     codes = sort_codes(column)
