@@ -64,7 +64,7 @@ def run(options: RunOptions) -> int:
     output = _output(options) or _new_folder().absolute()
     checkpoints = Checkpoints(options.checkpoints or output / "checkpoints", every=options.every)
     report = _Report(console, output)
-    _check_folders(output, checkpoints, _config(options))
+    _check(options, output, checkpoints)
     try:
         (_run_embedded if options.local else _run_on_ray)(options, output, checkpoints, report)
     except KeyboardInterrupt:
@@ -72,10 +72,12 @@ def run(options: RunOptions) -> int:
     return report.conclude()
 
 
-def _check_folders(output: Path, checkpoints: Checkpoints, config: FlightsConfig) -> None:
-    """Refuse folders that cannot be written or hold another run's data before anything is started."""
+def _check(options: RunOptions, output: Path, checkpoints: Checkpoints) -> None:
+    """Refuse what cannot be planned, and folders that cannot be written or hold another run's data, before anything is
+    read or started."""
     nothing = (FLIGHTS.empty_table(), WEATHER.empty_table(), PLANES.empty_table())
-    plan = plan_job(build([nothing[0]], [nothing[1]], nothing[2], output, config), 1)
+    flow = build([nothing[0]], [nothing[1]], nothing[2], output, _config(options))
+    plan = plan_job(flow, options.parallelism)
     folder = place_in(checkpoints).folder
     plan.check(check_resume(folder, plan.name, "auto"), folder)
 

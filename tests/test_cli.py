@@ -98,6 +98,7 @@ def test_mistake_is_told_in_a_sentence_with_a_remedy(tmp_path, arguments, words)
     assert words in done.stderr
     assert "remedy:" in done.stderr
     assert "Traceback" not in done.stderr
+    assert "has read" not in done.stdout, "nothing is read before"
 
 
 def test_run_into_the_outputs_of_an_earlier_run_is_refused_and_leaves_them_alone(embedded):
