@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from ..core.errors import FlowError
 from ..core.schemas import value_type
 from .key_bytes import key_bytes
+from .native import kernels_for
 from .pieces import Flags, Positions
 
 Comparable: TypeAlias = Any
@@ -200,6 +201,11 @@ def _ranks(left: pa.Array, right: pa.Array) -> tuple[Positions, Positions, int]:
 
 def _ordered_bits(column: pa.Array) -> Positions:
     """Floats as integers in the same order: the bits of negative numbers count downwards."""
+    kernels = kernels_for(len(column))
+    if kernels is not None:
+        doubles = numbers(column)
+        with np.errstate(invalid="ignore"):
+            return kernels.ordered_bits(np.ascontiguousarray(doubles, dtype=np.float64))
     with np.errstate(invalid="ignore"):  # a signalling NaN in the data is a NaN, not a warning
         values = numbers(column).astype(np.float64) + 0.0
     bits = values.view(np.int64)

@@ -4,7 +4,8 @@ Rules:
 
 1. Each has a twin in numpy or pyarrow that gives the same bits. The twin runs where the library is missing, or where
    ``PENSTOCK_KERNELS=python`` is set. Which one runs changes no result, so no checkpoint depends on it.
-2. Callers have checked lengths and ranges. Arrays are contiguous and of the type that is named here.
+2. Callers have checked lengths and ranges. Arrays are contiguous and of the type that is named here. Each one that a
+   call is given the address of is held by a name until it has come back.
 3. A call costs some microseconds: below ``WORTH`` rows the twins are as fast.
 """
 
@@ -21,10 +22,12 @@ import numpy as np
 
 from .pieces import Positions
 
-VERSION = 1
+VERSION = 2
 """That of ``native.c``: a library that is left from another one is not used."""
 
 WORTH = 512
+
+_RANKED_BYTES = 12
 
 PATH = Path(__file__).with_name("_native" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so"))
 
@@ -34,6 +37,8 @@ _FUNCTIONS = {
     "number_keys": "piippipipp",
     **dict.fromkeys(["number_strings", "number_large_strings"], "ppipppipiipp"),
     "place_keys": "piipi",
+    "radix_order": "piipppp",
+    "ordered_bits": "pip",
     **dict.fromkeys(["add_i64", "add_f64"], "pppi"),
     **{f"{name}_{type}": "pppi" for name in ("min", "max") for type in ("i32", "i64", "f64")},
     "count": "ppi",
@@ -100,6 +105,23 @@ class Kernels:
     def place_keys(self, hashes: Any, number: int, slots: Any) -> None:
         """Put keys, all different, into empty slots; they are numbered from ``number`` on."""
         self._functions["place_keys"](_at(hashes), len(hashes), number, _at(slots), len(slots).bit_length() - 1)
+
+    # ------------------------------------------------------------------ sorting
+
+    def radix_order(self, values: Any, bits: int) -> tuple[Positions, Any]:
+        """The rows by numbers (uint64) of at most 48 bits, equal ones in their own order; and the numbers in it. Below
+        2³¹ rows."""
+        rows = len(values)
+        order, ordered = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.uint64)
+        one, two = (np.empty(_RANKED_BYTES * rows, dtype=np.uint8) for _ in range(2))
+        self._functions["radix_order"](_at(values), rows, bits, _at(order), _at(ordered), _at(one), _at(two))
+        return order, ordered
+
+    def ordered_bits(self, values: Any) -> Positions:
+        """Doubles as integers in the same order, all NaNs as the largest one, both zeros as one."""
+        bits = np.empty(len(values), dtype=np.int64)
+        self._functions["ordered_bits"](_at(values), len(values), _at(bits))
+        return bits
 
     # ------------------------------------------------------------------ totals of groups
 

@@ -18,6 +18,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from .native import kernels_for
 from .pieces import Positions
 
 Words: TypeAlias = npt.NDArray[np.uint64]
@@ -25,6 +26,8 @@ Words: TypeAlias = npt.NDArray[np.uint64]
 LEAD_BITS = 48
 DIGIT_BITS = 16
 _DIGIT = np.uint64(2**DIGIT_BITS - 1)
+_MOST_ROWS = 2**31
+"""More are not sorted by the compiled kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +71,9 @@ class Part:
 def radix_order(parts: Sequence[Part], rows: int) -> Positions:
     """The rows in the order of the parts."""
     lead, rest = _split([part for part in parts if part.bits], rows)
-    order = _sorted(lead)
+    order, leading = _sorted(lead)
     if not rest:
         return order
-    leading = lead.values[order]
     is_tied = leading[1:] == leading[:-1]
     places = np.flatnonzero(np.append(is_tied, False) | np.append(False, is_tied))
     if len(places):
@@ -94,12 +96,15 @@ def _split(parts: Sequence[Part], rows: int) -> tuple[Part, list[Part]]:
     return lead, rest
 
 
-def _sorted(part: Part) -> Positions:
-    """The rows in the order of one part, digit by digit."""
+def _sorted(part: Part) -> tuple[Positions, Words]:
+    """The rows in the order of one part, digit by digit, and the numbers in this order."""
     if bool((part.values[1:] >= part.values[:-1]).all()):
-        return np.arange(len(part.values))
+        return np.arange(len(part.values)), part.values
+    kernels = kernels_for(len(part.values))
+    if kernels is not None and len(part.values) < _MOST_ROWS:
+        return kernels.radix_order(np.ascontiguousarray(part.values), part.bits)
     order = np.argsort((part.values & _DIGIT).astype(np.uint16), kind="stable")
     for shift in range(DIGIT_BITS, part.bits, DIGIT_BITS):
         digits = (part.values >> np.uint64(shift)).astype(np.uint16)[order]
         order = order[np.argsort(digits, kind="stable")]
-    return order
+    return order, part.values[order]

@@ -11,6 +11,7 @@ from penstock.engine.kernels.accumulators import Counting, FloatSums, GroupRows
 from penstock.engine.kernels.extreme import Extremes
 from penstock.engine.kernels.key_dictionary import CompiledValues, HashedValues, key_dictionary
 from penstock.engine.kernels.key_table import KeyTable
+from penstock.engine.kernels.sorting import SortKey, sorted_order
 from penstock.engine.kernels.whole_sums import WholeSums
 
 SEEDS = range(20)
@@ -104,6 +105,40 @@ def test_strings_are_found_where_the_twins_find_them(type: pa.DataType, seed: in
     assert ((mine < 0) == (theirs < 0)).all()
     assert len(set(zip(mine.tolist(), theirs.tolist(), strict=True))) == len(set(theirs.tolist()))
     assert set(mine.tolist()) <= set(range(-1, count))
+
+
+def odd_doubles(random: np.random.Generator, rows: int) -> pa.Array:
+    """Of all sizes and signs, with NaNs of several bits, zeros of both signs, and infinities."""
+    bits = random.integers(-(2**63), 2**63 - 1, rows)
+    special = random.choice([0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 5e-324, -5e-324], rows)
+    return pa.array(np.where(random.random(rows) < 0.5, special, bits.view(np.float64)))
+
+
+SORTED = {
+    "doubles": odd_doubles,
+    "floats": lambda random, rows: odd_doubles(random, rows).cast(pa.float32()),
+    "wide": lambda random, rows: pa.array(random.integers(-(2**63), 2**63 - 1, rows)),
+    "wide, many alike": lambda random, rows: pa.array(random.choice(random.integers(-(2**63), 2**63 - 1, 9), rows)),
+    "narrow": lambda random, rows: pa.array(random.integers(-3, 4, rows)),
+    "one": lambda random, rows: pa.array(np.full(rows, 7)),
+    "nulls": lambda random, rows: pa.array(random.integers(0, 9, rows), mask=random.random(rows) < 0.5),
+    "text": lambda random, rows: pa.array([WORDS[n] for n in random.integers(0, len(WORDS), rows)]),
+}
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize(
+    "kinds", [[kind] for kind in SORTED] + [["nulls", "doubles"], ["narrow", "wide", "text"]], ids=str
+)
+def test_rows_are_ordered_as_by_the_twins(kinds: list[str], descending: bool, monkeypatch) -> None:
+    random = np.random.default_rng(len(kinds))
+    columns = [SORTED[kind](random, 3_000) for kind in kinds]
+    keys = [SortKey(kind, descending) for kind in kinds]
+    found = []
+    for kernels in (COMPILED, None):
+        monkeypatch.setattr(native, "_kernels", kernels)
+        found.append(sorted_order(columns, keys).tolist())
+    assert found[0] == found[1]
 
 
 VALUES = {
