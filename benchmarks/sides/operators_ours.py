@@ -45,12 +45,14 @@ SINGLE: dict[str, OperatorConfig] = {
 
 
 def filtered(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Filter and project, batch by batch."""
+    """Filter and project, batch by batch: the filter as the planner narrows it to what the projection needs."""
     context = OperatorContext("operator", TaskId("stage", 0), Attempt(1, 1), 1, range(1))
-    keep = Filter(pc.field("v") < 500)
+    whole = Filter(pc.field("v") < 500)
+    narrowed = whole.traits.narrowed
+    keep = whole if narrowed is None else narrowed(["k", "x", "v"])
     derive = Project.keeping(["k"], {"y": pc.field("x") * 2.0 + pc.field("v")})
     schema = batches[0].schema
-    first, second = keep.build(context, [schema], None), derive.build(context, [schema], None)
+    first, second = keep.build(context, [schema], None), derive.build(context, [keep.output_schema([schema])], None)
     out = Kept()
     for number, records in enumerate(batches):
         between: list[Batch] = []
