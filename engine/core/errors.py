@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+import copy
 import traceback
 from enum import Enum
 from typing import ClassVar, Self
@@ -66,6 +67,26 @@ class PenstockError(Exception):
         remedy = f"\n  remedy: {self.remedy}" if self.remedy else ""
         detail = f"\n{self.detail}" if self.detail else ""
         return f"{where}{self.message}{remedy}{detail}"
+
+
+def fresh(error: PenstockError) -> PenstockError:
+    """The same error, to be raised by somebody who keeps it: one that is raised holds the frames that it passes, and
+    these hold whoever raises it."""
+    made = copy.copy(error)
+    made.__cause__ = error.__cause__
+    return made
+
+
+def without_frames(error: PenstockError) -> PenstockError:
+    """The error, of which nothing holds the frames that it has passed, and all that was in them. ``detail`` tells those
+    of a user's code."""
+    found: BaseException | None = error
+    seen: set[int] = set()
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        found.__traceback__ = None
+        found = found.__cause__ or found.__context__
+    return error
 
 
 class FlowError(PenstockError):

@@ -17,10 +17,11 @@ purpose:
    on the thread that calls ``next``, with a degree of n on at most n threads of the pool that all tasks of the process
    share (or of ``scheduler``); ahead of the reader by a few batches. Nothing runs before somebody pulls, unless
    ``eager``. All methods may be called from several threads; each batch goes to one.
-8. When the task has finished, failed (and ``next`` has said so) or been cancelled, no thread works for it, and the
-   pool has none left if nobody else uses it. ``cancel`` may be called from anywhere, the task's own functions and
-   callbacks included; ``next`` in those would wait for itself and is refused. An interrupt (Ctrl-C) on the thread that
-   drives the task is raised there, and the task is cancelled.
+8. It is a context manager, which cancels it at the end; who drops it does the same. When it has finished, failed (and
+   ``next`` has said so) or been cancelled, nothing but its statistics is left, no thread works for it, and the pool has
+   none left if nobody else uses it. ``cancel`` may be called from anywhere, the task's own functions and callbacks
+   included; ``next`` in those would wait for itself and is refused. An interrupt (Ctrl-C) on the thread that drives the
+   task is raised there, and the task is cancelled.
 9. ``timeout`` seconds after its start the task fails with a ``QueryTimeoutError``, wherever it stands. Without threads
    of its own it notices that when somebody pulls. ``group`` and ``weight`` are its share of a scheduler that it has in
    common with others.
@@ -28,90 +29,31 @@ purpose:
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import nullcontext
-from enum import StrEnum
-from typing import Protocol
+from typing import Self
 
 import pyarrow as pa
 
 from ..core.arguments import Parallelism, Seconds, Threads, checked
-from ..core.errors import ConfigurationError, InternalError, PenstockError
-from ..core.futures import refuse, resolve, wait_for
-from ..core.identity import Attempt, CheckpointId, TaskId
-from ..core.state_machine import StateMachine
+from ..core.errors import ConfigurationError, InternalError, PenstockError, fresh
+from ..core.futures import wait_for
+from ..core.identity import CheckpointId
 from ..core.user_code import on_callers_thread
-from ..exchange.channels import Frame, Upstream
 from ..flow.flow import Stream
-from ..plan.plan import JobPlan
-from ..runtime.checkpointing import TaskSnapshot
-from ..runtime.statistics import OperatorWindow, TaskStatistics, WindowStatistics
+from ..runtime.statistics import TaskStatistics, WindowStatistics
 from ..runtime.task import Task
 from ..scheduler.pool import PoolScheduler, shared_pool
 from ..scheduler.protocol import Scheduler, Share, WaitReason
 from ..scheduler.serial import SerialScheduler
-from ..scheduler.shell import is_inside
 from ..sinks.output import OutputSink
 from ..sources.given import NewSplit
 from .plan_inputs import PlanInputs, plan_stream
 from .plan_output import OUTPUT_BATCHES, SERIAL_BATCHES, PlanOutput
-from .windows import Windows
-
-# ------------------------------------------------------------------ plan listener
-#
-# What a plan that runs in this process hears of its tasks: there are no checkpoints, so most of it does not matter.
-
-
-class PlanOwner(Protocol):
-    """Whoever runs the plan."""
-
-    def drained(self, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None: ...
-
-    def data_ended(self) -> None: ...
-
-    def failed(self, error: PenstockError) -> None: ...
-
-
-class PlanListener:
-    """Passes on what matters."""
-
-    def __init__(self, owner: PlanOwner) -> None:
-        self.drained = owner.drained
-        self.data_ended = owner.data_ended
-        self.failed = owner.failed
-
-    def round_proposed(self, checkpoint: CheckpointId, round: int) -> None: ...
-
-    def snapshot_taken(self, checkpoint: CheckpointId, snapshot: TaskSnapshot) -> None: ...
-
-    def declined(self, checkpoint: CheckpointId) -> None: ...
-
-    def finished(self) -> None: ...
-
-
-class PlanState(StrEnum):
-    """How far a plan has come; its value is what users see."""
-
-    RUNNING = "running"
-    BARRIER = "barrier"
-    """A task barrier was reached, and its window has been read."""
-    FINISHED = "finished"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-OVER = frozenset({PlanState.FINISHED, PlanState.FAILED, PlanState.CANCELLED})
-
-LEGAL_PLAN_MOVES: Mapping[PlanState, frozenset[PlanState]] = {
-    PlanState.RUNNING: OVER | {PlanState.BARRIER},
-    PlanState.BARRIER: OVER | {PlanState.RUNNING},
-    **dict.fromkeys(OVER, frozenset()),
-}
-
-_ATTEMPT = Attempt(0, 0)
+from .running_plan import OVER, PlanState, RunningPlan
 
 
 class PlanTask:
@@ -132,62 +74,33 @@ class PlanTask:
     ) -> None:
         share = Share(group, weight, timeout, degree or None)
         self.schema = stream.schema
-        self.error: PenstockError | None = None
-        self._machine = StateMachine("the plan", LEGAL_PLAN_MOVES, PlanState.RUNNING)
-        self._lock = threading.RLock()
-        #: held by the thread that runs the plan, if it has none of its own
-        self._turns = threading.RLock()
-        #: grows whenever a caller has changed what can run
-        self._changes = 0
-        self._started = False
-        #: when something happens by itself, by the serial scheduler's clock; None: never
-        self._wake_at: float | None = None
         self._output = PlanOutput(OUTPUT_BATCHES if degree or scheduler is not None else SERIAL_BATCHES)
         plan = plan_stream(stream, OutputSink(self._output.put, self._output.has_room), parallelism)
-        self._exit = plan.sinks["output"][0]
         pool = shared_pool() if scheduler is None and degree else scheduler
         #: whose threads run it; None: the caller's, or a scheduler's without threads
         self._pool = pool if isinstance(pool, PoolScheduler) else None
-        self._serial = SerialScheduler(notify=self._output.wake) if scheduler is None and not degree else None
-        self._tasks: dict[TaskId, Task] = {}
-        self._windows = Windows(0)
-        try:
-            self._build(plan, pool or self._serial, share)
-        except BaseException:
-            self._shut_down()
-            raise
+        self._serial = SerialScheduler(notify=self._output.wake) if pool is None else None
+        self._plan = RunningPlan(plan, pool or self._serial, share, self._output)
+        weakref.finalize(self, self._plan.abandon).atexit = False
+        self._lock = self._plan.lock
         schemas = {id: source.schema for id, source in plan.sources.items()}
         self._inputs = PlanInputs(schemas, self.tasks, plan.lanes)
-        self._windows = Windows(sum(len(task.drivers) for task in self.tasks))
+        #: grows whenever a caller has changed what can run
+        self._changes = 0
+        #: when something happens by itself, by the serial scheduler's clock; None: never
+        self._wake_at: float | None = None
         if eager:
-            self._start()
-
-    def _build(self, plan: JobPlan, scheduler: Scheduler | None, share: Share) -> None:
-        assert scheduler is not None
-        attempts = dict.fromkeys(plan.tasks(), _ATTEMPT)
-        shared, listener = scheduler.share(share), PlanListener(self)
-        for task in attempts:
-            self._tasks[task] = Task(
-                plan, task, _ATTEMPT, attempts, {}, self, listener, more_splits=True, scheduler=shared
-            )
-
-    def _start(self) -> None:
-        with self._lock:
-            if self.state in OVER:  # cancelled before it started
-                return
-            started, self._started = self._started, True
-        if not started:
-            for task in reversed(self._tasks.values()):  # downstream first: who has not started drops what comes
-                task.start()
+            self._plan.start()
 
     @property
     def state(self) -> PlanState:
         """How far it has come."""
-        return self._machine.state
+        return self._plan.state
 
-    def _move(self, to: PlanState) -> None:
-        if to is not self.state:
-            self._machine.move(to)
+    @property
+    def error(self) -> PenstockError | None:
+        """What it has failed with."""
+        return self._plan.error
 
     def validate(self) -> None:
         """Raises AssertionError if an invariant does not hold."""
@@ -229,16 +142,16 @@ class PlanTask:
         with self._lock:
             if self.state not in OVER:
                 return self._end_window()[1]
-            future = self._windows.request(time.perf_counter())[1]
-        self._refuse_waiting()
+            future = self._plan.windows.request(time.perf_counter())[1]
+        self._plan.refuse_waiting()
         return future
 
     def _end_window(self) -> tuple[CheckpointId, Future[WindowStatistics]]:
         """Send a barrier behind the splits queued so far."""
         self._check_endable()
-        barrier, future = self._windows.request(time.perf_counter())
+        barrier, future = self._plan.windows.request(time.perf_counter())
         self._inputs.even_out()
-        for task in self._tasks.values():
+        for task in self.tasks:
             task.drain(barrier)
         self._changes += 1
         return barrier, future
@@ -251,7 +164,7 @@ class PlanTask:
     @property
     def under_barrier(self) -> bool:
         """Whether a barrier was requested that the plan has not drained for."""
-        return self._windows.outstanding
+        return self._plan.windows.outstanding
 
     # ------------------------------------------------------------------ output
 
@@ -262,12 +175,12 @@ class PlanTask:
         Raises the task's error once it failed, and ConfigurationError if nothing can happen before splits are added, or
         if one of the task's own functions calls it.
         """
-        if self._is_inside:
+        if self._plan.is_inside:
             raise ConfigurationError(
                 "a task was asked for its next batch by one of its own functions or callbacks, which it waits for",
                 "read on the thread that drives the task; within it, cancel() and add_split() may be called",
             )
-        self._start()
+        self._plan.start()
         while True:
             seen = self._output.seen
             with self._lock:
@@ -275,10 +188,10 @@ class PlanTask:
                     return self._take(), None
                 over = self.state in OVER
                 if not over:
-                    self._move(PlanState.FINISHED if self._at_end() else PlanState.RUNNING)
+                    self._plan.move(PlanState.FINISHED if self._at_end() else PlanState.RUNNING)
                 running = self.state is PlanState.RUNNING
             if not running:
-                self._close()
+                self._plan.close()
                 if over:
                     self._check_alive()
                 return None, None
@@ -292,7 +205,7 @@ class PlanTask:
 
     def _check_alive(self) -> None:
         if self.error is not None:
-            raise self.error
+            raise fresh(self.error)
         if self.state in OVER:
             raise ConfigurationError(f"the task is {self.state}", "make a new one")
 
@@ -324,7 +237,7 @@ class PlanTask:
                 barrier, _ = self._end_window()
         except PenstockError:
             if self.state in OVER:
-                self._close()
+                self._plan.close()
             raise
         return self._read_window(barrier.number)
 
@@ -353,13 +266,13 @@ class PlanTask:
 
     def _turn(self, scheduler: SerialScheduler) -> bool:
         """Run the plan on this thread. False: it waits for something that is under way elsewhere."""
-        with self._turns:
+        with self._plan.turns:
             with self._lock:
                 changes, requested = self._changes, self.under_barrier
             while self._one_turn(scheduler):
                 if self._output or self.state in OVER or self._at_end():
                     return True
-            waits = [wait.reason for task in self._tasks.values() for wait in task.waits()]
+            waits = [wait.reason for task in self.tasks for wait in task.waits()]
         if self._output or self.state in OVER or self._at_end() or self._changes > changes:
             return True
         if WaitReason.DEPENDENCY in waits:
@@ -389,105 +302,41 @@ class PlanTask:
             self._made_room()
         if isinstance(found, WindowStatistics):
             if self.state not in OVER:
-                self._move(PlanState.BARRIER)
+                self._plan.move(PlanState.BARRIER)
             return None
         return found
 
     def _made_room(self) -> None:
         """Let the end of the plan look whether another batch is welcome."""
         self._changes += 1
-        for driver in self._tasks[TaskId(self._exit, 0)].drivers:
-            if driver.handle is not None:
-                driver.handle.wake()
+        self._plan.wake_exit()
 
     def _at_end(self) -> bool:
-        return not self._windows.outstanding and all(task.data_ended for task in self._tasks.values())
+        return not self.under_barrier and all(task.data_ended for task in self.tasks)
 
     # ------------------------------------------------------------------ the rest
 
     @property
     def tasks(self) -> list[Task]:
         """The tasks of the plan, upstream first."""
-        return list(self._tasks.values())
+        return self._plan.tasks
 
     def statistics(self) -> list[TaskStatistics]:
         """The counts of the plan's tasks."""
-        return [task.statistics() for task in self._tasks.values()]
+        return [task.statistics() for task in self.tasks]
 
     def why(self) -> list[str]:
         """What each driver waits for."""
-        return [sentence for task in self._tasks.values() for sentence in task.why()]
+        return [sentence for task in self.tasks for sentence in task.why()]
 
     def cancel(self) -> None:
         """Stop and release everything; futures of barriers get the error. From anywhere: returns when all is closed,
         but within the task itself (in a user's function, a callback) at once, and all is closed when that has returned.
         """
-        with self._lock:
-            if self.state not in OVER:
-                self._move(PlanState.CANCELLED)
-        self._close()
+        self._plan.cancel()
 
-    def _close(self) -> None:
-        self._shut_down()
-        self._refuse_waiting()
-        if self.state is PlanState.CANCELLED:
-            self._output.clear()
+    def __enter__(self) -> Self:
+        return self
 
-    def _shut_down(self) -> None:
-        closed = [task.cancel() for task in self._tasks.values()]
-        if self._is_inside:
-            return
-        if self._serial is not None:
-            with self._turns:
-                self._serial.shutdown()
-        elif self._pool is not None:
-            self._pool.settle(closed)
-        elif not is_inside():  # else this thread may be the one that the end of the tasks waits for
-            wait(closed)
-
-    @property
-    def _is_inside(self) -> bool:
-        """Whether this thread is in the task itself."""
-        return is_inside() and any(task.is_inside for task in self._tasks.values())
-
-    def _refuse_waiting(self) -> None:
-        """Nothing more comes: tell everybody who waits."""
-        error = self.error or ConfigurationError(f"the task is {self.state}", "make a new one")
-        with self._lock:
-            unreached = self._windows.abort()
-        for future in unreached:
-            refuse(future, error)
-        self._output.wake()
-
-    # ------------------------------------------------------------------ what the tasks say
-
-    def send(self, frame: Frame) -> None:
-        """A frame for another task of the plan (called by the tasks)."""
-        self._tasks[frame.channel.consumer].receive(frame)
-
-    def reply(self, message: Upstream) -> None:
-        """A message for the producer of a channel (called by the tasks)."""
-        self._tasks[message.channel.producer].deliver(message)
-
-    def drained(self, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
-        """A driver has drained. The one that feeds the output is the last, and puts nothing of the next window there
-        before it has come back from here."""
-        with self._lock:
-            reached = self._windows.drained(barrier, window, time.perf_counter())
-        if reached is not None:
-            resolve(*reached)
-            self._output.put(reached[1])
-
-    def data_ended(self) -> None:
-        """A task is at the end of its data."""
-        self._output.wake()
-
-    def failed(self, error: PenstockError) -> None:
-        """A task has failed: so has the plan."""
-        with self._lock:
-            if self.state not in OVER:
-                self.error = error
-                self._move(PlanState.FAILED)
-        for task in self._tasks.values():
-            task.cancel()
-        self._refuse_waiting()
+    def __exit__(self, *error: object) -> None:
+        self.cancel()

@@ -172,7 +172,7 @@ LEGAL_PHASE_MOVES: Mapping[DriverPhase, frozenset[DriverPhase]] = {
 }
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Driver:
     """See the module's rules. ``partitions``: every element goes to all of them; a pipeline that ends in a sink has
     none.
@@ -233,8 +233,13 @@ class Driver:
     def send(self, order: orders.Order) -> None:
         """Let the driver perform an order before its next step. From any thread."""
         self._inbox.append(order)
-        if self.handle is not None:
-            self.handle.wake()
+        self.wake()
+
+    def wake(self) -> None:
+        """Something has happened that the driver may wait for."""
+        handle = self.handle
+        if handle is not None:
+            handle.wake()
 
     @property
     def data_ended(self) -> bool:
@@ -583,3 +588,11 @@ class Driver:
         self.continuations.clear()
         self.pending.clear()
         self.host.closed(self, errors)
+
+    def release(self) -> None:
+        """Refer to nothing any more, once it is closed: every circle of references in a task passes through a driver.
+        Orders may still come, and are left alone."""
+        self.handle = None
+        self.gates = self.operators = self.partitions = self.readers = ()
+        del self.host, self.checkpointing, self.chain, self.continuations, self.ports, self.writing, self.spilling
+        del self._words, self._throttle, self._channels

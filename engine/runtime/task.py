@@ -27,7 +27,7 @@ import msgspec
 import pyarrow as pa
 
 from ..core.elements import Barrier
-from ..core.errors import InternalError, PenstockError
+from ..core.errors import InternalError, PenstockError, without_frames
 from ..core.identity import (
     FINAL_ROUND,
     Attempt,
@@ -255,6 +255,8 @@ class Task:
         opener: QueryOpener = scheduler or self._serial_scheduler
         self._query = opener.open(str(task), on_failure=self._driver_failed, on_closed=self._all_closed)
         self._parts = TaskParts()
+        #: the counts when everything was closed: nothing else is left then
+        self._last: TaskStatistics | None = None
         try:
             self._parts = build_parts(
                 plan, task, attempts, restored, wiring, self, self._query, more_splits=more_splits, feeds=feeds
@@ -341,6 +343,7 @@ class Task:
             if self.state in STARTED:
                 self._machine.move(TaskState.FINISHED)
                 self._events.add(lambda listener: listener.finished())
+            self._last = self._statistics()
             self._parts.release()
         self._events.notify()
 
@@ -522,7 +525,7 @@ class Task:
         """The first error of a driver (called by the scheduler, before it closes the others)."""
         if not isinstance(error, PenstockError):
             error = InternalError(f"{type(error).__name__}: {error}", operator="" if handle is None else handle.name)
-        failure = with_split(error, self.readers)
+        failure = without_frames(with_split(error, self.readers))
         with self._lock:
             if self.state not in STARTED:
                 return
@@ -546,7 +549,7 @@ class Task:
 
     def waits(self) -> list[Wait]:
         """What the drivers wait for."""
-        return [wait for driver in self.drivers if driver.handle is not None for wait in driver.handle.waits]
+        return [wait for driver in self.drivers if (handle := driver.handle) is not None for wait in handle.waits]
 
     def why(self) -> list[str]:
         """One sentence for each driver that waits."""
@@ -556,6 +559,10 @@ class Task:
 
     def statistics(self) -> TaskStatistics:
         """Counts since this attempt began."""
+        with self._lock:
+            return self._last or self._statistics()
+
+    def _statistics(self) -> TaskStatistics:
         parts, query = self._parts, self._query.statistics()
         state = TaskState.RUNNING if self.state in STARTED else self.state
         return statistics_of(self.id, self.attempt, state, parts.drivers, tuple(self.why()), query, parts.memory)

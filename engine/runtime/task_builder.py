@@ -72,6 +72,8 @@ class TaskParts:
     memory: TaskMemory = field(default_factory=TaskMemory)
     #: rows in flight that the task was restored with
     opening: list[Opening] = field(default_factory=list)
+    #: what joins drivers to each other and to other threads
+    joints: list[_LocalEdge | _Background] = field(default_factory=list)
 
     def reader(self, source: str) -> tuple[SplitReader, Driver]:
         """A source and the driver that reads it."""
@@ -87,9 +89,14 @@ class TaskParts:
         return processed and all(channel.closed for channel, _ in self.inputs.values())
 
     def release(self) -> None:
-        """Break the cycle between drivers, channels and task, once everything is closed."""
+        """Break the circles between drivers, channels, operators and task, once everything is closed."""
+        drivers, self.drivers = self.drivers, []
+        for each in (*drivers, *self.joints):
+            each.release()
+        self.joints.clear()
         self.inputs.clear()
         self.outputs.clear()
+        self.entries.clear()
         self.memory.release()
 
 
@@ -105,6 +112,11 @@ class _Background:
     def _post(self, action: Callable[[], object]) -> None:
         if self.driver is not None:
             self.driver.send(orders.CallBack(action))
+
+    def release(self) -> None:
+        """There is nothing more to do."""
+        self.driver = None
+        del self.writing, self.spilling, self._query
 
     def wake(self) -> None:
         """Let the driver look again (``OperatorContext.wake``)."""
@@ -126,6 +138,11 @@ class _LocalEdge:
         self.consumer: Driver | None = None
         self.output = OutputChannel(channel, attempts, self._forward)
         self.input = InputChannel(channel, attempts, self._back)
+
+    def release(self) -> None:
+        """Nothing passes any more."""
+        self.producer = self.consumer = None
+        del self.output, self.input
 
     def _forward(self, frame: Frame) -> None:
         if self.consumer is not None:
@@ -191,8 +208,9 @@ class _Builder:
             for output in pipeline.outputs:
                 if output.kind == "local":
                     self._edges[output.id] = _LocalEdge(output.id, self._task, self._attempts[self._task])
-        built = [self._driver(pipeline) for pipeline in self._stage.pipelines]
-        self._parts.drivers = built[::-1]
+                    self._parts.joints.append(self._edges[output.id])
+        for pipeline in self._stage.pipelines:
+            self._parts.drivers.insert(0, self._driver(pipeline))
         return self._parts
 
     def discard(self) -> None:
@@ -204,6 +222,7 @@ class _Builder:
 
     def _driver(self, pipeline: PipelinePlan) -> Driver:
         background = _Background(self._query)
+        self._parts.joints.append(background)
         feeds = [self._feeds(port, background) for port in pipeline.ports]
         operators = [self._operator(operator, background) for operator in pipeline.operators]
         partitions = [self._outlet(output.kind, output.id) for output in pipeline.outputs]

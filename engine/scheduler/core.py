@@ -581,7 +581,9 @@ class Core:
         return taken
 
     def forget(self, query: QueryEntry) -> None:
-        """The query is over, and its owner knows."""
+        """The query is over, and its owner knows. Its records stay with the owner; they hold nothing of his."""
+        for entry in query.entries:
+            entry.release()
         if self.queries.pop(query.number, None) is not None:
             query.share.queries -= 1
             if not query.share.queries:

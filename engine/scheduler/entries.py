@@ -146,6 +146,10 @@ class ReadyQueue(Generic[E]):
         return [item for queue in queues for item in queue]
 
 
+def _wake_nobody(entry: Entry) -> None:
+    """It is over."""
+
+
 class Entry(Queued):
     """One scheduled runnable; also the handle that its users hold."""
 
@@ -206,6 +210,11 @@ class Entry(Queued):
 
     def wake(self) -> None:
         self.wake_call(self)
+
+    def release(self) -> None:
+        """Nothing happens to it any more: let go of the runnable, and of whoever it wakes."""
+        del self.runnable
+        self.wake_call = _wake_nobody
 
     @property
     def busy(self) -> bool:

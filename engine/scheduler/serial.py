@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from threading import Event, Lock, get_ident
 from typing import NamedTuple, TypeVar
 
@@ -141,10 +141,13 @@ class SerialScheduler(Shell):
         entry.cpu += time.perf_counter() - started
         if now is None:
             at = self._clock()
+        interrupt = outcome.error if type(outcome) is Failed and not isinstance(outcome.error, Exception) else None
+        if interrupt is not None:  # it is the caller's; what the query keeps must not hold its frames
+            outcome = Failed(CancelledError(f"{entry.name} was interrupted: {type(interrupt).__name__}"))
         with self._lock:
             self._core.complete(entry, outcome, TURN_COST, at)
-        if type(outcome) is Failed and not isinstance(outcome.error, Exception):
-            raise outcome.error  # an interrupt is not only the query's end
+        if interrupt is not None:
+            raise interrupt
         return at
 
     def _close(self, entry: Entry, now: float) -> None:

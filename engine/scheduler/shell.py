@@ -312,3 +312,4 @@ class OpenQuery:
                 self._on_closed()
             except Exception as other:
                 self.record.error = self.record.error or other
+        self._on_failure = self._on_closed = None

@@ -151,7 +151,7 @@ def test_operators_that_never_ran_are_closed(make_task):
         rows.project("c0", x="do_not_exist(c0)")
     task = make_task(rows.stream_aggregate(by=["c0"], n="count"))
     task.cancel()
-    assert [driver.handle.state.value for each in task.tasks for driver in each.drivers] == ["released"]
+    assert [each.state for found in task.statistics() for each in found.drivers] == ["released"]
 
 
 CLUSTERED = (

@@ -130,7 +130,7 @@ def test_cancel_while_threads_are_at_work_settles_the_barrier(make_task, one_row
     task.cancel()
     assert reached.done()
     assert not task.under_barrier
-    assert [driver.handle.state.value for each in task.tasks for driver in each.drivers] == ["released"]
+    assert [each.state for found in task.statistics() for each in found.drivers] == ["released"]
 
 
 @MODES

@@ -110,7 +110,7 @@ def test_cancel_while_reading_stops_all_drivers(degree, make_task, one_row_batch
     task.add_split("rows", split(c0=range(10_000)))
     assert [values([task.read(WAIT)]) for _ in range(10)] == [[number] for number in range(10)]
     task.cancel()
-    assert {driver.handle.state.value for each in task.tasks for driver in each.drivers} == {"released"}
+    assert {each.state for task in task.statistics() for each in task.drivers} == {"released"}
     assert rows_read(task)["rows"] < 10_000
     task.cancel()
     assert task.state == "cancelled"
