@@ -7,31 +7,33 @@ import pyarrow as pa
 
 from .accumulators import GroupRows
 from .aggregate_protocol import AggregateFunction, State
-from .pieces import Positions
+from .growable_array import GrowableArray
+from .pieces import Positions, picked
 
 
 class EdgeValues:
-    """The states of all groups: see ``Edge``."""
+    """The states of all groups: the values as they were taken, and where that of each group is among them. Values that
+    have been replaced go when they are as many as the others."""
+
+    in_place = True
 
     def __init__(self, function: AggregateFunction, column: pa.DataType | None) -> None:
         self._first = function.name == "first"
         self._column = column
-        self._values = pa.nulls(0, column)
-        #: the groups that have had a row
-        self._present = np.zeros(0, dtype=bool)
-
-    @property
-    def in_place(self) -> bool:
-        """What is added to later is copied as a whole."""
-        return False
+        self._parts: list[pa.Array] = []
+        self._bytes = 0
+        #: values in all parts, and those of them that have been replaced
+        self._count = self._replaced = 0
+        #: the place of each group's value; below 0: the group has had no row
+        self._places = GrowableArray(np.int64, -1)
 
     @property
     def bytes(self) -> int:
-        return int(self._values.nbytes) + len(self._present)
+        return self._bytes + self._places.bytes
 
     def add(self, values: pa.Array | None, rows: GroupRows) -> None:
         assert values is not None
-        self._take(values, rows.ids, np.arange(len(rows.ids)), rows.groups)
+        self._take(values, rows.ids, None, rows.groups)
 
     def merge(self, state: State, rows: GroupRows) -> None:
         values, present = state
@@ -39,23 +41,51 @@ class EdgeValues:
         self._take(values, rows.ids[used], used, rows.groups)
 
     def state(self) -> State:
-        return self._values, pa.array(self._present.copy())
+        places = self._places.given()
+        present = places >= 0
+        values = self._whole()
+        if len(values) != len(places) or bool((places != np.arange(len(places))).any()):
+            values = picked(values, pa.array(places, mask=~present))
+        return values, pa.array(present)
 
-    def _take(self, values: pa.Array, ids: Positions, places: Positions, groups: int) -> None:
-        """Take over the values at these places, which belong to these groups."""
-        known = len(self._present)
-        self._present = np.append(self._present, np.zeros(groups - known, dtype=bool))
-        if self._first and self._present.all():
+    def _take(self, values: pa.Array, ids: Positions, rows: Positions | None, groups: int) -> None:
+        """Take over the values in these rows (None: in all), which belong to these groups."""
+        places = self._places.to(groups)
+        if self._first and self._count == groups:  # all have one
             return
-        place = np.full(groups, -1, dtype=np.int64)
         if self._first:
-            place[ids[::-1]] = places[::-1]  # of all rows of a group the one that is written last counts
-            place[self._present] = -1
+            fresh = np.flatnonzero(places[ids] < 0)
+            ids, rows = ids[fresh], fresh if rows is None else rows[fresh]
+        if not len(ids):
+            return
+        # of several writes to one place the last one counts: it tells which row of the group is taken
+        numbers = -2 - np.arange(len(ids))
+        known = np.zeros(0) if self._first else places[ids]
+        if self._first:
+            places[ids[::-1]] = numbers[::-1]
         else:
-            place[ids] = places
-        taken = np.flatnonzero(place >= 0)
-        rows = np.minimum(np.arange(groups), known)
-        rows[taken] = known + 1 + np.arange(len(taken))
-        parts = [self._values, pa.nulls(1, self._column), values.take(pa.array(place[taken]))]
-        self._values = pa.concat_arrays(parts).take(pa.array(rows))
-        self._present[taken] = True
+            places[ids] = numbers
+        edges = np.flatnonzero(places[ids] == numbers)
+        self._replaced += int((known[edges] >= 0).sum()) if len(known) else 0
+        places[ids[edges]] = self._count + np.arange(len(edges))
+        self._put(picked(values, pa.array(edges if rows is None else rows[edges])))
+        if self._replaced > max(self._count - self._replaced, 1024):
+            self._let_go(places)
+
+    def _put(self, values: pa.Array) -> None:
+        self._parts.append(values)
+        self._count += len(values)
+        self._bytes += int(values.nbytes)
+
+    def _let_go(self, places: Positions) -> None:
+        """Keep only the values that groups have."""
+        present = np.flatnonzero(places >= 0)
+        kept = picked(self._whole(), pa.array(places[present]))
+        places[present] = np.arange(len(present))
+        self._parts, self._count, self._replaced, self._bytes = [], 0, 0, 0
+        self._put(kept)
+
+    def _whole(self) -> pa.Array:
+        if len(self._parts) != 1:
+            self._parts = [pa.concat_arrays(self._parts) if self._parts else pa.nulls(0, self._column)]
+        return self._parts[0]

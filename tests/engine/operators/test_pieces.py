@@ -74,7 +74,7 @@ OPERATORS: dict[str, OperatorConfig] = {
     "distinct lists": HashAggregate(("v",), (Aggregate("s", "s", "collect_list", distinct=True),)),
     "ordered lists": HashAggregate(("v",), (Aggregate("s", "s", "collect_list", order_by=("v",)),)),
 }
-GATHERING = {"hash aggregate": 5, "partial": 5, "lists": 3, "distinct lists": 2, "ordered lists": 2}
+GATHERING = {"hash aggregate": 2, "partial": 2, "lists": 3, "distinct lists": 2, "ordered lists": 2}
 """Operators that have more in memory within a step: values of groups are brought together for their result."""
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("s", pa.string()), ("l", pa.list_(pa.int32()))])
 
