@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
-import msgspec
 from msgspec.structs import replace
 from pyarrow import fs
 
@@ -33,7 +32,7 @@ from ...engine.core.identity import CheckpointId, StateHandle
 from ...engine.files.durable import make_durable, make_folder, put_file, sync_folder
 from ...engine.files.paths import absolute, resolve, safe_name, storage_error
 from ..spark.carrying import carry_stages, remove_stages
-from ..storage.damage import FROM_A_COPY, unreadable
+from ..storage.damage import FROM_A_COPY, decoding
 from ..storage.input_records import inputs_key, read_inputs, read_record
 from ..storage.snapshots import SnapshotFiles
 from ..storage.stores import store_in
@@ -201,7 +200,5 @@ def read_savepoint(location: str) -> Manifest:
 def _read_entry(filesystem: fs.FileSystem, path: str) -> LogEntry:
     with filesystem.open_input_stream(path) as stream:
         data = stream.read()
-    try:
+    with decoding(path, f"{FROM_A_COPY}, or use another savepoint"):
         return decode(data)
-    except msgspec.MsgspecError as error:
-        raise unreadable(path, error, f"{FROM_A_COPY}, or use another savepoint") from error

@@ -29,7 +29,7 @@ from ...engine.core.errors import ConfigurationError, PenstockError
 from ...engine.files.durable import make_folder, put_file
 from ...engine.files.paths import absolute, resolve, safe_name
 from ..protocol.translate import error_of, failure_of
-from ..storage.damage import unreadable
+from ..storage.damage import decoding
 from ..transport.dialling import Endpoint
 
 T = TypeVar("T")
@@ -167,13 +167,10 @@ class FeedDiscovery:
                 data = stream.read()
         except OSError:
             return None
-        try:
+        with decoding(path, "remove that file, and start the job again if it does not go on"), suppress(FormatError):
             notice: T = decode_record(data, kind, FORMAT)
-        except FormatError:
-            return None
-        except msgspec.MsgspecError as error:
-            raise unreadable(path, error, "remove that file, and start the job again if it does not go on") from error
-        return notice
+            return notice
+        return None
 
 
 def error_of_end(end: EndNotice) -> PenstockError:

@@ -36,7 +36,7 @@ from ...engine.files.durable import make_folder, put_file
 from ...engine.files.paths import absolute, resolve, safe_name, storage_error
 from ...engine.plan.plan import JobPlan
 from ..protocol.messages import UNKNOWN_TIME
-from ..storage.damage import FROM_A_COPY, unreadable
+from ..storage.damage import FROM_A_COPY, decoding
 from ..storage.log import read_log_in
 
 PIN_SECONDS = 30.0
@@ -100,11 +100,9 @@ class ModelBook:
             return None
         except OSError as error:
             raise storage_error("read the model's record", path, error) from error
-        try:
+        way_on = f"{FROM_A_COPY}; without it, start the training over, or from another model"
+        with decoding(f"the model's record {path}", way_on):
             record: ModelRecord = decode_record(data, ModelRecord, FORMAT)
-        except msgspec.MsgspecError as error:
-            way_on = f"{FROM_A_COPY}; without it, start the training over, or from another model"
-            raise unreadable(f"the model's record {path}", error, way_on) from error
         return record
 
     def write(self, record: ModelRecord) -> None:

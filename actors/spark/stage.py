@@ -55,7 +55,7 @@ from ...engine.integrity.checksums import running_digest
 from ...engine.plan.rounds import CHUNK_ROWS
 from ...engine.sources.fed import PIECE_BYTES, NoRows
 from ...engine.sources.ipc import IpcSplit
-from ..storage.damage import FROM_A_COPY, unreadable
+from ..storage.damage import FROM_A_COPY, decoding
 from ..storage.stores import open_store
 from .evaluation import ATTEMPTS, OTHER_ROWS, Evaluation, bounded_batches, can_be_planned_before, planned_before
 from .failures import cause_of, detail_of, remedy_of, watched
@@ -319,11 +319,8 @@ def _reference(fingerprint: str) -> str:
 
 def decode_stage(key: str, data: bytes) -> StageManifest:
     """The manifest under this key. Raises DamagedFileError."""
-    try:
+    with decoding(f"{key} in the checkpoint folder", f"{FROM_A_COPY}, or start over with an empty checkpoint folder"):
         manifest: StageManifest = decode_record(data, StageManifest, FORMAT)
-    except msgspec.MsgspecError as error:
-        way_on = f"{FROM_A_COPY}, or start over with an empty checkpoint folder"
-        raise unreadable(f"{key} in the checkpoint folder", error, way_on) from error
     return manifest
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
 from ...coordinator.model.records import FormatError
 from ...engine.core.errors import DamagedFileError, StorageError
 from ...engine.integrity.checksums import digest
@@ -17,6 +22,15 @@ def unreadable(place: str, error: Exception, way_on: str) -> StorageError:
         remedy = "run the job with the version of Penstock that wrote it, or start over with empty folders"
         return DamagedFileError(f"{place} cannot be read: {error}", remedy)
     return DamagedFileError(f"{place} cannot be read: {error}", way_on)
+
+
+@contextmanager
+def decoding(place: str, way_on: str) -> Iterator[None]:
+    """A record that does not decode inside is the error :func:`unreadable` of its place."""
+    try:
+        yield
+    except msgspec.MsgspecError as error:
+        raise unreadable(place, error, way_on) from error
 
 
 def check_bytes(place: str, data: bytes, length: int, expected: str, way_on: str) -> None:

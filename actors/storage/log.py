@@ -20,15 +20,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Literal
 
-import msgspec
-
 from ...coordinator.model.events import Failure
 from ...coordinator.model.manifest import LogEntry, decode, encode, split_dropped
 from ...coordinator.model.split_sets import SetAdded, SplitEntry, decode_splits, encode_splits
 from ...coordinator.model.store import Store
 from ...engine.core.errors import StorageError
 from ...engine.files.paths import safe_name, storage_error
-from .damage import FROM_A_COPY, GO_ON, unreadable
+from .damage import FROM_A_COPY, GO_ON, decoding
 from .stores import open_store
 
 _DIGITS = 12
@@ -81,10 +79,8 @@ def _folder(job: str) -> str:
 
 
 def _decode(job: str, key: str, data: bytes) -> LogEntry:
-    try:
+    with decoding(f"{key} in the checkpoint folder", GO_ON):
         entry = decode(data)
-    except msgspec.MsgspecError as error:
-        raise unreadable(f"{key} in the checkpoint folder", error, GO_ON) from error
     if key != key_of(job, entry.number):
         raise StorageError(
             f"the log of job {job!r} is broken: {key} holds entry {entry.number}",
@@ -185,10 +181,8 @@ class SplitLog:
 
     def _entry(self, number: int) -> SplitEntry | None:
         data = self._store.read(self.key_of(number))
-        try:
+        with decoding(f"{self.key_of(number)} in the checkpoint folder", FROM_A_COPY):
             return None if data is None else decode_splits(data)
-        except msgspec.MsgspecError as error:
-            raise unreadable(f"{self.key_of(number)} in the checkpoint folder", error, FROM_A_COPY) from error
 
 
 MOST_DEATHS = 3
