@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
@@ -230,9 +230,16 @@ class Entry(Queued):
         else:
             self.spent[state] = self.spent.get(state, 0.0) + seconds
 
-    def statistics(self) -> HandleStatistics:
+    def statistics(self, now: float) -> HandleStatistics:
+        """With the state that it is in until ``now``: who waits for an hour is to be seen before that is over."""
+        present = max(0.0, now - self.since)
+        waiting = dict(self.wait_seconds)
+        if self.state is DriverState.WAITING and self.waits:
+            reason = self.waits[0].reason.value
+            waiting[reason] = waiting.get(reason, 0.0) + present
+
         def spent(state: DriverState) -> float:
-            return self.spent.get(state, 0.0)
+            return self.spent.get(state, 0.0) + (present if self.state is state else 0.0)
 
         return HandleStatistics(
             name=self.name,
@@ -240,7 +247,7 @@ class Entry(Queued):
             queued=spent(DriverState.READY),
             running=spent(DriverState.RUNNING),
             paused=spent(DriverState.PAUSED),
-            waiting=dict(self.wait_seconds),
+            waiting=waiting,
             cpu=self.cpu,
             turns=self.turns,
             wakeups=self.wakeups,
@@ -310,13 +317,13 @@ class QueryEntry:
         self.suppressed: list[BaseException] = []
         self.deadline: float | None = None
 
-    def statistics(self, entries: Sequence[Entry] | None = None) -> QueryStatistics:
+    def statistics(self, now: float) -> QueryStatistics:
         return QueryStatistics(
             name=self.name,
             group=self.share.group.name,
             level=self.share.level.number,
             cpu=self.share.cpu,
-            handles=tuple(entry.statistics() for entry in (self.entries if entries is None else entries)),
+            handles=tuple(entry.statistics(now) for entry in self.entries),
             suppressed=tuple(self.suppressed),
         )
 

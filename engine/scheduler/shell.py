@@ -293,7 +293,7 @@ class OpenQuery:
 
     def statistics(self) -> QueryStatistics:
         with self._shell._lock:
-            return self.record.statistics()
+            return self.record.statistics(self._shell._clock())
 
     # ------------------------------------------------------------------ for the shell
 

@@ -178,9 +178,11 @@ def test_statistics_tell_what_became_of_the_time(driver) -> None:
     ):
         driver.now = at
         change()
-    statistics = query.statistics().handles[0]
-    assert (statistics.queued, statistics.running, statistics.waiting) == (5.0, 7.0, {"input": 3.0})
+    statistics = query.statistics(16.0).handles[0]
+    assert (statistics.queued, statistics.running, statistics.waiting) == (6.0, 7.0, {"input": 3.0})
     assert (statistics.turns, statistics.wakeups, statistics.yields) == (2, 1, 1)
+    driver.run(BLOCKED)
+    assert query.statistics(25.0).handles[0].waiting == {"input": 13.0}, "also of a wait that goes on"
 
 
 def test_runnables_are_closed_upstream_first_when_a_query_is_cancelled_in_that_order(driver) -> None:

@@ -178,7 +178,7 @@ def test_error_after_a_cancel_does_not_become_the_outcome(driver) -> None:
     error = OSError("connection closed by the cancel")
     driver.complete(entry, Failed(error))
     assert query.error is None
-    assert query.statistics().suppressed == (error,)
+    assert query.statistics(0.0).suppressed == (error,)
 
 
 def test_nothing_is_closed_before_the_owner_knows_of_the_error(driver) -> None:
