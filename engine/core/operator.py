@@ -251,6 +251,21 @@ class AsynchronousOperator(Protocol):
 
 
 @runtime_checkable
+class QueueingOperator(AsynchronousOperator, Protocol):
+    """An asynchronous operator that goes on taking batches behind ends of rounds and task barriers.
+
+    Its batches leave in their order, and each call of ``poll`` emits for one of them alone. So the driver lets such
+    controls queue where they stand among the batches under way, and handles them when all before them have left; to the
+    operator they mean nothing (``end_round`` and ``drain`` may come while batches behind them are under way). A
+    checkpoint's barrier and the end still come while nothing is.
+    """
+
+    @property
+    def batches_under_way(self) -> int:
+        """Of how many batches not all output has been emitted."""
+
+
+@runtime_checkable
 class EarlyTerminatingOperator(Protocol):
     """What a running operator offers besides, if it may need no more input before its ports have ended."""
 

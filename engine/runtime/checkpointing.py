@@ -107,31 +107,46 @@ class DriverHost(Protocol):
 
 # ------------------------------------------------------------------ continuations
 #
-# What a driver is in the middle of: elements that are handled in steps, one after the other.
+# What a driver is in the middle of: elements that are handled in steps, one after the other. Ends of rounds and task
+# barriers may stand behind lookups that are under way, with batches of later rounds and windows behind them.
+
+MOST_QUEUED = 64
+"""Control elements that may stand behind batches under way."""
 
 
 class Continuations:
     """Iterators, oldest first; the next one begins when one is through. None goes on while the chain is busy with what
-    came before."""
+    came before, or before the batches that were pushed ahead of it have left the first operator."""
 
     def __init__(self, chain: OperatorChain) -> None:
         self._chain = chain
-        self._items: deque[Iterator[None]] = deque()
+        #: with the number of batches ahead, and whether batches may be taken behind it
+        self._items: deque[tuple[Iterator[None], int, bool]] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._items)
 
-    def add(self, steps: Iterator[None]) -> None:
+    @property
+    def is_due(self) -> bool:
+        """Whether the oldest one may go on."""
+        return bool(self._items) and self._items[0][1] <= self._chain.left
+
+    @property
+    def let_pass(self) -> bool:
+        """Whether elements that come behind all of them may be taken now."""
+        return len(self._items) < MOST_QUEUED and all(may_pass for _, _, may_pass in self._items)
+
+    def add(self, steps: Iterator[None], may_pass: bool = False) -> None:
         """Put something at the end. If it is the only thing, and the chain is idle, it begins at once."""
-        self._items.append(steps)
+        self._items.append((steps, self._chain.pushed, may_pass))
         if len(self._items) == 1:
             self.resume()
 
     def resume(self) -> None:
         """Take one step that calls an operator, or all that do not."""
-        while self._items and not self._chain.busy:
+        while self.is_due and not self._chain.busy:
             try:
-                next(self._items[0])
+                next(self._items[0][0])
             except StopIteration:
                 self._items.popleft()
             else:
@@ -365,7 +380,8 @@ class Checkpointing:
             if found is not None and found.cut.barrier.checkpoint == outcome.completed:
                 self._complete(found)
         if outcome.aborted or barrier is not None:
-            self._driver.continuations.add(self._snapshot_at(outcome, barrier, passed or {}))
+            drains = not outcome.aborted and barrier is not None and barrier.kind is BarrierKind.DRAIN
+            self._driver.continuations.add(self._snapshot_at(outcome, barrier, passed or {}), may_pass=drains)
 
     def _snapshot_at(
         self, outcome: Outcome[CheckpointId], barrier: Barrier | None, passed: dict[int, list[Batch]]

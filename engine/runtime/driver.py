@@ -323,7 +323,7 @@ class Driver:
             self.wait = FOR_DISK
             return False
         if not self.chain.busy:
-            if self.continuations:
+            if self.continuations.is_due:
                 return self._resume()
             if self.chain.poll():
                 return True
@@ -368,6 +368,10 @@ class Driver:
     def _take(self) -> bool:
         starved: list[int] = []
         refused, busy = False, self.chain.under_way
+        may_queue = self.chain.may_queue and len(self.ports.all) == 1 and not self.checkpointing.overtakes
+        if self.continuations and not (self.continuations.let_pass and not self.ports.any_cancelled):
+            self.wait = self._words.explain(busy, refused, starved, aligning=False, ended=False)
+            return False
         if busy and self.checkpointing.overtakes and self.checkpointing.is_due:
             self.wait = self._words.explain(busy, refused, starved, aligning=True, ended=False)
             return False
@@ -375,7 +379,7 @@ class Driver:
         for port in self.ports.readable(behind, self.chain.wants, blocked):
             is_last = bool(behind) and self.ports.is_last(port, behind)
             accepts = port.cancelled or self.chain.accepts(port.number, is_last)
-            found = port.gate.poll(port.blocked(blocked), accepts, not busy)
+            found = port.gate.poll(port.blocked(blocked), accepts, may_queue or not busy)
             if isinstance(found, Delivered):
                 self._handle(port, found)
                 return True
@@ -398,7 +402,7 @@ class Driver:
             if not port.cancelled:
                 self.chain.push(port.number, element)
         elif isinstance(element, EndOfRound):
-            self.continuations.add(self._end_round(port, element.round))
+            self.continuations.add(self._end_round(port, element.round), may_pass=True)
         elif isinstance(element, EndOfData):
             port.gate.feeds[found.feed].acknowledge_end_of_data()
             if not port.gate.data_ended:

@@ -98,6 +98,11 @@ class Ports:
         return bool(behind) and any(other is not port and other.stands(behind) for other in self.all)
 
     @property
+    def any_cancelled(self) -> bool:
+        """Whether rows of some port do not matter before the next task barrier."""
+        return any(port.cancelled for port in self.all)
+
+    @property
     def reached(self) -> int:
         """The last round that every live port has ended, or, if none is left, that any has."""
         live = [port.round for port in self.all if not port.ended]

@@ -38,6 +38,7 @@ from ..core.operator import (
     AsynchronousOperator,
     EarlyTerminatingOperator,
     Output,
+    QueueingOperator,
     RunningOperator,
     RunningSink,
     SettlingSink,
@@ -398,6 +399,9 @@ class OperatorChain:
             following.is_choosy = not _inherits(following.operator, "accepts")
         first: object = operators[0].running if operators else None
         self._asynchronous = first if isinstance(first, AsynchronousOperator) else None
+        self._queueing = first if isinstance(first, QueueingOperator) else None
+        #: the batches that were pushed so far
+        self.pushed = 0
         #: the first operator may refuse a batch
         self._may_refuse = bool(operators) and not _inherits(operators[0], "accepts")
         #: operators behind the first one that may refuse a batch, and those that the end of a round concerns
@@ -414,6 +418,7 @@ class OperatorChain:
 
     def push(self, port: int, batch: Batch) -> None:
         """Put a batch aside for the first operator."""
+        self.pushed += 1
         if self._links:
             self._stack.append((self._links[0], port, batch))
         else:
@@ -479,6 +484,16 @@ class OperatorChain:
     def under_way(self) -> str:
         """What the first operator has under way elsewhere, in words; "" if nothing."""
         return "" if self._asynchronous is None else self._asynchronous.waits_for
+
+    @property
+    def may_queue(self) -> bool:
+        """Whether ends of rounds and task barriers may stand among batches under way."""
+        return self._queueing is not None
+
+    @property
+    def left(self) -> int:
+        """How many of the batches that were pushed have left the first operator, if it lets others wait behind them."""
+        return self.pushed - (0 if self._queueing is None else self._queueing.batches_under_way)
 
     def poll(self) -> bool:
         """Take over what has come back. Whether anything has."""

@@ -6,7 +6,9 @@ Rules:
    before it have left. It is the index's answer that is awaited elsewhere; output is made by the driver's own thread.
 2. At most 1 + ``prefetch`` batches are under way. A batch in which nothing is to be looked up waits for its turn, too,
    but asks nothing.
-3. Ends of rounds, barriers and the end may only come while nothing is under way: so there is never any state.
+3. Ends of rounds and task barriers stand among the batches under way, and are passed on in their turn: lookups of
+   later rounds and windows need not wait for them. Barriers of checkpoints and the end come only while nothing is under
+   way: so there is never any state.
 4. An index is closed when its operator is and the last lookup has come back, whichever is later.
 """
 
@@ -192,6 +194,11 @@ class AsynchronousLookupJoin(RunningLookupJoin):
         return len(self._awaited) < self._most
 
     @property
+    def batches_under_way(self) -> int:
+        """Those that wait for an answer, or for their turn, and one that is leaving."""
+        return len(self._awaited)
+
+    @property
     def waits_for(self) -> str:
         """The index, and how many batches wait for it."""
         count = len(self._awaited)
@@ -211,17 +218,9 @@ class AsynchronousLookupJoin(RunningLookupJoin):
             self._awaited.popleft()
         return True
 
-    def end_round(self, port: int, round: int, out: Output) -> None:
-        """Nothing to do, if the driver keeps its promise."""
-        self._check_idle("the end of a round")
-
     def end_port(self, port: int, out: Output) -> None:
         """Nothing to do, if the driver keeps its promise."""
         self._check_idle("the end of the input")
-
-    def drain(self, out: Output) -> None:
-        """Nothing to do, if the driver keeps its promise."""
-        self._check_idle("a barrier")
 
     def snapshot(self) -> pa.Table | None:
         """Nothing is ever held where a snapshot is taken."""

@@ -138,13 +138,11 @@ def test_unsplit_output_keeps_misses_in_the_batch_of_their_input() -> None:
     assert [batch.records.column("v").to_pylist() for batch in output.batches] == [[10, None, None, 30, None]]
 
 
-@pytest.mark.parametrize("what", ["end_round", "end_port", "drain", "snapshot"])
+@pytest.mark.parametrize("what", ["end_port", "snapshot"])
 def test_what_must_not_come_while_lookups_are_under_way_is_refused(what: str) -> None:
     running, background, output = started(LookupJoin(INDEX, ("k",)))
     calls: dict[str, Callable[[], object]] = {
-        "end_round": lambda: running.end_round(0, 0, output),
         "end_port": lambda: running.end_port(0, output),
-        "drain": lambda: running.drain(output),
         "snapshot": running.snapshot,
     }
     assert calls[what]() is None
