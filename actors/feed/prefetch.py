@@ -174,12 +174,12 @@ class Prefetcher:
                     )
                 self._changed.wait(left)
             self._ask = replace(self._ask, taken=found.batch + 1)
-            told = self._acknowledgement() if self._asking else None
-            if told is None and (not self._unsent or self._wanted()):
+            message = self._acknowledgement() if self._asking else None
+            if message is None and (not self._unsent or self._wanted()):
                 self._unsent = True
                 self._changed.notify_all()
-        if told is not None:
-            self._link.notify(told)
+        if message is not None:
+            self._link.notify(message)
         return found
 
     def _return(self) -> None:
@@ -444,9 +444,9 @@ class Prefetcher:
 
     def _fail(self, error: BaseException) -> None:
         if not isinstance(error, PenstockError):
-            told = InternalError(f"{self._who} cannot fetch batches any more: {type(error).__name__}: {error}")
-            told.__cause__ = error
-            error = told
+            internal = InternalError(f"{self._who} cannot fetch batches any more: {type(error).__name__}: {error}")
+            internal.__cause__ = error
+            error = internal
         with self._changed:
             error.add_note(f"({self._who} of feed {self._name!r}, at batch {self._ask.taken})")
             self._error = error
