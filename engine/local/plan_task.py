@@ -215,6 +215,9 @@ class PlanTask:
 
         Raises TimeoutError after ``timeout`` seconds without one.
         """
+        return self._read(timeout)
+
+    def _read(self, timeout: float | None = None) -> pa.RecordBatch | None:
         while True:
             batch, future = self.next()
             if future is None:
@@ -250,7 +253,7 @@ class PlanTask:
                         "the window was dropped when the reading of a later one began",
                         "read the windows of several split sets one after the other",
                     )
-                batch = self.read()
+                batch = self._read()
                 if batch is None:
                     return
                 yield batch

@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,8 @@ from ..scheduler.serial import SerialScheduler
 from ..scheduler.shell import is_inside
 from .plan_output import PlanOutput
 from .windows import Windows
+
+_log = logging.getLogger(__name__)
 
 
 class PlanState(StrEnum):
@@ -207,11 +210,17 @@ class RunningPlan:
             Thread(target=self.cancel, name="penstock-closing", daemon=True).start()
 
     def close(self) -> None:
-        """Release everything. Returns when all is closed, but within the plan at once."""
+        """Release everything. Returns when all is closed, but within the plan at once. What an operator's close raises
+        is a note of the plan's error; if there is none the rows are out and stand, and it is logged."""
+        closed_before = self._closed
         self._shut_down()
         self.refuse_waiting()
         if self.state is PlanState.CANCELLED:
             self.output.clear()
+        if self._closed and not closed_before and self.error is None:
+            for task in self.tasks:
+                if task.closing_error is not None:
+                    _log.warning("a plan that was %s did not close: %s", self.state, task.closing_error)
 
     def _shut_down(self) -> None:
         closed = [task.cancel() for task in self.tasks]

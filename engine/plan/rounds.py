@@ -73,7 +73,7 @@ class SplitAssignment:
 
     def position(self, lane: int, ordinal: int) -> int:
         """Of the ``ordinal``-th split of a lane."""
-        own = self._own(lane)
+        own = self._own(lane) if self.first else None
         if own is not None:
             if not ordinal:
                 return own

@@ -249,6 +249,8 @@ class Task:
         self.attempt = attempt
         self._machine = StateMachine(f"task {task}", LEGAL_TASK_MOVES, TaskState.CREATED)
         self.error: PenstockError | None = None
+        #: the first error of an operator's close, if nothing had failed before
+        self.closing_error: PenstockError | None = None
         self._lock = threading.Lock()
         self._events = EventQueue(listener)
         self._serial = SerialScheduler(notify=notify) if scheduler is None else None
@@ -520,6 +522,8 @@ class Task:
         if self.error is not None:
             for later in errors:
                 self.error.add_note(f"while closing {driver.name}: {later}")
+        elif errors and self.closing_error is None:
+            self.closing_error = without_frames(errors[0])
 
     def _driver_failed(self, handle: Handle | None, error: BaseException) -> None:
         """The first error of a driver (called by the scheduler, before it closes the others)."""

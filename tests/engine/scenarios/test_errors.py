@@ -13,6 +13,7 @@ from penstock.engine.core.elements import Batch
 from penstock.engine.core.errors import DataError, InternalError, UserCodeError
 from penstock.engine.core.operator import Output, Stateless
 from penstock.engine.flow.flow import Flow
+from penstock.engine.local.plan_task import PlanTask
 from support.scenario_tasks import (
     MODES,
     Passing,
@@ -144,3 +145,33 @@ def test_error_in_close_alone_does_not_undo_the_rows(degree, make_task):
     task = make_task(own(scan(Flow("plan")), lambda _: Failing("close")), degree)
     task.add_split("rows", split(c0=[1]))
     assert values(finish(task)) == [1]
+
+
+class _FailingClose(Passing):
+    def close(self) -> None:
+        raise ValueError("in close")
+
+
+@MODES
+@pytest.mark.parametrize("ending", ["finished", "cancelled"])
+def test_error_of_a_close_is_logged_if_there_was_no_other(degree, ending, caplog):
+    task = PlanTask(own(scan(Flow("plan")), lambda _: _FailingClose()), degree=degree)
+    task.add_split("rows", split(c0=[1]))
+    task.no_more_splits("rows")
+    assert values([task.read()]) == [1]
+    assert (task.read() if ending == "finished" else task.cancel()) is None
+    task.cancel()
+    [told] = caplog.messages
+    assert told.startswith(f"a plan that was {ending} did not close: own: ")
+    assert "in close" in told
+
+
+@MODES
+def test_error_of_a_close_after_another_one_is_a_note_of_that(degree):
+    stream = own(scan(Flow("plan")), lambda _: _FailingClose()).map_batches(raising("first"), table(c0=[]).schema)
+    task = PlanTask(stream, degree=degree)
+    task.add_split("rows", split(c0=[1]))
+    task.request_barrier()
+    with pytest.raises(UserCodeError, match="first") as failed:
+        task.read()
+    assert any("in close" in note for note in failed.value.__notes__)
