@@ -208,7 +208,9 @@ def _holds(pipeline: PipelinePlan) -> bool:
 
 
 def _has_state(operator: OperatorPlan) -> bool:
-    return not operator.is_sink and traits_of(operator.config).state is not State.NONE
+    traits = traits_of(operator.config)
+    no_rows = traits.state is State.NONE or (traits.state is State.COUNTERS and not traits.beyond_budget)
+    return not operator.is_sink and not no_rows
 
 
 def _operator_bound(operator: OperatorPlan) -> OperatorBound:

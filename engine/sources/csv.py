@@ -30,7 +30,9 @@ from ..files.paths import UNREADABLE, DataFile, absolute_paths, check_columns, c
 _BLOCK_BYTES = 4 * 1024 * 1024
 """Parsed at once: some tens of thousands of ordinary rows, so that batches are neither tiny nor too long."""
 _EXPANSION = 10
-"""A block and what is made of it, in blocks: an empty field, which is a comma, may become eight bytes."""
+"""In blocks, what is taken to parse one, and what is made of it: of fields of one digit, which become eight bytes."""
+_AHEAD = 33
+"""Blocks that Arrow reads ahead, and the one that is parsed."""
 _INFERENCE_BYTES = 16 * 1024 * 1024
 """Of the first file, looked at for types."""
 _HEADER_BYTES = 64 * 1024
@@ -56,6 +58,11 @@ class CsvSplit:
     @property
     def rows(self) -> int | None:
         return None
+
+    @property
+    def open_bytes(self) -> int:
+        """What is read of the file ahead."""
+        return min(self.file.size, _AHEAD * _BLOCK_BYTES)
 
     def narrowed(self, columns: Sequence[str]) -> CsvSplit:
         """The same rows with these columns alone."""

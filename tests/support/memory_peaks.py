@@ -7,7 +7,8 @@ Rules:
 2. ``pool`` is the peak of Arrow's pool: exact, with what its kernels take for a moment. ``process``: the most anonymous
    memory that was seen, numpy's and the allocators' own included, beside what there was before; mapped files, which the
    system takes back, are not in it. That is looked at every few milliseconds.
-3. As a script it answers lines ``operator, shape`` with a :class:`Peak` each, as JSON. It has no thread but its first.
+3. As a script it answers lines ``operator, shape``, or ``read, file``, with a :class:`Peak` each, as JSON. It has no
+   thread but its first.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import parquet
 
 import penstock as ps
 from penstock.engine.planner.memory_bound import memory_bound
@@ -128,6 +133,43 @@ SHAPES: Mapping[str, Callable[[str], MadeRows]] = {
 }
 
 
+COLUMNS = 20
+
+
+def _write_parquet(path: Path, rows: MadeRows) -> None:
+    with parquet.ParquetWriter(path, rows.schema) as writer:
+        writer.write_table(pa.Table.from_batches(rows.splits()[0].open(0)), row_group_size=rows.rows)
+
+
+def _write_dictionary(path: Path) -> None:
+    texts = pa.DictionaryArray.from_arrays(
+        pa.array(np.arange(20_000, dtype=np.int32) % 4), [letter * CELL for letter in "abcd"]
+    )
+    parquet.write_table(pa.table({"v": np.arange(20_000), "x": texts}), path, store_schema=False)
+
+
+def _write_digits(path: Path) -> None:
+    names = [f"c{place}" for place in range(COLUMNS)]
+    path.write_text(",".join(names) + "\n" + (",".join("1" * COLUMNS) + "\n") * 1_000_000)
+
+
+def _write_long_lines(path: Path) -> None:
+    path.write_text("v,x\n" + "".join(f"{row},{'x' * CELL}\n" for row in range(3000)))
+
+
+FILES: Mapping[str, tuple[Callable[[Path], None], Callable[[ps.Flow, Path], ps.Stream]]] = {
+    "cells.parquet": (lambda path: _write_parquet(path, SHAPES["cells"]("a")), ps.Flow.read_parquet),
+    "lists.parquet": (lambda path: _write_parquet(path, SHAPES["lists"]("a")), ps.Flow.read_parquet),
+    "dictionary.parquet": (_write_dictionary, ps.Flow.read_parquet),
+    "digits.csv": (
+        _write_digits,
+        lambda flow, path: flow.read_csv(path, types={f"c{place}": pa.int64() for place in range(COLUMNS)}),
+    ),
+    "lines.csv": (_write_long_lines, ps.Flow.read_csv),
+}
+"""How each is written, and read."""
+
+
 @dataclass(frozen=True)
 class Peak:
     """In bytes: what the plan promised, and what was taken. ``unbounded``: what it said in words."""
@@ -147,11 +189,26 @@ def flow_of(operator: str, shape: str) -> ps.Flow:
     return flow
 
 
+def flow_over(file: str, folder: Path) -> ps.Flow:
+    """A file that is read; it is written by another process, whose memory does not count."""
+    write, read = FILES[file]
+    if not os.fork():
+        try:
+            write(folder / file)
+        finally:
+            os._exit(0)
+    os.wait()
+    flow = ps.Flow("peaks", lanes=1)
+    made = read(flow, folder / file)
+    made.map_batches(_nothing, made.schema).collect("found")
+    return flow
+
+
 def _nothing(records: pa.RecordBatch) -> pa.RecordBatch:
     return records.slice(0, 0)
 
 
-def measured(flow: ps.Flow) -> Peak:
+def measured(make: Callable[[], ps.Flow]) -> Peak:
     """Run it in a child of this process, which has no other thread yet."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -159,7 +216,7 @@ def measured(flow: ps.Flow) -> Peak:
         try:
             os.close(reading)
             with os.fdopen(writing, "w") as stream:
-                json.dump(_run(flow), stream)
+                json.dump(_run(make()), stream)
         finally:
             os._exit(0)
     os.close(writing)
@@ -170,12 +227,12 @@ def measured(flow: ps.Flow) -> Peak:
 
 
 def _run(flow: ps.Flow) -> Mapping[str, object]:
-    before = pa.total_allocated_bytes()
+    pool = pa.proxy_memory_pool(pa.default_memory_pool())  # planning, types guessed from a file say, does not count
+    pa.set_memory_pool(pool)
     with Watched() as watched, ps.run_local(flow, memory_budget=BUDGET, threads=1) as job:
         job.wait()
         bound = memory_bound(job.plan)
-    pool = pa.default_memory_pool().max_memory() - before
-    return asdict(Peak(bound.bytes or 0, pool, watched.peak, bound.unbounded))
+    return asdict(Peak(bound.bytes or 0, pool.max_memory(), watched.peak, bound.unbounded))
 
 
 class Watched:
@@ -208,9 +265,11 @@ def _anonymous() -> int:
 
 def main() -> None:
     """Rule 3."""
-    for line in sys.stdin:
-        operator, shape = line.strip().split(", ")
-        print(json.dumps(asdict(measured(flow_of(operator, shape)))), flush=True)
+    with TemporaryDirectory() as folder:
+        for line in sys.stdin:
+            operator, shape = line.strip().split(", ")
+            make = partial(flow_over, shape, Path(folder)) if operator == "read" else partial(flow_of, operator, shape)
+            print(json.dumps(asdict(measured(make))), flush=True)
 
 
 if __name__ == "__main__":

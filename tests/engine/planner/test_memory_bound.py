@@ -146,6 +146,12 @@ def test_what_has_no_bound_is_said_in_words(tmp_path: Path) -> None:
     assert found == ("rows: a batch as it is given", "joined: the rows of one key, and the last ones of each side")
 
 
+def test_operator_that_holds_counters_alone_needs_no_budget() -> None:
+    flow = ps.Flow("counters")
+    flow.from_tables([NUMBERS.empty_table()]).limit(3).collect("found")
+    assert [each.budget for each in memory_bound(plan_job(flow, 1)).processes] == [0] * len(plan_job(flow, 1).stages)
+
+
 def test_tables_in_memory_count_and_nothing_is_read_of_them() -> None:
     table = pa.table({"n": range(1000)})
     few, many = ps.Flow("few"), ps.Flow("many")
