@@ -97,6 +97,11 @@ class EndOfPartition(msgspec.Struct, frozen=True):
 Element: TypeAlias = Batch | EndOfRound | Watermark | Barrier | CancelBarrier | EndOfData | EndOfPartition
 
 
+def ends_window(element: Element) -> bool:
+    """Whether no batch behind the element belongs to its window: it is a task barrier, or the end of the data."""
+    return isinstance(element, EndOfData) or (isinstance(element, Barrier) and element.kind is BarrierKind.DRAIN)
+
+
 def size_of(element: Element) -> int:
     """Bytes that the element counts for against a channel's credit; control elements count nothing.
 

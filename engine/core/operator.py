@@ -278,6 +278,14 @@ class EarlyTerminatingOperator(Protocol):
 
 
 @runtime_checkable
+class WindowAwareOperator(EarlyTerminatingOperator, Protocol):
+    """One that needs no more of one port when another one has no more rows before the next task barrier."""
+
+    def end_window(self, port: int) -> None:
+        """No further row comes on this port before ``drain``. Ends of rounds, or of the port, still come."""
+
+
+@runtime_checkable
 class RunningSink(RunningOperator, Protocol):
     """An operator at the end of a pipeline that makes its rows visible in two phases."""
 

@@ -31,7 +31,7 @@ from typing import Protocol
 import msgspec
 
 from ..core.channel_states import ANSWER_MOVES, DEMAND_MOVES, END_MOVES, Answer, Demand, EndState
-from ..core.elements import Barrier, Batch, Element, EndOfData, EndOfPartition, size_of
+from ..core.elements import Barrier, Batch, Element, EndOfData, EndOfPartition, ends_window, size_of
 from ..core.errors import InternalError
 from ..core.identity import Attempt, BarrierKind, CheckpointId, Tally, TaskId
 from ..core.state_machine import StateMachine
@@ -286,6 +286,8 @@ class InputChannel:
         self._mark = credit // 2
         #: bytes of the batches in the queue
         self.queued_bytes = 0
+        #: how many these are, ahead of each end of a window in the queue, and behind the last of these
+        self._batches_of_windows = deque([0])
         #: moved by what is taken out of the queue
         self._end = StateMachine(f"the consumer's end of {channel}", END_MOVES, EndState.OPEN)
         #: task barriers taken out of the queue
@@ -321,6 +323,10 @@ class InputChannel:
         size = size_of(frame.element) if frame.size is None else frame.size
         self._queue.append((frame.element, size))
         self.queued_bytes += size
+        if isinstance(frame.element, Batch):
+            self._batches_of_windows[-1] += 1
+        elif ends_window(frame.element):
+            self._batches_of_windows.append(0)
         if isinstance(frame.element, EndOfData):
             self._final_tally = frame.sent
         elif isinstance(frame.element, Barrier) and frame.element.kind is not BarrierKind.DRAIN and not self.is_local:
@@ -336,6 +342,7 @@ class InputChannel:
         for batch in batches:
             self.restored.add(batch)
             self._queue.append((batch, 0))
+            self._batches_of_windows[-1] += 1
 
     @property
     def is_local(self) -> bool:
@@ -377,19 +384,27 @@ class InputChannel:
         element, size = self._queue.popleft()
         if isinstance(element, Batch):
             self.queued_bytes -= size
+            self._batches_of_windows[0] -= 1
             self.rows += element.records.num_rows
             self.batches += 1
             self.consumed += size
             if not self.queued_bytes or self.consumed - self._granted >= self._mark:
                 self._granted = self.consumed
                 self._reply(Grant(self.channel, self.attempts, self._granted))
-        elif isinstance(element, EndOfData):
-            self._end.move(EndState.DATA_ENDED)
+        elif ends_window(element):
+            self._batches_of_windows.popleft()
+            if isinstance(element, EndOfData):
+                self._end.move(EndState.DATA_ENDED)
+            else:
+                self._window += 1
         elif isinstance(element, EndOfPartition):
             self._end.move(EndState.CLOSED)
-        elif _is_drain(element):
-            self._window += 1
         return element
+
+    @property
+    def window_ends(self) -> bool:
+        """Whether no batch stands before the next task barrier, or the end of the data, and that has come."""
+        return len(self._batches_of_windows) > 1 and not self._batches_of_windows[0]
 
     def cancel_input(self, for_good: bool) -> None:
         """Tell the producer that no more rows of this window are needed, or none ever."""
@@ -411,6 +426,8 @@ class InputChannel:
         """Raises AssertionError if an invariant does not hold."""
         queued = sum(size for element, size in self._queue if isinstance(element, Batch))
         assert self.queued_bytes == queued, f"{self.channel} counts {self.queued_bytes} bytes, {queued} are queued"
+        batches = sum(isinstance(element, Batch) for element, _ in self._queue)
+        assert sum(self._batches_of_windows) == batches, f"{self.channel} counts batches wrongly, {batches} are queued"
         assert not (self.closed and self._queue), f"{self.channel} is closed and has a queue"
 
     def __len__(self) -> int:

@@ -36,6 +36,10 @@ class GateInput(Protocol):
     @property
     def closed(self) -> bool: ...
 
+    @property
+    def window_ends(self) -> bool:
+        """Whether it is known that no batch comes before the next task barrier, or the end of the data."""
+
     def peek(self) -> Element | None: ...
 
     def pop(self) -> Element: ...
@@ -150,6 +154,13 @@ class InputGate:
                 self.feeds[feed].pop()
         assert head is not None
         return Delivered(0, head)
+
+    def window_ends(self, behind: Collection[int]) -> bool:
+        """Whether it is known that no batch comes before the next task barrier or the end of the data: ``behind`` that
+        barrier stand some feeds already."""
+        return all(
+            feed.window_ends or feed.data_ended or position in behind for position, feed in enumerate(self.feeds)
+        )
 
     def at_end_of_round(self, blocked: Collection[int]) -> bool:
         """Whether the next element is the end of a round, which all feeds that are not blocked have reached."""
@@ -324,6 +335,10 @@ class SpoolingInputGate(InputGate):
         if accepts if isinstance(head, Batch) else controls:
             return Delivered(0, self._front.popleft())
         return self._spool(blocked)
+
+    def window_ends(self, behind: Collection[int]) -> bool:
+        """The same; not while anything is put aside."""
+        return not (self._front or self._files or self._back) and super().window_ends(behind)
 
     def _spool(self, blocked: Collection[int]) -> Spooled | Unwanted:
         found = self._inner.poll(blocked, True, False)

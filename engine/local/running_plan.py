@@ -233,7 +233,7 @@ class RunningPlan:
             return
         elif isinstance(self._scheduler, PoolScheduler):
             self._scheduler.settle(closed)
-        else:
+        elif self.state is PlanState.CANCELLED:  # of one that has finished the reader may be who runs the tasks
             wait(closed)
         self._closed = True
 

@@ -376,6 +376,10 @@ class Driver:
             self.wait = self._words.explain(busy, refused, starved, aligning=True, ended=False)
             return False
         blocked, behind = self.checkpointing.blocked, self.checkpointing.behind
+        if self.chain.window_aware is not None and (ended := self.ports.end_windows(behind)):
+            for number in ended:
+                self.chain.end_window(number)
+            self._cancel_unneeded_inputs()
         for port in self.ports.readable(behind, self.chain.wants, blocked):
             is_last = bool(behind) and self.ports.is_last(port, behind)
             accepts = port.cancelled or self.chain.accepts(port.number, is_last)

@@ -31,6 +31,8 @@ class Port:
     dropped: RunningTally = field(default_factory=RunningTally)
     #: which of its rows the operators still need
     demand: StateMachine[Demand] = field(init=False)
+    #: the operators know that no further row comes in this window
+    window_ended: bool = False
     #: of a source whose rows are digested: what was given to the operators
     handed_on: LaneDigests | None = None
 
@@ -138,8 +140,18 @@ class Ports:
                 feed.acknowledge_drained()
         self.undrained.clear()
 
+    def end_windows(self, behind: set[int]) -> list[int]:
+        """The ports on which no further row comes before the next task barrier, as is known now and was not before."""
+        found = []
+        for port in self.all:
+            if not (port.window_ended or port.ended) and port.gate.window_ends(port.blocked(behind)):
+                port.window_ended = True
+                found.append(port.number)
+        return found
+
     def begin_window(self) -> None:
         """A task barrier has passed: rows matter again."""
         for port in self.all:
+            port.window_ended = False
             if port.demand.state is Demand.NEXT_WINDOW:
                 port.demand.move(Demand.ALL)

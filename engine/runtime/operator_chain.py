@@ -44,6 +44,7 @@ from ..core.operator import (
     SettlingSink,
     Stateless,
     Steps,
+    WindowAwareOperator,
     throttled_of,
 )
 from ..core.user_code import is_to_be_told, is_users_own, raised, user_frames
@@ -402,6 +403,7 @@ class OperatorChain:
         self._queueing = first if isinstance(first, QueueingOperator) else None
         #: the batches that were pushed so far
         self.pushed = 0
+        self.window_aware = first if isinstance(first, WindowAwareOperator) else None
         #: the first operator may refuse a batch
         self._may_refuse = bool(operators) and not _inherits(operators[0], "accepts")
         #: operators behind the first one that may refuse a batch, and those that the end of a round concerns
@@ -472,6 +474,12 @@ class OperatorChain:
             (position, found) for position, found in self._early_terminating if getattr(found, "for_good", False)
         ]
         return any(found.needs_no_more(0 if position else port) for position, found in lasting)
+
+    def end_window(self, port: int) -> None:
+        """No further row comes on this port before the next task barrier."""
+        assert self.window_aware is not None, "nobody is told who does not want to know"
+        with operator_context(self.operators[0]):
+            self.window_aware.end_window(port)
 
     @property
     def may_terminate_early(self) -> bool:

@@ -40,6 +40,7 @@ from ..core.elements import (
     EndOfPartition,
     EndOfRound,
     Tag,
+    ends_window,
 )
 from ..core.epochs import Epochs
 from ..core.errors import InternalError, PenstockError, StorageError
@@ -152,6 +153,14 @@ class SplitReader:
     def closed(self) -> bool:
         """Whether EndOfPartition has been taken."""
         return self._state.state is ReaderState.CLOSED
+
+    @property
+    def window_ends(self) -> bool:
+        """Whether it is known that no batch comes before the next task barrier, or the end of the data."""
+        if self._head is not None and not isinstance(self._head, EndOfRound):
+            return ends_window(self._head)
+        drain = next((at for barrier, at, _ in self._barriers if barrier.kind is BarrierKind.DRAIN), None)
+        return (drain is not None or not self._more) and self._splits.none_up_to(drain)
 
     @property
     def over(self) -> bool:

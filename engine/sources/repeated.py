@@ -51,6 +51,10 @@ class RepeatedSplits(SplitQueue):
                 return None
         return super().take(cursor, round, dropping=dropping)
 
+    def none_up_to(self, round: int | None) -> bool:
+        """Never known: all are read again."""
+        return False
+
     def _pass(self, cursor: LaneCursor) -> None:
         self._streams.pop(cursor.lane, None)
         cursor.ordinal, cursor.row = cursor.ordinal + 1, 0

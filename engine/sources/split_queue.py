@@ -51,7 +51,7 @@ class SplitQueue:
         #: restart; its lanes stand behind equally many
         read = 0 if splits else max((each.ordinal for each in cursors if not each.needless), default=0)
         self.count = read * lane_count
-        #: those that have not been read to their end, by position
+        #: those that have not been read to their end, by position, in the order of these
         self._splits: dict[int, Split] = {}
         #: the open split of each lane that stands within one
         self._streams: dict[int, RowStream] = {}
@@ -71,8 +71,8 @@ class SplitQueue:
 
     def add_rounds(self, rounds: int, splits: Mapping[int, Split]) -> None:
         """So many rounds of all lanes, behind all splits, with ``splits`` at these places; others stay empty."""
-        for place, split in splits.items():
-            self._put(self.count + place, split)
+        for place in sorted(splits):
+            self._put(self.count + place, splits[place])
         self.count += rounds * self._lane_count
 
     def _put(self, position: int, split: Split) -> None:
@@ -88,6 +88,14 @@ class SplitQueue:
     def last_round(self) -> int:
         """The round in which the lanes come to the end of the splits known so far, if each is read in one round."""
         return max(self._deal.count(cursor.lane, self.count) for cursor in self._cursors) - 1
+
+    def none_up_to(self, round: int | None) -> bool:
+        """Whether no split is left of those that the lanes come to in ``round`` and before, each read in one
+        round; None: none at all."""
+        first = next(iter(self._splits), None)
+        if first is None or round is None:
+            return first is None
+        return self._quota is None and self._deal.count(self._deal.lane_of(first), first) > round
 
     @property
     def current(self) -> str:

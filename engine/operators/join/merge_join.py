@@ -19,9 +19,9 @@ Rules:
    join emit at one comes behind the last round that has ended. Such *late* rows belong to the unit of the final round
    and their lane, where they meet those of a side that has ended before the barrier; they leave in the round that ended
    last. If the other side stands behind the barrier already, and so has no more, the driver gives them without asking.
-7. Once a side has ended and none of its rows can match what is still to come, no more is needed of the other side,
-   unless its rows stay without a match: inner and semi joins end both sides early, left and anti joins the right one,
-   right joins the left one.
+7. Once a side has ended, or has no more rows before the next task barrier, and none of its rows can match what is still
+   to come, no more is needed of the other side, unless its rows stay without a match: inner and semi joins end both
+   sides early, left and anti joins the right one, right joins the left one.
 8. Inputs whose rows come in other rounds than the source rows that they are made of would miss each other: the planner
    lets in none (``engine.planner.emission``).
 """
@@ -110,8 +110,9 @@ class RunningMergeJoin(Stateless):
         self._output = JoinOutput(config.how, shape, config.condition(shape), bound)
         self._placed = config.how in RIGHT_STAYS or config.how == "right semi"
         self._how = config.how
-        #: for each port whether no further row can matter
+        #: for each port whether no further row can matter, and whether none comes, before the next task barrier
         self._satisfied = [False, False]
+        self._window_ended = [False, False]
         self._empty = (no_rows(inputs[LEFT]), no_rows(inputs[RIGHT]))
         #: units of which a row has come and that are not yet joined, by round and lane
         self._units: dict[UnitKey, Unit] = {}
@@ -145,6 +146,7 @@ class RunningMergeJoin(Stateless):
             yield from self._emit(self._step(self._units.pop(key), (True, True)), key, out)
             self._account()
         self._needed = None
+        self._satisfied, self._window_ended = [False, False], [False, False]
 
     def accepts(self, port: int) -> bool:
         """Not if this side holds enough while the other one is needed."""
@@ -155,9 +157,14 @@ class RunningMergeJoin(Stateless):
         self._units = {}
         self._account()
 
+    def end_window(self, port: int) -> None:
+        """No further row comes on this port before the next task barrier."""
+        self._window_ended[port] = True
+
     def needs_no_more(self, port: int) -> bool:
         """Whether the other side has ended, and neither its rows nor this one's can come of further rows here."""
-        if self._how not in NEED_A_MATCH[port] or self._reached[1 - port] != ENDED:
+        has_ended = self._window_ended[1 - port] or self._reached[1 - port] == ENDED
+        if self._how not in NEED_A_MATCH[port] or not has_ended:
             return False
         if not self._satisfied[port]:
             self._satisfied[port] = not any(self._may_match(key, unit, port) for key, unit in self._units.items())

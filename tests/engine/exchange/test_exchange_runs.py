@@ -10,6 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock.engine.exchange.channels import OutputChannel
+from penstock.engine.kernels.pieces import Bound
 from penstock.engine.operators.sequence import regroup
 from penstock.engine.plan import rounds
 from penstock.engine.planner import pipelines
@@ -115,11 +116,7 @@ def starve(monkeypatch: pytest.MonkeyPatch) -> None:
     """One byte of credit, no memory, and output of a few rows."""
     monkeypatch.setattr(OutputChannel.__init__, "__defaults__", (1,))
     monkeypatch.setattr(memory.TaskMemory.__init__, "__defaults__", (0, None))
-    monkeypatch.setattr(regroup, "cut", lambda records, rows: pieces_of(records))
-
-
-def pieces_of(records: pa.RecordBatch) -> list[pa.RecordBatch]:
-    return [records.slice(start, 3) for start in range(0, records.num_rows, 3)]
+    monkeypatch.setattr(regroup, "Bound", lambda rows, bytes: Bound(3, bytes))
 
 
 @pytest.mark.parametrize("name", FLOWS)

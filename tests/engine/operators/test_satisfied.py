@@ -105,6 +105,23 @@ def test_merge_join_needs_a_side_no_more_once_it_has_passed_the_end_of_the_other
     assert not after_one_side_has_ended(how, port, []).needs_no_more(port)
 
 
+@pytest.mark.parametrize("port", [0, 1])
+@pytest.mark.parametrize("how", JOIN_TYPES)
+def test_merge_join_needs_a_side_no_more_when_the_other_has_no_more_rows_in_the_window(how: str, port: int) -> None:
+    config = MergeJoin(("k",), how)
+    running = config.build(context(), SCHEMAS, None)
+    out = Collected(config.output_schema(SCHEMAS))
+    for window in range(2):
+        for side, found in ((1 - port, [1, 2]), (port, [1, 3])):
+            [batch] = batches_of(side, [found])
+            exhaust(running.process(side, Batch(batch.records, Tag(window, 0, 0)), out))
+        assert not running.needs_no_more(port)
+        running.end_window(1 - port)
+        assert running.needs_no_more(port) == ENDS_EARLY[how][port]
+        exhaust(running.drain(out))
+        assert not running.needs_no_more(port), "the next window begins"
+
+
 def limited(config: Limit, *sizes: int) -> RunningLimit:
     schema = pa.schema([("n", pa.int64())])
     running = config.build(context(), [schema], None)

@@ -1,5 +1,7 @@
 """The running source: rounds, tags, cursors, proposals and barriers."""
 
+import random
+
 import pyarrow as pa
 import pytest
 
@@ -12,6 +14,7 @@ from penstock.engine.core.elements import (
     EndOfPartition,
     EndOfRound,
     Tag,
+    ends_window,
 )
 from penstock.engine.core.errors import DataError, InternalError
 from penstock.engine.core.identity import CLOSING_ROUND, BarrierKind, CheckpointId
@@ -298,3 +301,45 @@ def test_large_dictionary_does_not_make_chunks_small():
     columns = [lists, pa.StructArray.from_arrays([lists], names=["l"]), lists.flatten()]
     (chunk,) = RowStream(iter([pa.record_batch(columns, names=["l", "s", "d"])])).chunks(None)
     assert chunk.num_rows == 2000
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_reader_knows_that_no_batch_comes_before_the_end_of_a_window(seed):
+    chance = random.Random(seed)
+    lanes = chance.choice([1, 3])
+    reader = make(
+        [], subtask=chance.randrange(lanes), parallelism=lanes, lanes=3, more=True, quota=chance.choice([None, 2])
+    )
+    orders = []
+    for number in range(chance.randrange(1, 4)):
+        rounds = chance.randrange(3)
+        given = {place: Rows(place, chance.randrange(4)) for place in range(3 * rounds) if chance.random() < 0.4}
+        orders.append(lambda rounds=rounds, given=given: reader.add_splits(rounds, given))
+        window = Barrier(CheckpointId(1, number), BarrierKind.DRAIN, 0.0)
+        orders.append(lambda window=window: reader.trigger(window, reader.last_round))
+    orders.append(reader.no_more_splits)
+    ended = False
+    while not reader.data_ended:
+        if orders and (chance.random() < 0.4 or reader.peek() is None):
+            orders.pop(0)()
+        ended = ended or reader.window_ends
+        if reader.peek() is None:
+            continue
+        element = reader.pop()
+        assert not (ended and isinstance(element, Batch)), "a row comes behind the end of its window"
+        ended = ended and not ends_window(element)
+    assert not orders
+
+
+def test_reader_knows_the_end_of_a_window_before_its_empty_rounds():
+    reader = make([], lanes=1, more=True)
+    reader.add_splits(5, {0: Rows(0, 3)})
+    reader.trigger(Barrier(CheckpointId(1, 1), BarrierKind.DRAIN, 0.0), reader.last_round)
+    reader.add_splits(1, {0: Rows(1, 3)})
+    assert isinstance(reader.pop(), Batch)
+    assert reader.pop() == EndOfRound(0)
+    assert reader.window_ends
+    assert [type(each) for each in drain(reader)] == [*([EndOfRound] * 4), Barrier, Batch, EndOfRound]
+    assert not reader.window_ends, "who adds splits may add more"
+    reader.no_more_splits()
+    assert reader.window_ends
