@@ -85,7 +85,7 @@ def run_local(
     """
     asked = None if checkpoints is None else place_in(checkpoints)
     planned = partial(
-        plan_job, parallelism=parallelism, job=name, rate=rate, memory_budget=memory_budget, threads=threads or 0
+        plan_job, parallelism=parallelism, job=name, rate=rate, memory_budget=memory_budget, threads=threads
     )
     check_first(flow, planned, asked, resume=resume, from_snapshot=from_snapshot, take_over=take_over)
     flow = hand_over(flow, asked, name=name, resume=resume, on_ray=False, from_snapshot=from_snapshot)

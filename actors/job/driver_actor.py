@@ -34,7 +34,8 @@ from ...coordinator.model.split_sets import SplitName
 from ...engine.core.identity import Attempt, TaskId
 from ...engine.exchange.channels import Frame, Upstream
 from ...engine.runtime.statistics import TaskStatistics
-from ...engine.scheduler.pool import PoolScheduler
+from ...engine.scheduler.pool import shared_pool
+from ...engine.scheduler.protocol import QueryOpener, Share
 from ..cluster.calls import gone_for_good, unsealed, when_done
 from ..cluster.environment import NAMESPACE
 from ..feed.discovery import FeedDiscovery, run_of
@@ -98,7 +99,6 @@ class DriverActor:
         #: when the coordinator last asked
         self._asked_at = time.monotonic()
         self._files = TaskFiles(self._plan, SnapshotFiles(options.folder, self._plan.name), self._report)
-        self._scheduler = PoolScheduler(self._plan.threads) if self._plan.threads else None
         self._listener = self._listen()
         self._resolver = EndpointResolver()
         #: of the newest host
@@ -161,12 +161,20 @@ class DriverActor:
             self._files,
             self._report,
             streams,
-            self._scheduler,
+            self._threads_of(task),
             self._identity.incarnation,
             None if self._feeds is None else self._feeds.servers,
         )
         host.start()
         return host
+
+    def _threads_of(self, task: TaskId) -> QueryOpener | None:
+        """What runs the task's drivers: threads of this process's pool, as many as its slot has CPUs. None: the thread
+        that takes its messages."""
+        threads = self._plan.threads
+        if threads is None:
+            threads = max(1, int(self._plan.stages[task.vertex].resources.cpus))
+        return shared_pool().share(Share(degree=threads)) if threads else None
 
     def _serve_feeds(self, task: TaskId) -> TcpFeedServer | None:
         """Serve the feeds that end in the task to their ranks."""
@@ -225,8 +233,6 @@ class DriverActor:
             self._listener.close()
         else:
             self._host.close()
-        if self._scheduler is not None:
-            self._scheduler.shutdown()
         self._files.close()
         self._over.set()
 

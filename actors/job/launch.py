@@ -45,7 +45,7 @@ def run(
     rate: Rate | None = None,
     verbose: bool = False,
     memory_budget: int | None = DEFAULT_BUDGET,
-    threads: Threads = 0,
+    threads: Threads | None = None,
     resume: Resume = "auto",
     runtime: Runtime = DEFAULT_RUNTIME,
     from_snapshot: str | os.PathLike[str] | None = None,
@@ -64,7 +64,8 @@ def run(
     on this machine. ``rate`` (rows/s) replaces that of all sources
     that have one, or paces all if none has. ``verbose`` shows Ray's own log.
     ``memory_budget``: bytes that the operators of one task may hold before they spill to disk; None: no bound.
-    ``threads``: how many threads run the drivers of one actor; 0: the one that takes its messages.
+    ``threads``: how many threads run the drivers of one actor, by default one, or as many as it asks CPUs for; 0: the
+    one that takes its messages, which then wait for users' functions.
     ``runtime``: how processes are looked after, and how many are kept spare.
     ``resume="auto"`` goes on from the last checkpoint in the folder, if there is one, whatever became of the cluster
     that wrote it; ``"never"`` refuses a folder that has one, ``"must"`` one that has none.

@@ -162,8 +162,8 @@ class JobPlan:
     deterministic: bool = True
     #: bytes that the operators of one task hold before they spill; None: no bound
     memory_budget: int | None = DEFAULT_BUDGET
-    #: threads that run the drivers of one process; 0: those that take its messages
-    threads: int = 0
+    #: threads that run the drivers of one process; None: as it has CPUs; 0: those that take its messages
+    threads: int | None = None
     #: seconds after which barriers of checkpoints may overtake batches (``overtaking``); 0: at once; None: never
     alignment_timeout: float | None = None
     #: how often the sources are read that repeat; None: once

@@ -50,7 +50,7 @@ def plan_job(
     lanes: int | None = None,
     order: Order | None = None,
     memory_budget: int | None = DEFAULT_BUDGET,
-    threads: int = 0,
+    threads: int | None = None,
     prune: bool = True,
 ) -> JobPlan:
     """Plan ``flow`` for ``parallelism`` subtasks a stage. ``job``: the job's name, by default the flow's.
@@ -89,10 +89,10 @@ def plan_job(
     )
 
 
-def _check_options(memory_budget: int | None, threads: int) -> None:
+def _check_options(memory_budget: int | None, threads: int | None) -> None:
     if memory_budget is not None and memory_budget < 0:
         raise ConfigurationError(f"a memory budget of {memory_budget} bytes", "give bytes, or None for no bound")
-    if threads < 0:
+    if threads is not None and threads < 0:
         raise ConfigurationError(f"{threads} threads", "give a number from 0 on")
 
 
