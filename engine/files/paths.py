@@ -77,7 +77,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
         raise ConfigurationError(f"{path!r} is no path", "give a path, or a URL, as text")
     place = _absolute(text)
     if not _is_utf8(place):
-        raise ConfigurationError(f"the path {os.fsencode(place)!r} is not UTF-8", "rename it, or link to it by another")
+        raise ConfigurationError(f"the path {_bytes_of(place)} is not UTF-8", "rename it, or link to it by another")
     if "://" not in place and _is_too_long(os.fsencode(place)):
         remedy = f"a path has at most {_PATH_BYTES:,} bytes, each name in it {_NAME_BYTES}"
         raise ConfigurationError(f"the path {place[:_LONGEST_NAME]}… is longer than a path can be", remedy)
@@ -96,6 +96,14 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _bytes_of(place: str) -> str:
+    """How a place is written that is no text; half a character is no bytes either."""
+    try:
+        return repr(os.fsencode(place))
+    except UnicodeEncodeError:
+        return ascii(place)
 
 
 def _absolute(text: str) -> str:

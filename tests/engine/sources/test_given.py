@@ -77,9 +77,10 @@ def test_types_of_a_csv_file_are_the_sources(tmp_path):
         MemorySplit,
         "no-such-file.parquet",
         "in.unknown",
+        "half a character \ud800.parquet",
         "",
     ],
-    ids=repr,
+    ids=ascii,
 )
 def test_what_does_not_fit_is_refused(given):
     with pytest.raises(PenstockError):
