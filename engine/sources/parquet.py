@@ -280,9 +280,11 @@ def _bounded(file: parquet.ParquetFile, group: int, columns: Sequence[str]) -> I
     if any(_may_be_wider(each) for each in _leaves(metadata, columns)):
         rows = min(rows, PROBE_ROWS)
     read = most = 0
+    has_words = any("dictionary<" in str(field.type) for field in file.schema_arrow)
     for records in file.iter_batches(rows, row_groups=[group], columns=list(columns), use_threads=False):
         read, most = read + records.num_rows, max(most, records.num_rows)
-        fitting = records.num_rows * OUTPUT_BYTES // max(bits_of(records) // 8, 1)
+        bytes = bits_of(records) // 8 if has_words else records.nbytes  # words count once, and bits cost a tenth
+        fitting = records.num_rows * OUTPUT_BYTES // max(bytes, 1)
         to_chunk = ROWS_PER_BATCH - read % ROWS_PER_BATCH  # else chunks would be put together of two batches each
         file.reader.set_batch_size(max(1, min(fitting, GROWTH * most, to_chunk)))
         yield records
