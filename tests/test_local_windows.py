@@ -12,6 +12,8 @@ import pytest
 import penstock as ps
 from penstock.coordinator.model.events import TaskLost
 from penstock.engine.core.errors import ConfigurationError, DataError, FlowError
+from penstock.engine.exchange.channels import OutputChannel
+from penstock.engine.plan import rounds
 from penstock.engine.sources.fed import file_split
 from support.split_jobs import (
     LEFT,
@@ -307,3 +309,29 @@ def test_what_is_held_is_visible_at_the_end_and_a_limit_does_not_end_the_job(par
         job.wait(PATIENCE)
         job.no_more_splits()
     assert written(tmp_path / "out") == [(1, 1), (5, 1), (6, 1), (7, 1)]
+
+
+def test_side_of_which_a_join_needs_no_more_in_a_window_is_read_no_further_on_any_subtask(tmp_path, monkeypatch):
+    """Each subtask's lane has two rows on the left, and a hundred batches on the right; so has the next window."""
+    monkeypatch.setattr(rounds, "CHUNK_ROWS", 100)
+    monkeypatch.setattr("penstock.engine.operators.join.merge_join.HELD_ROWS", 1000)
+    monkeypatch.setattr(OutputChannel.__init__, "__defaults__", (1000,))
+    seen = []
+
+    def note(batch: pa.RecordBatch) -> pa.RecordBatch:
+        seen.append(batch.num_rows)
+        return batch
+
+    flow = ps.Flow("few", lanes=2)
+    left, right = (flow.from_split_sets(LEFT, name=name) for name in ("l", "r"))
+    left.merge_join(right.map_batches(note, LEFT, name="noted"), on=["k"]).write_parquet(tmp_path / "out")
+    few, many = rows((1, 1), (2, 2)), rows(*((key, key) for key in range(10_000)))
+    with ps.run_local(flow, parallelism=2) as job:
+        barriers = [feed(job, [{"l": [few, few], "r": [many, many]}]) for _ in range(3)]
+        for number, barrier in enumerate(barriers):
+            barrier.wait(PATIENCE)
+            assert pq.read_table(tmp_path / "out").num_rows >= 4 * (number + 1)
+        job.no_more_splits()
+        job.wait(PATIENCE)
+    assert pq.read_table(tmp_path / "out")["k"].to_pylist().count(1) == 6
+    assert 600 <= sum(seen) <= 20_000, "there are 60,000"

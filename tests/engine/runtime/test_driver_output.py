@@ -130,6 +130,20 @@ def test_request_to_stop_that_comes_when_the_next_window_has_begun_stops_nothing
     assert not channel.cancelled
 
 
+def test_request_to_stop_that_comes_while_the_window_drains_does_not_reach_into_the_next_one():
+    rig = Rig(Hoard(), credit=1).send(*(batch(0, lane, lane) for lane in range(4)), EndOfRound(0), drain(1))
+    rig.driver.run(Endless())
+    while len(rig.sink) > 1:
+        rig.sink.pop()
+    assert rig.driver.run(Endless()) == Blocked((rig.driver.wait,))
+    assert rig.driver.wait.reason is WaitReason.OUTPUT
+    rig.driver.send(Deliver(rig.output, CancelInput(rig.output.channel, rig.output.attempts, 0)))
+    assert rig.run()[-1] == drain(1)
+    assert not [message for message in rig.upstream if isinstance(message, CancelInput)]
+    rig.send(batch(1, 0, 7), EndOfRound(1), drain(2))
+    assert [e.records.column(0).to_pylist() for e in rig.run() if isinstance(e, Batch)] == [[7]]
+
+
 def test_driver_whose_output_nobody_needs_stops_its_own_producer():
     rig = Rig(Double())
     rig.driver.perform(Deliver(rig.output, CancelInput(rig.output.channel, rig.output.attempts, 0)))
