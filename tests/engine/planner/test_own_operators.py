@@ -63,8 +63,10 @@ def flow_of(build: Callable[[ps.Flow, Filtered], None], filtered: Filtered) -> p
 
 
 def plan_of(build: Callable[[ps.Flow, Filtered], None], filtered: Filtered) -> list[str]:
-    """What ``explain`` says: columns that are read, stages, exchanges. (A built-in filter takes less memory: it gives no
-    columns that only its condition needs.)"""
+    """What ``explain`` says: columns that are read, stages, exchanges.
+
+    A built-in filter takes less memory: it gives no columns that only its condition needs.
+    """
     text, *_ = flow_of(build, filtered).explain(parallelism=2).split("memory, at most")
     return text.replace("filter v > 9", "(what keeps them)").replace("above v > 9", "(what keeps them)").splitlines()
 
