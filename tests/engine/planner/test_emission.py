@@ -13,6 +13,7 @@ from penstock.engine.core.errors import FlowError
 from penstock.engine.core.traits import Emission, Traits
 from penstock.engine.exchange.channels import OutputChannel
 from penstock.engine.flow import index
+from penstock.engine.kernels.pieces import Bound
 from penstock.engine.kernels.sorting import as_sort_keys
 from penstock.engine.operators import MergeJoin, Sort
 from penstock.engine.operators.sequence import sort
@@ -250,7 +251,7 @@ def in_tiny_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of two rows, also from sorts, and credit for one of them; joins that hold and step by one row."""
     monkeypatch.setattr(OutputChannel.__init__, "__defaults__", (1,))
     monkeypatch.setattr(rounds, "CHUNK_ROWS", 2)
-    monkeypatch.setattr(sort, "cut", lambda records, _: [records.slice(n, 2) for n in range(0, records.num_rows, 2)])
+    monkeypatch.setattr(sort, "Bound", lambda rows, bytes: Bound(2, bytes))
     monkeypatch.setattr("penstock.engine.operators.join.merge_join.HELD_ROWS", 1)
     monkeypatch.setattr("penstock.engine.operators.join.merge_sides.STEP_ROWS", 1)
 
