@@ -119,7 +119,10 @@ class Background:
         self._waiting.append(work)
         self._world.post(lambda: self._do(work))
 
-    def release(self, *, wait: bool) -> None:
+    def release(self) -> None:
+        """What was submitted is done all the same, later."""
+
+    def join(self, timeout: float | None = None) -> None:
         """The end of the task: nothing may be left under way."""
         while self._waiting:
             self._do(self._waiting[0])
@@ -159,7 +162,7 @@ class Host(TaskHost):
     def _release(self) -> None:
         if self._task is not None:
             self._task.cancel()
-            self.background.release(wait=True)
+            self.background.join()
         super()._release()
 
     def turn(self, now: float) -> bool:
