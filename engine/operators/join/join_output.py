@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...core.schemas import no_rows
-from ...kernels.pieces import Bound, Flags, Positions, picked, pieces
+from ...kernels.pieces import PIECE_ROWS, Bound, Flags, Positions, picked, pieces
 from ...kernels.row_bits import row_bits
 from .join_shape import LEFT_STAYS, ONE_SIDED, RIGHT_STAYS, JoinShape, Taken
 from .matching import JoinStep, OutputPlaces, PairFilter, all_pairs, slots
@@ -31,6 +31,7 @@ class JoinOutput:
         self._shape = shape
         self._condition = condition
         self._bound = bound
+        self._widest = (_WidestRow(), _WidestRow())
         self._nothing = no_rows(shape.schema)
 
     def rows(self, step: JoinStep) -> Iterator[pa.RecordBatch]:
@@ -41,10 +42,11 @@ class JoinOutput:
             yield from self._left_rows(step)
         else:
             without_right = self._condition is None and self._how not in RIGHT_STAYS
+            widest = self._widest[0].of(step.left) + self._widest[1].of(step.right)
             for taken in self._all_pairs(step) if without_right else self._pairs(step):
                 if not taken.rows:
                     yield self._nothing
-                yield from self._shape.batches(step.left, step.right, taken, self._bound)
+                yield from self._shape.batches(step.left, step.right, taken, self._bound, widest)
 
     def _all_pairs(self, step: JoinStep) -> Iterator[Taken]:
         return all_pairs(step.matches, keep_left=self._how in LEFT_STAYS, limit=self._bound.rows)
@@ -113,6 +115,28 @@ class JoinOutput:
             mine = rows[part]
             gapless = mine[-1] - mine[0] + 1 == len(mine)
             yield records.slice(int(mine[0]), len(mine)) if gapless else picked(records, pa.array(mine))
+
+
+class _WidestRow:
+    """The bits of a side's widest row, found once for a side that stays: where even such rows fit, none is measured."""
+
+    def __init__(self) -> None:
+        self._records: pa.RecordBatch | None = None
+        self._bits = 0
+
+    def of(self, records: pa.RecordBatch) -> int:
+        """Of these rows; of rows on disk more than fits anywhere."""
+        if not isinstance(records, pa.RecordBatch):
+            return _UNKNOWN
+        if records is not self._records:
+            self._records, self._bits = records, 0
+            for start in range(0, records.num_rows, PIECE_ROWS):
+                part = records.slice(start, PIECE_ROWS)
+                self._bits = max(self._bits, int(np.max(row_bits(part.columns, np.arange(part.num_rows)))))
+        return self._bits
+
+
+_UNKNOWN = 2**62
 
 
 def _lone(step: JoinStep, start: int, end: int) -> Positions:

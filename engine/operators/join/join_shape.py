@@ -103,11 +103,13 @@ class JoinShape:
         )
 
     def batches(
-        self, left: pa.RecordBatch, right: pa.RecordBatch, taken: Taken, bound: Bound | None
+        self, left: pa.RecordBatch, right: pa.RecordBatch, taken: Taken, bound: Bound | None, widest: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The output rows, in pieces within the bound."""
+        """The output rows, in pieces within the bound. ``widest``: no row of both sides takes more bits, if known."""
         picks = _picks(taken)
-        if bound is None:
+        if bound is None or (
+            widest is not None and taken.rows <= bound.rows and taken.rows * widest <= 8 * bound.bytes
+        ):
             yield self._batch(left, right, taken, picks)
             return
         for part in bound.parts(taken.rows, self._bits(left, right, taken)):
