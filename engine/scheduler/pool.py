@@ -48,18 +48,27 @@ SLICE_SECONDS = 0.004
 
 
 class SlicedQuantum:
-    """A turn that lasts ``SLICE_SECONDS`` of this thread's CPU time."""
+    """A turn that lasts ``SLICE_SECONDS`` of this thread's CPU time. It is asked between any two operators. The
+    clock of the thread costs a call of the system: it is looked at when so much time has passed that it may be over."""
 
-    __slots__ = ("_entry", "_until", "now", "started")
+    __slots__ = ("_earliest", "_entry", "_until", "now", "started")
 
     def __init__(self, entry: Entry, now: float, seconds: float) -> None:
         self._entry = entry
         self.now = now
         self.started = time.thread_time()
         self._until = self.started + seconds
+        self._earliest = time.perf_counter() + seconds
 
     def expired(self) -> bool:
-        return self._entry.yield_asked or time.thread_time() >= self._until
+        if self._entry.yield_asked:
+            return True
+        passed = time.perf_counter()
+        if passed < self._earliest:
+            return False
+        left = self._until - time.thread_time()
+        self._earliest = passed + left
+        return left <= 0
 
 
 class Worker:
