@@ -13,7 +13,7 @@
 #                     (copies, old logs, lost and damaged files, other writers, power cuts), RANKS=50 accidents of the
 #                     ranks of feeds, and SPARKS=20 of scripts that hand Spark frames over; tables in docs/reliability.md
 #   make simulate     the simulations of coordinator and engine, SEEDS=… schedules each, and the sweeps of the pure tests
-#   make wheels       wheels for Linux (x86-64, arm64), macOS and Windows, with compiled kernels, in dist/
+#   make wheels       wheels for Linux (x86-64, arm64), macOS and Windows, with compiled kernels, in dist/wheels/
 #   make lock         resolve requirements.lock anew after a change of pyproject.toml; UPGRADE=1 takes newer versions
 #   make clean        remove the environment and everything built
 #
@@ -36,6 +36,7 @@ SPARKS ?= 20
 WORKERS ?= 2
 MUTANTS ?= 40
 AFTER ?=
+PLATFORMS ?= manylinux_2_17_x86_64 manylinux_2_17_aarch64 macosx_11_0_arm64 win_amd64
 ARGS ?=
 PYTEST := $(PY) -m pytest -p no:cacheprovider
 IS_311 := -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))"
@@ -139,6 +140,14 @@ simulate: $(READY)
 	@PYTHONPATH=tests $(PY) tests/coordinator/simulate.py --seeds $(SEEDS) $(ARGS)
 	@PYTHONPATH=tests $(PY) tests/scenarios/simulate_engine.py --seeds $(SEEDS) $(ARGS)
 	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "sweep and not ray"
+
+# Zig compiles for all of them. What was built for one would be packed for the next. One without kernels is an error here.
+wheels: $(STAMP)
+	@$(PY) -m pip install --quiet $(ZIG)
+	@rm -rf dist/wheels; for platform in $(PLATFORMS); do \
+	    rm -rf build/bdist.* build/lib*; \
+	    PENSTOCK_WHEEL=$$platform $(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist/wheels . \
+	        && $(PY) -m zipfile -l dist/wheels/penstock-*-$$platform.whl | grep -q engine/kernels/_native || exit 1; done
 
 # pip-tools lives in an environment of its own, so that it is not part of what it resolves. The line of Penstock itself
 # (its extras refer to each other) carries this folder's path and goes.

@@ -78,7 +78,7 @@ def test_versions_are_those_of_the_package(spec: dict[str, Any]) -> None:
 def test_runtime_environments_name_the_wheel_and_pin_what_the_package_pins(spec: dict[str, Any]) -> None:
     assert set(yaml.safe_load(spec["runtimeEnvYAML"])) <= {"env_vars", "pip", "py_modules", "working_dir"}
     found = yaml.safe_load((DEPLOY / "runtime-env.yaml").read_text())
-    assert found["py_modules"] == [f"dist/penstock-{PROJECT['version']}-py3-none-any.whl"]
+    assert found["py_modules"] == [f"dist/penstock-{PROJECT['version']}-py3-none-linux_x86_64.whl"]
     wanted = [*PROJECT["dependencies"], *chain.from_iterable(PROJECT["optional-dependencies"].values())]
     exact = {each.partition("==")[0]: each for each in wanted if "==" in each}
     for each in found["pip"]:

@@ -5,6 +5,7 @@ Nothing here needs the network: setuptools is part of requirements.lock, and dep
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -134,3 +135,15 @@ def test_lock_names_no_index_no_folder_and_only_exact_versions() -> None:
     pins = [line for line in lines if line and not line.lstrip().startswith("#")]
     assert len(pins) > 50
     assert [line for line in pins if line.count("==") != 1 or "/" in line or line.startswith("-")] == []
+
+
+def test_wheels_for_other_machines_are_those_that_setup_can_compile_for() -> None:
+    """`make wheels` has a rule, and names the platforms of setup.py."""
+    done = subprocess.run(
+        ["make", "-n", "wheels", "VENV=.venv"], cwd=CHECKOUT, capture_output=True, text=True, check=True
+    )
+    targets = re.search(r"TARGETS = \{(.*?)\n\}", (CHECKOUT / "setup.py").read_text(encoding="utf-8"), re.DOTALL)
+    assert targets is not None
+    found = re.search(r"for platform in (.*?); do", done.stdout)
+    assert found is not None, done.stdout
+    assert found[1].split() == re.findall(r'^    "(\w+)":', targets[1], re.MULTILINE)

@@ -26,21 +26,19 @@ class GrowableArray:
     def to(self, count: int) -> Any:
         """Grow to ``count`` numbers, the new ones ``fill``."""
         used = len(self.values)
-        if count > len(self._room) or self._given:
-            room = np.empty(max(2 * used, count, 64) if count > used else used, dtype=self._room.dtype)
-            room[:used] = self.values
-            self._room, self.values, self._given = room, room[:used], False
+        room = self.reserve(count)
         if count > used:
-            self._room[used:count] = self._fill
-            self.values = self._room[:count]
+            room[used:count] = self._fill
+            self.values = room[:count]
         return self.values
 
     def reserve(self, count: int) -> Any:
         """Room for ``count`` numbers, those in use first: what is written behind them counts once it is ``taken``."""
         used = len(self.values)
         if count > len(self._room) or self._given:
-            self.to(max(used, count))
-            self.values = self._room[:used]
+            room = np.empty(max(2 * used, count, 64) if count > used else used, dtype=self._room.dtype)
+            room[:used] = self.values
+            self._room, self.values, self._given = room, room[:used], False
         return self._room
 
     def taken(self, count: int) -> None:

@@ -240,7 +240,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.peak = 0
-        self._before = _anonymous()
+        self._before = anonymous_memory()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
@@ -254,10 +254,11 @@ class Watched:
 
     def _watch(self) -> None:
         while not self._over.wait(0.003):
-            self.peak = max(self.peak, _anonymous() - self._before)
+            self.peak = max(self.peak, anonymous_memory() - self._before)
 
 
-def _anonymous() -> int:
+def anonymous_memory() -> int:
+    """What this process holds that is no file's."""
     with open("/proc/self/statm") as file:
         _, resident, shared, *_ = map(int, file.read().split())
     return (resident - shared) * os.sysconf("SC_PAGESIZE")

@@ -14,6 +14,7 @@ from penstock.engine.kernels import key_table, short_strings, slots
 from penstock.engine.kernels.growable_array import GrowableArray
 from penstock.engine.kernels.key_table import KeyTable
 from support.key_types import KEY_TYPES, key_column
+from support.memory_peaks import MIB, anonymous_memory
 
 near = st.none() | st.integers(0, 5)
 far = st.sampled_from([None, 0, 1, -(2**63), 2**63 - 1, 2**40, -(2**40), 7])
@@ -169,6 +170,16 @@ def test_what_was_given_does_not_change_with_the_numbers() -> None:
     growing.put([3])
     assert given_away.tolist() == [1, 2]
     assert growing.values.tolist() == [9, 2, 3]
+
+
+def test_room_that_nothing_was_written_to_takes_no_memory() -> None:
+    """A batch of large texts has room for all of them as new keys, and mostly they are known."""
+    growing = GrowableArray(np.int64)
+    growing.put([1, 2])
+    before = anonymous_memory()
+    growing.reserve(400 * MIB // 8)
+    assert anonymous_memory() - before < 100 * MIB
+    assert growing.to(3).tolist() == [1, 2, 0]
 
 
 def test_the_first_null_keeps_the_numbers_of_keys_beyond_the_range_that_was_asked_for() -> None:
