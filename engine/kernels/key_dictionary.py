@@ -142,6 +142,8 @@ class CompiledValues:
         return self._slots.bytes + self._held.bytes
 
     def place(self, keys: pa.Array) -> Positions:
+        if not len(keys):  # Arrow allows it no bounds at all
+            return np.zeros(0, dtype=np.int64)
         return self._slots.find_strings(self._kernels, *layout(keys), self._held)
 
 
