@@ -20,6 +20,7 @@ import numbers
 import operator
 import os
 import reprlib
+import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -198,7 +199,7 @@ def _number(value: Any) -> Any:
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise _Unfit
     number: Any = operator.index(value) if hasattr(value, "__index__") else float(value)
-    if not abs(number) < float("inf"):
+    if not abs(number) <= sys.float_info.max:
         raise _Unfit("it is not finite")
     return number
 

@@ -88,8 +88,7 @@ class PlanInputs:
         self._add(source, 1, {place: split})
 
     def end(self, source: str) -> None:
-        """The splits of the source are complete."""
-        self.check(source)
+        """The splits of the source, which is one, are complete."""
         self._complete.add(source)
         for task in self._sources[source]:
             task.no_more_splits(source)

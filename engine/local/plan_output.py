@@ -78,9 +78,9 @@ class PlanOutput:
             while self._queue and self._leaving <= window:
                 self._pop()
 
-    def is_skipped(self, window: int) -> bool:
-        """Whether what is left of the window is dropped."""
-        return window <= self._skipped
+    def is_gone(self, window: int) -> bool:
+        """Whether the window has been read to its end, or what is left of it is dropped."""
+        return window <= self._skipped or window < self._leaving
 
     def waits(self, seen: int) -> Future[None]:
         """A future that is resolved when something happens, or has happened since so much was ``seen``."""

@@ -85,7 +85,7 @@ class PlanTask:
         self._lock = self._plan.lock
         schemas = {id: source.schema for id, source in plan.sources.items()}
         self._inputs = PlanInputs(schemas, self.tasks, plan.lanes)
-        #: grows whenever a caller has changed what can run
+        #: grows whenever a caller has changed what can run, or taken what others may look for
         self._changes = 0
         #: when something happens by itself, by the serial scheduler's clock; None: never
         self._wake_at: float | None = None
@@ -134,6 +134,10 @@ class PlanTask:
     def no_more_splits(self, source: str) -> None:
         """The splits of the source are complete."""
         with self._lock:
+            self._inputs.check(source)
+            if source in self._inputs.complete:
+                return
+            self._check_alive()
             self._inputs.end(source)
             self._changes += 1
 
@@ -175,15 +179,21 @@ class PlanTask:
         Raises the task's error once it failed, and ConfigurationError if nothing can happen before splits are added, or
         if one of the task's own functions calls it.
         """
-        if self._plan.is_inside:
-            raise ConfigurationError(
-                "a task was asked for its next batch by one of its own functions or callbacks, which it waits for",
-                "read on the thread that drives the task; within it, cancel() and add_split() may be called",
-            )
+        return self._next()
+
+    def _next(self, window: int | None = None) -> tuple[pa.RecordBatch | None, Future[None] | None]:
+        """The same, of this window alone; or of any."""
+        self._check_outside()
         self._plan.start()
         while True:
             seen = self._output.seen
             with self._lock:
+                changes = self._changes
+                if window is not None and self._output.is_gone(window):
+                    raise ConfigurationError(
+                        "the window was read elsewhere, or dropped when the reading of a later one began",
+                        "read the windows of several split sets one after the other",
+                    )
                 if self._output and self.state is not PlanState.CANCELLED:
                     return self._take(), None
                 over = self.state in OVER
@@ -197,11 +207,18 @@ class PlanTask:
                 return None, None
             if self._serial is None:
                 return None, self._output.waits(seen)
-            if not self._turn(self._serial):
+            if not self._turn(self._serial, changes):
                 # what is under way elsewhere may have come back before anybody waited for it: hence another look
                 pulled = self._output.waits(self._output.seen)
-                if not self._turn(self._serial):
+                if not self._turn(self._serial, changes):
                     return None, pulled
+
+    def _check_outside(self) -> None:
+        if self._plan.is_inside:
+            raise ConfigurationError(
+                "a task was asked for its next batch by one of its own functions or callbacks, which it waits for",
+                "read on the thread that drives the task; within it, cancel() and add_split() may be called",
+            )
 
     def _check_alive(self) -> None:
         if self.error is not None:
@@ -217,9 +234,9 @@ class PlanTask:
         """
         return self._read(timeout)
 
-    def _read(self, timeout: float | None = None) -> pa.RecordBatch | None:
+    def _read(self, timeout: float | None = None, window: int | None = None) -> pa.RecordBatch | None:
         while True:
-            batch, future = self.next()
+            batch, future = self._next(window)
             if future is None:
                 return batch
             with nullcontext() if self._pool is None else self._pool.waiting():
@@ -232,6 +249,7 @@ class PlanTask:
         What is refused is refused here, and nothing is added. What is not read of a window is dropped: of this one when
         the iterator is closed, of earlier ones when the reading of this one begins.
         """
+        self._check_outside()
         try:
             with self._lock:
                 self._check_addable(split_set)
@@ -248,12 +266,7 @@ class PlanTask:
         self._skip(number - 1)
         try:
             while True:
-                if self._output.is_skipped(number):
-                    raise ConfigurationError(
-                        "the window was dropped when the reading of a later one began",
-                        "read the windows of several split sets one after the other",
-                    )
-                batch = self._read()
+                batch = self._read(window=number)
                 if batch is None:
                     return
                 yield batch
@@ -266,12 +279,14 @@ class PlanTask:
         with self._lock:
             self._output.skip(window)
             self._made_room()
+        self._output.wake()  # whoever reads one of them
 
-    def _turn(self, scheduler: SerialScheduler) -> bool:
-        """Run the plan on this thread. False: it waits for something that is under way elsewhere."""
+    def _turn(self, scheduler: SerialScheduler, changes: int) -> bool:
+        """Run the plan on this thread, as its caller saw it before so many ``changes``. False: it waits for something
+        that is under way elsewhere."""
         with self._plan.turns:
             with self._lock:
-                changes, requested = self._changes, self.under_barrier
+                requested = self.under_barrier
             while self._one_turn(scheduler):
                 if self._output or self.state in OVER or self._at_end():
                     return True
@@ -301,6 +316,7 @@ class PlanTask:
 
     def _take(self) -> pa.RecordBatch | None:
         found, made_room = self._output.take()
+        self._changes += 1
         if made_room:
             self._made_room()
         if isinstance(found, WindowStatistics):

@@ -283,6 +283,10 @@ class Query(Protocol):
     def statistics(self) -> QueryStatistics: ...
 
 
+HEAVIEST = 1e9
+"""The largest weight; its inverse is the smallest. Times that are divided by one stay finite, and grow."""
+
+
 @dataclass(frozen=True, slots=True)
 class Share:
     """What one user of a scheduler may take, with all its queries together. ``weight``: against others of its group;
@@ -295,8 +299,9 @@ class Share:
     degree: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.weight > 0:
-            raise ConfigurationError(f"a weight of {self.weight}", "give a number above 0; 1 is everybody's")
+        if not 1 / HEAVIEST <= self.weight <= HEAVIEST:
+            remedy = f"give a number from {1 / HEAVIEST:g} to {HEAVIEST:g}; 1 is everybody's"
+            raise ConfigurationError(f"a weight of {self.weight}", remedy)
         if self.timeout is not None and not self.timeout > 0:
             raise ConfigurationError(f"a timeout of {self.timeout} s", "give seconds above 0, or None for no limit")
         if self.degree is not None and self.degree < 1:

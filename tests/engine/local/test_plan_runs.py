@@ -1,6 +1,8 @@
 """``PlanTask.run``: the window of exactly that split set, whatever became of the calls before it."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -86,6 +88,60 @@ def test_window_whose_reading_goes_on_after_a_later_one_has_begun_is_refused():
     assert rows_of(later) == [2], "the refused one has taken nothing"
 
 
+@pytest.mark.parametrize("degree", [0, 2])
+def test_reader_whose_window_another_thread_has_dropped_is_told_and_takes_nothing_of_the_next_one(degree):
+    """He took the next window's rows for his own, or waited for ever."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait(batch: pa.RecordBatch) -> pa.RecordBatch:
+        begun.set()
+        assert go_on.wait(30)
+        return batch
+
+    with (
+        PlanTask(source(Flow("days")).map_batches(wait, SCHEMA), degree=degree) as task,
+        ThreadPoolExecutor() as threads,
+    ):
+        first, second = task.run({"rows": days(1)}), task.run({"rows": days(2)})
+        told = threads.submit(rows_of, first)
+        assert begun.wait(30)
+        read = threads.submit(rows_of, second)
+        if degree:  # at once, whatever the function does
+            assert isinstance(told.exception(30), ConfigurationError)
+        go_on.set()
+        assert "read the windows of several split sets one after the other" in str(told.exception(30))
+        assert read.result(30) == [2]
+
+
+@pytest.mark.parametrize("degree", [0, 2])
+def test_window_that_somebody_else_has_read_gives_nothing(degree):
+    with copied(degree) as task:
+        first = task.run({"rows": days(1)})
+        assert [task.read(30) for _ in range(2)][1] is None
+        with pytest.raises(ConfigurationError, match="was read elsewhere"):
+            next(first)
+        assert rows_of(task.run({"rows": days(2)})) == [2]
+
+
+@pytest.mark.parametrize("degree", [0, 2])
+def test_run_in_a_callback_is_refused_and_adds_nothing(degree):
+    """It dropped the window of which the callback was told."""
+    refused: list[BaseException] = []
+
+    def run(_: object) -> None:
+        try:
+            rows_of(task.run({"rows": days(2)}))
+        except ConfigurationError as error:
+            refused.append(error)
+
+    with copied(degree) as task:
+        task.add_split("rows", days(1))
+        task.request_barrier().add_done_callback(run)
+        assert rows_of(iter(lambda: task.read(30), None)) == [1]
+        assert "one of its own functions or callbacks" in str(refused)
+        assert rows_of(task.run({"rows": days(3)})) == [3]
+
+
 REFUSED = {
     "an unknown source": ({"a": days(1), "c": days(2)}, "the sources are: a, b"),
     "other columns": ({"a": days(1), "b": pa.table({"night": [1]})}, "the source takes day"),
@@ -114,6 +170,19 @@ def test_split_set_behind_the_last_split_of_a_source_adds_nothing():
     task.no_more_splits("a")
     assert task.read()["day"].to_pylist() == [2]
     assert task.read() is None
+
+
+@pytest.mark.parametrize("degree", [0, 2])
+def test_end_of_splits_of_a_task_that_is_over_is_refused_unless_it_is_known(degree):
+    task = copied(degree)
+    task.cancel()
+    with pytest.raises(ConfigurationError, match="the task is cancelled"):
+        task.no_more_splits("rows")
+    task = copied(degree)
+    task.no_more_splits("rows")
+    assert task.read() is None
+    task.no_more_splits("rows")
+    assert task.state == "finished"
 
 
 def test_split_that_does_not_fit_names_its_source():

@@ -149,6 +149,9 @@ def test_groups_share_a_scheduler_whatever_plans_they_have():
         ({"timeout": 0.0}, "timeout of 0.0"),
         ({"timeout": -1.0}, "timeout=-1.0 does not fit"),
         ({"weight": 0.0}, "weight of 0.0"),
+        ({"weight": 1e-320}, "weight of 1e-320"),
+        ({"weight": 1e10}, "give a number from 1e-09 to 1e"),
+        ({"weight": 10**400}, "not finite"),
     ],
 )
 def test_limit_that_makes_no_sense_is_refused(options, words):
