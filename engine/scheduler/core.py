@@ -157,6 +157,15 @@ class Moves:
         self.move(entry, DriverState.WAITING, now)
         entry.waits = waits
 
+    def displace(self, entry: Entry) -> None:
+        """Its query has ended, and a thread is in its turn, for ever maybe (a user's function): others get its place,
+        on a worker and in its share, until the turn is over."""
+        share = entry.query.share
+        entry.yield_asked = entry.displaced = True
+        self.workers += 1
+        share.running -= 1
+        self.refresh(share)
+
     # ------------------------------------------------------------------ yields
 
     def _ask_to_yield(self, share: ShareEntry) -> None:
@@ -298,7 +307,7 @@ class Endings:
             if entry.state in UNFINISHED:
                 self.finish(entry, now)
             elif entry.state is DriverState.RUNNING:
-                entry.yield_asked = True
+                self._moves.displace(entry)
 
     def _check_over(self, query: QueryEntry, now: float) -> None:
         """The last one has been closed, or there was none."""
@@ -472,7 +481,11 @@ class Core:
         """The thread has left the runnable, having used ``cost`` CPU seconds."""
         query, share = entry.query, entry.query.share
         self.moves.running.remove(entry)
-        share.running -= 1
+        if entry.displaced:
+            entry.displaced = False
+            self.moves.workers -= 1
+        else:
+            share.running -= 1
         query.inside -= 1
         self.shares.charge(share, cost)
         self._settle(entry, query, outcome, now)

@@ -156,6 +156,7 @@ class Entry(Queued):
     __slots__ = (
         "closing",
         "cpu",
+        "displaced",
         "last_worker",
         "name",
         "notified",
@@ -202,6 +203,8 @@ class Entry(Queued):
         self.closing = False
         self.last_worker: int | None = None
         self.yield_asked = False
+        # Its query has ended during this turn, which may last: somebody else has its place (RUNNING only).
+        self.displaced = False
         self.since = now
         self.spent: dict[DriverState, float] = {}
         self.wait_seconds: dict[str, float] = {}

@@ -49,7 +49,7 @@ def check_share(share: ShareEntry, queries: list[QueryEntry]) -> Iterator[str]:
     if valid != ready:
         queued = [f"{entry.name} ×{count}" for entry, count in valid.items()]
         yield f"I1: queued in the share of {names}: {queued}; ready: {[entry.name for entry in ready]}"
-    running = sum(entry.state is DriverState.RUNNING for entry in entries)
+    running = sum(entry.state is DriverState.RUNNING and not entry.displaced for entry in entries)
     counted, there = (share.ready.count, share.running, share.queries), (len(ready), running, len(queries))
     if counted != there:
         yield f"I1: the share of {names} counts {counted} ready ones, running ones and queries; there are {there}"
@@ -72,6 +72,8 @@ def check_entry(core: Core, entry: Entry) -> Iterator[str]:
     state, query = entry.state, entry.query
     if (state is DriverState.RUNNING) != (entry in core.moves.running):
         yield "I1: not in the list of running ones, or wrongly so"
+    if entry.displaced != (state is DriverState.RUNNING and query.ending):
+        yield "I1: it has a place although its query has ended, or has none"
     if state is DriverState.WAITING and (not entry.waits or entry.notified):
         yield "I2: it waits although it was woken, or for nobody"
     if state in WITHOUT_WAITS and entry.waits:

@@ -329,6 +329,29 @@ def test_what_is_to_be_closed_does_not_wait_for_a_turn_that_is_stuck() -> None:
     pool.shutdown()
 
 
+def test_turn_that_is_stuck_after_its_query_has_ended_keeps_no_place() -> None:
+    """A new attempt of a task, in the old one's share, or any other plan: the user's function may never return."""
+    pool = PoolScheduler(1)
+    stuck, free = threading.Event(), threading.Event()
+    shares = [pool.share(Share(degree=1)), pool.share(Share())]
+    over = shares[0].open("over")
+    over.add(Script("r", lambda: stuck.set() or (free.wait(LONG) and PROGRESS)))
+    over.start()
+    assert stuck.wait(LONG)
+    over.cancel()
+    for share in shares:
+        other = share.open("other")
+        other.add(Script("r", PROGRESS, PROGRESS))
+        other.start()
+        other.closed.result(LONG)
+        assert other.error is None
+        assert not over.closed.done()
+    free.set()
+    over.closed.result(LONG)
+    assert pool._core.moves.workers == 1
+    pool.shutdown()
+
+
 def test_time_limit_ends_a_query_for_which_no_thread_has_ever_worked() -> None:
     pool = PoolScheduler(1)
     query = pool.share(Share(timeout=0.01)).open("empty")
