@@ -44,6 +44,23 @@ class Held:
         """Some consecutive rows."""
         return Held(self.records.slice(part.start, part.stop - part.start), self.rounds[part], self.lanes[part])
 
+    def pieces(self, bound: Bound) -> Iterator[slice]:
+        """The rows in consecutive parts within the bound. Rows of one round and lane are cut where their own number and
+        size ask for it, whatever other rows there are."""
+        bits = row_bits(self.records.columns, np.arange(len(self.lanes)))
+        start = stop = size = 0
+        for _, _, first, rows in self.units():
+            mine = bits if isinstance(bits, int) else bits[first : first + rows]
+            for part in bound.parts(rows, mine):
+                more = int(mine * (part.stop - part.start) if isinstance(mine, int) else mine[part].sum())
+                end = first + int(part.stop)
+                if stop > start and (end - start > bound.rows or size + more > bound.bytes * 8):
+                    yield slice(start, stop)
+                    start, size = stop, 0
+                stop, size = end, size + more
+        if stop > start:
+            yield slice(start, stop)
+
     def units(self) -> list[tuple[int, int, int, int]]:
         """Runs of one round and lane: the two, the first row, the number of rows."""
         change = (np.diff(self.rounds) != 0) | (np.diff(self.lanes) != 0)
@@ -99,20 +116,26 @@ class HeldRows:
         return np.concatenate([np.zeros(0, dtype=np.int32), *(part.lanes for part in self._parts)])
 
     def take_pieces(self, bound: Bound) -> Iterator[Held]:
-        """All rows, a piece at a time; those of a piece are held no longer when the next one is asked for."""
+        """All rows, a piece at a time (``Held.pieces``), in whatever batches they came; those of a piece are held no
+        longer when the next one is asked for."""
         parts, self._parts = deque(self._parts), []
+        last: list[Held] = []  # the piece that may take more
         while parts:
-            together: list[Held] = []
-            rows = size = 0
-            while parts and rows < bound.rows and size < bound.bytes:
+            together, last = last, []
+            rows, bits = sum(len(held.lanes) for held in together), sum(map(_bits, together))
+            while True:
                 together.append(parts.popleft())
-                rows += together[-1].records.num_rows
-                size += together[-1].records.nbytes
+                rows, bits = rows + len(together[-1].lanes), bits + _bits(together[-1])
+                if not parts or rows > bound.rows or bits > bound.bytes * 8:
+                    break
             whole = _followed(self.schema, together)
-            for part in bound.parts(rows, row_bits(whole.records.columns, np.arange(rows))):
+            pieces = list(whole.pieces(bound))
+            if parts:
+                last.append(whole.part(pieces.pop()))
+            for part in pieces:
                 yield whole.part(part)
-            self.rows -= rows
-            self.bytes -= size
+            self.rows = sum(len(held.lanes) for held in (*last, *parts))
+            self.bytes = sum(held.records.nbytes for held in (*last, *parts))
 
     def peek(self) -> Held:
         """All rows as one batch."""
@@ -130,6 +153,12 @@ class HeldRows:
         """Hold the rows of state tables, in the order of their tags."""
         for held in restored_rows(table, self.schema):
             self.put(held)
+
+
+def _bits(held: Held) -> int:
+    """What the rows take, without the dictionaries that they share with others."""
+    bits = row_bits(held.records.columns, np.arange(len(held.lanes)))
+    return bits * len(held.lanes) if isinstance(bits, int) else int(bits.sum())
 
 
 def _followed(schema: pa.Schema, parts: list[Held]) -> Held:

@@ -113,16 +113,22 @@ def picked(records: Any, rows: pa.Array) -> Any:
 def taken(records: Any, rows: Positions, bound: Bound) -> Iterator[pa.RecordBatch]:
     """Some rows of a record batch, or of what picks by itself (``stored_rows``), in pieces, each made when it is asked
     for."""
-    for low in range(0, len(rows), bound.rows):
+    low = 0
+    while low < len(rows):
         mine = rows[low : low + bound.rows]
-        for part in bound.parts(len(mine), row_bits(records.columns, mine)):
+        parts = list(bound.parts(len(mine), row_bits(records.columns, mine)))
+        if len(parts) > 1 and low + len(mine) < len(rows):
+            parts.pop()  # what follows may have room there
+        for part in parts:
             yield picked(records, pa.array(mine[part]))
+        low += int(parts[-1].stop)
 
 
 def cut(records: pa.RecordBatch, limit: int = PIECE_ROWS, bytes: int = OUTPUT_BYTES) -> Iterator[pa.RecordBatch]:
-    """``records`` in slices of at most ``limit`` rows and ``bytes`` bytes."""
+    """``records`` in slices of at most ``limit`` rows and ``bytes`` bytes, each as large as it may be."""
     rows = records.num_rows
-    if rows <= limit and records.nbytes <= bytes:
+    # far from the bound nobody counts; near it only the bits of rows tell the same of any slices of them
+    if rows <= limit and records.nbytes * 4 <= bytes:
         if rows:
             yield records
         return

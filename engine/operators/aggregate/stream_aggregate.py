@@ -5,8 +5,8 @@ Rules:
 1. A group belongs to one lane and may span batches and rounds of it. Only the group in progress is held, as one row of
    partial values per lane. Keys that come back later form a new group: nothing is looked up.
 2. A group ends when another key follows in its lane, and comes out in that round: as soon as those that have ended
-   fill a piece, or at the end of the round. The groups still open when the input ends are emitted by ``finish``, in
-   round ``FINAL_ROUND``, like those that ended in that round.
+   fill a piece, or at the end of the round. A lane is cut by its own groups, whatever others have. The groups still
+   open when the input ends are emitted by ``finish``, in round ``FINAL_ROUND``, like those that ended in that round.
 3. Groups come out in the order of their input. Null keys are equal to each other, and so are NaNs; a group shows the
    key of its first row. Dictionary columns come out as their values.
 4. A barrier (``drain``) ends all groups: one whose rows lie on both sides of it comes out once for each.
@@ -163,7 +163,7 @@ class RunningStreamAggregate(Stateless):
             return None
         if self._ordered and not goes_on and (late or round == FINAL_ROUND):
             self._complete_all(below=lane)
-        return self._emit_done(max(round, self._ended), out) if self._done else None
+        return self._emit_done(max(round, self._ended), out, None if goes_on else lane) if self._done else None
 
     def end_round(self, port: int, round: int, out: Output) -> Steps:
         """Emit the groups that ended in this round."""
@@ -247,18 +247,27 @@ class RunningStreamAggregate(Stateless):
     def _account(self) -> None:
         self._memory.hold(self._done_bytes + sum(self._open_bytes.values()))
 
-    def _emit_done(self, round: int, out: Output) -> Iterator[None]:
-        """Emit the groups that have ended, lane by lane."""
+    def _emit_done(self, round: int, out: Output, growing: int | None = None) -> Iterator[None]:
+        """Emit the groups that have ended, lane by lane; of a lane that has more to come full pieces only: where it is
+        cut depends on its own rows."""
+        left: dict[int, list[pa.RecordBatch]] = {}
         for lane in sorted(self._done):
             batches = self._done.pop(lane)
             groups = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
             del batches
-            for piece in cut(groups, self._output_rows, self._output_bytes):
+            pieces = list(cut(groups, self._output_rows, self._output_bytes))
+            del groups
+            if lane == growing:
+                left[lane] = [pieces.pop()]
+            while pieces:
+                piece = pieces.pop(0)
                 keys, states = self._split(piece)
                 columns = [*keys, *self._aggregates.columns(states)]
                 self._emitter.emit(pa.RecordBatch.from_arrays(columns, schema=self._schema), round, lane, out)
                 yield
-        self._done_rows = self._done_bytes = 0
+        self._done = left
+        self._done_rows = sum(groups.num_rows for each in left.values() for groups in each)
+        self._done_bytes = sum(groups.nbytes for each in left.values() for groups in each)
         self._account()
 
     def _split(self, groups: pa.RecordBatch) -> tuple[list[pa.Array], list[State]]:

@@ -6,6 +6,8 @@ Rules checked, with one key 6,000 times, cells of 48 KiB and lists of 100,000 el
 2. At no time more is in memory than what the operator held before its first step, and a few pieces; between two steps
    this holds for the values of groups, too.
 3. Rows and their order do not depend on the bound.
+4. Where a lane is cut depends on its own rows: not on other lanes of the subtask, nor on what lies on disk. So a
+   function behind, which sees batches, gives the same at any parallelism.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from penstock.engine.operators import (
 )
 from penstock.engine.operators.sequence.regroup import Regroup
 from penstock.engine.plan.partitioning import HashPartitioning
-from support.operator_harness import context, run
+from support.operator_harness import Outcome, context, run
 from support.spilling import budget
 
 OUTPUT_ROWS, OUTPUT_BYTES = 1000, 1024 * 1024
@@ -208,6 +210,50 @@ def test_rows_and_their_order_do_not_depend_on_the_bound(
     for batch in cut.batches:
         assert batch.records.num_rows <= rows
         assert batch.records.num_rows == 1 or batch.records.nbytes <= most + ROUNDING
+
+
+BOUNDS = ((5, 2**20), (3, 150), (2**16, 100))
+
+
+@pytest.mark.parametrize(
+    "config", [Distinct(("v",), per_lane=True), OPERATORS["mark distinct"], OPERATORS["stream aggregate"]]
+)
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_a_lane_is_cut_by_its_own_rows(config: OperatorConfig, bound: tuple[int, int]) -> None:
+    for seed in range(10):
+        units = units_of(np.random.default_rng(seed))
+        rows, most = bound
+        alone, *others = (
+            run(
+                config,
+                units,
+                schemas=[SCHEMA],
+                size=3,
+                seed=seed,
+                parallelisms=(parallelism,),
+                output_rows=rows,
+                output_bytes=most,
+            )
+            for parallelism in (4, 2, 1)
+        )
+        assert [cuts_of(other) for other in others] == [cuts_of(alone)] * 2
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_sorted_rows_are_cut_alike_in_memory_and_on_disk(bound: tuple[int, int]) -> None:
+    for seed in range(10):
+        units = units_of(np.random.default_rng(seed))
+        rows, most = bound
+        found = []
+        for spills in (False, True):
+            with budget(0 if spills else None) as memory:
+                given = {"output_rows": rows, "output_bytes": most, "memory": memory}
+                found.append(cuts_of(run(OPERATORS["sort"], units, schemas=[SCHEMA], size=3, seed=seed, **given)))
+        assert found[0] == found[1]
+
+
+def cuts_of(outcome: Outcome) -> list[tuple[int, int, int]]:
+    return [(batch.tag.round, batch.tag.lane, batch.records.num_rows) for batch in outcome.batches]
 
 
 def units_of(chance: np.random.Generator) -> dict[tuple[int, int], pa.Table]:
