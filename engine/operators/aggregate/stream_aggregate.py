@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -63,15 +64,16 @@ class StreamAggregate:
     step: Step = "single"
     #: of a final step: the types of the arguments that the partial step had
     arguments: Arguments | None = None
-    ordered: bool = True
     kind: str = "stream aggregate"
+    #: no field: jobs go on from checkpoints of before there was a choice, and fields are part of a flow's identity
+    ordered: ClassVar[bool] = True
 
     @property
     def traits(self) -> Traits:
         """It looks at keys and arguments; the keys come out."""
         return Traits(
             columns=lambda _: [Columns(self.needed, {name: name for name in self.by})],
-            unordered=lambda: replace(self, ordered=False),
+            unordered=lambda: _InAnyOrder(self.by, self.aggregates, self.step, self.arguments),
             emission=Emission.PER_GROUP,
             beyond_budget="one group of each lane",
             deterministic=True,
@@ -122,6 +124,12 @@ class StreamAggregate:
         """The aggregates over rows of ``schema``."""
         arguments = arguments_of(self.aggregates, schema) if self.arguments is None else self.arguments
         return AggregateColumns(self.kind, self.aggregates, arguments, self.step)
+
+
+class _InAnyOrder(StreamAggregate):
+    """One of a flow whose order is that of arrival."""
+
+    ordered: ClassVar[bool] = False
 
 
 class RunningStreamAggregate(Stateless):
