@@ -214,6 +214,11 @@ class PlanTask:
                     return None, pulled
 
     def _check_outside(self) -> None:
+        if self._plan.is_lost:
+            raise ConfigurationError(
+                "this process is a fork of the one that made the task, and has none of its threads",
+                "make a task in the fork, or one with degree=0",
+            )
         if self._plan.is_inside:
             raise ConfigurationError(
                 "a task was asked for its next batch by one of its own functions or callbacks, which it waits for",
@@ -276,6 +281,8 @@ class PlanTask:
 
     def _skip(self, window: int) -> None:
         """Drop what is left of this window and of those before it."""
+        if self._plan.is_lost:
+            return
         with self._lock:
             self._output.skip(window)
             self._made_room()

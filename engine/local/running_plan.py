@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import logging
+import os
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -105,6 +106,8 @@ class RunningPlan:
         self.turns = RLock()
         self._machine = StateMachine("the plan", LEGAL_PLAN_MOVES, PlanState.RUNNING)
         self._scheduler = scheduler
+        #: whose threads run it; None: those of the process that will start it
+        self._process: int | None = None
         self._started = False
         #: nothing of it is left
         self._closed = False
@@ -142,6 +145,11 @@ class RunningPlan:
             self._machine.move(to)
 
     @property
+    def is_lost(self) -> bool:
+        """Whether this process is a fork of the one whose threads run it: nothing happens here, locks may be held."""
+        return self._process is not None and os.getpid() != self._process
+
+    @property
     def is_inside(self) -> bool:
         """Whether this thread is in the plan: in a user's function, or in a callback."""
         return is_inside() and any(task.is_inside for task in self.tasks)
@@ -152,6 +160,8 @@ class RunningPlan:
             if self.state in OVER:  # cancelled before it started
                 return
             started, self._started = self._started, True
+            if not started and not isinstance(self._scheduler, SerialScheduler):
+                self._process = os.getpid()
         if not started:
             for task in reversed(self.tasks):  # downstream first: who has not started drops what comes
                 task.start()
@@ -194,6 +204,8 @@ class RunningPlan:
 
     def cancel(self) -> None:
         """Stop, and release everything."""
+        if self.is_lost:
+            return
         with self.lock:
             if self.state not in OVER:
                 self.move(PlanState.CANCELLED)
@@ -202,7 +214,7 @@ class RunningPlan:
     def abandon(self) -> None:
         """Nobody reads it any more. Whoever drops the last reference may hold any lock, the scheduler's too, and does
         not wait: unless everything runs on his thread, another one ends the plan."""
-        if self._closed:
+        if self._closed or self.is_lost:
             return
         if isinstance(self._scheduler, SerialScheduler):
             self.cancel()

@@ -1,6 +1,7 @@
 """What is left of a plan when it is over, however it ended: nothing, and at once, without the garbage collector."""
 
 import gc
+import multiprocessing
 import threading
 import time
 import weakref
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from penstock.engine.core.errors import UserCodeError
+from penstock.engine.core.errors import ConfigurationError, UserCodeError
 from penstock.engine.flow.flow import Flow
 from penstock.engine.local.plan_task import PlanTask
 from penstock.engine.scheduler.pool import PoolScheduler
@@ -116,3 +117,24 @@ def test_statistics_outlive_the_end(ending, place):
         assert operators["map-batches-1"].rows_in >= 65_536
         assert {each.state for task in task.statistics() for each in task.drivers} == {"released"}
         assert task.why() == []
+
+
+def use_in_fork(task: PlanTask) -> None:
+    with task, pytest.raises(ConfigurationError, match="a fork of the one that made the task"):
+        next(task.run({"left": rows(1), "right": rows(1)}))
+
+
+def test_fork_of_the_process_is_told_and_does_not_wait_for_threads_that_it_has_not():
+    """Its reader, its cancel and the end of its with block waited for ever."""
+    with made(lambda batch: batch, PLACES[1], PoolScheduler(1)) as task:
+        for source in ("left", "right"):
+            task.add_split(source, rows())
+        task.request_barrier()
+        assert task.read(WAIT) is not None
+        fork = multiprocessing.get_context("fork").Process(target=use_in_fork, args=(task,))
+        fork.start()
+        fork.join(WAIT)
+        waits = fork.is_alive()
+        fork.kill()
+        assert not waits
+        assert fork.exitcode == 0
