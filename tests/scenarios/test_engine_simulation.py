@@ -286,9 +286,11 @@ def test_batches_of_a_source_that_are_lost_do_not_balance(monkeypatch: pytest.Mo
     def careless(self: SplitReader) -> Element:
         nonlocal calls
         element = pop(self)
-        calls += isinstance(element, Batch)
-        following = self.peek() if calls % 20 == 0 else None
-        return pop(self) if isinstance(following, Batch) and isinstance(element, Batch) else element
+        if isinstance(element, Batch):  # to look behind the end of a round would begin the next one
+            calls += 1
+            if calls % 20 == 0 and isinstance(self.peek(), Batch):
+                return pop(self)
+        return element
 
     monkeypatch.setattr(SplitReader, "pop", careless)
     assert "the rows of source" in first_caught(faults=NO_FAULTS)
