@@ -125,7 +125,7 @@ def simulate(seed: int) -> tuple[list[list[int]], list[list[int]]]:
     return [sorted(keys) for keys in read], [model(how, *window) for window in windows]
 
 
-@pytest.mark.parametrize("seeds", [range(60), swept(range(60, 1500))], ids=["few", "many"])
+@pytest.mark.parametrize("seeds", [range(60), *(swept(range(n, n + 240)) for n in range(60, 1500, 240))], ids=str)
 @pytest.mark.parametrize("credit", [1, DEFAULT_CREDIT])
 def test_no_row_of_the_next_window_is_lost(seeds, credit, monkeypatch):
     monkeypatch.setattr(OutputChannel.__init__, "__defaults__", (credit,))
