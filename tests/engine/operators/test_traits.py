@@ -85,6 +85,7 @@ ONE: dict[str, OperatorConfig] = {
     "aggregate all": HashAggregate((), TOTAL),
     "partial aggregate": HashAggregate(("k",), TOTAL, step="partial"),
     "stream aggregate": StreamAggregate(("k",), TOTAL),
+    "stream aggregate, in any order": StreamAggregate(("k",), TOTAL).traits.unordered(),
     "pack": Pack(4, "l", documents="documents"),
     "mark part": MarkPart(),
     "above": Above("v", 9),
