@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from weakref import ref
 
 import numpy as np
 import pyarrow as pa
@@ -118,18 +119,19 @@ class JoinOutput:
 
 
 class _WidestRow:
-    """The bits of a side's widest row, found once for a side that stays: where even such rows fit, none is measured."""
+    """The bits of a side's widest row, found once for a side that stays: where even such rows fit, none is measured.
+    It keeps no side alive."""
 
     def __init__(self) -> None:
-        self._records: pa.RecordBatch | None = None
+        self._measured: ref[pa.RecordBatch] | None = None
         self._bits = 0
 
     def of(self, records: pa.RecordBatch) -> int:
         """Of these rows; of rows on disk more than fits anywhere."""
         if not isinstance(records, pa.RecordBatch):
             return _UNKNOWN
-        if records is not self._records:
-            self._records, self._bits = records, 0
+        if self._measured is None or self._measured() is not records:
+            self._measured, self._bits = ref(records), 0
             for start in range(0, records.num_rows, PIECE_ROWS):
                 part = records.slice(start, PIECE_ROWS)
                 self._bits = max(self._bits, int(np.max(row_bits(part.columns, np.arange(part.num_rows)))))

@@ -152,6 +152,22 @@ def test_rows_never_meet_across_a_barrier(how: str) -> None:
     assert windows == expected[how]
 
 
+def test_no_row_is_kept_behind_a_barrier() -> None:
+    rows = {"k": list(range(1_000)), "t": ["x" * 1_000] * 1_000}
+    schema = pa.RecordBatch.from_pydict(rows).schema
+    config = HashJoin(("k",))
+    running = config.build(context(), [schema, schema], None)
+    before = pa.total_allocated_bytes()
+    out = Collected(config.output_schema([schema, schema]))
+    for port in (1, 0):
+        exhaust(running.process(port, Batch(pa.RecordBatch.from_pydict(rows), Tag(0, 0, 0)), out))
+    exhaust(running.drain(out))
+    assert sum(batch.records.num_rows for batch in out.batches) == 1_000
+    out.batches.clear()
+    assert pa.total_allocated_bytes() - before < 1_000 * 1_000 / 2, "what a join of the next window has beside its own"
+    running.close()
+
+
 def test_streams_in_any_order_are_gathered_and_joined() -> None:
     flow = Flow("joined", lanes=2)
     left = flow.from_tables([pa.table({"k": [3, 1], "v": [1, 2]}), pa.table({"k": [2, 9], "v": [3, 4]})])
