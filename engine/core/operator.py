@@ -32,7 +32,7 @@ Rules that an operator must keep:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -117,6 +117,18 @@ def do_nothing() -> None:
     """The ``wake`` of a context that has no driver."""
 
 
+class KeyListener(Protocol):
+    """Who reads one input of a join, and may leave out rows that match nothing (``kernels.key_filter``)."""
+
+    @property
+    def keys(self) -> Sequence[int]:
+        """Which of the join's keys it wants, by their places there."""
+
+    def publish(self, window: int, columns: Sequence[pa.Array]) -> int:
+        """Those of all rows of the other input, for rows between the ``window``-th task barrier since the operator was
+        built and the next one. The bytes that this takes."""
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
     """Where a running operator stands. ``lanes`` are the order lanes that its subtask owns (after a restore at another
@@ -148,6 +160,8 @@ class OperatorContext:
     holds, in that round, and begins anew, as at a task barrier."""
     content: bool = False
     """Whether a sink is to digest its rows, for an audit of their content."""
+    listeners: Mapping[int, Sequence[KeyListener]] = field(default_factory=dict)
+    """Of a join: for each port in ``Traits.key_filters`` those that read it in this process, for this subtask alone."""
     server: object | None = None
     """Of a feed: what serves its ranks, across attempts. Whoever hosts the job owns it."""
 

@@ -173,6 +173,9 @@ class Traits:
     co_partitioned_by: tuple[tuple[str, ...], ...] = ()
     """For each input the columns by which rows meet, only within a round and lane: inputs must come in the same rounds,
     and be partitioned alike."""
+    key_filters: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """For inputs whose rows give nothing if the other input has none with the same keys: the key columns. It tells
+    ``OperatorContext.listeners`` of them what the other one has, once that is complete."""
     needs_order: bool = False
     """The flow must have a deterministic order."""
     build_side: BuildSide | None = None

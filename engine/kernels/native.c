@@ -1,4 +1,4 @@
-/* Hot loops of grouping, compiled. Each has a twin in numpy that gives the same bits (native.py says which).
+/* Hot loops of grouping and joining, compiled. Each has a twin in numpy that gives the same bits (native.py says which).
 
 Rules:
 
@@ -22,7 +22,7 @@ Rules:
 #endif
 
 /* Changes with every change of a function's name, arguments or meaning. */
-API int64_t penstock_kernels(void) { return 2; }
+API int64_t penstock_kernels(void) { return 3; }
 
 static inline uint64_t mixed(uint64_t x) {
     x *= UINT64_C(0x9E3779B97F4A7C15);
@@ -215,6 +215,58 @@ static inline int same_bytes(const uint8_t *one, const uint8_t *other, int64_t l
 
 NUMBER_STRINGS(penstock_number_strings, int32_t)
 NUMBER_STRINGS(penstock_number_large_strings, int64_t)
+
+/* ---------------------------------------------------------------- key filters
+ *
+ * The rows whose key is among those of a join's other side, or may be: they go to ``picked``, ascending; their number
+ * comes back. */
+
+/* A bit for each value from ``low`` on, ``span`` values. */
+API int64_t penstock_pick_bits(const int64_t *codes, int64_t rows, uint64_t low, uint64_t span, const uint64_t *words,
+                               int64_t *picked) {
+    int64_t count = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        const uint64_t place = (uint64_t)codes[row] - low;
+        const int inside = place < span;
+        picked[count] = row;
+        count += inside & (int)(words[inside ? place >> 6 : 0] >> (place & 63) & 1);
+    }
+    return count;
+}
+
+/* Four bits of a word: one for each six of the hash's lowest bits. Its upper ones name the word, out of 2^bits. */
+static inline uint64_t bloom_mask(uint64_t hash) {
+    return UINT64_C(1) << (hash & 63) | UINT64_C(1) << (hash >> 6 & 63) | UINT64_C(1) << (hash >> 12 & 63) |
+           UINT64_C(1) << (hash >> 18 & 63);
+}
+
+API void penstock_fill_bloom(const uint64_t *hashes, int64_t keys, uint64_t *words, int64_t bits) {
+    for (int64_t key = 0; key < keys; key++) {
+        if (key + AHEAD < keys) __builtin_prefetch(words + (hashes[key + AHEAD] >> (64 - bits)), 1);
+        words[hashes[key] >> (64 - bits)] |= bloom_mask(hashes[key]);
+    }
+}
+
+API int64_t penstock_pick_bloom(const int64_t *const *columns, int64_t width, int64_t rows, const uint64_t *words,
+                                int64_t bits, int64_t *picked) {
+    uint64_t hash[BLOCK];
+    int64_t count = 0;
+    for (int64_t start = 0; start < rows; start += BLOCK) {
+        const int64_t size = rows - start < BLOCK ? rows - start : BLOCK;
+        for (int64_t i = 0; i < size; i++) {
+            uint64_t h = mixed((uint64_t)columns[0][start + i]);
+            for (int64_t w = 1; w < width; w++) h = joined(h, (uint64_t)columns[w][start + i]);
+            hash[i] = h;
+            __builtin_prefetch(words + (h >> (64 - bits)));
+        }
+        for (int64_t i = 0; i < size; i++) {
+            const uint64_t mask = bloom_mask(hash[i]);
+            picked[count] = start + i;
+            count += (words[hash[i] >> (64 - bits)] & mask) == mask;
+        }
+    }
+    return count;
+}
 
 /* ---------------------------------------------------------------- sorting */
 

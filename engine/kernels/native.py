@@ -22,7 +22,7 @@ import numpy as np
 
 from .pieces import Positions
 
-VERSION = 2
+VERSION = 3
 """That of ``native.c``: a library that is left from another one is not used."""
 
 WORTH = 512
@@ -37,6 +37,9 @@ _FUNCTIONS = {
     "number_keys": "piippipipp",
     **dict.fromkeys(["number_strings", "number_large_strings"], "ppipppipiipp"),
     "place_keys": "piipi",
+    "pick_bits": "piiipp",
+    "fill_bloom": "pipi",
+    "pick_bloom": "piipip",
     "radix_order": "piipppp",
     "ordered_bits": "pip",
     **dict.fromkeys(["add_i64", "add_f64"], "pppi"),
@@ -60,7 +63,7 @@ class Kernels:
         for name, arguments in _FUNCTIONS.items():
             function = getattr(library, f"penstock_{name}")
             function.argtypes = [_TYPES[each] for each in arguments]
-            function.restype = ctypes.c_int64 if name.startswith("number") else None
+            function.restype = ctypes.c_int64 if name.startswith(("number", "pick")) else None
             self._functions[name] = function
 
     # ------------------------------------------------------------------ numbers of keys
@@ -105,6 +108,27 @@ class Kernels:
     def place_keys(self, hashes: Any, number: int, slots: Any) -> None:
         """Put keys, all different, into empty slots; they are numbered from ``number`` on."""
         self._functions["place_keys"](_at(hashes), len(hashes), number, _at(slots), len(slots).bit_length() - 1)
+
+    # ------------------------------------------------------------------ key filters
+
+    def pick_bits(self, codes: Positions, low: int, span: int, words: Any) -> Positions:
+        """The rows whose bit is set: there is one in ``words`` (uint64) for each of ``span`` values from ``low``, a
+        number modulo 2⁶⁴, on."""
+        rows = np.empty(len(codes), dtype=np.int64)
+        count = self._functions["pick_bits"](_at(codes), len(codes), low, span, _at(words), _at(rows))
+        return rows[:count].copy()
+
+    def fill_bloom(self, hashes: Any, words: Any) -> None:
+        """Set the bits of these hashes in a power of two ``words`` (uint64), at least two."""
+        self._functions["fill_bloom"](_at(hashes), len(hashes), _at(words), len(words).bit_length() - 1)
+
+    def pick_bloom(self, columns: Sequence[Positions], words: Any) -> Positions:
+        """The rows of which all bits are set."""
+        rows = np.empty(len(columns[0]), dtype=np.int64)
+        places = (ctypes.c_void_p * len(columns))(*map(_at, columns))
+        call = self._functions["pick_bloom"]
+        count = call(places, len(columns), len(rows), _at(words), len(words).bit_length() - 1, _at(rows))
+        return rows[:count].copy()
 
     # ------------------------------------------------------------------ sorting
 

@@ -22,6 +22,12 @@ from .matching import PairFilter
 
 NAMES = ("left", "right")
 
+NEED_A_MATCH = (
+    frozenset({"inner", "left semi", "right", "right semi"}),
+    frozenset({"inner", "left semi", "right semi", "left", "anti"}),
+)
+"""For each port the join types in which its rows without a match give nothing."""
+
 
 @dataclass(frozen=True, eq=False)
 class EquiJoin:
@@ -49,6 +55,11 @@ class EquiJoin:
         """A row of the output is one of the left side, but for a right semi join."""
         lost = "gives of its right side alone" if self.how in RIGHT_STAYS else ""
         return Lineage(RIGHT if self.how == "right semi" else LEFT, lost=lost)
+
+    @property
+    def key_filters(self) -> dict[int, tuple[str, ...]]:
+        """The left side, where the right one is built and decides."""
+        return {LEFT: self.keys[LEFT]} if self.how in NEED_A_MATCH[LEFT] else {}
 
     @property
     def build_side(self) -> BuildSide:

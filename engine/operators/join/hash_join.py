@@ -14,7 +14,9 @@ Rules:
 6. When too much is held, the rows of the larger side go to a file, then those of the other. A right side in a file is
    probed there (``spilled_lookup``): left rows need not wait, and rows and their order are the same. One byte per right
    row stays in memory: whether it has matched.
-7. Left rows are matched at most ``PIECE_ROWS`` at a time; output leaves in pieces, each made when its step is taken.
+7. A complete right side that is in memory is told to those who read the left one, where left rows without match give
+   nothing (``kernels.key_filter``).
+8. Left rows are matched at most ``PIECE_ROWS`` at a time; output leaves in pieces, each made when its step is taken.
 """
 
 from __future__ import annotations
@@ -48,6 +50,10 @@ INDEX_BYTES = 32
 """What a lookup in memory takes for each right row, besides the row: it is counted from the start."""
 
 
+MOST_TOLD = 8 * 1024 * 1024
+"""Of more right rows nobody is told: a test of so many keys is slower than to look them up."""
+
+
 @dataclass(frozen=True, eq=False)
 class HashJoin(EquiJoin):
     """Joins inputs in any order; see ``EquiJoin`` for what can be asked."""
@@ -64,6 +70,7 @@ class HashJoin(EquiJoin):
             deterministic=True,
             beyond_budget="",
             build_side=self.build_side,
+            key_filters=self.key_filters,
         )
 
     def build(
@@ -119,6 +126,9 @@ class RunningHashJoin(Stateless):
         self._next, self._next_right = 0, 0
         self._first_lane = context.lanes.start
         self._emitter = Emitter()
+        #: who wants to know the keys of the right side; the task barriers that have passed; what the tests take
+        self._listeners = () if context.holds or context.epochs else context.listeners.get(LEFT, ())
+        self._window, self._told = 0, 0
 
     def process(self, port: int, batch: Batch, out: Output) -> Steps:
         """Hold the rows, or join those of the left side if the right side is complete."""
@@ -140,6 +150,7 @@ class RunningHashJoin(Stateless):
         if port != RIGHT:
             return None
         self._right_ended = True
+        self._tell()
         return self._join_held(self._next_right, out)
 
     def finish(self, out: Output) -> Steps:
@@ -148,6 +159,7 @@ class RunningHashJoin(Stateless):
 
     def drain(self, out: Output) -> Steps:
         """Join what has come, and begin anew."""
+        self._window += 1
         return self._drained(max(self._next - 1, 0), out)
 
     def snapshot(self) -> pa.Table | None:
@@ -187,7 +199,7 @@ class RunningHashJoin(Stateless):
     def _bytes(self) -> int:
         matched = 0 if self._matched is None else self._matched.nbytes
         right = self._held[RIGHT].bytes + self._held[RIGHT].rows * INDEX_BYTES
-        return self._held[LEFT].bytes + right + matched
+        return self._held[LEFT].bytes + right + matched + self._told
 
     def _spill_if_too_much(self) -> None:
         if self._memory.hold(self._bytes):
@@ -206,6 +218,15 @@ class RunningHashJoin(Stateless):
         if self._built is None:
             self._built = self._in_memory() or self._on_disk()
         return self._built
+
+    def _tell(self) -> None:
+        """Publish the keys of the right side, which is complete."""
+        if not self._listeners or self._spilled[RIGHT].rows or self._held[RIGHT].rows > MOST_TOLD:
+            return
+        records = self._held[RIGHT].peek().records
+        keys = [records.column(name) for name in self._keys[RIGHT]]
+        told = (each.publish(self._window, [keys[number] for number in each.keys]) for each in self._listeners)
+        self._told = sum(told)
 
     def _in_memory(self) -> Built | None:
         if self._spilled[RIGHT].rows:

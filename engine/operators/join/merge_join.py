@@ -43,7 +43,7 @@ from ...core.schemas import no_rows
 from ...core.traits import Emission, Traits
 from ...expressions.evaluator import single_array
 from ...kernels.pieces import Bound
-from .equi_join import NAMES, EquiJoin
+from .equi_join import NAMES, NEED_A_MATCH, EquiJoin
 from .join_output import JoinOutput
 from .join_shape import LEFT, RIGHT, RIGHT_STAYS
 from .matching import JoinStep
@@ -62,12 +62,6 @@ UnitKey: TypeAlias = tuple[int, int]
 
 ENDED = (float("inf"), -1)
 """How far a port has come that has ended."""
-
-NEED_A_MATCH = (
-    frozenset({"inner", "left semi", "right", "right semi"}),
-    frozenset({"inner", "left semi", "right semi", "left", "anti"}),
-)
-"""For each port the join types in which its rows without a match give nothing."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.epochs import Epochs
 from penstock.engine.core.operator import AsynchronousOperator, OperatorConfig, RunningOperator, exhaust
 from penstock.engine.core.traits import ALL_INPUTS, Emission, Multiplicity, State, Traits, traits_of
+from penstock.engine.kernels.key_filter import KeyFilter
 from penstock.engine.kernels.sorting import as_sort_keys
 from penstock.engine.operators import (
     Aggregate,
@@ -356,6 +357,32 @@ def test_build_side_gives_no_rows_by_itself_unless_it_says_so(name: str) -> None
     ports = ports_of(name)
     left = {at: rows.slice(0, 0) for at, rows in ports[1 - build.port].items()}
     assert run(CASES[name], left, ports[build.port]).table.num_rows == 0
+
+
+@which(lambda traits: traits.key_filters)
+def test_rows_that_its_key_filters_drop_give_nothing(name: str) -> None:
+    config = CASES[name]
+    for port, columns in traits_of(config).key_filters.items():
+        ports = ports_of(name)
+        ports[1 - port] = {at: rows.slice(0, 1) for at, rows in ports[1 - port].items()}
+        told = KeyFilter(range(len(columns)))
+        where = replace(context(), listeners={port: [told]})
+        running, nobody = (
+            config.build(where, schemas_of(ports), None),
+            Collected(config.output_schema(schemas_of(ports))),
+        )
+        for (round, lane), rows in ports[1 - port].items():
+            for records in rows.to_batches():
+                if records.num_rows:
+                    running.process(1 - port, Batch(records, Tag(round, lane, 0)), nobody)
+        exhaust(running.end_port(1 - port, nobody))
+        running.close()
+        picked = {at: told.picked(0, [rows[column].combine_chunks() for column in columns])
+                  for at, rows in ports[port].items()}  # fmt: skip
+        fewer = [{at: rows.take(picked[at]) for at, rows in ports[port].items()}, ports[1 - port]]
+        whole = run(config, *ports).table
+        assert rows_of(run(config, *(fewer if port == 0 else fewer[::-1])).table) == rows_of(whole)
+        assert 0 < told.passed < told.seen
 
 
 @which(lambda traits: traits.co_partitioned_by)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.errors import FlowError
 from penstock.engine.core.operator import exhaust
+from penstock.engine.core.traits import traits_of
 from penstock.engine.flow.flow import Flow
+from penstock.engine.kernels.key_filter import KeyFilter
 from penstock.engine.operators import HashJoin, MergeJoin
-from penstock.engine.operators.join.join_shape import JOIN_TYPES
+from penstock.engine.operators.join.join_shape import JOIN_TYPES, LEFT, RIGHT
 from penstock.jobs.local_run import run_local
 from support.join_units import SCHEMAS, sides
 from support.key_types import KEY_TYPES, comparable_values, key_column
@@ -99,6 +102,24 @@ def test_hash_join_on_any_key_type(key_type: str) -> None:
     assert rows_of(outcome.table.select(["p", "p_right"])) == [
         (n, m) for n, one in enumerate(ours) for m, other in enumerate(theirs) if one is not None and one == other
     ]
+
+
+@pytest.mark.parametrize("how", JOIN_TYPES)
+def test_keys_of_the_right_side_are_told_for_the_window_that_it_is_complete_in(how: str) -> None:
+    schema = pa.schema([("k", pa.int64())])
+    config, told = HashJoin(("k",), how=how), KeyFilter()
+    wanted = {LEFT: [told]} if traits_of(config).key_filters else {}
+    output = Collected(config.output_schema([schema, schema]))
+    running = config.build(replace(context(), listeners=wanted), [schema, schema], None)
+    running.process(RIGHT, Batch(pa.record_batch([[3, 5]], schema=schema), Tag(0, 0, 0)), output)
+    exhaust(running.drain(output))
+    running.process(RIGHT, Batch(pa.record_batch([[7]], schema=schema), Tag(1, 0, 0)), output)
+    assert told.picked(1, [pa.array([7])]) is None
+    exhaust(running.end_port(RIGHT, output))
+    found = [told.picked(window, [pa.array([3, 7])]) for window in (0, 1, 2)]
+    drops = how in {"inner", "left semi", "right", "right semi"}
+    assert [each if each is None else each.tolist() for each in found] == [None, [1] if drops else None, None]
+    running.close()
 
 
 def test_left_rows_pass_through_under_their_own_tags_once_the_right_side_has_ended() -> None:
