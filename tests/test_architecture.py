@@ -69,7 +69,8 @@ PLAIN = ARROW | {"msgspec", "cloudpickle"}
 
 ENGINE = (
     ("core", "alignment"),
-    ("arrow", "expressions", "scheduler", "state"),
+    ("arrow", "scheduler", "state"),
+    ("expressions",),
     ("kernels",),
     ("buffers", "integrity"),
     ("feed", "files"),

@@ -195,6 +195,9 @@ class Traits:
     """Somebody outside sets its pace (``runtime.pacing``)."""
     read_in_ratio: tuple[float, ...] = ()
     """One weight for each input: their sources are read in this ratio."""
+    takes_compact: bool = False
+    """It may be given columns in their compact forms (``arrow.compact``), and may pass them on, or give its own so;
+    its snapshots and what it spills are plain. Else the chain makes them plain before it."""
     beyond_budget: str = "what it keeps"
     """In words what it has in memory whatever the memory budget is, beside a batch of its input and of its output: "the
     rows of one key"; "": nothing."""

@@ -22,6 +22,7 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
+from ..arrow.compact import plain_records
 from ..core.elements import FINAL_ROUND, Batch, Element, EndOfRound, Tag, size_of
 from ..core.errors import InternalError
 from ..core.operator import Memory, SpillFile
@@ -293,12 +294,12 @@ MEMORY_BYTES = 16 * 1024 * 1024
 class _File:
     """Elements of which the rows of the batches are in a file."""
 
-    def __init__(self, file: SpillFile, elements: list[Batch | EndOfRound]) -> None:
+    def __init__(self, file: SpillFile, elements: list[Batch | EndOfRound], schema: pa.Schema) -> None:
         self._file = file
         self._elements: deque[Tag | EndOfRound] = deque()
         for element in elements:
             if isinstance(element, Batch):
-                file.write(element.records)
+                file.write(plain_records(element.records, schema))
                 self._elements.append(element.tag)
             else:
                 self._elements.append(element)
@@ -312,10 +313,11 @@ class _File:
 
 
 class SpoolingInputGate(InputGate):
-    """See the rules above. ``inner``: the gate whose elements are put aside."""
+    """See the rules above. ``inner``: the gate whose elements, of this schema, are put aside; files are plain."""
 
-    def __init__(self, inner: InputGate, memory: Memory) -> None:
+    def __init__(self, inner: InputGate, memory: Memory, schema: pa.Schema) -> None:
         super().__init__(inner.feeds)
+        self._schema = schema
         self._inner = inner
         self._memory = memory
         #: put aside, oldest first: what was read back, what is in files, and what came last
@@ -354,8 +356,7 @@ class SpoolingInputGate(InputGate):
         self._back.append(element)
         self._back_bytes += size_of(element)
         if self._back_bytes >= MEMORY_BYTES:
-            batches = [each for each in self._back if isinstance(each, Batch)]
-            self._files.append(_File(self._memory.spill(batches[0].records.schema), self._back))
+            self._files.append(_File(self._memory.spill(self._schema), self._back, self._schema))
             self._back, self._back_bytes = [], 0
         return SPOOLED
 

@@ -22,9 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import acero
 
+from ..arrow.compact import as_records, plain
 from ..core.errors import DataError, FlowError
 from ..core.schemas import missing_column, no_rows
-from .kernel_calls import Calls, as_calls
+from .kernel_calls import Calls, as_calls, columns_read
 
 _GUARD = "guard the expression against the values that it fails on"
 _FEWER_DIGITS = (
@@ -40,9 +41,15 @@ _STEP = re.compile(r"Name\((.*?)\)")
 
 
 class Evaluator:
-    """Computes named expressions over batches. One per running operator. ``texts``: what the user wrote for each."""
+    """Computes named expressions over batches. One per running operator. ``texts``: what the user wrote for each.
+    ``schema``: the declared one, where batches may have compact columns."""
 
-    def __init__(self, columns: Sequence[tuple[str, pc.Expression]], texts: Sequence[object] = ()) -> None:
+    def __init__(
+        self,
+        columns: Sequence[tuple[str, pc.Expression]],
+        texts: Sequence[object] = (),
+        schema: pa.Schema | None = None,
+    ) -> None:
         self._names = [name for name, _ in columns]
         self._expressions = [expression for _, expression in columns]
         #: for errors: the names, with the SQL text if it is one
@@ -51,13 +58,17 @@ class Evaluator:
             for name, text in zip(self._names, texts or self._expressions, strict=True)
         ]
         self._options = acero.ProjectNodeOptions(self._expressions, self._names)
+        self._schema = schema
+        self._reads = frozenset() if schema is None else columns_read(self._expressions, schema)
         #: the expressions as calls of kernels; None before the first batch, empty if one cannot be taken apart
         self._calls: list[Calls] | None = None
 
     def evaluate(self, records: pa.RecordBatch) -> list[pa.Array]:
         """One array per expression, as long as ``records``. All batches have the columns of the first one."""
+        if self._schema is not None and not records.schema.equals(self._schema):
+            records = self._readable(records, self._schema)
         if self._calls is None:
-            found = [as_calls(expression, records.schema, _type_of) for expression in self._expressions]
+            found = [as_calls(expression, self._schema or records.schema, _type_of) for expression in self._expressions]
             self._calls = [calls for calls in found if calls is not None] if None not in found else []
         if not self._calls:
             with _naming(", ".join(self._shown)):
@@ -71,6 +82,14 @@ class Evaluator:
             _check_rows(shown, len(array), records.num_rows)
             found.append(array)
         return found
+
+    def _readable(self, records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """The rows with the columns that the expressions read made plain."""
+        columns = [
+            plain(column, field.type) if field.name in self._reads else column
+            for column, field in zip(records.columns, schema, strict=True)
+        ]
+        return as_records(columns, schema)
 
     def _run(self, table: pa.Table) -> pa.Table:
         source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))

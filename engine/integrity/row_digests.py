@@ -22,6 +22,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 
+from ..arrow.compact import plain_records
 from ..arrow.days import whole_days
 from ..core.operator import OperatorContext
 from ..kernels.hashing import HASH_VERSION, hashes, mixed
@@ -48,6 +49,7 @@ class RowDigest:
     def __init__(self, schema: pa.Schema, stored: pa.Schema | None = None) -> None:
         stored = schema if stored is None else stored
         named = repr([(field.name, _kind(field.type)) for field in stored])
+        self._schema = schema
         #: equal for digests of which equal rows have the same
         self.salt = int(digest(named.encode())[:16], 16)
         #: column number to the type in which it is stored, where that holds other values
@@ -55,7 +57,7 @@ class RowDigest:
 
     def of(self, records: pa.RecordBatch) -> int:
         """The digest of these rows; those of several batches add up."""
-        columns = records.columns
+        columns = plain_records(records, self._schema).columns
         for at, type in self._casts.items():
             column = columns[at]
             if pa.types.is_date64(column.type) and pa.types.is_date32(type):

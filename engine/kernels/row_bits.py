@@ -5,12 +5,13 @@ Rules:
 1. A row's bits are its share of the buffers: values of a fixed width, offsets, characters, elements, and one bit of
    validity for each column, at every depth, whether there is a null or not.
 2. Of a dictionary it is the code: the words are shared by all rows.
-3. Ranges of rows cost as much as single ones, since offsets of offsets are looked up in turn.
+3. Of a column in its compact form (``arrow.compact``) it is what the row takes in the declared type.
+4. Ranges of rows cost as much as single ones, since offsets of offsets are looked up in turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,15 +25,20 @@ _INLINE = 12
 """Characters that a view holds itself."""
 
 
-def row_bits(columns: Iterable[Any], rows: npt.NDArray[np.int64]) -> Bits:
-    """The bits that each of ``rows`` takes in ``columns``: arrays, or columns on disk (``stored_rows``)."""
+def row_bits(columns: Iterable[Any], rows: npt.NDArray[np.int64], types: Sequence[pa.DataType] | None = None) -> Bits:
+    """The bits that each of ``rows`` takes in ``columns``: arrays, or columns on disk (``stored_rows``). ``types``: the
+    declared ones, where columns may be compact."""
     same, differing = 0, None
-    for column in columns:
-        if (fixed := fixed_bits(column.type)) is not None:
+    for place, column in enumerate(columns):
+        type = column.type if types is None else types[place]
+        if (fixed := fixed_bits(type)) is not None:
             same += fixed
             continue
         own = getattr(column, "row_bits", None)
-        bits = own(rows) if own is not None else _bits(column, rows)
+        if own is not None:
+            bits = own(rows)
+        else:
+            bits = _bits(column, rows) if column.type == type else _coded_bits(column, rows)
         differing = bits if differing is None else np.add(differing, bits, out=differing)
     return same if differing is None else np.add(differing, same, out=differing)
 
@@ -47,6 +53,18 @@ def _bits(array: pa.Array, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]
     bits *= 8
     bits += offsets.itemsize * 8 + 1
     return bits
+
+
+def _coded_bits(array: pa.Array, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Those of the values that the codes of single rows stand for; of a null those of an empty value."""
+    words = array.dictionary
+    of_words = _bits(words, np.arange(len(words)))
+    codes = np.frombuffer(array.indices.buffers()[1], np.int32, len(array), 4 * array.offset)[rows]
+    if not array.null_count:
+        return of_words[codes]
+    of_null = _offsets(words).itemsize * 8 + 1
+    valid = array.is_valid().to_numpy(zero_copy_only=False)[rows]
+    return np.where(valid, of_words[np.where(valid, codes, 0)] if len(words) else of_null, of_null)
 
 
 def fixed_bits(type: pa.DataType) -> int | None:

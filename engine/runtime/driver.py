@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
 
+import pyarrow as pa
+
 from ..core.elements import (
     FINAL_ROUND,
     Barrier,
@@ -47,7 +49,7 @@ from ..state.write_behind import WriteBehind
 from . import orders
 from .checkpointing import Checkpointing, Continuations, DriverHost
 from .input_ports import Port, Ports
-from .operator_chain import OperatorChain, OperatorInstance
+from .operator_chain import OperatorChain, OperatorInstance, plain_batch
 
 # ------------------------------------------------------------------ waiting
 #
@@ -188,6 +190,8 @@ class Driver:
     readers: Sequence[SplitReader] = ()
     #: what barriers of checkpoints may pass here
     overtaking: Overtaking = IN_ORDER
+    #: the schema of what leaves the task, which it leaves without compact columns; None if nothing does
+    leaving: pa.Schema | None = None
     #: measures how long operators take to drain, in seconds
     clock: Callable[[], float] = float
     #: what sinks write, and what operators spill: of that nothing may be under way when they go on
@@ -221,7 +225,7 @@ class Driver:
         self.ports = Ports(self.gates)
         for port in self.ports.all:
             port.handed_on = next((each.handed_on for each in self.readers if each in port.gate.feeds), None)
-        self.chain = OperatorChain(self.operators, self.pending.append)
+        self.chain = OperatorChain(self.operators, self.pending.append if self.leaving is None else self._leave)
         self.continuations = Continuations(self.chain)
         self.checkpointing = Checkpointing(self, self.overtaking)
         self._channels = [channel for partition in self.partitions for channel in partition.channels]
@@ -546,6 +550,10 @@ class Driver:
         return self.chain.throttled is None or self.chain.throttled.is_released
 
     # ------------------------------------------------------------------ output
+
+    def _leave(self, batch: Batch) -> None:
+        assert self.leaving is not None
+        self.pending.append(plain_batch(batch, self.leaving))
 
     def _flush(self) -> bool:
         """Send what is pending, as far as credit allows."""

@@ -12,7 +12,9 @@ Rules:
    stack is empty. Nothing is known of the operators while it is not: no state is taken, none is asked what it needs.
 4. For lanes for which an operator had finished before the task was restored it does not finish again: what it emits for
    them is dropped.
-5. Only the first operator has several ports, and only the first one may have work under way elsewhere
+5. Columns may come in compact forms (``arrow.compact``). Before an operator that does not take them, and before rows
+   leave the task, they are made plain; from there on they are.
+6. Only the first operator has several ports, and only the first one may have work under way elsewhere
    (``AsynchronousOperator``); the planner cuts pipelines accordingly.
 """
 
@@ -30,6 +32,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..arrow.combining import is_too_large
+from ..arrow.compact import fits, plain_records
 from ..core.elements import FINAL_ROUND, Batch, Tag
 from ..core.errors import ConfigurationError, DataError, InternalError, PenstockError, StorageError, UserCodeError
 from ..core.identity import CheckpointId, Committable, EndedLanes
@@ -72,6 +75,8 @@ class OperatorInstance:
     lanes: range = range(0)
     ended: frozenset[int] = frozenset()
     carried: pa.Table | None = None
+    #: the schemas of its ports, unless it takes compact columns
+    plain: Sequence[pa.Schema] = ()
     #: of a user's operator: the schema of its output; what it emits and holds is checked
     emits: pa.Schema | None = None
     is_users: bool = False
@@ -163,7 +168,7 @@ def _check_emitted(batch: Batch, schema: pa.Schema) -> None:
         message = f"it emitted a batch whose records are a {type(records).__name__}"
         raise UserCodeError(message, "give ps.Batch a pyarrow.RecordBatch")
     found = records.schema
-    if found.names != schema.names or found.types != schema.types:
+    if not fits(found, schema):
         message = f"it emitted the columns {_in_words(found)}, and its output_schema() says {_in_words(schema)}"
         raise UserCodeError(message, "let it emit the columns, types and order that output_schema() gives")
 
@@ -344,6 +349,8 @@ class _Link:
         operator.rows_in += batch.records.num_rows
         operator.at = batch.tag
         try:
+            if operator.plain:
+                batch = plain_batch(batch, operator.plain[port])
             steps = operator.running.process(port, batch, self)
         except BaseException as error:
             blame(operator, error)
@@ -380,6 +387,12 @@ class _Link:
         if steps is not None:
             self._stack.append((self, 0, steps))
         self._stack += reversed(emitted)
+
+
+def plain_batch(batch: Batch, schema: pa.Schema) -> Batch:
+    """The batch, of the declared ``schema``, without compact columns."""
+    records = plain_records(batch.records, schema)
+    return batch if records is batch.records else Batch(records, batch.tag)
 
 
 _Aside = tuple[_Link, int, Batch | Iterator[None]]

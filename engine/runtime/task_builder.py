@@ -19,6 +19,7 @@ from ..core.elements import Batch
 from ..core.errors import InternalError, PenstockError
 from ..core.identity import Attempt, Holds, Opening, TaskId
 from ..core.operator import LANE, OperatorContext
+from ..core.traits import traits_of
 from ..core.user_code import is_users_object
 from ..exchange.channel_state import Restored, channel_batches
 from ..exchange.channels import ChannelId, Frame, InputChannel, OutputChannel, ResultPartition, Upstream
@@ -229,7 +230,8 @@ class _Builder:
         readers = [feed for found in feeds for feed in found if isinstance(feed, SplitReader)]
         gates = [self._gate(port, found, background) for port, found in zip(pipeline.ports, feeds, strict=True)]
         overtaking = IN_ORDER if self._plan.alignment_timeout is None else self._free.of(pipeline)
-        driver = Driver(pipeline.name, gates, operators, partitions, self._host, readers, overtaking)
+        leaving = next((self._exchange(each.id).schema for each in pipeline.outputs if each.kind != "local"), None)
+        driver = Driver(pipeline.name, gates, operators, partitions, self._host, readers, overtaking, leaving)
         driver.clock = time.perf_counter
         driver.writing, driver.spilling = background.writing, background.spilling
         if self.more_splits:
@@ -329,7 +331,8 @@ class _Builder:
             return UnorderedInputGate(feeds)
         gate = InputGate(feeds) if self._plan.deterministic or len(feeds) == 1 else ArrivalInputGate(feeds)
         disk = background.spilling
-        return SpoolingInputGate(gate, self._parts.memory.account(port.id, disk)) if port.spooled else gate
+        account = self._parts.memory.account(port.id, disk)
+        return SpoolingInputGate(gate, account, port.schema) if port.spooled else gate
 
     def _outlet(self, kind: str, id: str) -> ResultPartition:
         if kind == "local":
@@ -378,8 +381,9 @@ class _Builder:
             if is_users:
                 check_members(running, operator.is_sink)
             emits = operator.config.output_schema(operator.inputs) if is_users and not operator.is_sink else None
+            plain = () if traits_of(operator.config).takes_compact else operator.inputs
         built = OperatorInstance(
-            operator.id, running, operator.hold, self._lanes, division.ended, carried, emits, is_users
+            operator.id, running, operator.hold, self._lanes, division.ended, carried, plain, emits, is_users
         )
         self._built.append(built)
         return built

@@ -8,7 +8,8 @@ Rules:
    strictly increasing, the promised schema, nothing emitted by ``close``.
 3. With ``restore`` every round ends with a snapshot, from which the next round's operators are built, at the next of
    the ``parallelisms``. State passes through Arrow IPC, as in a checkpoint.
-4. With ``memory`` the operators have accounts there; each one holds nothing and has no file once it is closed.
+4. An operator that takes compact columns gets some of them so, drawn from the seed; what it emits is made plain.
+5. With ``memory`` the operators have accounts there; each one holds nothing and has no file once it is closed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.engine.arrow.compact import fits, plain_records
 from penstock.engine.core.elements import FINAL_ROUND, Batch, EndOfRound, Tag
 from penstock.engine.core.identity import Attempt, TaskId
 from penstock.engine.core.operator import (
@@ -33,8 +35,10 @@ from penstock.engine.core.operator import (
     RunningOperator,
     exhaust,
 )
+from penstock.engine.core.traits import traits_of
 from penstock.engine.plan.rounds import lanes_of
 from penstock.engine.state.memory import TaskMemory
+from support.compact_columns import compacted
 
 Units = Mapping[tuple[int, int], pa.Table]
 
@@ -53,9 +57,13 @@ class Collected:
     def emit(self, batch: Batch) -> None:
         assert not self.closed, "a closed operator emitted a batch"
         assert batch.records.num_rows, "an empty batch was emitted"
-        assert batch.records.schema.equals(self.schema), f"{batch.records.schema} instead of {self.schema}"
+        records = batch.records
+        if not records.schema.equals(self.schema):
+            assert fits(records.schema, self.schema), f"{records.schema} instead of {self.schema}"
+            records = plain_records(records, self.schema)
+            batch = Batch(records, batch.tag)
         assert not self.batches or self.batches[-1].tag < batch.tag, f"{batch.tag} after {self.batches[-1].tag}"
-        batch.records.validate(full=True)
+        records.validate(full=True)
         self.batches.append(batch)
 
 
@@ -112,6 +120,7 @@ def run(
     schema = config.output_schema(inputs)
     rounds = 1 + max((round for port in ports for round, _ in port), default=0)
     chooser = random.Random(seed)
+    forms = random.Random(seed) if traits_of(config).takes_compact else None
     outcome = Outcome(schema, [])
     parts = [range(rounds)] if not restore else [range(round, round + 1) for round in range(rounds)]
     states: list[pa.Table] = []
@@ -123,7 +132,7 @@ def run(
             where = where if memory is None else replace(where, memory=memory.account("operator-1"))
             running = config.build(where, inputs, _handed_over(old, where.lanes))
             output = Collected(schema)
-            streams = [list(_events(port, where.lanes, part, size)) for port in ports]
+            streams = [list(_events(port, where.lanes, part, size, forms)) for port in ports]
             _feed(running, streams, output, chooser)
             if last:
                 _finish(running, len(ports), output)
@@ -148,7 +157,9 @@ def _end_again(restored: RunningOperator, ports: int, output: Collected) -> None
     assert not output.batches, "an operator gives rows again that it gave before the checkpoint"
 
 
-def _events(port: Units, lanes: range, rounds: range, size: int) -> Iterator[Batch | EndOfRound]:
+def _events(
+    port: Units, lanes: range, rounds: range, size: int, forms: random.Random | None
+) -> Iterator[Batch | EndOfRound]:
     for round in rounds:
         for lane in lanes:
             rows = port.get((round, lane))
@@ -157,7 +168,7 @@ def _events(port: Units, lanes: range, rounds: range, size: int) -> Iterator[Bat
             whole = rows.combine_chunks()
             for number, start in enumerate(range(0, rows.num_rows, size)):
                 (records,) = whole.slice(start, size).to_batches()
-                yield Batch(records, Tag(round, lane, number))
+                yield Batch(records if forms is None else compacted(records, forms), Tag(round, lane, number))
         yield EndOfRound(round)
 
 

@@ -31,7 +31,7 @@ class Filter:
     @property
     def traits(self) -> Traits:
         """It looks at the predicate's columns; all come out, or fewer."""
-        return Traits.row_wise(self._columns, self._narrowed)
+        return replace(Traits.row_wise(self._columns, self._narrowed), takes_compact=True)
 
     def _columns(self, inputs: Sequence[pa.Schema]) -> list[Columns]:
         predicate = as_expression(self.kind, self.predicate, inputs[0])
@@ -52,7 +52,7 @@ class Filter:
 
     def build(self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None) -> RunningFilter:
         """A running filter."""
-        return RunningFilter(as_expression(self.kind, self.predicate, inputs[0]), self.predicate)
+        return RunningFilter(as_expression(self.kind, self.predicate, inputs[0]), self.predicate, inputs[0])
 
     def describe(self) -> str:
         """The predicate."""
@@ -75,7 +75,7 @@ class NarrowedFilter(Filter):
     def traits(self) -> Traits:
         """Those of the whole one; a further column is kept, too."""
         lineage = Lineage(0, lambda column, _: replace(self, keeps=self.keeps | {column}))
-        return Traits.row_wise(self._columns, self._narrowed, lineage)
+        return replace(Traits.row_wise(self._columns, self._narrowed, lineage), takes_compact=True)
 
     def _columns(self, inputs: Sequence[pa.Schema]) -> list[Columns]:
         (whole,) = super()._columns(inputs)
@@ -89,7 +89,7 @@ class NarrowedFilter(Filter):
     def build(self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None) -> RunningFilter:
         """A running filter."""
         predicate = as_expression(self.kind, self.predicate, inputs[0])
-        return RunningFilter(predicate, self.predicate, self._names(inputs[0]))
+        return RunningFilter(predicate, self.predicate, inputs[0], self._names(inputs[0]))
 
     def _names(self, schema: pa.Schema) -> list[str]:
         return [name for name in schema.names if name in self.keeps]
@@ -103,8 +103,10 @@ class NarrowedFilter(Filter):
 class RunningFilter(Stateless):
     """Filters batch by batch. ``keeps``: the columns that come out; None: all."""
 
-    def __init__(self, predicate: pc.Expression, text: object, keeps: Sequence[str] | None = None) -> None:
-        self._evaluator = Evaluator([("predicate", predicate)], [text])
+    def __init__(
+        self, predicate: pc.Expression, text: object, schema: pa.Schema, keeps: Sequence[str] | None = None
+    ) -> None:
+        self._evaluator = Evaluator([("predicate", predicate)], [text], schema)
         self._keeps = None if keeps is None else list(keeps)
 
     def process(self, port: int, batch: Batch, out: Output) -> None:

@@ -12,6 +12,7 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...arrow.compact import as_records
 from ...arrow.plain_types import plain_array, plain_field
 from ...core.elements import Batch
 from ...core.errors import FlowError
@@ -45,7 +46,8 @@ class Project:
     def traits(self) -> Traits:
         """Each column is computed by itself."""
         lineage = Lineage(0, lambda column, _: replace(self, columns=(*self.columns, (column, pc.field(column)))))
-        return replace(Traits.row_wise(self._columns, self._narrowed, lineage), rows=Multiplicity.ONE_EACH)
+        traits = Traits.row_wise(self._columns, self._narrowed, lineage)
+        return replace(traits, rows=Multiplicity.ONE_EACH, takes_compact=True)
 
     def _columns(self, inputs: Sequence[pa.Schema]) -> list[Columns]:
         keeps: dict[str, str] = {}
@@ -119,11 +121,12 @@ class RunningProject(Stateless):
         #: for each output column its position in the input, or None if it is computed
         self._plain = [plain_column(expression, source) for _, expression in columns]
         computed = [number for number, position in enumerate(self._plain) if position is None]
-        self._evaluator = Evaluator([columns[n] for n in computed], [texts[n] for n in computed]) if computed else None
+        given = [columns[n] for n in computed], [texts[n] for n in computed]
+        self._evaluator = Evaluator(*given, source) if computed else None
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         """Emit the projected batch under the batch's own tag."""
         records = batch.records
         computed = iter(map(plain_array, self._evaluator.evaluate(records)) if self._evaluator else ())
         arrays = [next(computed) if position is None else records.column(position) for position in self._plain]
-        out.emit(Batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema), batch.tag))
+        out.emit(Batch(as_records(arrays, self._schema), batch.tag))

@@ -23,7 +23,7 @@ def rig():
 
 
 def gate_of(rig, memory) -> SpoolingInputGate:
-    return SpoolingInputGate(InputGate([rig.driver.ports.feeds[0]]), memory)
+    return SpoolingInputGate(InputGate([rig.driver.ports.feeds[0]]), memory, batch(0, 0, 1).records.schema)
 
 
 def put_aside(gate) -> int:

@@ -1,0 +1,49 @@
+"""Whole jobs over a source that gives compact columns: nobody who is told the declared types meets anything else."""
+
+from __future__ import annotations
+
+import random
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.engine.sources.memory import MemorySource
+from support.compact_columns import CompactSource
+
+SCHEMA = pa.schema([("text", pa.string()), ("price", pa.decimal128(15, 2)), ("count", pa.int64())])
+
+
+def tables() -> list[pa.Table]:
+    chooser = random.Random(5)
+
+    def table() -> pa.Table:
+        texts = [chooser.choice(["", "a", "bb", None]) for _ in range(500)]
+        prices = [chooser.choice([None, Decimal(chooser.randint(-(10**9), 10**9)).scaleb(-2)]) for _ in range(500)]
+        return pa.table([texts, prices, [chooser.randint(0, 9) for _ in range(500)]], schema=SCHEMA)
+
+    return [table() for _ in range(4)]
+
+
+def watched(records: pa.RecordBatch) -> pa.RecordBatch:
+    assert records.schema == SCHEMA
+    return records
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("keyed", [False, True])
+def test_functions_exchanges_and_sinks_get_plain_columns(parallelism, keyed):
+    def rows_of(source: MemorySource) -> pa.Table:
+        flow = ps.Flow("compact")
+        stream = flow.from_source(source).filter("count <> 1 and price > 0")
+        stream.collect("filtered")
+        stream = stream.map_batches(watched, SCHEMA)
+        if keyed:
+            stream = stream.partition_by("text").aggregate("text", total=("price", "sum"), most=("count", "max"))
+        stream.collect("out")
+        result = ps.run_local(flow, parallelism=parallelism)
+        assert result.result("filtered").schema == SCHEMA
+        return result.result("out")
+
+    assert rows_of(CompactSource(tables())).equals(rows_of(MemorySource(tables())))
