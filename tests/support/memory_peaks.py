@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,7 @@ from pyarrow import parquet
 
 import penstock as ps
 from penstock.engine.planner.memory_bound import memory_bound
+from support.own_operators import AboveUntold
 
 MIB = 1024 * 1024
 BUDGET = 32 * MIB
@@ -123,6 +124,12 @@ OPERATORS: Mapping[str, Apply] = {
     "merge join": lambda a, b: a.merge_join(b, on=["k"]),
     "hash join": lambda a, b: a.hash_join(b, on=["k"]),
     "fork and merge": lambda a, b: a.filter("v >= 0").merge_join(a.filter("v % 2 = 0"), on=["k", "v"]),
+    "mix": lambda a, b: a.flow.mix({a: 1, b: 2}),
+    "pack": lambda a, b: a.pack(4096, tokens="x"),
+    "own operator": lambda a, b: a.apply(AboveUntold("v", 7)),
+}
+SINKS: Mapping[str, Callable[[ps.Stream, Path], None]] = {
+    "write parquet": lambda made, folder: made.write_parquet(folder / "parquet"),
 }
 SHAPES: Mapping[str, Callable[[str], MadeRows]] = {
     "alike": lambda name: MadeRows(name, "keys", MANY, MANY),
@@ -180,9 +187,12 @@ class Peak:
     unbounded: Sequence[str]
 
 
-def flow_of(operator: str, shape: str) -> ps.Flow:
-    """One operator between two sources and an exchange."""
+def flow_of(operator: str, shape: str, folder: Path) -> ps.Flow:
+    """One operator between two sources and an exchange, or a sink behind a source."""
     flow = ps.Flow("peaks", lanes=1)
+    if operator in SINKS:
+        SINKS[operator](flow.from_source(SHAPES[shape]("a"), name="a"), Path(mkdtemp(dir=folder)))
+        return flow
     one, other = (flow.from_source(SHAPES[shape](name), name=name) for name in ("a", "b"))
     made = OPERATORS[operator](one, other).gather()
     made.map_batches(_nothing, made.schema).collect("found")
@@ -269,7 +279,8 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         for line in sys.stdin:
             operator, shape = line.strip().split(", ")
-            make = partial(flow_over, shape, Path(folder)) if operator == "read" else partial(flow_of, operator, shape)
+            what = (flow_over, shape) if operator == "read" else (flow_of, operator, shape)
+            make = partial(*what, Path(folder))
             print(json.dumps(asdict(measured(make))), flush=True)
 
 

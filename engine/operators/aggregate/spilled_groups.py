@@ -10,6 +10,8 @@ Rules:
 3. Some aggregates are merged at the cost of the groups (``Grouping.in_place``). They are merged when the rows that
    wait are as large as the groups, or, if the memory does not allow so many, at least half as large; with less,
    partitions leave. Other rows are merged whenever there are some, and before partitions leave.
+4. What has gone to files is given back to the system at once: the allocator would keep several budgets' worth of it,
+   in blocks that the thread which writes them has let go of.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+import pyarrow as pa
 
 from ...core.operator import Memory, SpillFile
 from ...kernels.hashing import hashes
@@ -194,6 +197,8 @@ class BoundedGroups:
             rows = np.flatnonzero(places == partition)
             for piece in cut(self._grouping.stored(groups.take(rows)), PIECE_ROWS):
                 self._file(partition).write(piece)
+        del groups
+        pa.default_memory_pool().release_unused()  # rule 4
 
     def _file(self, partition: int) -> SpillFile:
         if not self._files[partition] or self._sealed[partition]:

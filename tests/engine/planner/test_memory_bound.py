@@ -76,9 +76,9 @@ def test_channels_inside_a_task_count_too() -> None:
     assert bound.processes[-1].in_flight == bound.in_flight
 
 
-def test_parquet_sinks_hold_a_row_group_and_what_waits_for_the_disk(tmp_path: Path) -> None:
+def test_parquet_sinks_hold_a_row_group_its_pages_and_what_waits_for_the_disk(tmp_path: Path) -> None:
     *_, gather = memory_bound(plan_job(shuffled(tmp_path / "out"), 2)).processes
-    assert gather.writing == LIMIT_BYTES + 64 * MIB
+    assert gather.writing == LIMIT_BYTES + 2 * 64 * MIB
 
 
 def test_feeds_hold_what_their_ranks_have_not_taken_or_not_saved() -> None:
