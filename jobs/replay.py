@@ -139,7 +139,7 @@ def replay(
     sink = find_feed(flow, feed)
     job = name or flow.name
     folder = None if checkpoints is None else JobFolder(_folder_of(checkpoints), job)
-    flow = _handed_over(flow, job, folder)
+    flow = _handed_over(flow if folder is None else flow.with_parts_of(folder.parts), job, folder)
     settled = settle(flow, folder.inputs() if folder is not None and check else None, keeps=folder is not None)
     flow, plan = settled.flow, settled.planned(partial(plan_job, parallelism=parallelism, job=job, rate=0.0))
     if plan.fed:

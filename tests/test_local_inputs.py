@@ -106,6 +106,22 @@ def test_files_that_came_since_are_not_read_and_named(half_way: Path, caplog: py
     assert f"not read 2 files that came since: rows: 00-new{form}" in str(job.audit())
 
 
+def test_flow_that_does_not_say_its_parts_goes_on_with_those_of_its_checkpoint(tmp_path: Path) -> None:
+    def counting(**options: int) -> ps.Flow:
+        made = ps.Flow("counting", lanes=4, **options)
+        rows = made.read_parquet(tmp_path / "in", name="rows", rate=400.0 if options else 0.0)
+        rows.distinct("n", exchange="key").rebalance().write_parquet(tmp_path / "out", name="out")
+        return made
+
+    make(tmp_path / "in", "parquet")
+    state = tmp_path / "state"
+    with ps.run_local(counting(parts=128), checkpoints=ps.Checkpoints(state, every="50ms")) as job:
+        job.wait_until(lambda status: status.checkpoints_completed >= 3, PATIENCE)
+    job = ps.run_local(counting(), checkpoints=state, parallelism=2, resume="must").wait(PATIENCE)
+    assert job.plan.parts == 128
+    assert numbers(tmp_path / "out") == list(range(FILES * ROWS))
+
+
 # --- other files ------------------------------------------------------------------------------------------------
 
 

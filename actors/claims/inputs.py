@@ -12,6 +12,8 @@ Rules:
 4. Before its first checkpoint a job has read nothing that counts: then rule 1 holds again. A job that keeps nothing
    records nothing, but every file is compared when it is opened.
 5. The fingerprint of the plan is that of the files that the job began with.
+6. A flow that does not say into how many parts it divides rows goes on with as many as its checkpoint was taken with:
+   they decide whose state a key's is, and the order.
 """
 
 from __future__ import annotations
@@ -100,10 +102,13 @@ def plan_with_inputs(
 ) -> JobPlan:
     """``plan`` over the files that the job is to read; see the module's rules. Raises ConfigurationError that names the
     files that have changed or are gone."""
+    newest = _find_newest(None if place is None else place.folder, job, from_snapshot)
+    if newest is not None:
+        flow = flow.with_parts_of(newest.manifest.parts)
     if place is None or not place.stays:
         return settle(flow, None, keeps=False).planned(plan)
     check_alignment(flow.order == "deterministic", place.alignment_timeout)  # before anything is stored
-    before = find_before(place.folder, job, from_snapshot)
+    before = _recorded(newest)
     known = None if before is None else before.inputs
     settled = settle(flow, known, include_new=include_new)
     made = settled.planned(plan)
@@ -119,24 +124,40 @@ def plan_with_inputs(
 def find_before(folder: str, job: str, from_snapshot: str | os.PathLike[str] | None = None) -> Before | None:
     """What the job in ``folder`` goes on from: its own newest checkpoint, or the snapshot; None if it begins, or if
     nothing was recorded."""
-    entries = read_log_in(folder, job)
+    return _recorded(_find_newest(folder, job, from_snapshot))
+
+
+@dataclass(frozen=True)
+class _Newest:
+    """A manifest, where its state files lie, whose it is, and the record of that job's inputs."""
+
+    manifest: Manifest
+    root: str
+    job: str
+    inputs: str
+
+
+def _find_newest(folder: str | None, job: str, from_snapshot: str | os.PathLike[str] | None) -> _Newest | None:
+    entries = [] if folder is None else read_log_in(folder, job)
     if any(isinstance(entry, Ended) for entry in entries):
         return None  # it is refused, whatever its inputs are now
     manifest = next((entry for entry in reversed(entries) if isinstance(entry, Manifest)), None)
-    root, location = folder, ""
-    if manifest is not None:
-        root, location = manifest.root or folder, f"{folder}/{inputs_key(job, manifest.inputs)}"
-    elif from_snapshot is not None:
-        place = absolute(from_snapshot).rstrip("/")
-        job = os.path.basename(place)
-        if holds_savepoint(place):
-            manifest, root, location = read_savepoint(place), place, f"{place}/{INPUTS}"
-        else:
-            manifest, root = newest_checkpoint(place)
-            location = f"{place}/inputs/{manifest.inputs}.arrow"
-    if manifest is None or not manifest.inputs:
+    if folder is not None and manifest is not None:
+        return _Newest(manifest, manifest.root or folder, job, f"{folder}/{inputs_key(job, manifest.inputs)}")
+    if from_snapshot is None:
         return None
-    return Before(manifest, root, job, read_inputs(location, manifest.inputs))
+    place = absolute(from_snapshot).rstrip("/")
+    job = os.path.basename(place)
+    if holds_savepoint(place):
+        return _Newest(read_savepoint(place), place, job, f"{place}/{INPUTS}")
+    manifest, root = newest_checkpoint(place)
+    return _Newest(manifest, root, job, f"{place}/inputs/{manifest.inputs}.arrow")
+
+
+def _recorded(found: _Newest | None) -> Before | None:
+    if found is None or not found.manifest.inputs:
+        return None
+    return Before(found.manifest, found.root, found.job, read_inputs(found.inputs, found.manifest.inputs))
 
 
 # ---------------------------------------------------------------------- files and data of the sources

@@ -88,6 +88,12 @@ class JobFolder:
         found = [entry.inputs for entry in self._entries if isinstance(entry, (Claim, Manifest))]
         return read_inputs(f"{self.folder}/{inputs_key(self.job, found[-1])}", found[-1]) if any(found[-1:]) else None
 
+    @property
+    def parts(self) -> int:
+        """Into how many parts the flow divides rows; 0: it is not said."""
+        signed = [entry for entry in self._entries if isinstance(entry, (Claim, Manifest))]
+        return signed[-1].parts if signed else 0
+
     def check(self, plan: JobPlan) -> None:
         """Raise ConfigurationError unless the job was of this flow over these data."""
         signed = [entry for entry in self._entries if isinstance(entry, (Claim, Manifest))]

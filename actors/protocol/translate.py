@@ -38,6 +38,7 @@ def execution_graph(plan: JobPlan) -> ExecutionGraph:
         ),
         deterministic=True,  # sources agree on a round in every flow, also where barriers may then overtake batches
         lanes=plan.lanes,
+        parts=plan.parts,
     )
 
 

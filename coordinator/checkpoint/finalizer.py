@@ -261,6 +261,7 @@ def make_manifest(
         kind=pending.kind.value,
         operators=describe_operators(context.graph, pending),
         lanes=context.graph.lanes,
+        parts=context.graph.parts,
         savepoint=pending.location,
         request=pending.request.name,
         skipped=context.skipped,

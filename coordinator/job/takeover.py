@@ -181,6 +181,7 @@ class Takeover:
             owner=self._owner,
             uuid=context.identity.uuid,
             ancestors=context.identity.ancestors,
+            parts=context.graph.parts,
             by=self._claimant,
         )
         self._ordered.add(encode(self._claim))

@@ -85,12 +85,14 @@ class ExecutionGraph:
 
     ``deterministic``: barriers lie at round ends, so a checkpoint begins with proposals. ``lanes``: into how many
     order lanes state is divided, subtasks owning contiguous ranges of them (:func:`owned_lanes`); 0: not said.
+    ``parts``: into how many the flow divides rows by key, or in turn; 0: not said.
     """
 
     vertices: tuple[Vertex, ...]
     edges: tuple[JobEdge, ...] = ()
     deterministic: bool = False
     lanes: int = 0
+    parts: int = 0
 
     def __post_init__(self) -> None:
         names = [vertex.name for vertex in self.vertices]

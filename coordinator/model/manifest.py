@@ -25,10 +25,11 @@ from ...engine.core.identity import CheckpointId, Committable, EndedLanes, State
 from .records import decode_record, encode_record
 from .split_sets import SetPosition, Skipped
 
-FORMAT = 5
+FORMAT = 6
 """Version of the form, stored in every entry. 2: manifests with a root, a kind and operators; pins. 3: files of
 batches in flight among those of a task. 4: the job's identity; for which lanes operators have finished; ``Dropped``;
-operators without UNION state; digests of entries and files. 5: who has claimed."""
+operators without UNION state; digests of entries and files. 5: who has claimed. 6: into how many parts the
+flow divides rows."""
 OLDEST = 4
 """The oldest form that is read: the newer ones have fields more."""
 
@@ -63,6 +64,8 @@ class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True, forbid_unkno
     """The job's identity, drawn for the first claim; every later claim repeats it."""
     ancestors: tuple[str, ...] = ()
     """The jobs whose snapshots this one goes on from, the oldest first."""
+    parts: int = 0
+    """As in the manifest."""
     by: Claimant | None = None
     """Whose run it is; None: an older version did not say."""
 
@@ -110,6 +113,9 @@ class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True, forb
     """Every operator of the flow; empty if the flow did not name them."""
     lanes: int = 0
     """Order lanes of the flow; 0: unknown."""
+    parts: int = 0
+    """Into how many parts the flow divides rows by key, or in turn; 0: a version wrote it that did not say, and divided
+    the rows of a flow that did not say either into 128."""
     root: str = ""
     """Not empty: the job started from a snapshot there, and the handles are relative to it, not to the job's folder."""
     claimed: bool = False

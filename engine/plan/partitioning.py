@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
@@ -33,8 +33,8 @@ from ..core.schemas import check_columns, check_distinct, check_movable, value_t
 from ..kernels.hashing import HASH_VERSION, Parts, hashes, part_numbers
 from ..kernels.keys import check_key_types, comparable, decoded, shared_codes, validity
 
-DEFAULT_PARTS = 128
-"""Key groups of a flow: the largest parallelism of its partitioned stages, fixed for the life of its checkpoints."""
+EARLIER_PARTS = 128
+"""Parts of every flow that did not say how many, before these depended on its lanes."""
 
 MAX_PARTS = 32768
 
@@ -45,6 +45,13 @@ TURN_ROWS = 16 * 1024
 """Rows of a block that round robin deals: smaller batches cost more than they balance."""
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+def default_parts(lanes: int) -> int:
+    """Into how many parts a flow divides rows that does not say it. No stage has more subtasks than the flow has lanes,
+    and with two parts a lane no subtask has much more to do than another; more would make the batches smaller that each
+    operator behind an exchange works on."""
+    return min(2 * lanes, EARLIER_PARTS)
 
 
 class Partitioner(Protocol):
@@ -95,7 +102,7 @@ class HashPartitioning:
     """Rows with equal ``keys`` to one part."""
 
     keys: tuple[str, ...]
-    parts: int = DEFAULT_PARTS
+    parts: int
     kind: str = "partition by"
     is_partitioned: ClassVar[bool] = True
 
@@ -118,7 +125,7 @@ class HashPartitioning:
 class RoundRobin:
     """Rows in turn to all parts, whatever they hold."""
 
-    parts: int = DEFAULT_PARTS
+    parts: int
     kind: str = "rebalance"
     keys: ClassVar[tuple[str, ...]] = ()
     is_partitioned: ClassVar[bool] = True
@@ -193,6 +200,11 @@ def same_parts(one: Partitioning, other: Partitioning) -> bool:
     if isinstance(one, RangePartitioning) and isinstance(other, RangePartitioning):
         return one.bounds == other.bounds
     return False
+
+
+def divided(config: Any, parts: int) -> Any:
+    """A partitioning into a flow's number of parts, into so many; anything else as it is."""
+    return replace(config, parts=parts) if isinstance(config, HashPartitioning | RoundRobin) else config
 
 
 def wire_schema(schema: pa.Schema) -> pa.Schema:

@@ -158,6 +158,8 @@ class JobPlan:
     stages: dict[str, StagePlan]
     exchanges: tuple[Exchange, ...]
     sources: dict[str, SourcePlan]
+    #: into how many parts rows are divided by key, or in turn
+    parts: int = 0
     #: barriers stand at the same round in all channels, and merges go by tag; else whatever comes first is read first
     deterministic: bool = True
     #: bytes that the operators of one task hold before they spill; None: no bound

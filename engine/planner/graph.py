@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Self, TypeAlias, cast
 
 import pyarrow as pa
@@ -20,7 +20,8 @@ from ..core.arguments import checked
 from ..core.errors import FlowError
 from ..core.operator import OperatorConfig
 from ..core.source import SourceConfig
-from ..plan.partitioning import DEFAULT_PARTS, MAX_PARTS, Exchanging
+from ..operators.sequence.regroup import Regroup
+from ..plan.partitioning import EARLIER_PARTS, MAX_PARTS, Exchanging, default_parts, divided
 from ..plan.resources import NOTHING, Resources
 from .exact import exact_text, expressions_in
 from .placement import EXCHANGES, Placement, place, place_exchange
@@ -65,6 +66,7 @@ class Graph:
     ``name`` (letters, digits, ``_ . -``) names the job and its checkpoints. ``lanes``: number of order lanes; lane
     ``l`` reads the splits ``l, l + lanes, …`` of every source, so the order of rows depends on it and on nothing else.
     ``parts``: into how many parts its exchanges divide rows by key, or in turn; no stage behind them has more subtasks.
+    By default two for each lane, at most 128; a job that goes on keeps the number that it began with.
     ``order``: "deterministic", or "arrival", in which whoever has rows goes first: faster, and another order each time.
     """
 
@@ -74,11 +76,11 @@ class Graph:
         name: str,
         *,
         lanes: int = DEFAULT_LANES,
-        parts: int = DEFAULT_PARTS,
+        parts: int | None = None,
         order: Order = "deterministic",
     ) -> None:
         check_name("flow", name)
-        if not 1 <= parts <= MAX_PARTS:
+        if parts is not None and not 1 <= parts <= MAX_PARTS:
             raise FlowError(f"a flow needs between 1 and {MAX_PARTS} parts, not {parts}", "leave it at the default")
         if order not in ("deterministic", "arrival"):
             raise FlowError(f"a flow has no order {order!r}", "choose 'deterministic' or 'arrival'")
@@ -86,7 +88,8 @@ class Graph:
             raise FlowError(f"a flow needs between 1 and {MAX_LANES} lanes, not {lanes}", "leave it at the default")
         self.name = name
         self.lanes = lanes
-        self.parts = parts
+        self.parts = default_parts(lanes) if parts is None else parts
+        self._says_parts = parts is not None
         self.order: Order = order
         self._placements: dict[str, Placement] = {}
         self._nodes: dict[str, Node] = {}
@@ -104,6 +107,18 @@ class Graph:
         """A copy in which ``node`` stands for the one of the same id; inputs and schema must be the same."""
         other = self.copy()
         other._nodes[node.id] = node
+        return other
+
+    def with_parts_of(self, recorded: int) -> Self:
+        """A flow that does not say how many parts it has, with as many as a checkpoint was taken with (0: the
+        checkpoint is of a version that had always the same number)."""
+        parts = recorded or EARLIER_PARTS
+        if self._says_parts or parts == self.parts:
+            return self
+        other = self.copy()
+        other.parts, other._nodes, other._placements = parts, {}, {}
+        for node in self.nodes:
+            other._place(replace(node, config=_divided(node.config, parts)))
         return other
 
     @property
@@ -173,6 +188,12 @@ class Graph:
         )
         text = f"{self.name}\n{lanes or self.lanes} {order or self.order}\n{self.describe()}\n{schemas}\n{exact}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _divided(config: NodeConfig, parts: int) -> NodeConfig:
+    if isinstance(config, Regroup) and config.partitioning is not None:
+        return replace(config, partitioning=divided(config.partitioning, parts))
+    return cast(NodeConfig, divided(config, parts))
 
 
 def check_name(what: str, name: str) -> None:

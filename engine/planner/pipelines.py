@@ -82,6 +82,7 @@ def plan_job(
         stages={stage.name: _plan_stage(flow, graph, stage, ordered) for stage in graph.stages.values()},
         exchanges=tuple(_plan_exchange(graph, node) for node in graph.exchanges()),
         sources=sources,
+        parts=flow.parts,
         deterministic=ordered,
         memory_budget=memory_budget,
         threads=threads,

@@ -156,7 +156,7 @@ def test_claim_of_the_version_before_can_be_read_and_says_nothing_of_its_run() -
     claim = decode(encode_record(Claim(number=0, generation=1, job="job", fingerprint="other", format=4)))
     assert isinstance(claim, Claim)
     assert last_claim([claim]) == ""
-    with pytest.raises(FormatError, match="it has format 3, and this version knows 4 to 5"):
+    with pytest.raises(FormatError, match="it has format 3, and this version knows 4 to 6"):
         decode(encode_record(Claim(number=0, generation=1, job="job", fingerprint="other", format=3)))
 
 

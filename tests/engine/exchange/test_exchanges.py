@@ -234,7 +234,7 @@ def test_order_reaches_the_operators_that_keep_it() -> None:
 
 def test_lanes_may_be_replaced_for_a_run() -> None:
     found = plan_job(one_sink(Flow("f")), 1, lanes=1)
-    assert [stage.lanes for stage in found.stages.values()] == [1, 128]
+    assert [stage.lanes for stage in found.stages.values()] == [1, 16]
     assert found.lanes == 1
 
 

@@ -120,12 +120,12 @@ def test_partitionings_are_alike_if_equal_keys_have_equal_parts(one, other, expe
 @pytest.mark.parametrize(
     ("config", "schema", "message"),
     [
-        (HashPartitioning(()), ROWS.schema, "no key is given"),
-        (HashPartitioning(("z",)), ROWS.schema, "has no column 'z'"),
-        (HashPartitioning(("k", "k")), ROWS.schema, "given twice"),
+        (HashPartitioning((), 8), ROWS.schema, "no key is given"),
+        (HashPartitioning(("z",), 8), ROWS.schema, "has no column 'z'"),
+        (HashPartitioning(("k", "k"), 8), ROWS.schema, "given twice"),
         (HashPartitioning(("k",), 0), ROWS.schema, "0 parts are impossible"),
         (HashPartitioning(("k",), 32769), ROWS.schema, "32769 parts are impossible"),
-        (RoundRobin(), pa.schema([(PART, pa.int8())]), "a name that exchanges need"),
+        (RoundRobin(8), pa.schema([(PART, pa.int8())]), "a name that exchanges need"),
         (RangePartitioning("k", ()), ROWS.schema, "no bound is given"),
         (RangePartitioning("k", (2, 1)), ROWS.schema, "do not ascend"),
         (RangePartitioning("k", (1, 1)), ROWS.schema, "do not ascend"),
@@ -141,4 +141,4 @@ def test_impossible_exchanges_are_refused(config, schema, message):
 def test_descriptions_say_what_decides_the_parts():
     assert HashPartitioning(("k", "s"), 64).describe() == "k, s (hash 1) into 64 parts"
     assert "bounds 1, 2: 3 parts" in RangePartitioning("k", (1, 2)).describe()
-    assert "128 parts" in RoundRobin().describe()
+    assert "128 parts" in RoundRobin(128).describe()
