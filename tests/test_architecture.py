@@ -114,7 +114,6 @@ ALONE = {
         engine.indexes.in_parquet.parquet_index engine.indexes.in_sql.sql_index
         engine.local.plan_task.PlanTask.add_split engine.local.plan_task.PlanTask.request_barrier
         jobs.cli.list_running jobs.cli.verify_order_of""",
-    "joins tell it; whoever wires them with sources makes one": "engine.kernels.key_filter.KeyFilter",
     "a library, or an entry point, calls it by its name": """
         actors.client.outputs.SparkSession.createDataFrame actors.spark.ray_datasets.open_dataset
         actors.transport.wire._File.seekable actors.transport.wire._File.writable

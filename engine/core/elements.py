@@ -39,6 +39,21 @@ class Batch(msgspec.Struct, frozen=True, eq=False):
     _size: int = -1
 
     @property
+    def rows(self) -> int:
+        """How many rows of its source or operator it stands for."""
+        return int(self.records.num_rows)
+
+    @property
+    def matters(self) -> bool:
+        """Whether an operator has anything to do with it."""
+        return True
+
+    @property
+    def plain(self) -> Batch:
+        """Its rows, and nothing of where they were picked."""
+        return self
+
+    @property
     def size(self) -> int:
         """Bytes of the rows; those of a slice, not of the buffers that it shares. Measured once: that takes longer
         than handing the batch on."""
@@ -50,6 +65,33 @@ class Batch(msgspec.Struct, frozen=True, eq=False):
         return isinstance(other, Batch) and self.tag == other.tag and bool(self.records == other.records)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class PickedBatch(Batch, frozen=True, eq=False):
+    """A batch of which rows were picked where it was read; it never leaves a task.
+
+    ``counts``: the rows that were read, and then those that each of the filters that the reader has applied let
+    through; these filters, the first ones of the chain, have only to count. ``records`` may be empty, or have fewer
+    rows than the last count: others are needless.
+    """
+
+    counts: tuple[int, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return self.counts[0]
+
+    @property
+    def matters(self) -> bool:
+        return bool(self.records.num_rows or (len(self.counts) > 1 and self.counts[0]))
+
+    @property
+    def plain(self) -> Batch:
+        return Batch(self.records, self.tag, self._size)
+
+    def counted(self) -> PickedBatch:
+        """As it comes out of the first of these filters."""
+        return PickedBatch(self.records, self.tag, self._size, self.counts[1:])
 
 
 class EndOfRound(msgspec.Struct, frozen=True):

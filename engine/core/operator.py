@@ -42,6 +42,7 @@ from .elements import Batch, Tag
 from .epochs import Epochs
 from .errors import InternalError
 from .identity import Attempt, CheckpointId, CommitPermit, Committable, TaskId
+from .source import Condition
 
 LANE = "__lane"
 """Column of every state table: the order lane (int32) that a row belongs to."""
@@ -277,6 +278,15 @@ class QueueingOperator(AsynchronousOperator, Protocol):
     @property
     def batches_under_way(self) -> int:
         """Of how many batches not all output has been emitted."""
+
+
+@runtime_checkable
+class PickingOperator(Protocol):
+    """What a running operator offers besides, if it only lets some rows through: the reader of a source that it stands
+    behind picks them while it reads (``sources.picking``). It then gets ``PickedBatch`` with several counts."""
+
+    def condition(self, schema: pa.Schema) -> Condition:
+        """What it lets through. ``schema``: of the source."""
 
 
 @runtime_checkable

@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 class Split(Protocol):
@@ -44,6 +45,25 @@ class Split(Protocol):
 
     def open(self, start: int) -> Iterator[pa.RecordBatch]:
         """The rows from row ``start`` on, in order, in batches of any size."""
+
+
+class Condition(Protocol):
+    """What a filter that stands directly behind a source lets through, for the reader (``sources.picking``)."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Those that it looks at."""
+
+    @property
+    def keeps(self) -> Sequence[str] | None:
+        """Those that come out of the filter; None: all that it gets."""
+
+    @property
+    def expression(self) -> pc.Expression:
+        """The condition."""
+
+    def mask(self, records: pa.RecordBatch) -> pa.Array | None:
+        """For each row whether it passes: true, or not; None: no row does. ``records`` has its ``columns``, or more."""
 
 
 class SourceConfig(Protocol):

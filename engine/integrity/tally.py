@@ -17,7 +17,7 @@ class RunningTally:
 
     def add(self, batch: Batch) -> None:
         """One more batch."""
-        rows, tag = batch.records.num_rows, batch.tag
+        rows, tag = batch.rows, batch.tag
         self.rows += rows
         self.batches += 1
         self.checksum = (self.checksum + number_checksum(tag.round, tag.lane, tag.sequence, rows)) % 2**64

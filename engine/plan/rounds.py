@@ -137,7 +137,7 @@ def before(cursors: list[LaneCursor], unread: object) -> list[LaneCursor]:
     """The cursors as they were before a batch was read that nobody has taken yet (anything else: as they are)."""
     if not isinstance(unread, Batch):
         return cursors
-    lane, rows = unread.tag.lane, unread.records.num_rows
+    lane, rows = unread.tag.lane, unread.rows
     return [replace(c, row=c.row - rows, rows=c.rows - rows) if c.lane == lane else c for c in cursors]
 
 

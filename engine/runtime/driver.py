@@ -407,7 +407,7 @@ class Driver:
             if self.checkpointing.handler.first is not None:
                 self.checkpointing.read(size_of(element))
             port.take(element)
-            if not port.cancelled:
+            if element.matters and not port.cancelled:
                 self.chain.push(port.number, element)
         elif isinstance(element, EndOfRound):
             self.continuations.add(self._end_round(port, element.round), may_pass=True)

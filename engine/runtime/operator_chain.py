@@ -332,11 +332,11 @@ class _Link:
             return
         if source.emits is not None:
             _check_emitted(batch, source.emits)
-        source.rows_out += batch.records.num_rows
+        source.rows_out += batch.rows
         source.batches_out += 1
         source.bytes_out += batch.size
         if self.following is None:
-            self._put(batch)
+            self._put(batch.plain)
         else:
             self._stack.append((self.following, 0, batch))
 
@@ -346,7 +346,7 @@ class _Link:
         base = len(stack)
         if operator.first_at is None:
             operator.first_at = time.perf_counter()
-        operator.rows_in += batch.records.num_rows
+        operator.rows_in += batch.rows
         operator.at = batch.tag
         try:
             if operator.plain:
@@ -437,7 +437,7 @@ class OperatorChain:
         if self._links:
             self._stack.append((self._links[0], port, batch))
         else:
-            self._put(batch)
+            self._put(batch.plain)
 
     @property
     def busy(self) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -18,7 +19,8 @@ import pyarrow.compute as pc
 from ..core.elements import Batch
 from ..core.errors import InternalError, PenstockError
 from ..core.identity import Attempt, Holds, Opening, TaskId
-from ..core.operator import LANE, OperatorContext
+from ..core.operator import LANE, OperatorContext, PickingOperator
+from ..core.source import Condition
 from ..core.traits import traits_of
 from ..core.user_code import is_users_object
 from ..exchange.channel_state import Restored, channel_batches
@@ -32,6 +34,7 @@ from ..operators.join.replicated_join import EVERYWHERE
 from ..plan.plan import Exchange, JobPlan, OperatorPlan, PipelinePlan, PortPlan, SourcePlan
 from ..planner.overtaking import IN_ORDER, FreeEdges
 from ..scheduler.protocol import Query
+from ..sources.picking import Pick
 from ..sources.reader import Rounds, SplitReader
 from ..state.memory import TaskMemory
 from ..state.write_behind import WriteBehind
@@ -226,6 +229,7 @@ class _Builder:
         self._parts.joints.append(background)
         feeds = [self._feeds(port, background) for port in pipeline.ports]
         operators = [self._operator(operator, background) for operator in pipeline.operators]
+        self._push_down(pipeline, feeds, operators)
         partitions = [self._outlet(output.kind, output.id) for output in pipeline.outputs]
         readers = [feed for found in feeds for feed in found if isinstance(feed, SplitReader)]
         gates = [self._gate(port, found, background) for port, found in zip(pipeline.ports, feeds, strict=True)]
@@ -241,6 +245,22 @@ class _Builder:
             driver.pending += self._unsent(output.id)
         self._register(driver, pipeline, feeds, [channel for partition in partitions for channel in partition.channels])
         return driver
+
+    def _push_down(
+        self, pipeline: PipelinePlan, feeds: Sequence[Sequence[GateInput]], operators: Sequence[OperatorInstance]
+    ) -> None:
+        """Let the reader apply the filters that stand directly behind its source. What is audited is read whole."""
+        port, reader = pipeline.ports[0], feeds[0][0]
+        if len(pipeline.ports) > 1 or port.spooled or not isinstance(reader, SplitReader) or reader.handed_on:
+            return
+        conditions: list[Condition] = []
+        for each in operators:
+            if each.is_users or not isinstance(each.running, PickingOperator):
+                break
+            conditions.append(each.running.condition(port.schema))
+        found = tuple(takewhile(lambda condition: condition.columns, conditions))
+        if found:
+            reader.pick(Pick(port.schema, found))
 
     def _register(
         self, driver: Driver, pipeline: PipelinePlan, feeds: Sequence[Sequence[GateInput]], outputs: list[OutputChannel]

@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Final
 
-import pyarrow as pa
-
 from ..core.operator import Background
+from .picking import Chunk
 
 
 class PendingChunk(Enum):
@@ -31,10 +30,10 @@ PENDING: Final = PendingChunk.PENDING
 class ReadInPlace:
     """Reads when asked."""
 
-    def __init__(self, chunks: Iterator[pa.RecordBatch]) -> None:
+    def __init__(self, chunks: Iterator[Chunk]) -> None:
         self._chunks = chunks
 
-    def take(self) -> pa.RecordBatch | PendingChunk | None:
+    def take(self) -> Chunk | PendingChunk | None:
         """The next chunk; None at the end."""
         return next(self._chunks, None)
 
@@ -42,17 +41,17 @@ class ReadInPlace:
 class ReadAhead:
     """Reads in the background. See the module's rules."""
 
-    def __init__(self, chunks: Iterator[pa.RecordBatch], background: Background) -> None:
+    def __init__(self, chunks: Iterator[Chunk], background: Background) -> None:
         self._chunks = chunks
         self._background = background
         #: the chunk that was read, or the error, or None for the end
-        self._answer: deque[pa.RecordBatch | BaseException | None] = deque()
+        self._answer: deque[Chunk | BaseException | None] = deque()
         self._ask()
 
     def _ask(self) -> None:
         self._background(lambda: next(self._chunks, None), self._answer.append)
 
-    def take(self) -> pa.RecordBatch | PendingChunk | None:
+    def take(self) -> Chunk | PendingChunk | None:
         """The next chunk; None at the end; PENDING while it is read. Raises what reading raised."""
         if not self._answer:
             return PENDING

@@ -39,6 +39,7 @@ from ..core.elements import (
     EndOfData,
     EndOfPartition,
     EndOfRound,
+    PickedBatch,
     Tag,
     ends_window,
 )
@@ -50,6 +51,7 @@ from ..core.source import Split
 from ..core.state_machine import StateMachine
 from ..integrity.lane_digests import LaneDigests
 from ..plan.rounds import LaneCursor, SplitAssignment, before, evenly_assigned, read_cursors, write_cursors
+from .picking import Pick, PickedRows
 from .read_ahead import PENDING, PendingChunk
 from .repeated import queue_of
 
@@ -188,6 +190,8 @@ class SplitReader:
         if isinstance(element, EndOfData):
             self._state.move(ReaderState.DATA_ENDED)
         elif isinstance(element, Barrier):
+            if element.kind is BarrierKind.DRAIN and self._splits.pick is not None:
+                self._splits.pick.window += 1
             if element.kind is BarrierKind.DRAIN and self._demand.state is Demand.NEXT_WINDOW:
                 self._demand.move(Demand.ALL)
         elif isinstance(element, EndOfPartition):
@@ -211,7 +215,7 @@ class SplitReader:
             self._demand.move(Demand.NONE)
         self._splits.stop_round()
         if isinstance(self._head, Batch):
-            self.dropped += self._head.records.num_rows
+            self.dropped += self._head.rows
             self._head = None
         ahead = [self._head, *(barrier for barrier, _, _ in self._barriers)]
         drains = any(isinstance(each, Barrier) and each.kind is BarrierKind.DRAIN for each in ahead)
@@ -422,13 +426,20 @@ class SplitReader:
         chunk = self._splits.take(cursor, self._round, dropping=self._demand.state is not Demand.ALL)
         if chunk is PENDING or chunk is None:
             return chunk
-        chunk = self._plain.of(chunk)
         tag = Tag(self._round, cursor.lane, self._sequence)
         self._sequence += 1
         self.batches += 1
+        if isinstance(chunk, PickedRows):
+            batch: Batch = PickedBatch(chunk.records, tag, counts=chunk.counts)
+        else:
+            batch = Batch(self._plain.of(chunk), tag)
         if self._rate:
-            self.due = max(self.due, self.now) + chunk.num_rows / self._rate
-        return Batch(chunk, tag)
+            self.due = max(self.due, self.now) + batch.rows / self._rate
+        return batch
+
+    def pick(self, pick: Pick) -> None:
+        """Give only these rows (``picking``). Before the first is read."""
+        self._splits.pick = pick
 
 
 def _share(lanes: Sequence[int], splits: int, lane_count: int) -> float:

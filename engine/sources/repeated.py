@@ -19,6 +19,7 @@ from ..core.epochs import Epochs
 from ..core.operator import Background
 from ..core.source import Split
 from ..plan.rounds import LaneCursor
+from .picking import Chunk
 from .read_ahead import PendingChunk
 from .split_queue import SplitQueue
 
@@ -43,7 +44,7 @@ class RepeatedSplits(SplitQueue):
         """Whether no round is left."""
         return cursor.needless or round >= self._epochs.end
 
-    def take(self, cursor: LaneCursor, round: int, *, dropping: bool) -> pa.RecordBatch | PendingChunk | None:
+    def take(self, cursor: LaneCursor, round: int, *, dropping: bool) -> Chunk | PendingChunk | None:
         """The next chunk of the lane's round; None at its end, and in rounds for which the epoch has no split."""
         if self._chunks is None:
             count = self._of_lane(cursor)

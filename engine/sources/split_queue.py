@@ -21,6 +21,7 @@ from ..core.operator import Background
 from ..core.source import Split
 from ..core.user_code import is_to_be_told, raised, user_frames
 from ..plan.rounds import LaneCursor, RowStream, SplitAssignment
+from .picking import Chunk, Chunked, Pick, PickedRows, PickingStream, rows_read
 from .read_ahead import PendingChunk, ReadAhead, ReadInPlace
 
 GIVES = "a split's open gives record batches"
@@ -47,6 +48,8 @@ class SplitQueue:
         self._deal = SplitAssignment(lane_count, next((each.dealt for each in cursors), 0))
         self._quota = quota
         self._background = background
+        #: what is wanted of their rows; None: all. Set before the first is read
+        self.pick: Pick | None = None
         #: splits known so far, those of other lanes included. A fed source does not get again what it had read before a
         #: restart; its lanes stand behind equally many
         read = 0 if splits else max((each.ordinal for each in cursors if not each.needless), default=0)
@@ -54,7 +57,7 @@ class SplitQueue:
         #: those that have not been read to their end, by position, in the order of these
         self._splits: dict[int, Split] = {}
         #: the open split of each lane that stands within one
-        self._streams: dict[int, RowStream] = {}
+        self._streams: dict[int, Chunked] = {}
         #: the rest of the round of the lane that is being read; None before it begins
         self._chunks: ReadInPlace | ReadAhead | None = None
         #: rows of that round so far
@@ -108,7 +111,7 @@ class SplitQueue:
 
     # ------------------------------------------------------------------ reading
 
-    def take(self, cursor: LaneCursor, round: int, *, dropping: bool) -> pa.RecordBatch | PendingChunk | None:
+    def take(self, cursor: LaneCursor, round: int, *, dropping: bool) -> Chunk | PendingChunk | None:
         """The next chunk of the lane's round; None at its end; PENDING while it is read.
 
         ``dropping``: nobody needs the rows, so a split that is not begun yet is passed over.
@@ -127,12 +130,13 @@ class SplitQueue:
         if chunk is None:
             self._end_round(cursor)
             return None
-        if not chunk.schema.equals(self._schema):
+        if not isinstance(chunk, PickedRows) and not chunk.schema.equals(self._schema):
             message = f"split {self.current} has the schema {chunk.schema}, the source promised {self._schema}"
             raise DataError(message, "read all inputs with one schema")
-        cursor.row += chunk.num_rows
-        cursor.rows += chunk.num_rows
-        self._taken += chunk.num_rows
+        rows = rows_read(chunk)
+        cursor.row += rows
+        cursor.rows += rows
+        self._taken += rows
         return chunk
 
     def _begin(self, cursor: LaneCursor, round: int) -> None:
@@ -141,11 +145,15 @@ class SplitQueue:
         if len(self._recent) > RECENT_SPLITS:
             del self._recent[next(iter(self._recent))]
         if cursor.lane not in self._streams:
-            self._streams[cursor.lane] = RowStream(_rows_of(split, cursor.row))
+            self._streams[cursor.lane] = self._stream(split, cursor.row)
         chunks = self._streams[cursor.lane].chunks(self._quota)
         background = self._background if getattr(split, "blocking", False) else None
         self._chunks = ReadInPlace(chunks) if background is None else ReadAhead(chunks, background)
         self._taken = 0
+
+    def _stream(self, split: Split, start: int) -> Chunked:
+        rows = RowStream(_rows_of(split, start))
+        return rows if self.pick is None else PickingStream(rows, self.pick)
 
     def _end_round(self, cursor: LaneCursor) -> None:
         self._chunks = None

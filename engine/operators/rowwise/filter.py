@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...core.elements import Batch
+from ...core.elements import Batch, PickedBatch
 from ...core.errors import FlowError
 from ...core.operator import OperatorContext, Output, Stateless
 from ...core.schemas import check_inputs, check_movable
@@ -107,10 +107,20 @@ class RunningFilter(Stateless):
         self, predicate: pc.Expression, text: object, schema: pa.Schema, keeps: Sequence[str] | None = None
     ) -> None:
         self._evaluator = Evaluator([("predicate", predicate)], [text], schema)
+        self._predicate = predicate
         self._keeps = None if keeps is None else list(keeps)
+
+    def condition(self, schema: pa.Schema) -> FilterCondition:
+        """What it lets through, for the reader of the source that it stands behind, which has this schema."""
+        columns = [name for name in schema.names if name in columns_read([self._predicate], schema)]
+        return FilterCondition(self._predicate, schema, columns, self._keeps)
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
         """Emit the rows that pass, under the batch's own tag."""
+        if isinstance(batch, PickedBatch) and len(batch.counts) > 1:
+            if (passed := batch.counted()).matters:
+                out.emit(passed)
+            return
         (mask,) = self._evaluator.evaluate(batch.records)
         if pa.types.is_null(mask.type):
             return
@@ -123,3 +133,22 @@ class RunningFilter(Stateless):
             return
         kept = batch.records if self._keeps is None else batch.records.select(self._keeps)
         out.emit(Batch(kept if whole else kept.filter(mask), batch.tag))
+
+
+class FilterCondition:
+    """A filter's condition (``core.source.Condition``): evaluated where rows are read, on another thread."""
+
+    def __init__(
+        self, predicate: pc.Expression, schema: pa.Schema, columns: Sequence[str], keeps: Sequence[str] | None
+    ) -> None:
+        self.expression = predicate
+        self.columns = columns
+        self.keeps = keeps
+        self._evaluator = Evaluator(
+            [("predicate", predicate)], schema=pa.schema([schema.field(each) for each in columns])
+        )
+
+    def mask(self, records: pa.RecordBatch) -> pa.Array | None:
+        """For each row whether it passes; None: none does."""
+        (found,) = self._evaluator.evaluate(records)
+        return None if pa.types.is_null(found.type) else found
