@@ -144,6 +144,7 @@ PROCESS_WIDE = {
         engine.indexes.in_memory._built""",
     "results that outlive their job, for the next one of that folder": "engine.sinks.collect.COLLECTED",
     "memory of each thread": "engine.kernels.scratch._places",
+    "what configs have said of themselves, once for each": "engine.core.traits._known",
     "the cores, which all tasks of the process share": "engine.scheduler.pool._SHARED",
 }
 """What changes in a module while the process runs, by the reason for which no object owns it."""

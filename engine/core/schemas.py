@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -58,15 +59,22 @@ def check_inputs(kind: str, inputs: Sequence[pa.Schema], ports: int) -> None:
 
 def check_movable(kind: str, schema: pa.Schema, names: Iterable[str] | None = None, side: str = "input") -> None:
     """Arrow can pick rows out of the columns (``names``, or all): it cannot yet for views and run-end encoding."""
-    for name in schema.names if names is None else names:
-        type = schema.field(name).type
-        try:
-            pa.nulls(1, type).take(pa.array([0]))
-        except pa.ArrowNotImplementedError:
+    found = zip(schema.names, schema.types, strict=True)
+    for name, type in found if names is None else ((name, schema.field(name).type) for name in names):
+        if not _is_movable(type):
             raise FlowError(
                 f"{kind}: column {name!r} of its {side} is {type}, of which Arrow cannot pick rows",
                 "cast it before, for instance to string or large_string",
-            ) from None
+            )
+
+
+@lru_cache(maxsize=256)
+def _is_movable(type: pa.DataType) -> bool:
+    try:
+        pa.nulls(1, type).take(pa.array([0]))
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 def no_rows(schema: pa.Schema) -> pa.RecordBatch:

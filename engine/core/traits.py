@@ -13,10 +13,13 @@ Rules:
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -251,12 +254,25 @@ class Traits:
 
 UNKNOWN = Traits()
 
+_known: Final[dict[int, tuple[weakref.ref[Any], Traits]]] = {}
+"""What live configs have said, by their address."""
+
+
+def _forget(place: int, _: object, known: dict[int, Any] = _known) -> None:
+    known.pop(place, None)
+
 
 def traits_of(config: object) -> Traits:
-    """What a config says of itself. Raises FlowError if that is something else."""
+    """What a config says of itself, asked once for each: configs do not change. Raises FlowError if that is something
+    else."""
+    known = _known.get(id(config))
+    if known is not None and known[0]() is config:
+        return known[1]
     found = getattr(config, "traits", UNKNOWN)
     if not isinstance(found, Traits):
         raise FlowError(
             f"the traits of {type(config).__name__} are no Traits", "give a ps.Traits(…), or leave them out"
         )
+    with suppress(TypeError):  # nothing can tell when such an object is gone
+        _known[id(config)] = weakref.ref(config, partial(_forget, id(config))), found
     return found

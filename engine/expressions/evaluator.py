@@ -13,8 +13,9 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
 from textwrap import shorten
 from typing import Any
 
@@ -25,7 +26,7 @@ from pyarrow import acero
 from ..arrow.compact import as_records, plain
 from ..core.errors import DataError, FlowError
 from ..core.schemas import missing_column, no_rows
-from .kernel_calls import Calls, as_calls, columns_read
+from .kernel_calls import Calls, as_calls, columns_of, columns_read, serialized
 
 _GUARD = "guard the expression against the values that it fails on"
 _FEWER_DIGITS = (
@@ -131,7 +132,30 @@ def _as_array(values: Any, rows: int) -> pa.Array:
 
 def types_of(kind: str, schema: pa.Schema, columns: Sequence[tuple[str, pc.Expression]]) -> list[pa.DataType]:
     """The types of expressions over ``schema``; an error names the column whose expression is wrong."""
-    return [Evaluator([column]).types(kind, schema)[0] for column in columns]
+    return [_type_in(kind, schema, name, expression) for name, expression in columns]
+
+
+def _type_in(kind: str, schema: pa.Schema, name: str, expression: pc.Expression) -> pa.DataType:
+    """Found once for the columns that the expression names, whatever others there are."""
+    needed = fields_named(columns_of(expression), schema)
+    if needed is not None:
+        with suppress(FlowError):
+            return _type_over(serialized(expression), needed)
+    return Evaluator([(name, expression)]).types(kind, schema)[0]
+
+
+@lru_cache(maxsize=1024)
+def _type_over(serialized: bytes, schema: pa.Schema) -> pa.DataType:
+    expression = pc.Expression._deserialize(pa.py_buffer(serialized))
+    return Evaluator([("", expression)]).types("", schema)[0]
+
+
+def fields_named(names: Collection[str] | None, schema: pa.Schema) -> pa.Schema | None:
+    """The part of a schema with these columns; None if they are not known, or one of them is not there once."""
+    places = sorted(map(schema.get_field_index, names or ()))
+    if not places or places[0] < 0:
+        return None
+    return pa.schema([schema.field(place) for place in places])
 
 
 def _flow_error(kind: str, schema: pa.Schema, names: list[str], error: pa.ArrowException) -> FlowError:

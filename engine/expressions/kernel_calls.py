@@ -36,8 +36,7 @@ class NotPlainError(Exception):
 
 def as_calls(expression: pc.Expression, schema: pa.Schema, type_of: TypeOf) -> Calls | None:
     """``expression`` over batches of ``schema`` as calls of kernels; None if only Acero can tell."""
-    _, (serialized,) = expression.__reduce__()
-    return _as_calls(serialized.to_pybytes(), schema, type_of)
+    return _as_calls(serialized(expression), schema, type_of)
 
 
 @lru_cache(maxsize=512)
@@ -51,18 +50,28 @@ def _as_calls(serialized: bytes, schema: pa.Schema, type_of: TypeOf) -> Calls | 
 
 def exactly(expression: pc.Expression) -> str:
     """All that an expression is, with every value of its literals and options; ``str`` leaves out what is long."""
-    _, (serialized,) = expression.__reduce__()
-    parts = pa.ipc.open_file(serialized).get_batch(0)
+    parts = pa.ipc.open_file(serialized(expression)).get_batch(0)
     values = [f"{column.type}: {column.to_pylist()!r}" for column in parts.columns]
     return f"{_metadata(parts.schema)!r} {values!r}"
 
 
 def columns_of(expression: pc.Expression) -> set[str] | None:
     """The columns that an expression names, of paths into structs the first step; None if it cannot be taken apart."""
-    _, (serialized,) = expression.__reduce__()
+    found = _columns_in(serialized(expression))
+    return None if found is None else set(found)
+
+
+def serialized(expression: pc.Expression) -> bytes:
+    """What stands for the expression where it must be compared and hashed."""
+    _, (form,) = expression.__reduce__()
+    return bytes(form.to_pybytes())
+
+
+@lru_cache(maxsize=1024)
+def _columns_in(serialized: bytes) -> frozenset[str] | None:
     try:
         tokens = iter(_metadata(pa.ipc.open_file(serialized).get_batch(0).schema))
-        found = set()
+        found: set[str] = set()
         for kind, value in tokens:
             if kind == "field_ref":
                 found.add(value)
@@ -73,7 +82,7 @@ def columns_of(expression: pc.Expression) -> set[str] | None:
                 return None
     except (pa.ArrowException, StopIteration, ValueError, IndexError):
         return None
-    return found
+    return frozenset(found)
 
 
 def columns_read(expressions: Iterable[pc.Expression], schema: pa.Schema) -> set[str]:

@@ -20,8 +20,9 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from decimal import Decimal
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ from sqlglot.parsers.duckdb import DuckDBParser
 
 from ..core.errors import DataError, FlowError
 from . import sql_values as values
-from .evaluator import Evaluator, types_of
+from .evaluator import Evaluator, fields_named, types_of
 from .list_functions import is_list, list_contains, list_item
 from .sql_decimals import TooWideError
 from .sql_functions import FUNCTIONS, date_part, find_function
@@ -57,12 +58,31 @@ class _Dialect(DuckDB):
 
 
 def expression_of(kind: str, text: str, schema: pa.Schema) -> pc.Expression:
-    """The expression that ``text`` means over ``schema``; raises FlowError that names the operator's ``kind``."""
+    """The expression that ``text`` means over ``schema``; raises FlowError that names the operator's ``kind``.
+
+    A text is compiled once for the columns that it names: a flow asks again for each schema that the operator gets.
+    """
     try:
-        tree = sqlglot.parse_one(text, dialect=_Dialect)
+        tree, names = _parsed(text)
     except sqlglot.errors.SqlglotError as error:
         raise FlowError(f"{kind}: cannot read {text!r}: {_plain(error)}", "write one SQL expression") from None
+    needed = fields_named(names, schema)
+    if needed is not None:
+        with suppress(FlowError):
+            return _compiled(text, needed)
     return _Compiler(kind, text, schema).value(tree).expression
+
+
+@lru_cache(maxsize=512)
+def _parsed(text: str) -> tuple[exp.Expr, frozenset[str]]:
+    """The tree, and the columns in it."""
+    tree = sqlglot.parse_one(text, dialect=_Dialect)
+    return tree, frozenset(column.parts[0].name for column in tree.find_all(exp.Column))
+
+
+@lru_cache(maxsize=512)
+def _compiled(text: str, schema: pa.Schema) -> pc.Expression:
+    return _Compiler("", text, schema).value(_parsed(text)[0]).expression
 
 
 def _plain(error: sqlglot.errors.SqlglotError) -> str:

@@ -26,6 +26,7 @@ import errno
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -418,8 +419,9 @@ def _refuse_loops(folder: str, above: tuple[str, ...]) -> None:
 
 def check_columns(columns: Sequence[str], schema: pa.Schema, place: str) -> None:
     """Raise FlowError, naming what exists, unless the schema has every column once."""
+    counts = Counter(schema.names)
     for name in columns:
-        count = len(schema.get_all_field_indices(name))
+        count = counts[name]
         if count > 1:
             raise FlowError(f"{place} has {count} columns named {name!r}", "give every column its own name")
         if not count:
@@ -434,7 +436,8 @@ def check_same(expected: pa.Schema, found: pa.Schema, file: DataFile, first: Dat
     ``all_wanted``: the source reads all columns, so one that only this file has would be lost silently.
     """
     check_columns(expected.names, found, file.path)
-    if all_wanted and (extra := [name for name in found.names if name not in expected.names]):
+    wanted = set(expected.names)
+    if all_wanted and (extra := [name for name in found.names if name not in wanted]):
         raise FlowError(
             f"{file.path} has columns that {first.path} has not: {', '.join(extra)}",
             "say which columns the source should read: columns=[…]",

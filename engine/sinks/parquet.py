@@ -96,7 +96,7 @@ class ParquetSink:
         (schema,) = inputs
         if (twice := duplicate_of(schema.names)) is not None:
             raise FlowError(f"several columns are named {twice!r}", "rename them: a Parquet file needs unique names")
-        for field in schema:
+        for field in {field.type: field for field in reversed(list(schema))}.values():
             if _has_dates_within(field.type):
                 raise FlowError(
                     f"column {field.name!r} has type {field.type}: of dates in milliseconds within other types Parquet "

@@ -19,6 +19,24 @@ def test_types_of_expressions_are_those_of_the_kernels() -> None:
     assert types_of("project", SCHEMA, columns) == [pa.int64(), pa.int32(), pa.bool_(), pa.float64()]
 
 
+def test_expression_is_looked_at_once_for_the_columns_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[pa.Schema] = []
+    types = Evaluator.types
+
+    def counted(self: Evaluator, kind: str, schema: pa.Schema) -> list[pa.DataType]:
+        asked.append(schema)
+        return types(self, kind, schema)
+
+    monkeypatch.setattr(Evaluator, "types", counted)
+    counts = []
+    for schema in (SCHEMA, pa.schema([*SCHEMA, ("further", pa.int8())])):
+        assert types_of("project", schema, [("c", pc.field("a") * 41 + 17)]) == [pa.int64()]
+        assert str(as_expression("project", "a * 43 + 17", schema)) == "add_checked(multiply_checked(a, 43), 17)"
+        counts.append(len(asked))
+    assert all(each.names == ["a"] for each in asked)
+    assert counts[0] == counts[1] > 0
+
+
 def test_evaluator_computes_one_array_per_expression() -> None:
     evaluator = Evaluator([("c", pc.field("a") + 1), ("d", pc.field("s", "i")), ("f", pc.scalar(7))])
     assert [array.to_pylist() for array in evaluator.evaluate(ROWS)] == [[2, None], [5, None], [7, 7]]
