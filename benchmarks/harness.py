@@ -31,7 +31,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -157,13 +157,18 @@ def processor_name() -> str:
     return names[0] if names else platform.processor() or "unknown"
 
 
-def report(rows: Sequence[Row], path: str | Path, console: Console | None = None) -> None:
-    """Write the rows as JSON to ``path``, with machine, versions and time, and print them as a table."""
+def report(rows: Sequence[Row], path: str | Path, console: Console | None = None, **more: Any) -> None:
+    """Write the rows as JSON to ``path``, with machine, versions and time, and print them as a table.
+
+    ``more``: what else the file shall have. ``text`` is what ``house.py --docs`` puts into ``docs/performance.md``,
+    between marks with the file's name.
+    """
     machine = describe_machine()
     content = {
         "machine": machine,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "rows": [asdict(row) for row in rows],
+        **more,
     }
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -64,6 +64,7 @@ SCRIPTS_SHORT = (
     Script("job_barrier.py"),
     Script("recovery.py", ("--only", "cost", "--rounds", "2")),
     Script("growth.py"),
+    Script("tpch.py", peer=True),
 )
 SCRIPTS_FULL = {"growth.py": ("--full",)}
 

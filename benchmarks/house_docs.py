@@ -19,7 +19,8 @@ from house_data import ROOT
 
 from harness import Row
 
-BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
+TEXTS = ("tpch", "growth")
+"""Scripts whose results hold a text of their own for ``docs/performance.md``."""
 CURVES = ("growth.svg", "feed_resume.svg")
 PLOT = ROOT / "docs" / "plots" / "ratios.svg"
 BUSY = 1.0
@@ -36,7 +37,11 @@ MET, MISSED, NEUTRAL = "#2a9d8f", "#c1440e", "#8d99ae"
 
 
 def write_docs(results: Path) -> None:
-    """Everything, from ``latest.json`` and ``machine.json``."""
+    """Everything, from ``latest.json`` and ``machine.json``, and the texts of scripts."""
+    for name in TEXTS:
+        put_text(results / f"{name}.json", name)
+    if not (results / "latest.json").exists():
+        return
     rows = [Row(**row) for row in json.loads((results / "latest.json").read_text(encoding="utf-8"))]
     told = json.loads((results / "machine.json").read_text(encoding="utf-8"))
     compared = [row for row in rows if row.aim > 0]
@@ -49,14 +54,25 @@ def write_docs(results: Path) -> None:
             shutil.copy(results / name, PLOT.parent)
 
 
-def put(path: Path, text: str) -> None:
-    """Replace what stands between the marks. Raises ValueError if they are not there."""
+def put(path: Path, text: str, name: str = "bench") -> None:
+    """Replace what stands between the marks of that name. Raises ValueError if they are not there."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     content = path.read_text(encoding="utf-8")
-    before, mark, rest = content.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not mark or not end:
-        raise ValueError(f"{path} has no marks {BEGIN} and {END}")
-    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+    before, mark, rest = content.partition(begin)
+    _, last, after = rest.partition(end)
+    if not mark or not last:
+        raise ValueError(f"{path} has no marks {begin} and {end}")
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+
+
+def put_text(found: Path, name: str) -> None:
+    """What a script tells, if it has run."""
+    if not found.exists():
+        return
+    told = json.loads(found.read_text(encoding="utf-8"))
+    if "text" in told:
+        machine = " · ".join(f"{name} {value}" for name, value in told["machine"].items())
+        put(ROOT / "docs" / "performance.md", f"{told['text']}\n\n{told['at'][:10]}: {machine}.", name)
 
 
 def told_of(told: Mapping[str, Any]) -> str:

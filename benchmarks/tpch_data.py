@@ -67,6 +67,11 @@ ASKED_FOR = (2, 3, 6, 7, 18, 20)
 FIRST_DAY, DAYS = (date(1992, 1, 1) - date(1970, 1, 1)).days, 2_400
 
 
+def look_alike() -> Path:
+    """The folder of such tables."""
+    return made("tpch-look-alike", write_look_alike)
+
+
 def write_look_alike(folder: Path, orders: int = 1_500, views: bool = False) -> None:
     """Tables of the same columns, of so few rows that every query gives some, in row groups of a thousand.
 

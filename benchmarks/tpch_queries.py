@@ -1,7 +1,8 @@
 """The 22 queries of TPC-H as flows, as a user writes them; ``tpch.sql`` beside this has their texts.
 
 A query is a function of ``Tables`` that gives the stream of its rows. Where SQL has a sub-query, there is a join: with
-what is in it (``left semi``), with what is not (``anti``), with a sum for each key, or with one row for all.
+what is in it (``left semi``), with what is not (``anti``), with a sum for each key, or with one row for all. Another
+engine that has such streams is asked through ``Tables`` of its own, so Penstock is imported where its flows are made.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
-import penstock as ps
-from penstock import Stream
+if TYPE_CHECKING:
+    import penstock as ps
+    from penstock import Stream
 
 NAMES = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
 
@@ -23,6 +26,12 @@ class Tables:
     flow: ps.Flow
     folder: Path
     exchange: str = "gather"
+
+    def down(self, column: str) -> ps.SortKey:
+        """Of a sort: the largest first."""
+        from penstock import SortKey
+
+        return SortKey(column, descending=True)
 
     def read(self, name: str) -> Stream:
         return self.flow.read_parquet(self.folder / f"{name}.parquet")
@@ -47,12 +56,8 @@ class Tables:
         return self.join(rows.with_columns(only="1"), one.with_columns(only="1"), "only")
 
 
-Query = Callable[[Tables], Stream]
+Query: TypeAlias = "Callable[[Tables], Stream]"
 REVENUE = "l_extendedprice * (1 - l_discount)"
-
-
-def down(column: str) -> ps.SortKey:
-    return ps.SortKey(column, descending=True)
 
 
 def q1(t: Tables) -> Stream:
@@ -82,7 +87,7 @@ def q2(t: Tables) -> Stream:
     offers = t.join(offers, suppliers, "ps_suppkey = s_suppkey")
     least = t.group(offers, ["ps_partkey"], least=("ps_supplycost", "min"))
     best = t.join(offers, least, "ps_partkey", filter="ps_supplycost = least")
-    first = best.top_n(100, down("s_acctbal"), "n_name", "s_name", "p_partkey")
+    first = best.top_n(100, t.down("s_acctbal"), "n_name", "s_name", "p_partkey")
     return first.project("s_acctbal", "s_name", "n_name", "p_partkey", "p_mfgr", "s_address", "s_phone", "s_comment")
 
 
@@ -93,7 +98,7 @@ def q3(t: Tables) -> Stream:
     items = t.read("lineitem").filter("l_shipdate > date '1995-03-15'")
     items = t.join(items, orders, "l_orderkey = o_orderkey").with_columns(revenue=REVENUE)
     groups = t.group(items, ["l_orderkey", "o_orderdate", "o_shippriority"], revenue=("revenue", "sum"))
-    first = groups.top_n(10, down("revenue"), "o_orderdate")
+    first = groups.top_n(10, t.down("revenue"), "o_orderdate")
     return first.project("l_orderkey", "revenue", "o_orderdate", "o_shippriority")
 
 
@@ -112,7 +117,7 @@ def q5(t: Tables) -> Stream:
     items = t.join(t.read("lineitem"), orders, "l_orderkey = o_orderkey")
     items = t.join(items, suppliers, "l_suppkey = s_suppkey and c_nationkey = s_nationkey")
     items = items.with_columns(revenue=REVENUE)
-    return t.group(items, ["n_name"], revenue=("revenue", "sum")).sort(down("revenue"))
+    return t.group(items, ["n_name"], revenue=("revenue", "sum")).sort(t.down("revenue"))
 
 
 def q6(t: Tables) -> Stream:
@@ -163,7 +168,7 @@ def q9(t: Tables) -> Stream:
     items = t.join(items, suppliers.project("s_suppkey", nation="n_name"), "l_suppkey = s_suppkey")
     items = t.join(items, t.read("orders"), "l_orderkey = o_orderkey")
     items = items.with_columns(o_year="year(o_orderdate)", amount=f"{REVENUE} - ps_supplycost * l_quantity")
-    return t.group(items, ["nation", "o_year"], sum_profit=("amount", "sum")).sort("nation", down("o_year"))
+    return t.group(items, ["nation", "o_year"], sum_profit=("amount", "sum")).sort("nation", t.down("o_year"))
 
 
 def q10(t: Tables) -> Stream:
@@ -173,7 +178,7 @@ def q10(t: Tables) -> Stream:
     customers = t.join(t.read("customer"), t.read("nation"), "c_nationkey = n_nationkey")
     items = t.join(items.with_columns(revenue=REVENUE), customers, "o_custkey = c_custkey")
     by = ["c_custkey", "c_name", "c_acctbal", "c_phone", "n_name", "c_address", "c_comment"]
-    first = t.group(items, by, revenue=("revenue", "sum")).top_n(20, down("revenue"), "c_custkey")
+    first = t.group(items, by, revenue=("revenue", "sum")).top_n(20, t.down("revenue"), "c_custkey")
     shown = ("c_custkey", "c_name", "revenue", "c_acctbal", "n_name", "c_address", "c_phone", "c_comment")
     return first.project(*shown)
 
@@ -186,7 +191,7 @@ def q11(t: Tables) -> Stream:
     parts = t.group(offers, ["ps_partkey"], value=("value", "sum"))
     parts = t.beside(parts, offers.aggregate(total=("value", "sum")))
     large = "cast(value as decimal(18, 2)) > cast(total as decimal(18, 2)) * cast('0.0001' as decimal(5, 4))"
-    return parts.filter(large).project("ps_partkey", "value").sort(down("value"), "ps_partkey")
+    return parts.filter(large).project("ps_partkey", "value").sort(t.down("value"), "ps_partkey")
 
 
 def q12(t: Tables) -> Stream:
@@ -204,7 +209,7 @@ def q13(t: Tables) -> Stream:
     orders = t.read("orders").filter("o_comment not like '%special%requests%'").project("o_orderkey", "o_custkey")
     customers = t.join(t.read("customer"), orders, "c_custkey = o_custkey", how="left")
     counts = t.group(customers, ["c_custkey"], c_count=("o_orderkey", "count"))
-    return t.group(counts, ["c_count"], custdist="count").sort(down("custdist"), down("c_count"))
+    return t.group(counts, ["c_count"], custdist="count").sort(t.down("custdist"), t.down("c_count"))
 
 
 def q14(t: Tables) -> Stream:
@@ -232,7 +237,7 @@ def q16(t: Tables) -> Stream:
     offers = t.join(t.read("partsupp"), bad, "ps_suppkey = s_suppkey", how="anti")
     offers = t.join(offers, parts, "ps_partkey = p_partkey")
     by = ["p_brand", "p_type", "p_size"]
-    return t.group(offers, by, supplier_cnt=("ps_suppkey", "count_distinct")).sort(down("supplier_cnt"), *by)
+    return t.group(offers, by, supplier_cnt=("ps_suppkey", "count_distinct")).sort(t.down("supplier_cnt"), *by)
 
 
 def q17(t: Tables) -> Stream:
@@ -250,7 +255,7 @@ def q18(t: Tables) -> Stream:
     items = t.join(t.read("lineitem"), orders, "l_orderkey = o_orderkey")
     by = ["c_name", "c_custkey", "o_orderkey", "o_orderdate", "o_totalprice"]
     groups = t.group(items, by, quantity=("l_quantity", "sum"))
-    return groups.top_n(100, down("o_totalprice"), "o_orderdate", "o_orderkey")
+    return groups.top_n(100, t.down("o_totalprice"), "o_orderdate", "o_orderkey")
 
 
 def q19(t: Tables) -> Stream:
@@ -292,7 +297,7 @@ def q21(t: Tables) -> Stream:
     others = "l_suppkey <> l_suppkey_right"
     items = t.join(items, all_items, "l_orderkey", how="left semi", filter=others)
     items = t.join(items, late.project("l_orderkey", "l_suppkey"), "l_orderkey", how="anti", filter=others)
-    return t.group(items, ["s_name"], numwait="count").top_n(100, down("numwait"), "s_name")
+    return t.group(items, ["s_name"], numwait="count").top_n(100, t.down("numwait"), "s_name")
 
 
 def q22(t: Tables) -> Stream:
@@ -312,6 +317,8 @@ QUERIES: tuple[Query, ...] = (
 
 def flow_of(number: int, folder: Path, exchange: str = "gather") -> ps.Flow:
     """The flow of a query, whose rows ``result("rows")`` has."""
-    flow = ps.Flow(f"tpch-{number}", lanes=8)
+    from penstock import Flow
+
+    flow = Flow(f"tpch-{number}", lanes=8)
     QUERIES[number - 1](Tables(flow, folder, exchange)).collect("rows")
     return flow

@@ -18,7 +18,7 @@ import pytest
 import side
 from house_comparisons import SUITES, Comparison, Figure, Spec
 
-from harness import Row
+from harness import Row, report
 
 HOUSE = Path(house.__file__)
 
@@ -118,6 +118,19 @@ def test_tables_and_plot_are_written_between_the_marks(tmp_path: Path, monkeypat
     plotted = (tmp_path / "docs" / "plots" / "ratios.svg").read_text(encoding="utf-8")
     assert plotted.count("<rect") == 1 + len(rows)
     assert "a &lt;b&gt; : Ray Data" in plotted
+
+
+def test_texts_of_scripts_are_written_between_their_own_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "docs" / "performance.md"
+    page.parent.mkdir()
+    page.write_text("before\n<!-- tpch: begin -->\nold\n<!-- tpch: end -->\nafter\n", encoding="utf-8")
+    report([], tmp_path / "tpch.json", text="| a table |")
+    monkeypatch.setattr(house_docs, "ROOT", tmp_path)
+    house_docs.write_docs(tmp_path)
+    found = page.read_text(encoding="utf-8")
+    assert found.startswith("before\n<!-- tpch: begin -->\n| a table |\n\n")
+    assert found.endswith("\n<!-- tpch: end -->\nafter\n")
+    assert "old" not in found
 
 
 def run_house(results: Path, *arguments: str, **environment: str) -> list[Mapping[str, Any]]:

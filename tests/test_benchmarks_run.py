@@ -24,6 +24,7 @@ COLUMNS = {"work", "peer", "ours", "theirs", "unit", "ratio", "spread", "aim", "
         ("job_barrier", ("--no-ray",)),
         ("plan", ()),
         ("scheduler", ()),
+        ("tpch", ()),
         ("transport", ("--no-ray",)),
         pytest.param("recovery", ("--only", "deaths"), marks=RAY),
         pytest.param("recovery", ("--only", "pressure"), marks=RAY),
