@@ -22,7 +22,7 @@ Rules:
 #endif
 
 /* Changes with every change of a function's name, arguments or meaning. */
-API int64_t penstock_kernels(void) { return 3; }
+API int64_t penstock_kernels(void) { return 4; }
 
 static inline uint64_t mixed(uint64_t x) {
     x *= UINT64_C(0x9E3779B97F4A7C15);
@@ -343,6 +343,38 @@ API void penstock_add_i64(uint64_t *total, const int64_t *ids, const uint64_t *v
 API void penstock_add_f64(double *total, const int64_t *ids, const double *values, int64_t rows) {
     EACH_ROW(total[ids[row]] += values[row])
 }
+
+/* Whole numbers of one, two or four words of 64 bits, the lowest first, are added to totals of two, with a sign; what is
+ * too much for one goes to ``high``, which counts multiples of 2^128, and may be 0 where nothing can be: as long as all
+ * numbers have one word. Those of four words lie within 2^190. Without ``ids`` there is one group. ``valid``: a bit for
+ * each row from ``offset`` on, or 0; rows without are left out. */
+#define ADD_WORDS(NAME, WIDTH)                                                                                         \
+    API void NAME(uint64_t *total, int64_t *high, const int64_t *ids, const uint64_t *values, const uint8_t *valid,    \
+                  int64_t offset, int64_t rows) {                                                                      \
+        for (int64_t row = 0; row < rows; row++) {                                                                     \
+            if (ids && row + AHEAD < rows) __builtin_prefetch(total + 2 * ids[row + AHEAD], 1);                        \
+            if (valid && !(valid[(row + offset) >> 3] >> ((row + offset) & 7) & 1)) continue;                          \
+            const int64_t group = ids ? ids[row] : 0;                                                                  \
+            const uint64_t *const value = values + WIDTH * row;                                                        \
+            const int64_t upper = WIDTH == 1 ? (int64_t)value[0] >> 63 : (int64_t)value[WIDTH > 1];                    \
+            uint64_t *const into = total + 2 * group;                                                                  \
+            into[0] += value[0];                                                                                       \
+            const int carry = into[0] < value[0];                                                                      \
+            if (!high) {                                                                                               \
+                into[1] += (uint64_t)upper + (uint64_t)carry;                                                          \
+                continue;                                                                                              \
+            }                                                                                                          \
+            const __int128 sum = (__int128)(int64_t)into[1] + upper + carry;                                           \
+            const int64_t kept = (int64_t)sum;                                                                         \
+            into[1] = (uint64_t)kept;                                                                                  \
+            if (sum != kept) high[group] += (int64_t)((sum - kept) >> 64);                                             \
+            if (WIDTH == 4) high[group] += (int64_t)value[WIDTH / 2] + (upper < 0);                                    \
+        }                                                                                                              \
+    }
+
+ADD_WORDS(penstock_add_words_1, 1)
+ADD_WORDS(penstock_add_words_2, 2)
+ADD_WORDS(penstock_add_words_4, 4)
 
 /* NaN is larger than any number for the largest; for the smallest there is none. */
 #define EXTREMES(NAME, TYPE)                                                                                     \

@@ -22,7 +22,7 @@ import numpy as np
 
 from .pieces import Positions
 
-VERSION = 3
+VERSION = 4
 """That of ``native.c``: a library that is left from another one is not used."""
 
 WORTH = 512
@@ -44,6 +44,7 @@ _FUNCTIONS = {
     "ordered_bits": "pip",
     **dict.fromkeys(["add_i64", "add_f64"], "pppi"),
     **{f"{name}_{type}": "pppi" for name in ("min", "max") for type in ("i32", "i64", "f64")},
+    **dict.fromkeys(["add_words_1", "add_words_2", "add_words_4"], "pppppii"),
     "count": "ppi",
 }
 _OF_TYPES = {np.dtype(np.int32): "i32", np.dtype(np.int64): "i64", np.dtype(np.float64): "f64"}
@@ -160,6 +161,14 @@ class Kernels:
     def extreme(self, smallest: bool, total: Any, ids: Positions, values: Any) -> bool:
         """The same for the smallest number, of which none may be NaN, or the largest, which NaN is."""
         return self._reduce("min" if smallest else "max", total, ids, values)
+
+    def add_words(self, total: Any, high: Any, ids: Positions | None, values: Any, valid: Any, offset: int) -> None:
+        """Add whole numbers of one, two or four words (int64, a row each) to totals of two, and ``high`` (int64), which
+        may be None for one word. ``ids`` None: all to the first one. ``valid``: bits (uint8), from ``offset`` on, of
+        the rows that count; None: of all."""
+        call = self._functions[f"add_words_{values.shape[1]}"]
+        above, groups, bits = (None if each is None else _at(each) for each in (high, ids, valid))
+        call(_at(total), above, groups, _at(values), bits, offset, len(values))
 
     def _reduce(self, name: str, total: Any, ids: Positions, values: Any) -> bool:
         call = self._functions.get(f"{name}_{_OF_TYPES.get(total.dtype)}")

@@ -2,8 +2,9 @@
 
 Rules:
 
-1. A number is added as one int64 where all sums of the batches so far are sure to fit; else in parts of 32 bits, whose
-   sums fit for any number of rows below 2³¹. What was added as one is put to the parts before it could overflow.
+1. In numpy, a number is added as one int64 where all sums of the batches so far are sure to fit; else in parts of 32
+   bits, whose sums fit for any number of rows below 2³¹. What was added as one is put to the parts before it could
+   overflow. Compiled kernels add decimals as they are, to totals of 192 bits.
 2. The parts are those of two's complement, the lowest first; only the highest one has a sign.
 """
 
@@ -14,16 +15,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from .accumulators import GroupRows, Validity, add_at
+from .accumulators import Accumulator, GroupRows, Validity, add_at
 from .aggregate_protocol import State
 from .growable_array import GrowableArray
-from .keys import numbers
-from .pieces import Positions
+from .keys import numbers, validity
+from .native import Kernels, kernels
+from .pieces import Flags, Positions
 
 _BITS = 32
 _LOW = 2**_BITS - 1
 _LIMIT = 2**63
 _ROWS = 2**30
+
+_WORDS, _DIGITS = 4, 76
+"""Of a decimal of 256 bits."""
+
+_SURE_TO_FIT = 10**38 >> 64
+"""The upper word of a decimal of 38 digits is nearer to zero, or this."""
 
 
 class _Parts:
@@ -125,17 +133,77 @@ class WholeSums(_Sums):
         return tuple(pa.array(part, mask=missing) for part in (high, low))
 
 
-class DecimalSums(_Sums):
+def decimal_sums(column: pa.DataType) -> Accumulator:
     """Sums of decimals, as decimals of 256 bits."""
+    compiled = kernels()
+    if compiled is None or column.bit_width > 128:
+        return DecimalParts(column.scale)
+    return DecimalWords(column.scale, compiled)
 
-    def __init__(self, type: pa.DataType) -> None:
-        super().__init__(8)
-        self._type = type
+
+class DecimalWords:
+    """Sums of decimals of at most 128 bits, as two words each, by compiled kernels. A third one counts what is too much
+    for these, once there are numbers of more than one word."""
+
+    in_place = True
+    takes_compact = True
+
+    def __init__(self, scale: int, kernels: Kernels) -> None:
+        self._type = pa.decimal256(_DIGITS, scale)
+        self._kernels = kernels
+        self._words = GrowableArray(np.int64)
+        self._high: GrowableArray | None = None
+        self._validity = Validity()
+
+    @property
+    def bytes(self) -> int:
+        return self._words.bytes + (0 if self._high is None else self._high.bytes) + self._validity.bytes
+
+    def add(self, values: pa.Array | None, rows: GroupRows) -> None:
+        assert values is not None
+        self._validity.mark(rows, values)
+        total, words = self._words.to(2 * rows.groups), decimal_words(values)
+        if words.shape[1] > 1 and self._high is None:
+            self._high = GrowableArray(np.int64)
+        high = None if self._high is None else self._high.to(rows.groups)
+        if len(values):
+            bits = np.frombuffer(values.buffers()[0], dtype=np.uint8) if values.null_count else None
+            ids = None if rows.groups == 1 else np.ascontiguousarray(rows.ids)
+            self._kernels.add_words(total, high, ids, words, bits, values.offset)
+
+    def merge(self, state: State, rows: GroupRows) -> None:
+        self.add(state[0], rows)
+
+    def state(self) -> State:
+        low = self._words.values.reshape(-1, 2)
+        words = np.empty((len(low), _WORDS), dtype=np.int64)
+        words[:, :2] = low
+        np.right_shift(low[:, 1], 63, out=words[:, 3])
+        if self._high is None:
+            words[:, 2] = words[:, 3]
+        else:
+            np.add(self._high.values, words[:, 3], out=words[:, 2])
+            np.right_shift(words[:, 2], 63, out=words[:, 3])
+        return (_as_decimals(words, self._type, self._validity.missing()),)
+
+
+class DecimalParts(_Sums):
+    """The same in parts, by numpy."""
+
+    takes_compact = True
+
+    def __init__(self, scale: int) -> None:
+        super().__init__(2 * _WORDS)
+        self._type = pa.decimal256(_DIGITS, scale)
 
     def add(self, values: pa.Array | None, rows: GroupRows) -> None:
         assert values is not None
         self._mark(values, rows)
-        words = _words(values)
+        table = decimal_words(values)
+        words = [np.ascontiguousarray(table[:, word]) for word in range(table.shape[1])]
+        if values.null_count:
+            valid = validity(values)
+            words = [np.where(valid, word, 0) for word in words]
         if all(bool((word == words[0] >> 63).all()) for word in words[1:]) and self._totals.add_whole(words[0], rows):
             return
         parts = [part for word in words for part in (word & _LOW, (word >> _BITS) & _LOW)]
@@ -146,13 +214,28 @@ class DecimalSums(_Sums):
 
     def state(self) -> State:
         parts = self._totals.carried(self._groups)
-        words = np.empty((self._groups, 4), dtype=np.uint64)
-        for place in range(4):
+        words = np.empty((self._groups, _WORDS), dtype=np.uint64)
+        for place in range(_WORDS):
             low, high = (part.view(np.uint64) for part in parts[2 * place : 2 * place + 2])
             words[:, place] = low | (high << np.uint64(_BITS))
-        missing = self._validity.missing()
-        valid = None if missing is None else pa.array(~missing).buffers()[1]
-        return (pa.Array.from_buffers(self._type, self._groups, [valid, pa.py_buffer(words)]),)
+        return (_as_decimals(words, self._type, self._validity.missing()),)
+
+
+def narrowed(sums: pa.Array, type: pa.DataType) -> pa.Array:
+    """Decimals of 256 bits with 38 digits. Raises ArrowInvalid if one has more."""
+    words = decimal_words(sums)
+    upper = words[:, 1]
+    fits = (np.abs(upper) < _SURE_TO_FIT) & (words[:, 2] == upper >> 63) & (words[:, 3] == words[:, 2])
+    valid = validity(sums) if sums.null_count else None
+    if not (fits if valid is None else fits | ~valid).all():
+        return sums.cast(type)
+    return _as_decimals(np.ascontiguousarray(words[:, :2]), type, None if valid is None else ~valid)
+
+
+def _as_decimals(words: Any, type: pa.DataType, missing: Flags | None) -> pa.Array:
+    valid = None if missing is None else pa.array(~missing).buffers()[1]
+    rows = words.nbytes * 8 // type.bit_width
+    return pa.Array.from_buffers(type, rows, [valid, pa.py_buffer(words)])
 
 
 def _furthest(whole: Any) -> int:
@@ -164,14 +247,10 @@ def _furthest(whole: Any) -> int:
     return max(-int(whole.min()), int(whole.max()))
 
 
-def _words(values: pa.Array) -> list[Positions]:
-    """Decimals as words of 64 bits, the lowest first; 0 in place of null."""
-    if values.type.bit_width < 128:
-        values = values.cast(pa.decimal128(values.type.precision, values.type.scale))
-    if values.null_count:
-        values = values.fill_null(pa.scalar(0, pa.int64()).cast(pa.decimal128(19)).cast(values.type))
+def decimal_words(values: pa.Array) -> Any:
+    """Decimals as words of 64 bits, a row each, the lowest first; arbitrary where they are null."""
+    if values.type.bit_width < 64:
+        return numbers(values).astype(np.int64).reshape(-1, 1)
     words = values.type.bit_width // 64
-    start = values.offset * words
     content = np.frombuffer(values.buffers()[1] or b"", dtype=np.int64)
-    table = content[start : start + len(values) * words].reshape(len(values), words)
-    return [np.ascontiguousarray(table[:, word]) for word in range(words)]
+    return content[values.offset * words : (values.offset + len(values)) * words].reshape(len(values), words)

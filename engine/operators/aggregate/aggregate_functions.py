@@ -22,7 +22,7 @@ from ...kernels.keys import numbers, validity
 from ...kernels.pieces import Flags, Positions
 from ...kernels.reductions import all_null, grouped, is_whole
 from ...kernels.variance import Variance
-from ...kernels.whole_sums import DecimalSums, WholeSums
+from ...kernels.whole_sums import WholeSums, decimal_sums, narrowed
 from .list_aggregates import CollectList, DistinctValues
 
 _LOW_BITS = np.int64(2**32 - 1)
@@ -110,14 +110,15 @@ class Sum:
     def accumulator(self, column: pa.DataType | None) -> Accumulator:
         result = self.result_type(column)
         if pa.types.is_decimal(result):
-            return DecimalSums(self.state_types(column)[0])
+            assert column is not None
+            return decimal_sums(column)
         return FloatSums() if pa.types.is_floating(result) else WholeSums()
 
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
         result = self.result_type(column)
         if pa.types.is_decimal(result):
             try:
-                return state[0].cast(result)
+                return state[0] if pa.types.is_decimal256(result) else narrowed(state[0], result)
             except pa.ArrowInvalid as error:
                 raise OverflowError(str(result)) from error
         if pa.types.is_floating(result):

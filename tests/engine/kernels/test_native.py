@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Context, Decimal
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -12,7 +14,7 @@ from penstock.engine.kernels.extreme import Extremes
 from penstock.engine.kernels.key_dictionary import CompiledValues, HashedValues, key_dictionary
 from penstock.engine.kernels.key_table import KeyTable
 from penstock.engine.kernels.sorting import SortKey, sorted_order
-from penstock.engine.kernels.whole_sums import WholeSums
+from penstock.engine.kernels.whole_sums import WholeSums, decimal_sums, decimal_words, narrowed
 
 SEEDS = range(20)
 COMPILED = native.kernels()
@@ -171,11 +173,76 @@ def test_totals_are_bit_for_bit_those_of_the_twins(kind: str, groups: int, monke
     assert found[0] == found[1]
 
 
+def whole(words: list[int]) -> int:
+    """The number that these words of 64 bits are."""
+    *lower, upper = words
+    return sum(word % 2**64 << 64 * place for place, word in enumerate(lower)) + (upper << 64 * len(lower))
+
+
+def decimals(kind: str, random: np.random.Generator, rows: int) -> pa.Array:
+    """Of any digits, near both ends too, some null, behind an offset."""
+    width = {"decimal64": 1, "decimal128": 2, "decimal256": 4}[kind]
+    words = random.integers(-(2**63), 2**63 - 1, (rows + 3, width))
+    words[random.random(rows + 3) < 0.5] >>= 1
+    if width > 1:
+        few = random.random(rows + 3) < 0.3
+        words[few, 1:] = words[few, :1] >> 63
+    if width == 4:  # what sums of decimals of 128 bits may be
+        words[:, 2] >>= 20
+        words[:, 3] = words[:, 2] >> 63
+    type = {1: pa.decimal64(18, 2), 2: pa.decimal128(38, 2), 4: pa.decimal256(76, 2)}[width]
+    valid = pa.array(random.random(rows + 3) < 0.9).buffers()[1] if random.random() < 0.5 else None
+    return pa.Array.from_buffers(type, rows + 3, [valid, pa.py_buffer(np.ascontiguousarray(words))]).slice(3)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 700])
+@pytest.mark.parametrize("seed", range(6))
+def test_sums_of_decimals_are_exact_in_both(seed: int, groups: int, monkeypatch) -> None:
+    """Numbers of one word alone, of two, sums of others in between: in any order, far beyond 128 bits."""
+    found = []
+    for kernels in (COMPILED, None):
+        monkeypatch.setattr(native, "_kernels", kernels)
+        random, sums = np.random.default_rng([seed, groups]), decimal_sums(pa.decimal128(38, 2))
+        wanted: list[int | None] = [None] * groups
+        for kind in (
+            ["decimal64", "decimal64"] if seed % 3 == 0 else ["decimal64", "decimal128", "decimal256", "decimal64"]
+        ):
+            rows = int(random.integers(0, 2_000))
+            ids, values = random.integers(0, groups, rows), decimals(kind, random, rows)
+            if kind == "decimal256":
+                sums.merge((values,), GroupRows(ids, groups, True))
+            else:
+                sums.add(values, GroupRows(ids, groups, True))
+            valid = values.is_valid().to_pylist()
+            for group, is_there, words in zip(ids.tolist(), valid, decimal_words(values).tolist(), strict=True):
+                if is_there:
+                    wanted[group] = (wanted[group] or 0) + whole(words)
+        state = sums.state()[0]
+        table = zip(state.is_valid().to_pylist(), decimal_words(state).tolist(), strict=True)
+        found.append([whole(words) if is_there else None for is_there, words in table])
+        assert found[-1] == wanted
+    assert found[0] == found[1]
+
+
 def _bits(column: pa.Array) -> list[object]:
     if pa.types.is_floating(column.type):
         width = {16: np.uint16, 32: np.uint32, 64: np.uint64}[column.type.bit_width]
         return column.fill_null(0).to_numpy().view(width).tolist() + column.is_null().to_pylist()
     return column.to_pylist()
+
+
+@pytest.mark.parametrize("digits", [0, 1, 2**63, -(2**64), 10**38 - 1, 1 - 10**38, 10**38, -(10**38), 2**127, 2**200])
+def test_sums_are_narrowed_exactly_or_not_at_all(digits: int) -> None:
+    words = np.array([[digits >> 64 * n & 2**64 - 1 for n in range(4)] for digits in (5, digits, -7)], dtype=np.uint64)
+    sums = pa.Array.from_buffers(pa.decimal256(76, 2), 3, [None, pa.py_buffer(words)]).slice(1)
+    if abs(digits) >= 10**38:
+        with pytest.raises(pa.ArrowInvalid):
+            narrowed(sums, pa.decimal128(38, 2))
+        return
+    assert narrowed(sums, pa.decimal128(38, 2)).to_pylist() == [
+        Decimal(digits).scaleb(-2, Context(prec=60)),
+        Decimal("-0.07"),
+    ]
 
 
 def test_library_of_another_version_is_not_used(monkeypatch) -> None:
