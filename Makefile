@@ -69,7 +69,7 @@ $(STAMP): requirements.lock pyproject.toml setup.py
 
 # The kernels, again when their source has changed. A machine without a compiler gets one as a wheel.
 ZIG := ziglang==0.17.1
-$(READY): $(STAMP) engine/kernels/native.c
+$(READY): $(STAMP) engine/kernels/native.c engine/kernels/pages.c
 	@$(PY) setup.py --quiet compile_kernels || { \
 	    $(PY) -m pip install --quiet $(ZIG) && $(PY) setup.py --quiet compile_kernels; }
 	@touch $(READY)

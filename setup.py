@@ -1,4 +1,4 @@
-"""Compiles engine/kernels/native.c into the wheel (and into the checkout, for an editable install).
+"""Compiles engine/kernels/native.c and pages.c into the wheel (and into the checkout, for an editable install).
 
 The compiler is ``$CC``, else the machine's, else Zig's from its wheel (``pip install ziglang``). Without any the
 package is built all the same: everything works by the twins in numpy, only slower. ``PENSTOCK_WHEEL`` names the
@@ -20,7 +20,8 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
-SOURCE = ROOT / "engine" / "kernels" / "native.c"
+FOLDER = ROOT / "engine" / "kernels"
+SOURCES = [FOLDER / "native.c", FOLDER / "pages.c"]
 FLAGS = ["-O3", "-std=c11", "-shared", "-fPIC", "-fvisibility=hidden"]
 
 # platform of a wheel: what Zig calls it, and how a shared library is named there
@@ -42,7 +43,9 @@ def compile_kernels(folder: Path) -> Path | None:
     building = library.with_name(f"_native-{os.getpid()}{suffix}")
     for compiler in _compilers(target):
         try:
-            subprocess.run([*compiler, *FLAGS, str(SOURCE), "-o", str(building)], check=True, capture_output=True)
+            subprocess.run(
+                [*compiler, *FLAGS, *map(str, SOURCES), "-o", str(building)], check=True, capture_output=True
+            )
         except (OSError, subprocess.CalledProcessError) as error:
             detail = getattr(error, "stderr", b"").decode(errors="replace")
             print(f"penstock: the kernels cannot be compiled: {error}\n{detail}", file=sys.stderr)
@@ -64,7 +67,7 @@ def _compilers(target: str) -> list[list[str]]:
 
 
 class CompileKernels(Command):
-    """``python setup.py compile_kernels``: for an editable install whose native.c has changed."""
+    """``python setup.py compile_kernels``: for an editable install whose sources have changed."""
 
     user_options: ClassVar[list[tuple[str, str, str]]] = []
 
@@ -75,7 +78,7 @@ class CompileKernels(Command):
         pass
 
     def run(self) -> None:
-        if compile_kernels(SOURCE.parent) is None:
+        if compile_kernels(FOLDER) is None:
             raise SystemExit(1)
 
 
@@ -85,7 +88,7 @@ class BuildPy(build_py):
     def run(self) -> None:
         super().run()
         built = Path(self.build_lib) / "penstock" / "engine" / "kernels"
-        self._library = compile_kernels(SOURCE.parent if self.editable_mode else built)
+        self._library = compile_kernels(FOLDER if self.editable_mode else built)
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
         found = super().find_package_modules(package, package_dir)

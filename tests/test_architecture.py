@@ -127,6 +127,8 @@ ALONE = {
     "tests and benchmarks reach into a running job by it": """
         actors.feed.prefetch.Prefetcher.save coordinator.checkpoint.pending.CheckpointPlan.to_wait_for
         engine.runtime.task.Task.memory_held engine.scheduler.observation.dump""",
+    "sources will read Parquet by it": """
+        engine.kernels.pages.column_reader""",
     "to be made real, or to go, with the checkpoints' barriers": """
         engine.alignment.tracker.BarrierTracker.pending_checkpoints""",
 }
