@@ -46,12 +46,12 @@ def plain(array: pa.Array, type: pa.DataType) -> pa.Array:
     found = array.type
     if found == type:
         return array
+    if pa.types.is_decimal64(found) and (pa.types.is_decimal128(type) or pa.types.is_decimal256(type)):
+        valid = array.is_valid() if array.null_count else None
+        return as_decimals(digits(array), type, valid)
     if not is_compact(found, type):
         raise InternalError(f"a column of {type} came as {found}")
-    if pa.types.is_dictionary(found):
-        return array.dictionary.take(array.indices)
-    valid = array.is_valid() if array.null_count else None
-    return as_decimals(digits(array), type, valid)
+    return array.dictionary.take(array.indices)
 
 
 def plain_records(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -86,14 +86,16 @@ def digits(array: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def as_decimals(found: npt.NDArray[np.int64], type: pa.DataType, valid: pa.Array | None = None) -> pa.Array:
-    """Digits as a column of decimal64 or decimal128, which is null where ``valid`` is false."""
-    if pa.types.is_decimal128(type):
-        words = np.empty((len(found), 2), np.int64)
-        words[:, 0] = found
-        np.right_shift(found, 63, out=words[:, 1])
-    else:
-        words = np.ascontiguousarray(found)
-    return pa.Array.from_buffers(type, len(found), [None if valid is None else _bits(valid), pa.py_buffer(words)])
+    """Digits as a column of decimals of 64 bits or more, which is null where ``valid`` is false."""
+    count = type.bit_width // 64
+    words = pa.py_buffer(np.ascontiguousarray(found))
+    if count > 1:
+        words = pa.allocate_buffer(8 * count * len(found))
+        table = np.frombuffer(words, np.int64).reshape(-1, count)
+        table[:, 0] = found
+        np.right_shift(found, 63, out=table[:, 1])
+        table[:, 2:] = table[:, 1:2]
+    return pa.Array.from_buffers(type, len(found), [None if valid is None else _bits(valid), words])
 
 
 def _bits(valid: pa.Array) -> Any:

@@ -13,11 +13,10 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from textwrap import shorten
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +25,8 @@ from pyarrow import acero
 from ..arrow.compact import as_records, plain
 from ..core.errors import DataError, FlowError
 from ..core.schemas import missing_column, no_rows
-from .kernel_calls import Calls, as_calls, columns_of, columns_read, serialized
+from .compact_calls import Kept
+from .kernel_calls import Evaluation, Program, columns_of, columns_read, program_of, serialized
 
 _GUARD = "guard the expression against the values that it fails on"
 _FEWER_DIGITS = (
@@ -60,37 +60,51 @@ class Evaluator:
         ]
         self._options = acero.ProjectNodeOptions(self._expressions, self._names)
         self._schema = schema
-        self._reads = frozenset() if schema is None else columns_read(self._expressions, schema)
-        #: the expressions as calls of kernels; None before the first batch, empty if one cannot be taken apart
-        self._calls: list[Calls] | None = None
+        #: the expressions as calls of kernels; None if one cannot be taken apart, or before the first batch
+        self._program: Program | None = None
+        self._reads: set[str] | None = None
+        self._kept: Kept = {}
 
     def evaluate(self, records: pa.RecordBatch) -> list[pa.Array]:
-        """One array per expression, as long as ``records``. All batches have the columns of the first one."""
-        if self._schema is not None and not records.schema.equals(self._schema):
-            records = self._readable(records, self._schema)
-        if self._calls is None:
-            found = [as_calls(expression, self._schema or records.schema, _type_of) for expression in self._expressions]
-            self._calls = [calls for calls in found if calls is not None] if None not in found else []
-        if not self._calls:
-            with _naming(", ".join(self._shown)):
-                table = self._run(pa.Table.from_batches([records]))
-            _check_rows(", ".join(self._shown), table.num_rows, records.num_rows)
-            return [single_array(column) for column in table.columns]
-        found = []
-        for calls, shown in zip(self._calls, self._shown, strict=True):
-            with _naming(shown):
-                array = _as_array(calls(records), records.num_rows)
+        """One array per expression, as long as ``records``; in a compact form only if a declared schema was given. All
+        batches have the columns of the first one."""
+        if self._reads is None:
+            schema = records.schema if self._schema is None else self._schema
+            self._program = program_of(self._expressions, schema, _type_of)
+            self._reads = columns_read(self._expressions, schema)
+        program = self._program
+        if program is None:
+            return self._by_acero(records)
+        frame = Evaluation(records, program, self._kept)
+        results, found = program.results(frame), []
+        for shown in self._shown:
+            try:
+                step = next(results)
+                array = frame.values[step] if self._schema is not None else frame.plain(step)
+                if isinstance(array, pa.Scalar):
+                    array = pa.repeat(array, records.num_rows)
+                elif pa.types.is_decimal256(program.types[step]):
+                    array = frame.plain(step)
+            except pa.ArrowException as error:
+                raise _named(shown, error) from error
             _check_rows(shown, len(array), records.num_rows)
             found.append(array)
         return found
 
-    def _readable(self, records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """The rows with the columns that the expressions read made plain."""
-        columns = [
-            plain(column, field.type) if field.name in self._reads else column
-            for column, field in zip(records.columns, schema, strict=True)
-        ]
-        return as_records(columns, schema)
+    def _by_acero(self, records: pa.RecordBatch) -> list[pa.Array]:
+        if self._schema is not None and not records.schema.equals(self._schema):
+            columns = [
+                plain(column, field.type) if field.name in (self._reads or ()) else column
+                for column, field in zip(records.columns, self._schema, strict=True)
+            ]
+            records = as_records(columns, self._schema)
+        shown = ", ".join(self._shown)
+        try:
+            table = self._run(pa.Table.from_batches([records]))
+        except pa.ArrowException as error:
+            raise _named(shown, error) from error
+        _check_rows(shown, table.num_rows, records.num_rows)
+        return [single_array(column) for column in table.columns]
 
     def _run(self, table: pa.Table) -> pa.Table:
         source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
@@ -105,14 +119,10 @@ class Evaluator:
             raise _flow_error(kind, schema, self._names, error) from error
 
 
-@contextmanager
-def _naming(shown: str) -> Iterator[None]:
-    """Errors of the kernels name the expression."""
-    try:
-        yield
-    except pa.ArrowException as error:
-        remedies = (remedy for words, remedy in _REMEDIES.items() if words in str(error).lower())
-        raise DataError(f"cannot compute {shown}: {error}", next(remedies, _GUARD)) from error
+def _named(shown: str, error: pa.ArrowException) -> DataError:
+    """An error of the kernels, with the expression."""
+    remedies = (remedy for words, remedy in _REMEDIES.items() if words in str(error).lower())
+    return DataError(f"cannot compute {shown}: {error}", next(remedies, _GUARD))
 
 
 def _check_rows(shown: str, found: int, wanted: int) -> None:
@@ -124,10 +134,6 @@ def _check_rows(shown: str, found: int, wanted: int) -> None:
 
 def _type_of(expression: pc.Expression, schema: pa.Schema) -> pa.DataType:
     return types_of("expression", schema, [("", expression)])[0]
-
-
-def _as_array(values: Any, rows: int) -> pa.Array:
-    return pa.repeat(values, rows) if isinstance(values, pa.Scalar) else values
 
 
 def types_of(kind: str, schema: pa.Schema, columns: Sequence[tuple[str, pc.Expression]]) -> list[pa.DataType]:

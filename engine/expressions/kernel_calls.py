@@ -5,15 +5,18 @@ Rules:
 1. An expression is taken apart through its serialized form: a record batch that holds literals and options, and whose
    metadata list calls, columns and ends of calls in order. Whatever is not understood there is left to Acero.
 2. Kernels are chosen as Acero chooses them: a literal counts as the smallest type that can hold it, unless another
-   argument has its type. Each call is tried once, on its arguments over no rows, and its type compared with the one
-   that Acero gives to this call of columns and literals; if they differ, Acero runs.
+   argument has its type, or there is a kernel of just the types that are given. Each call is tried once, on its
+   arguments over no rows, and its type compared with the one that Acero gives to this call of columns and literals;
+   if they differ, Acero runs.
+3. Columns may be compact. What ``compact_calls`` has a kernel for is computed on that form, and may give one;
+   other calls get their arguments plain.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -21,10 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arrow.compact import plain
 from ..core.schemas import no_rows
-
-Calls: TypeAlias = Callable[[pa.RecordBatch], Any]
-"""Computes the values for a batch: an array, or a scalar if they are all the same."""
+from .compact_calls import Argument, Kept, kernel_of
 
 TypeOf: TypeAlias = Callable[[pc.Expression, pa.Schema], pa.DataType]
 """The type that Acero gives to an expression."""
@@ -34,18 +36,20 @@ class NotPlainError(Exception):
     """The expression has a part that must be left to Acero."""
 
 
-def as_calls(expression: pc.Expression, schema: pa.Schema, type_of: TypeOf) -> Calls | None:
-    """``expression`` over batches of ``schema`` as calls of kernels; None if only Acero can tell."""
-    return _as_calls(serialized(expression), schema, type_of)
+def program_of(expressions: Iterable[pc.Expression], schema: pa.Schema, type_of: TypeOf) -> Program | None:
+    """Expressions over batches of ``schema`` as calls of kernels; None if only Acero can tell what one of them is."""
+    return _program_of(tuple(map(serialized, expressions)), schema, type_of)
 
 
 @lru_cache(maxsize=512)
-def _as_calls(serialized: bytes, schema: pa.Schema, type_of: TypeOf) -> Calls | None:
+def _program_of(serialized: tuple[bytes, ...], schema: pa.Schema, type_of: TypeOf) -> Program | None:
+    writer = _ProgramWriter(schema, type_of)
     try:
-        parts = pa.ipc.open_file(serialized).get_batch(0)
-        return _ExpressionReader(parts, schema, type_of).read().run
+        for each in serialized:
+            writer.add(each)
     except (NotPlainError, pa.ArrowException, StopIteration):
         return None
+    return writer.program
 
 
 def exactly(expression: pc.Expression) -> str:
@@ -96,72 +100,161 @@ def columns_read(expressions: Iterable[pc.Expression], schema: pa.Schema) -> set
     return found
 
 
+class Evaluation:
+    """One batch, and what has been computed of it."""
+
+    __slots__ = ("_plain", "_types", "kept", "records", "values")
+
+    def __init__(self, records: pa.RecordBatch, program: Program, kept: Kept) -> None:
+        self.records = records
+        self.kept = kept
+        #: of each step of the program that has run
+        self.values: list[Any] = list(program.constants)
+        self._types = program.types
+        self._plain: dict[int, Any] = {}
+
+    def plain(self, step: int) -> Any:
+        """What a step has given, in its declared type."""
+        value, type = self.values[step], self._types[step]
+        if isinstance(value, pa.Scalar) or value.type == type:
+            return value
+        if step not in self._plain:
+            self._plain[step] = plain(value, type)
+        return self._plain[step]
+
+
+@dataclass(slots=True)
+class Program:
+    """Several expressions over one schema, in steps of which each computes one call: what occurs twice is computed
+    once. ``roots``: for each expression the number of steps up to it, and its own step."""
+
+    steps: list[Callable[[Evaluation], Any]] = field(default_factory=list)
+    types: list[pa.DataType] = field(default_factory=list)
+    constants: list[Any] = field(default_factory=list)
+    roots: list[tuple[int, int]] = field(default_factory=list)
+
+    def results(self, frame: Evaluation) -> Iterator[int]:
+        """Run the steps; the step of each expression in turn, when it has run."""
+        done, values, steps = 0, frame.values, self.steps
+        for end, step in self.roots:
+            for number in range(done, end):
+                if values[number] is None:
+                    values[number] = steps[number](frame)
+            done = max(done, end)
+            yield step
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of the expression: how to compute it, and its values over no rows; of a literal its value."""
+    """A part of an expression: its step, and its values over no rows; of a literal its value."""
 
-    run: Calls
+    step: int
     values: Any
     literal: pa.Scalar | None = None
 
 
-class _ExpressionReader:
-    """Reads the parts of one expression, depth first."""
+class _ProgramWriter:
+    """Takes expressions over a schema apart."""
 
-    def __init__(self, parts: pa.RecordBatch, schema: pa.Schema, type_of: TypeOf) -> None:
-        self._columns = parts.columns
-        self._tokens: Iterator[tuple[str, str]] = iter(_metadata(parts.schema))
+    def __init__(self, schema: pa.Schema, type_of: TypeOf) -> None:
+        self.program = Program()
         self._schema = schema
         self._type_of = type_of
         self._no_rows = no_rows(schema)
+        #: the parts by all that they are
+        self._parts: dict[object, _Part] = {}
 
-    def read(self) -> _Part:
-        """The next part with all that belongs to it."""
-        return self._part(*next(self._tokens))
+    def add(self, serialized: bytes) -> None:
+        """Add an expression."""
+        parts = pa.ipc.open_file(serialized).get_batch(0)
+        tokens = iter(_metadata(parts.schema))
+        root = self._part(*next(tokens), tokens, parts.columns)
+        self.program.roots.append((len(self.program.steps), root.step))
 
-    def _part(self, kind: str, value: str) -> _Part:
+    def _part(self, kind: str, value: str, tokens: Iterator[tuple[str, str]], columns: list[pa.Array]) -> _Part:
         if kind == "field_ref":
-            return self._column([value])
+            return self._column((value,))
         if kind == "nested_field_ref":
-            return self._column([next(self._tokens)[1] for _ in range(int(value))])
+            return self._column(tuple(next(tokens)[1] for _ in range(int(value))))
         if kind == "literal":
-            scalar = self._columns[int(value)][0]
-            return _constant(scalar)
+            return self._constant(columns[int(value)][0])
         if kind == "call":
-            return self._call(value)
+            return self._call(value, tokens, columns)
         raise NotPlainError(kind)
 
-    def _column(self, path: list[str]) -> _Part:
+    def _made(
+        self, key: object, run: Callable[[Evaluation], Any], values: Any, constant: pa.Scalar | None = None
+    ) -> _Part:
+        program = self.program
+        part = self._parts[key] = _Part(len(program.steps), values, constant)
+        program.steps.append(run)
+        program.types.append(values.type)
+        program.constants.append(constant)
+        return part
+
+    def _constant(self, scalar: pa.Scalar) -> _Part:
+        key = ("literal", str(scalar.type), repr(scalar.as_py()))
+        return self._parts.get(key) or self._made(key, lambda frame: scalar, scalar, scalar)
+
+    def _column(self, path: tuple[str, ...]) -> _Part:
+        if path in self._parts:
+            return self._parts[path]
         position = self._schema.get_field_index(path[0])
         if position < 0:
             raise NotPlainError(path[0])
-        column, inner = self._no_rows.column(position), path[1:]
+        column, inner = self._no_rows.column(position), list(path[1:])
         if not inner:
-            return _Part(lambda records: records.column(position), column)
-        return _Part(lambda records: pc.struct_field(records.column(position), inner), pc.struct_field(column, inner))
+            return self._made(path, lambda frame: frame.records.column(position), column)
+        return self._made(
+            path,
+            lambda frame: pc.struct_field(frame.records.column(position), inner),
+            pc.struct_field(column, inner),
+        )
 
-    def _call(self, name: str) -> _Part:
-        arguments: list[_Part] = []
-        options = None
-        for kind, value in self._tokens:
+    def _call(self, name: str, tokens: Iterator[tuple[str, str]], columns: list[pa.Array]) -> _Part:
+        given: list[_Part] = []
+        options, bare = None, b""
+        for kind, value in tokens:
             if kind == "end":
                 break
             if kind == "options":
-                options = _options(self._columns[int(value)])
+                options, bare = _options(columns[int(value)])
             else:
-                arguments.append(self._part(kind, value))
-        if all(each.literal is not None for each in arguments):
+                given.append(self._part(kind, value, tokens, columns))
+        if all(each.literal is not None for each in given):
             raise NotPlainError(name)  # a constant, or a function of no argument
-        function, fitted = pc.get_function(name), _fitted(arguments)
-        runs = [each.run for each in fitted]
+        key = (name, bare, *(each.step for each in given))
+        return self._parts.get(key) or self._computed(key, name, given, options)
 
-        def run(records: pa.RecordBatch) -> Any:
-            return function.call([each(records) for each in runs], options)
-
-        values = function.call([each.values for each in fitted], options)
-        if values.type != self._type_of(*_alone(name, arguments, options)):
+    def _computed(self, key: object, name: str, given: Sequence[_Part], options: pc.FunctionOptions | None) -> _Part:
+        function = pc.get_function(name)
+        type = self._type_of(*_alone(name, given, options))
+        for arguments in (self._fitted(given), given):  # the second, where a kernel has just these types
+            values = function.call([each.values for each in arguments], options)
+            if values.type == type:
+                break
+        else:
             raise NotPlainError(name)
-        return _Part(run, values)
+        steps = [each.step for each in arguments]
+        known = [Argument(each.values.type, each.literal) for each in arguments]
+        kernel = kernel_of(name, known, type, options, len(self.program.steps))
+
+        def run(frame: Evaluation) -> Any:
+            if kernel is not None:
+                found = kernel([frame.values[step] for step in steps], frame.kept)
+                if found is not None:
+                    return found
+            return function.call([frame.plain(step) for step in steps], options)
+
+        return self._made(key, run, values)
+
+    def _fitted(self, arguments: Sequence[_Part]) -> list[_Part]:
+        """The arguments, with literals in the type that Acero picks a kernel by."""
+        types = [each.values.type for each in arguments if each.literal is None]
+        return [
+            each if each.literal is None or each.literal.type in types else self._constant(_smallest(each.literal))
+            for each in arguments
+        ]
 
 
 def _alone(
@@ -174,19 +267,6 @@ def _alone(
         for (column, _), each in zip(columns, arguments, strict=True)
     ]
     return pc.Expression._call(name, given, options), pa.schema(columns)
-
-
-def _fitted(arguments: Sequence[_Part]) -> list[_Part]:
-    """The arguments, with literals in the type that Acero picks a kernel by."""
-    types = [each.values.type for each in arguments if each.literal is None]
-    return [
-        each if each.literal is None or each.literal.type in types else _constant(_smallest(each.literal))
-        for each in arguments
-    ]
-
-
-def _constant(scalar: pa.Scalar) -> _Part:
-    return _Part(lambda records: scalar, scalar, scalar)
 
 
 def _smallest(literal: pa.Scalar) -> pa.Scalar:
@@ -208,13 +288,14 @@ def _smallest(literal: pa.Scalar) -> pa.Scalar:
     return literal
 
 
-def _options(column: pa.Array) -> pc.FunctionOptions:
-    """The options of a call: a file of their own, as the library expects it, around their column."""
+def _options(column: pa.Array) -> tuple[pc.FunctionOptions, bytes]:
+    """The options of a call, and their bytes: a file of their own, as the library expects it, around their column."""
     sink = pa.BufferOutputStream()
     records = pa.RecordBatch.from_arrays([column], [""])
     with pa.ipc.new_file(sink, records.schema) as writer:
         writer.write_batch(records)
-    return pc.FunctionOptions.deserialize(sink.getvalue())
+    found = sink.getvalue()
+    return pc.FunctionOptions.deserialize(found), found.to_pybytes()
 
 
 def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import acero
 
 from penstock.engine.expressions.evaluator import Evaluator, types_of
-from penstock.engine.expressions.kernel_calls import as_calls
+from penstock.engine.expressions.kernel_calls import program_of
 
 ROWS = 100
 SCHEMA = pa.schema(
@@ -80,6 +80,7 @@ PLAIN = [
     x.is_nan(),
     i.cast(pa.float32(), safe=False),
     pc.if_else(b, i, pc.scalar(7)),
+    pc.if_else(b, pc.scalar(1), pc.scalar(0)),
     pc.if_else(b, pc.scalar("yes"), s),
     pc.coalesce(s, pc.scalar("none")),
     pc.utf8_upper(s),
@@ -116,7 +117,7 @@ def by_acero(expression: pc.Expression, records: pa.RecordBatch) -> pa.Array:
 
 @pytest.mark.parametrize("expression", PLAIN, ids=str)
 def test_calls_give_the_values_and_types_that_acero_gives(expression: pc.Expression) -> None:
-    assert as_calls(expression, SCHEMA, type_of) is not None, "it could have been taken apart"
+    assert program_of([expression], SCHEMA, type_of) is not None, "it could have been taken apart"
     for records in (made(ROWS), made(ROWS).slice(13, 41), made(1), made(0)):
         [found] = Evaluator([("found", expression)]).evaluate(records)
         wanted = by_acero(expression, records)
@@ -126,7 +127,7 @@ def test_calls_give_the_values_and_types_that_acero_gives(expression: pc.Express
 
 @pytest.mark.parametrize("expression", LEFT_TO_ACERO, ids=str)
 def test_what_calls_cannot_promise_is_left_to_acero(expression: pc.Expression) -> None:
-    assert as_calls(expression, SCHEMA, type_of) is None
+    assert program_of([expression], SCHEMA, type_of) is None
     [found] = Evaluator([("found", expression)]).evaluate(made(ROWS))
     assert len(found) == ROWS
     assert found.type == type_of(expression, SCHEMA)
@@ -148,5 +149,5 @@ def test_each_call_is_tried_alone_however_deep_the_expression_is() -> None:
 
     for _ in range(30):
         deep = pc.add(deep, pc.field("j"))
-    assert as_calls(deep, SCHEMA, alone) is not None
+    assert program_of([deep], SCHEMA, alone) is not None
     assert asked == [1] * 30
