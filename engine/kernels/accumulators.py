@@ -66,6 +66,10 @@ class Accumulator(Sized, Protocol):
         """Whether adding rows costs no more the more there is."""
 
     @property
+    def takes_compact(self) -> bool:
+        """Whether decimals may come as 64 bits (``arrow.compact``)."""
+
+    @property
     def bytes(self) -> int:
         """The size of the states."""
 
@@ -132,6 +136,7 @@ class Counting:
     """Counts of rows, or of values that are not null."""
 
     in_place = True
+    takes_compact = True
 
     def __init__(self) -> None:
         self._counts = GrowableArray(np.int64)
@@ -169,6 +174,7 @@ class FloatSums:
     """Sums of floating-point numbers."""
 
     in_place = True
+    takes_compact = False
 
     def __init__(self) -> None:
         self._totals = GrowableArray(np.float64)
@@ -203,6 +209,10 @@ class CompositeAccumulator:
         return all(part.in_place for part in self._parts)
 
     @property
+    def takes_compact(self) -> bool:
+        return all(part.takes_compact for part in self._parts)
+
+    @property
     def bytes(self) -> int:
         return sum(part.bytes for part in self._parts)
 
@@ -222,6 +232,7 @@ class Merging:
     """States of a function that can only merge rows which follow each other: rows are sorted by group first."""
 
     in_place = False
+    takes_compact = False
 
     def __init__(self, function: AggregateFunction, column: pa.DataType | None) -> None:
         self._function = function
@@ -264,6 +275,7 @@ class ListAccumulator:
     they are asked for. ``distinct`` keeps a value only where it is the first of its kind in its group."""
 
     in_place = True
+    takes_compact = False
 
     def __init__(self, column: pa.DataType | None, *, distinct: bool = False) -> None:
         self._column = column

@@ -16,6 +16,7 @@ class EdgeValues:
     have been replaced go when they are as many as the others."""
 
     in_place = True
+    takes_compact = False
 
     def __init__(self, function: AggregateFunction, column: pa.DataType | None) -> None:
         self._first = function.name == "first"

@@ -77,6 +77,7 @@ class Extremes:
     """The smallest or the largest value of each group, of a type that numpy reduces."""
 
     in_place = True
+    takes_compact = False
 
     def __init__(self, name: str, type: pa.DataType) -> None:
         self._type = type

@@ -73,6 +73,7 @@ class Spreads:
     """The states of all groups."""
 
     in_place = True
+    takes_compact = False
 
     def __init__(self) -> None:
         self._counts = Counting()

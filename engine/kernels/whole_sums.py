@@ -93,6 +93,7 @@ class _Sums:
     """What both share: the totals, which groups have had a value, and how many groups there are."""
 
     in_place = True
+    takes_compact = False
 
     def __init__(self, parts: int) -> None:
         self._totals = _Parts(parts)

@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from ...arrow.compact import plain
 from ...buffers.state_rows import children
 from ...core.arguments import checked
 from ...core.errors import DataError, FlowError
@@ -165,11 +166,11 @@ class AggregateColumns:
 
     def add(self, accumulators: Sequence[Accumulator], records: pa.RecordBatch, rows: GroupRows) -> None:
         """Merge rows into the states of their groups; they may stand anywhere."""
-        for each, accumulator in zip(self._aggregates, accumulators, strict=True):
+        for place, (each, accumulator) in enumerate(zip(self._aggregates, accumulators, strict=True)):
             if self._step == "final":
                 accumulator.merge(tuple(children(records.column(each.name))), rows)
                 continue
-            values, counted = _argument(each, records), rows
+            values, counted = self._argument(place, records, accumulator.takes_compact), rows
             if each.where is not None:
                 counts = _flags(records.column(each.where))
                 counted = rows.only(counts)
@@ -199,7 +200,7 @@ class AggregateColumns:
     def _lifted(self, place: int, records: pa.RecordBatch) -> State:
         each, function = self._aggregates[place], self._functions[place]
         rows = records.num_rows
-        state = function.lift(_argument(each, records), rows)
+        state = function.lift(self._argument(place, records), rows)
         if each.where is None:
             return state
         counts = _flags(records.column(each.where))
@@ -210,6 +211,18 @@ class AggregateColumns:
         return tuple(
             pa.concat_arrays([part, none]).take(rows_or_blank) for part, none in zip(state, blank, strict=True)
         )
+
+    def _argument(self, place: int, records: pa.RecordBatch, compact: bool = False) -> pa.Array | None:
+        """What is computed of; in its compact form, if it is a decimal that may be."""
+        each, type = self._aggregates[place], self._arguments[place]
+        if each.column is None or type is None:
+            return None
+        names = [each.column, *(key.column for key in as_sort_keys(each.order_by))]
+        columns = [decoded(records.column(name)) for name in names]
+        if not each.order_by:
+            return columns[0] if compact and pa.types.is_decimal(type) else plain(columns[0], type)
+        columns = [plain(column, field.type) for column, field in zip(columns, type, strict=True)]
+        return pa.StructArray.from_arrays(columns, fields=list(type))
 
     def _value(self, place: int, state: State) -> pa.Array:
         each = self._aggregates[place]
@@ -242,17 +255,6 @@ def _argument_type(each: Aggregate, schema: pa.Schema) -> pa.DataType | None:
     type = value_type(schema.field(each.column).type)
     keys = [value_type(schema.field(key.column).type) for key in as_sort_keys(each.order_by)]
     return pa.struct(_numbered([type, *keys])) if keys else type
-
-
-def _argument(each: Aggregate, records: pa.RecordBatch) -> pa.Array | None:
-    if each.column is None:
-        return None
-    values = decoded(records.column(each.column))
-    if not each.order_by:
-        return values
-    keys = [decoded(records.column(key.column)) for key in as_sort_keys(each.order_by)]
-    columns = [values, *keys]
-    return pa.StructArray.from_arrays(columns, fields=_numbered([column.type for column in columns]))
 
 
 def _numbered(types: Sequence[pa.DataType]) -> list[pa.Field]:

@@ -18,6 +18,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from ...arrow.compact import plain
 from ...buffers.held_rows import Lanes
 from ...kernels.accumulators import GroupRows, Sized
 from ...kernels.aggregate_protocol import State
@@ -72,7 +73,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class GroupedRows:
-    """Rows as they came: with the columns of the key, and the lane of each, or of all."""
+    """Rows as they came, in whatever form: with the columns of the key, and the lane of each, or of all."""
 
     keys: list[pa.Array]
     records: pa.RecordBatch
@@ -85,6 +86,11 @@ class GroupedRows:
 
     def __len__(self) -> int:
         return int(self.records.num_rows)
+
+
+def plain_keys(columns: Sequence[pa.Array], types: Sequence[pa.DataType]) -> list[pa.Array]:
+    """Columns of keys as values of these types."""
+    return [plain(decoded(column), type) for column, type in zip(columns, types, strict=True)]
 
 
 def followed(parts: Sequence[Groups]) -> Groups:
@@ -112,6 +118,11 @@ class Grouping:
     def in_place(self) -> bool:
         """Whether adding rows costs no more the more groups there are."""
         return all(each.in_place for each in self.aggregates.accumulators())
+
+    def keys_of(self, rows: GroupedRows) -> list[pa.Array]:
+        """Their keys: text may be codes, decimals are of the declared type, as their words make the codes of a key."""
+        pairs = zip(rows.keys, self.keys, strict=True)
+        return [plain(key, type) if pa.types.is_decimal(type) else key for key, type in pairs]
 
     @property
     def row_bytes(self) -> int:
@@ -162,7 +173,7 @@ class GroupTable:
 
     def add(self, given: GroupedRows, position: int) -> None:
         """Merge rows, of which the first one stands at ``position``."""
-        ids, new = self._numbered(given.keys, len(given))
+        ids, new = self._numbered(self._grouping.keys_of(given), len(given))
         if len(new):
             self._lanes.put(given.lanes[new])
             self._positions.put(new + position)
@@ -193,8 +204,8 @@ class GroupTable:
         ids, new = self._table.number(keys, rows)
         if len(new):
             picked = pa.array(new)
-            for parts, key in zip(self._keys, keys, strict=True):
-                part = decoded(key.take(picked))
+            found = plain_keys([key.take(picked) for key in keys], self._grouping.keys)
+            for parts, part in zip(self._keys, found, strict=True):
                 parts.append(part)
                 self._key_bytes += int(part.nbytes)
         return ids, new

@@ -36,7 +36,7 @@ from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, 
 from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
 from ...core.traits import Columns, Emission, Traits
 from ...kernels.groups import check_group_types
-from ...kernels.keys import decoded, valid_rows
+from ...kernels.keys import valid_rows
 from ...kernels.pieces import Bound, Positions, cut
 from ...kernels.sorting import SortKey
 from .aggregates import (
@@ -49,7 +49,7 @@ from .aggregates import (
     final_of,
     needed_columns,
 )
-from .grouped_states import Grouping, Groups
+from .grouped_states import Grouping, Groups, plain_keys
 from .spilled_groups import BoundedGroups
 from .waiting_rows import WaitingRows
 
@@ -68,7 +68,7 @@ class HashAggregate:
 
     @property
     def traits(self) -> Traits:
-        """It looks at keys and arguments; the keys come out."""
+        """It looks at keys and arguments; the keys come out, plain."""
         return Traits(
             columns=lambda _: [Columns(self.needed, {name: name for name in self.by})],
             emission=Emission.AT_END,
@@ -76,6 +76,7 @@ class HashAggregate:
             deterministic=True,
             grouped_by=None if self.step == "partial" else self.by,
             blocking=True,
+            takes_compact=True,
         )
 
     def final(self, schema: pa.Schema) -> HashAggregate:
@@ -139,8 +140,8 @@ class RunningHashAggregate(Stateless):
         self._takes_all = self._needed in ([], source.names)
         #: rows not merged into the groups; none once groups have left
         self._rows = WaitingRows(source, self._needed, per_lane=self._partial)
-        keys = tuple(self._schema.field(place).type for place in range(len(config.by)))
-        grouping = Grouping(self._aggregates, keys, self._partial)
+        self._keys = tuple(self._schema.field(place).type for place in range(len(config.by)))
+        grouping = Grouping(self._aggregates, self._keys, self._partial)
         self._row_bytes = grouping.row_bytes
         self._groups = BoundedGroups(grouping, context.memory)
         #: the position of the next row
@@ -238,7 +239,7 @@ class RunningHashAggregate(Stateless):
             self._groups.absorb(self._rows.take_all(len(self._config.by)), position)
 
     def _lifted(self, records: pa.RecordBatch, lane: int, position: int) -> Groups:
-        keys = [decoded(records.column(name)) for name in self._config.by]
+        keys = plain_keys([records.column(name) for name in self._config.by], self._keys)
         rows = records.num_rows
         lanes = np.full(rows, lane, dtype=np.int32)
         return Groups(keys, self._aggregates.lift(records), lanes, np.arange(position, position + rows))

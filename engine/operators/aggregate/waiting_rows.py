@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from ...arrow.compact import is_compact, plain
 from .grouped_states import GroupedRows
 
 _WORTH_A_MERGE = 16 * 1024
@@ -60,9 +61,18 @@ def _together(parts: Sequence[tuple[pa.RecordBatch, int]], keys: int) -> Grouped
     if len(parts) == 1:
         records, lane = parts[0]
         return GroupedRows(records.columns[:keys], records, lane)
-    columns = [pa.concat_arrays(each) for each in zip(*(part.columns for part, _ in parts), strict=True)]
-    records = pa.RecordBatch.from_arrays(columns, schema=parts[0][0].schema)
+    columns = [_one(each) for each in zip(*(part.columns for part, _ in parts), strict=True)]
+    records = pa.RecordBatch.from_arrays(columns, names=parts[0][0].schema.names)
     lanes = np.array([lane for _, lane in parts], dtype=np.int32)
     if (lanes == lanes[0]).all():
         return GroupedRows(columns[:keys], records, int(lanes[0]))
     return GroupedRows(columns[:keys], records, np.repeat(lanes, [part.num_rows for part, _ in parts]))
+
+
+def _one(parts: Sequence[pa.Array]) -> pa.Array:
+    """Parts of a column in one piece; they may be in two forms (``arrow.compact``)."""
+    types = {part.type for part in parts}
+    if len(types) > 1:
+        declared = next(type for type in types if any(is_compact(other, type) for other in types))
+        parts = [plain(part, declared) for part in parts]
+    return pa.concat_arrays(parts)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
+from random import Random
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +21,7 @@ from penstock.engine.operators import Aggregate, HashAggregate, SortKey
 from penstock.engine.operators.aggregate import spilled_groups
 from penstock.engine.operators.aggregate.list_aggregates import CollectList
 from penstock.engine.state.memory import TaskMemory
+from support.compact_columns import compacted
 from support.key_types import KEY_TYPES, key_column
 from support.operator_harness import Collected, context, rows_of, run
 from support.operator_windows import windows_of
@@ -277,3 +280,41 @@ def running_from(memory: TaskMemory, state: pa.Table) -> list[Any]:
     exhaust(running.finish(output))
     running.close()
     return [row for batch in output.batches for row in rows_of(batch.records)]
+
+
+@pytest.mark.parametrize("bytes", [None, 2048], ids=["held", "spilled"])
+@pytest.mark.parametrize("seed", range(2))
+def test_the_form_of_columns_changes_nothing(seed: int, bytes: int | None) -> None:
+    """Keys and arguments, text as codes and decimals as 64 bits, in some batches, and some too large for that."""
+    random = np.random.default_rng(seed)
+    digits = [
+        int(n) * 10 ** int(power)
+        for n, power in zip(random.integers(-99, 99, 300), random.integers(0, 22, 300), strict=True)
+    ]
+    types = {"text": pa.string(), "price": pa.decimal128(30, 2), "v": pa.decimal128(30, 2), "s": pa.string()}
+    columns = {
+        "text": [None if n == 3 else f"text {n}" for n in random.integers(0, 9, 300).tolist()],
+        "price": [None if n == 1 else Decimal(n) for n in random.integers(0, 4, 300).tolist()],
+        "v": [None if n % 7 == 0 else Decimal(n).scaleb(-2) for n in digits],
+        "s": [f"s{n}" for n in random.integers(0, 5, 300).tolist()],
+    }
+    table = pa.table({name: pa.array(values, types[name]) for name, values in columns.items()})
+    functions = [Aggregate(each, "v", each) for each in ("sum", "mean", "min", "count", "last", "count_distinct")]
+    config = HashAggregate(
+        ("text", "price"), (*functions, Aggregate("most", "s", "max"), Aggregate("n", None, "count"))
+    )
+    found = []
+    for form in ("plain", "compact"):
+        memory, chooser = TaskMemory(bytes), Random(seed)
+        output = Collected(config.output_schema([table.schema]))
+        where = replace(context(), memory=memory.account("aggregate-1"))
+        running = config.build(where, [table.schema], None)
+        for number, records in enumerate(table.to_batches(max_chunksize=17)):
+            given = records if form == "plain" else compacted(records, chooser)
+            exhaust(running.process(0, Batch(given, Tag(0, 0, number)), output))
+        exhaust(running.finish(output))
+        running.close()
+        memory.release()
+        found.append(rows_of(pa.Table.from_batches([batch.records for batch in output.batches])))
+        assert (memory.statistics().spilled_files > 0) == (bytes is not None)
+    assert found[0] == found[1]
