@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrow.compact import as_decimals, compact_type, digits
+from ..arrow.masks import truths
 
 Kept: TypeAlias = dict[int, Any]
 """What calls of one evaluator remember from batch to batch, by their numbers."""
@@ -348,15 +349,6 @@ def _chosen(holds: pa.Array, one: Any, other: Any, type: pa.DataType) -> Any:
         known = [each.is_valid() if isinstance(each, pa.Array) else pa.scalar(True) for each in (one, other)]
         valid = pc.fill_null(pc.if_else(holds, *known), False)
     return as_decimals(difference, pa.decimal64(18, type.scale), valid)
-
-
-def truths(holds: pa.Array) -> npt.NDArray[np.bool_]:
-    """Booleans for numpy; arbitrary where they are null."""
-    given = np.frombuffer(holds.buffers()[1], np.uint8)
-    first = holds.offset // 8
-    bits = np.unpackbits(given[first:], count=holds.offset % 8 + len(holds), bitorder="little")
-    found: npt.NDArray[np.bool_] = bits[holds.offset % 8 :].view(np.bool_)
-    return found
 
 
 # ------------------------------------------------------------------ functions of text

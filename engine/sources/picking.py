@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..arrow.dictionaries import PlainNulls
+from ..arrow.masks import set_bits
 from ..core.source import Condition
 from ..kernels.key_filter import KeyFilter
 from ..plan.rounds import RowStream
@@ -127,14 +128,6 @@ class Pick:
             if found is not None:
                 positions = found if positions is None else positions[found]
         return None if positions is not None and len(positions) == rows else positions
-
-
-def set_bits(mask: pa.Array | None) -> Positions:
-    """The positions that are true, neither false nor null; None: no row is."""
-    if mask is None:
-        return np.zeros(0, dtype=np.int64)
-    bits = mask if not mask.null_count else mask.fill_null(False)
-    return np.flatnonzero(bits.to_numpy(zero_copy_only=False)).astype(np.int64, copy=False)
 
 
 class PickingStream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -72,3 +73,28 @@ def test_filters_are_equal_after_pickling_and_differ_by_predicate() -> None:
     assert hash(pickle.loads(pickle.dumps(config))) == hash(config)
     assert config != Filter(pc.field("a") > 2)
     assert config.describe() == "(a > 1)"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_rows_that_pass_are_those_of_arrow_however_they_lie(seed: int) -> None:
+    chooser = random.Random(seed)
+    rows, share = chooser.choice([1, 50, 3000]), chooser.choice([0.01, 0.5, 0.95, 1.0])
+    first, last = sorted(chooser.choices(range(rows), k=2))
+    by_run = chooser.random() < 0.3
+    wanted = [first <= n <= last if by_run else chooser.random() < share for n in range(rows)]
+    passes = [each if chooser.random() < 0.99 or by_run else None for each in wanted]
+    table = pa.table({"p": passes, "a": range(rows), "t": [str(n % 7) for n in range(rows)]})
+    outcome = run(Filter("p"), {(0, 0): table}, size=chooser.choice([rows, 700]), seed=seed)
+    assert outcome.table.equals(table.filter(table["p"]))
+
+
+def test_one_run_of_most_rows_is_not_copied() -> None:
+    records = pa.record_batch({"a": range(100)})
+    for most, shared in ((50, True), (49, False)):
+        out = Collected(records.schema)
+        predicate = pc.field("a") >= 100 - most
+        exhaust(
+            Filter(predicate).build(context(), [records.schema], None).process(0, Batch(records, Tag(0, 0, 0)), out)
+        )
+        (batch,) = out.batches
+        assert (batch.records.column(0).buffers()[1].address == records.column(0).buffers()[1].address) is shared
