@@ -28,7 +28,7 @@ def execution_graph(plan: JobPlan) -> ExecutionGraph:
                 stage.lanes,
                 stage.paced,
                 _is_fed(plan, stage),
-                aligned_sources=plan.deterministic and not plan.fed and len(_sources(stage)) == 1,
+                aligned_sources=_goes_in_step(plan) and len(_sources(stage)) == 1,
             )
             for stage in plan.stages.values()
         ),
@@ -40,6 +40,15 @@ def execution_graph(plan: JobPlan) -> ExecutionGraph:
         lanes=plan.lanes,
         parts=plan.parts,
     )
+
+
+def _goes_in_step(plan: JobPlan) -> bool:
+    """Whether no source is meant to be rounds ahead of another one: a join that reads one of its sides first takes no
+    row of the other one before that side is at its end, or at a barrier."""
+    operators = (
+        operator for stage in plan.stages.values() for pipeline in stage.pipelines for operator in pipeline.operators
+    )
+    return plan.deterministic and not plan.fed and all(operator.read_first is None for operator in operators)
 
 
 def _mapper(exchange: Exchange) -> ChannelMapper:

@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,6 +97,12 @@ class HeldRows:
             self._parts.append(held)
             self.rows += held.records.num_rows
             self.bytes += held.records.nbytes
+
+    def keep(self, pick: Callable[[pa.RecordBatch], Positions]) -> None:
+        """Let go of all rows but those that ``pick`` names of each batch."""
+        parts, self._parts, self.rows, self.bytes = self._parts, [], 0, 0
+        for part in parts:
+            self.put(part.take(pick(part.records)))
 
     def take_all(self) -> Held:
         """All rows, which are held no longer."""

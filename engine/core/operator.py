@@ -161,6 +161,8 @@ class OperatorContext:
     holds, in that round, and begins anew, as at a task barrier."""
     content: bool = False
     """Whether a sink is to digest its rows, for an audit of their content."""
+    read_first: int | None = None
+    """Of a join: the port of which it takes all rows before any of the other one (:class:`ReadsInTurn`)."""
     listeners: Mapping[int, Sequence[KeyListener]] = field(default_factory=dict)
     """Of a join: for each port in ``Traits.key_filters`` those that read it in this process, for this subtask alone."""
     server: object | None = None
@@ -307,6 +309,23 @@ class WindowAwareOperator(EarlyTerminatingOperator, Protocol):
 
     def end_window(self, port: int) -> None:
         """No further row comes on this port before ``drain``. Ends of rounds, or of the port, still come."""
+
+
+@runtime_checkable
+class ReadsInTurn(Protocol):
+    """What a running operator offers besides, if it may read a port to its end before the other one.
+
+    Such a port runs ahead of the rounds of the other one. Where it stands at a checkpoint's barrier, the driver gives
+    rows of the other one without asking.
+    """
+
+    @property
+    def read_first(self) -> int | None:
+        """The port; None: none is, both go through the rounds in step."""
+
+    def past(self, port: int) -> int:
+        """The port ends: the last round of which nothing comes out any more, in whatever round the other one stands; -1
+        if that is not known."""
 
 
 @runtime_checkable

@@ -69,13 +69,14 @@ class PortPlan:
 @dataclass(frozen=True, slots=True)
 class OperatorPlan:
     """One operator of a pipeline's chain and the schemas of its ports. ``hold``: at a task barrier it goes on with what
-    it holds, instead of emitting and forgetting it."""
+    it holds, instead of emitting and forgetting it. ``read_first``: the port that a join reads before the other one."""
 
     id: str
     config: OperatorConfig
     inputs: tuple[pa.Schema, ...]
     is_sink: bool
     hold: bool = False
+    read_first: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ Rules:
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Literal, cast
 
 from ..arrow.plain_types import plain_schema
@@ -35,6 +36,7 @@ from .emission import check_co_partitioned
 from .epoch_planning import plan_epochs
 from .graph import Graph, Node, Order
 from .pruning import narrowed_source, pruned
+from .reading_order import read_first
 from .stages import LiveGraph, Stage
 
 ROUND_QUOTA = 4 * CHUNK_ROWS
@@ -79,7 +81,10 @@ def plan_job(
         fingerprint=f"{flow.fingerprint(lanes, order)}-{data}",
         description=description,
         lanes=lanes,
-        stages={stage.name: _plan_stage(flow, graph, stage, ordered) for stage in graph.stages.values()},
+        stages=_with_reading_order(
+            {stage.name: _plan_stage(flow, graph, stage, ordered) for stage in graph.stages.values()},
+            read_first(graph, sources) if ordered and epochs is None else {},
+        ),
         exchanges=tuple(_plan_exchange(graph, node) for node in graph.exchanges()),
         sources=sources,
         parts=flow.parts,
@@ -148,6 +153,16 @@ def _plan_stage(flow: Graph, graph: LiveGraph, stage: Stage, ordered: bool) -> S
     pipelines = tuple(_plan_pipeline(graph, head, ordered) for head in heads)
     resources = joined((id, flow.asked(id)) for id in stage.nodes)
     return StagePlan(stage.name, stage.parallelism, pipelines, stage.lanes, resources)
+
+
+def _with_reading_order(stages: dict[str, StagePlan], first: dict[str, int]) -> dict[str, StagePlan]:
+    """The stages, with joins that know which port they read first."""
+
+    def told(pipeline: PipelinePlan) -> PipelinePlan:
+        operators = tuple(replace(each, read_first=first.get(each.id)) for each in pipeline.operators)
+        return replace(pipeline, operators=operators)
+
+    return {name: replace(stage, pipelines=tuple(map(told, stage.pipelines))) for name, stage in stages.items()}
 
 
 def _plan_pipeline(graph: LiveGraph, head: Node, ordered: bool) -> PipelinePlan:

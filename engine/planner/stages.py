@@ -75,12 +75,13 @@ class LiveGraph:
 
     def meets_itself(self, node: Node, port: int) -> bool:
         """Whether rows of one forked stream come on this port of the node and on another one, however far around."""
-        mine = self._upstream(node.inputs[port])
+        mine = self.upstream(node.inputs[port])
         others = (source for number, source in enumerate(node.inputs) if number != port)
-        return any(mine & self._upstream(source) for source in others)
+        return any(mine & self.upstream(source) for source in others)
 
-    def _upstream(self, id: str) -> set[str]:
-        return {id}.union(*(self._upstream(source) for source in self.nodes[id].inputs))
+    def upstream(self, id: str) -> set[str]:
+        """A node and all that it comes of."""
+        return {id}.union(*(self.upstream(source) for source in self.nodes[id].inputs))
 
     def begins_pipeline(self, node: Node) -> bool:
         """Whether a driver of its own begins at the node, or a port, if it is a source with one consumer."""

@@ -48,7 +48,7 @@ from ..sources.reader import SplitReader
 from ..state.write_behind import WriteBehind
 from . import orders
 from .checkpointing import Checkpointing, Continuations, DriverHost
-from .input_ports import Port, Ports
+from .input_ports import NO_FEEDS, Port, Ports
 from .operator_chain import OperatorChain, OperatorInstance, plain_batch
 
 # ------------------------------------------------------------------ waiting
@@ -384,8 +384,9 @@ class Driver:
             for number in ended:
                 self.chain.end_window(number)
             self._cancel_unneeded_inputs()
+        in_turn = blocked if self.chain.reads_in_turn else NO_FEEDS
         for port in self.ports.readable(behind, self.chain.wants, blocked):
-            is_last = bool(behind) and self.ports.is_last(port, behind)
+            is_last = bool(behind or in_turn) and self.ports.is_last(port, behind, in_turn)
             accepts = port.cancelled or self.chain.accepts(port.number, is_last)
             found = port.gate.poll(port.blocked(blocked), accepts, may_queue or not busy)
             if isinstance(found, Delivered):
@@ -446,6 +447,9 @@ class Driver:
 
     def _end_port(self, port: Port) -> Iterator[None]:
         port.ended = True
+        if (past := self.chain.past(port.number)) > self.ports.past:
+            self.ports.past = past
+            yield from self._forward_rounds()
         yield from self.chain.end_port_first(port.number, self.ports.ended)
         yield from self._forward_rounds()
         self._cancel_unneeded_inputs()

@@ -73,6 +73,8 @@ class Ports:
         self.feeds: list[GateInput] = []
         #: those that have ended, as long as something because of that may be on its way
         self.undrained: list[Port] = []
+        #: rounds up to this one have ended, however far a port is that is read behind another one
+        self.past = -1
         for number, gate in enumerate(gates):
             self.all.append(Port(gate, number, len(self.feeds)))
             self.feeds += gate.feeds
@@ -95,9 +97,14 @@ class Ports:
         slowest = min((port.round for port in waited), default=FINAL_ROUND)
         return [port for port in self.all if port.ended or port.round <= slowest]
 
-    def is_last(self, port: Port, behind: set[int]) -> bool:
-        """Whether another port stands behind a task barrier: what an operator refuses this one for cannot come."""
-        return bool(behind) and any(other is not port and other.stands(behind) for other in self.all)
+    def is_last(self, port: Port, behind: set[int], blocked: set[int] = NO_FEEDS) -> bool:
+        """Whether another port stands behind a task barrier, or is ``blocked`` at a checkpoint's: what an operator
+        refuses this one for cannot come."""
+        return any(
+            other.stands(behind) or (not other.ended and other.is_held(blocked))
+            for other in self.all
+            if other is not port
+        )
 
     @property
     def any_cancelled(self) -> bool:
@@ -108,7 +115,7 @@ class Ports:
     def reached(self) -> int:
         """The last round that every live port has ended, or, if none is left, that any has."""
         live = [port.round for port in self.all if not port.ended]
-        return min(live) if live else max(port.round for port in self.all)
+        return max(self.past, min(live) if live else max(port.round for port in self.all))
 
     @property
     def ended(self) -> bool:

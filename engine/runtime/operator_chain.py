@@ -42,6 +42,7 @@ from ..core.operator import (
     EarlyTerminatingOperator,
     Output,
     QueueingOperator,
+    ReadsInTurn,
     RunningOperator,
     RunningSink,
     SettlingSink,
@@ -416,6 +417,7 @@ class OperatorChain:
         self._queueing = first if isinstance(first, QueueingOperator) else None
         #: the batches that were pushed so far
         self.pushed = 0
+        self._in_turn = first if isinstance(first, ReadsInTurn) and first.read_first is not None else None
         self.window_aware = first if isinstance(first, WindowAwareOperator) else None
         #: the first operator may refuse a batch
         self._may_refuse = bool(operators) and not _inherits(operators[0], "accepts")
@@ -476,6 +478,15 @@ class OperatorChain:
         """Whether a batch on this port is welcome now; if no other port can say more in this window, the first operator
         must take it."""
         return (is_last or self.wants(port)) and self.has_room
+
+    @property
+    def reads_in_turn(self) -> bool:
+        """Whether the first operator reads one port before the other."""
+        return self._in_turn is not None
+
+    def past(self, port: int) -> int:
+        """With the end of the port: the last round of which nothing comes out any more, if ports are read in turn."""
+        return -1 if self._in_turn is None else self._in_turn.past(port)
 
     def needs_no_more(self, port: int) -> bool:
         """Whether no further row on this port can matter to what leaves the chain."""

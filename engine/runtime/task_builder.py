@@ -391,6 +391,7 @@ class _Builder:
             write=partial(background.writing.write, operator.id),
             wake=background.wake,
             holds=operator.hold,
+            read_first=operator.read_first,
             epochs=self._plan.epochs,
             content=self._plan.audit == "content",
             server=self.feeds.get(operator.id),

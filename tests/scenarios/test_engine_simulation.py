@@ -5,6 +5,7 @@ The second half breaks the engine on purpose, one rule a test, and wants the ora
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 
 import pyarrow as pa
@@ -19,6 +20,8 @@ from penstock.engine.core.elements import Batch, Element
 from penstock.engine.core.identity import CheckpointId, Committable, TaskId
 from penstock.engine.exchange.channels import InputChannel
 from penstock.engine.exchange.input_gate import Delivered
+from penstock.engine.flow.flow import Flow
+from penstock.engine.planner import pipelines
 from penstock.engine.runtime.driver import Driver
 from penstock.engine.runtime.input_ports import Port
 from penstock.engine.runtime.operator_chain import Division, OperatorChain, divide
@@ -26,12 +29,16 @@ from penstock.engine.runtime.task import Task
 from penstock.engine.runtime.task_builder import _Builder
 from penstock.engine.sources.reader import SplitReader
 from support.engine_simulation import FAULTS, NO_FAULTS, SETTINGS, EngineSimulation, Faults, Sizes
+from support.engine_simulation_flows import Disk
 from support.engine_simulation_runs import check, expected_rows, shape_of, simulate, varied
 from support.engine_simulation_shapes import SHAPES, WIDEST, plan_of
 from support.exchange_flows import FORWARDS, forwarded
+from support.join_flows import JOINS
 from support.sequence_flows import SEQUENCES
 from support.sweeps import swept
 from support.trailer_flows import TRAILERS, teed, trailed, trailed_and_gathered
+
+Shape = Callable[[Disk, Flow], None]
 
 SEEDS = 280
 FEW = 84
@@ -48,6 +55,24 @@ def test_committed_rows_and_their_order_equal_those_of_a_run_without_failures(fi
 def test_sequences_are_the_same_whatever_goes_wrong(shape: int) -> None:
     for seed in range(PER_TEST // 4):
         simulate(seed, shape)
+
+
+@pytest.mark.parametrize("first", [0, *map(swept, range(3, 30, 3))])
+@pytest.mark.parametrize("shape", JOINS)
+def test_sides_that_are_read_first_change_nothing_whatever_goes_wrong(shape: Shape, first: int) -> None:
+    for seed in range(first, first + 3):
+        simulate(seed, SHAPES.index(shape))
+
+
+@pytest.mark.parametrize("shape", JOINS)
+def test_rows_are_those_of_a_plan_that_reads_both_sides_in_step(shape: Shape, monkeypatch) -> None:
+    number = SHAPES.index(shape)
+    found = EngineSimulation(1, number, (1,), NO_FAULTS, replace(SETTINGS, interval=None)).run()
+    monkeypatch.setattr(pipelines, "read_first", lambda graph, sources: {})
+    wanted = EngineSimulation(1, number, (1,), NO_FAULTS, replace(SETTINGS, interval=None)).run()
+    assert {sink: found.disk.written(sink) for sink in ("all", "totals")} == {
+        sink: wanted.disk.written(sink) for sink in ("all", "totals")
+    }
 
 
 @pytest.mark.parametrize("shape", range(len(SHAPES)), ids=[shape.__name__ for shape in SHAPES])

@@ -113,6 +113,8 @@ def run(
     output_rows: int = OUTPUT_ROWS,
     output_bytes: int = OUTPUT_BYTES,
     memory: TaskMemory | None = None,
+    read_first: int | None = None,
+    prompt: bool = False,
 ) -> Outcome:
     """Run ``config`` over ``ports``; each maps (round, lane) to rows."""
     config = pickle.loads(pickle.dumps(config))
@@ -128,14 +130,15 @@ def run(
         parallelism = parallelisms[number % len(parallelisms)]
         last, old, states = part[-1] == rounds - 1, states, []
         for subtask in range(parallelism):
-            where = replace(context(subtask, parallelism, lanes), output_rows=output_rows, output_bytes=output_bytes)
+            where = context(subtask, parallelism, lanes)
+            where = replace(where, output_rows=output_rows, output_bytes=output_bytes, read_first=read_first)
             where = where if memory is None else replace(where, memory=memory.account("operator-1"))
             running = config.build(where, inputs, _handed_over(old, where.lanes))
             output = Collected(schema)
             streams = [list(_events(port, where.lanes, part, size, forms)) for port in ports]
-            _feed(running, streams, output, chooser)
+            _feed(running, streams, output, chooser, ends=prompt)
             if last:
-                _finish(running, len(ports), output)
+                _finish(running, 0 if prompt else len(ports), output)
             state = running.snapshot()
             if state is not None:
                 states.append(_through_storage(state))
@@ -173,11 +176,20 @@ def _events(
 
 
 def _feed(
-    running: RunningOperator, streams: list[list[Batch | EndOfRound]], output: Collected, chooser: random.Random
+    running: RunningOperator,
+    streams: list[list[Batch | EndOfRound]],
+    output: Collected,
+    chooser: random.Random,
+    *,
+    ends: bool = False,
 ) -> None:
-    positions = [0] * len(streams)
+    positions, ended = [0] * len(streams), [False] * len(streams)
     while True:
         left = [port for port, stream in enumerate(streams) if positions[port] < len(stream)]
+        for port in range(len(streams)):
+            if ends and port not in left and not ended[port]:
+                ended[port] = True
+                _end(running, port, output)
         if not left:
             return
         welcome = [
@@ -197,9 +209,13 @@ def _feed(
 
 def _finish(running: RunningOperator, ports: int, output: Collected) -> None:
     for port in range(ports):
-        exhaust(running.end_round(port, FINAL_ROUND, output))
-        exhaust(running.end_port(port, output))
+        _end(running, port, output)
     exhaust(running.finish(output))
+
+
+def _end(running: RunningOperator, port: int, output: Collected) -> None:
+    exhaust(running.end_round(port, FINAL_ROUND, output))
+    exhaust(running.end_port(port, output))
 
 
 def _handed_over(states: Sequence[pa.Table], lanes: range) -> pa.Table | None:

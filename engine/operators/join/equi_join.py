@@ -58,8 +58,8 @@ class EquiJoin:
 
     @property
     def key_filters(self) -> dict[int, tuple[str, ...]]:
-        """The left side, where the right one is built and decides."""
-        return {LEFT: self.keys[LEFT]} if self.how in NEED_A_MATCH[LEFT] else {}
+        """The sides whose rows give nothing without a match."""
+        return {port: self.keys[port] for port in (LEFT, RIGHT) if self.how in NEED_A_MATCH[port]}
 
     @property
     def build_side(self) -> BuildSide:

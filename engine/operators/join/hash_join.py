@@ -14,9 +14,14 @@ Rules:
 6. When too much is held, the rows of the larger side go to a file, then those of the other. A right side in a file is
    probed there (``spilled_lookup``): left rows need not wait, and rows and their order are the same. One byte per right
    row stays in memory: whether it has matched.
-7. A complete right side that is in memory is told to those who read the left one, where left rows without match give
-   nothing (``kernels.key_filter``).
-8. Left rows are matched at most ``PIECE_ROWS`` at a time; output leaves in pieces, each made when its step is taken.
+7. The side that is complete first is told to those who read the other one, where rows of that without match give
+   nothing (``kernels.key_filter``). If it is the left one, right rows that match nothing are not held: a small left
+   side makes the right one small. Which one it is changes no row, no order and no tag.
+8. A plan may say which port to read first (``OperatorContext.read_first``). Batches of the other one are refused until
+   it has ended, unless it stands at a barrier, and its rounds do not wait for those of the other one. Left rows of
+   rounds that the right side has had leave in the round after its last one all the same: those before are over then
+   (``past``).
+9. Left rows are matched at most ``PIECE_ROWS`` at a time; output leaves in pieces, each made when its step is taken.
 """
 
 from __future__ import annotations
@@ -35,9 +40,10 @@ from ...core.elements import FINAL_ROUND, Batch
 from ...core.operator import Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import no_rows
 from ...core.traits import Emission, Traits
+from ...kernels.key_filter import KeyTest
 from ...kernels.keys import valid_rows
 from ...kernels.pieces import PIECE_ROWS, Bound, Flags, Positions
-from .equi_join import NAMES, EquiJoin
+from .equi_join import NAMES, NEED_A_MATCH, EquiJoin
 from .join_output import JoinOutput
 from .join_shape import LEFT, RIGHT
 from .matching import JoinStep, Matches
@@ -51,7 +57,10 @@ INDEX_BYTES = 32
 
 
 MOST_TOLD = 8 * 1024 * 1024
-"""Of more right rows nobody is told: a test of so many keys is slower than to look them up."""
+"""Of more rows nobody is told: a test of so many keys is slower than to look them up."""
+
+MUCH = 0.8
+"""If a larger share of a batch may match, the other rows are not looked for any further."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,37 +130,53 @@ class RunningHashJoin(Stateless):
         #: for restored right rows and those that came later: which had matched; None: none of them
         self._matched: Flags | None = None
         self._built: Built | None = None
-        self._right_ended = False
+        self._ended = [False, False]
         #: the first round that has not ended on any port, and on the right one
         self._next, self._next_right = 0, 0
         self._first_lane = context.lanes.start
         self._emitter = Emitter()
-        #: who wants to know the keys of the right side; the task barriers that have passed; what the tests take
-        self._listeners = () if context.holds or context.epochs else context.listeners.get(LEFT, ())
-        self._window, self._told = 0, 0
+        #: for each port whether its rows without match give nothing, and who reads it and wants to know what matches
+        self._reducible = [config.how in NEED_A_MATCH[port] for port in (LEFT, RIGHT)]
+        told = {} if context.holds or context.epochs else context.listeners
+        self._listeners = [told.get(port, ()) for port in (LEFT, RIGHT)]
+        #: the port that is read first, if one is
+        self.read_first = context.read_first
+        #: others have copies of the right side, and count on all of it
+        self.is_copied = False
+        self._holds = context.holds
+        #: whether right rows that match nothing are looked for, as the left side is complete; what they may match
+        self._reduces = False
+        self._test: KeyTest | None = None
+        #: what tests take, in bytes; the task barriers so far
+        self._told = self._window = 0
+        #: for each port whether none of its rows comes before the next task barrier
+        self._window_ended = [False, False]
 
     def process(self, port: int, batch: Batch, out: Output) -> Steps:
         """Hold the rows, or join those of the left side if the right side is complete."""
-        if port == RIGHT or not self._right_ended:
-            self._held[port].add(batch)
-            self._spill_if_too_much()
-            return None
-        return self._join(batch.records, batch.tag.round, batch.tag.lane, out)
+        if port == LEFT and self._ended[RIGHT]:
+            if batch.tag.round < self._next_right:
+                return self._join(batch.records, self._next_right, self._first_lane, out)
+            return self._join(batch.records, batch.tag.round, batch.tag.lane, out)
+        self._held[port].add(batch if port == LEFT else self._reduced(batch))
+        self._spill_if_too_much()
+        return None
 
-    def end_round(self, port: int, round: int, out: Output) -> None:
+    def end_round(self, port: int, round: int, out: Output) -> Steps:
         """Note how far the port is."""
         if round < FINAL_ROUND:
             self._next = max(self._next, round + 1)
             if port == RIGHT:
                 self._next_right = max(self._next_right, round + 1)
+        return None
 
     def end_port(self, port: int, out: Output) -> Steps:
         """With the right side ended, join the left rows that have waited for it."""
-        if port != RIGHT:
-            return None
-        self._right_ended = True
-        self._tell()
-        return self._join_held(self._next_right, out)
+        self._ended[port] = True
+        if not self._ended[1 - port] and self._reducible[1 - port]:
+            self._tell(port)
+            self._reduces = port == LEFT and not self.is_copied and self._is_known(LEFT)
+        return self._join_held(self._next_right, out) if port == RIGHT else None
 
     def finish(self, out: Output) -> Steps:
         """Emit the right rows that come last."""
@@ -159,8 +184,30 @@ class RunningHashJoin(Stateless):
 
     def drain(self, out: Output) -> Steps:
         """Join what has come, and begin anew."""
-        self._window += 1
-        return self._drained(max(self._next - 1, 0), out)
+        self._window, self._test, self._reduces = self._window + 1, None, False
+        self._window_ended = [False, False]
+        first_open = self._next_right if self.read_first == RIGHT and self._ended[RIGHT] else 0
+        return self._drained(max(self._next - 1, first_open), out)
+
+    def accepts(self, port: int) -> bool:
+        """Not while the other side is read first."""
+        return self.read_first in (None, port) or self._ended[1 - port]
+
+    def past(self, port: int) -> int:
+        """See ``ReadsInTurn``."""
+        return self._next_right - 1 if port == RIGHT == self.read_first else -1
+
+    def end_window(self, port: int) -> None:
+        """No further row comes on this port before the next task barrier."""
+        self._window_ended[port] = not self._holds
+
+    def needs_no_more(self, port: int) -> bool:
+        """Whether the other side has no more rows, none at all, and this one's give nothing without them."""
+        other = 1 - port
+        is_complete = self._ended[other] or self._window_ended[other]
+        if not is_complete or not self._reducible[port] or (self.is_copied and port == RIGHT):
+            return False
+        return not (self._held[other].rows or self._spilled[other].rows)
 
     def snapshot(self) -> pa.Table | None:
         """The rows of both sides, with ``port``, ``matched``, and ``next``: the right side's first open round."""
@@ -219,14 +266,36 @@ class RunningHashJoin(Stateless):
             self._built = self._in_memory() or self._on_disk()
         return self._built
 
-    def _tell(self) -> None:
-        """Publish the keys of the right side, which is complete."""
-        if not self._listeners or self._spilled[RIGHT].rows or self._held[RIGHT].rows > MOST_TOLD:
-            return
-        records = self._held[RIGHT].peek().records
-        keys = [records.column(name) for name in self._keys[RIGHT]]
-        told = (each.publish(self._window, [keys[number] for number in each.keys]) for each in self._listeners)
-        self._told = sum(told)
+    def _tell(self, port: int) -> None:
+        """This side is complete: say to those who read the other one what its rows may match."""
+        wanted = self._listeners[1 - port]
+        if wanted and self._is_known(port):
+            keys = self._key_columns(port)
+            self._told = sum(each.publish(self._window, [keys[key] for key in each.keys]) for each in wanted)
+
+    def _is_known(self, port: int) -> bool:
+        return not self._spilled[port].rows and self._held[port].rows <= MOST_TOLD
+
+    def _key_columns(self, port: int) -> list[pa.Array]:
+        records = self._held[port].peek().records
+        return [records.column(name) for name in self._keys[port]]
+
+    def _reduced(self, batch: Batch) -> Batch:
+        """Without the right rows that match nothing, if that is known."""
+        if not self._reduces:
+            return batch
+        if self._test is None:
+            self._test = KeyTest(self._key_columns(LEFT))
+            self._told += self._test.nbytes
+            if self._matched is None:
+                self._held[RIGHT].keep(self._matching)
+        rows = self._matching(batch.records)
+        self._reduces = len(rows) < batch.records.num_rows * MUCH
+        return batch if len(rows) == batch.records.num_rows else Batch(batch.records.take(pa.array(rows)), batch.tag)
+
+    def _matching(self, right: pa.RecordBatch) -> Positions:
+        assert self._test is not None, "nobody knows what right rows may match"
+        return self._test.picked([right.column(name) for name in self._keys[RIGHT]])
 
     def _in_memory(self) -> Built | None:
         if self._spilled[RIGHT].rows:
@@ -258,6 +327,7 @@ class RunningHashJoin(Stateless):
         self._held[RIGHT].take_all()
         self._spilled[RIGHT].clear()
         self._built = self._matched = None
+        self._told = 0
         self._memory.hold(self._bytes)
 
     # ------------------------------------------------------------------ joining

@@ -21,11 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...core.elements import Batch, Tag
-from ...core.operator import LANE, OperatorContext, Output, RunningOperator, Stateless, Steps
+from ...core.operator import LANE, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_inputs
 from ...core.traits import Columns, Traits, all_kept
 from ...plan.partitioning import PART, wire_schema
-from .hash_join import HashJoin
+from .hash_join import HashJoin, RunningHashJoin
 from .join_shape import RIGHT
 
 EVERYWHERE = -1
@@ -77,8 +77,13 @@ class ReplicatedJoin:
 
     @property
     def traits(self) -> Traits:
-        """The join's, but for the columns: it looks at all."""
-        return replace(self.join.traits, columns=lambda inputs: [Columns.passed_on(inputs[0]), Columns()])
+        """The join's, but for the columns: it looks at all, and keeps all right rows, of which others have copies."""
+        filters = {port: keys for port, keys in self.join.key_filters.items() if port != RIGHT}
+        return replace(
+            self.join.traits,
+            columns=lambda inputs: [Columns.passed_on(inputs[0]), Columns()],
+            key_filters=filters,
+        )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The join's, with the part as the last column."""
@@ -102,9 +107,11 @@ class RunningReplicatedJoin:
     """Passes everything on to the join, and keeps its state to what no other subtask stores."""
 
     def __init__(
-        self, config: ReplicatedJoin, join: RunningOperator, inputs: Sequence[pa.Schema], context: OperatorContext
+        self, config: ReplicatedJoin, join: RunningHashJoin, inputs: Sequence[pa.Schema], context: OperatorContext
     ) -> None:
         self._join = join
+        join.is_copied = True
+        self.read_first = join.read_first
         self._schema = config.output_schema(inputs)
         self._lane = context.lanes.start
         self._subtask = context.task.subtask
@@ -134,6 +141,18 @@ class RunningReplicatedJoin:
     def accepts(self, port: int) -> bool:
         """The join's."""
         return self._join.accepts(port)
+
+    def past(self, port: int) -> int:
+        """The join's."""
+        return self._join.past(port)
+
+    def end_window(self, port: int) -> None:
+        """Tell the join."""
+        self._join.end_window(port)
+
+    def needs_no_more(self, port: int) -> bool:
+        """The join's."""
+        return self._join.needs_no_more(port)
 
     def snapshot(self) -> pa.Table | None:
         """The join's; the right rows belong to everybody."""

@@ -93,6 +93,67 @@ def test_every_join_type_equals_duckdb_in_the_order_of_the_left_side(
     assert all(batch.records.num_rows <= output_rows for batch in outcome.batches)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    left=units,
+    right=units,
+    how=st.sampled_from(JOIN_TYPES),
+    filtered=st.booleans(),
+    seed=st.integers(0, 9),
+    size=st.sampled_from(SIZES),
+)
+def test_side_that_is_read_first_changes_no_row_and_no_tag(
+    left: Any, right: Any, how: str, filtered: bool, seed: int, size: int
+) -> None:
+    ports = sides(left, right)
+    config = HashJoin(("a", "b"), how=how, filter=FILTER if filtered else None)
+    wanted = run(config, *ports, schemas=SCHEMAS, prompt=True, read_first=RIGHT)
+    assert rows_of(wanted.table) == model(ports, how, filtered=filtered)
+    for first in (None, LEFT):
+        found = run(config, *ports, schemas=SCHEMAS, size=size, seed=seed, prompt=True, read_first=first)
+        assert found.units == wanted.units, first
+
+
+def test_right_rows_that_match_nothing_of_a_complete_left_side_are_not_held() -> None:
+    schema = pa.schema([("k", pa.int64())])
+    for how in JOIN_TYPES:
+        config = HashJoin(("k",), how=how)
+        output = Collected(config.output_schema([schema, schema]))
+        running = config.build(context(), [schema, schema], None)
+        running.process(RIGHT, Batch(pa.record_batch([range(100)], schema=schema), Tag(0, 0, 0)), output)
+        running.process(LEFT, Batch(pa.record_batch([[3, 5]], schema=schema), Tag(0, 0, 0)), output)
+        exhaust(running.end_port(LEFT, output))
+        running.process(RIGHT, Batch(pa.record_batch([range(100)], schema=schema), Tag(0, 0, 1)), output)
+        state = running.snapshot()
+        held = sum(port == RIGHT for port in state.column("port").to_pylist())
+        assert held == (200 if how in {"right", "full"} else 4)
+        running.close()
+
+
+@pytest.mark.parametrize("how", JOIN_TYPES)
+@pytest.mark.parametrize("over", ["ended", "at a barrier"])
+def test_side_whose_rows_match_nothing_of_an_empty_one_is_needed_no_more(how: str, over: str) -> None:
+    schema = pa.schema([("k", pa.int64())])
+    config = HashJoin(("k",), how=how)
+    output = Collected(config.output_schema([schema, schema]))
+    for empty in (LEFT, RIGHT):
+        for rows in (0, 1):
+            running = config.build(context(), [schema, schema], None)
+            if rows:
+                running.process(empty, Batch(pa.record_batch([[1]], schema=schema), Tag(0, 0, 0)), output)
+            assert not running.needs_no_more(1 - empty)
+            if over == "ended":
+                exhaust(running.end_port(empty, output))
+            else:
+                running.end_window(empty)
+            useless = 1 - empty in traits_of(config).key_filters
+            assert running.needs_no_more(1 - empty) == (useless and not rows)
+            exhaust(running.drain(output))
+            assert over == "ended" or not running.needs_no_more(1 - empty)
+            output.batches.clear()
+            running.close()
+
+
 @pytest.mark.parametrize("key_type", KEY_TYPES)
 def test_hash_join_on_any_key_type(key_type: str) -> None:
     left, right = [None, 5, 0, 2, 4, 0], [0, 4, None, 2, 2]

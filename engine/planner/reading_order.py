@@ -1,0 +1,112 @@
+"""Which side of a join is read before the other one: the smaller one, so that the other need not be held. Pure.
+
+Rules:
+
+1. A side waits for the other one only if its rows give nothing without a match (``Traits.key_filters``), in flows of a
+   deterministic order whose sources have their splits. Which one is read first changes no row and no order.
+2. What waits stalls whoever sends to it. So a side may wait if nothing of it is forked on the way, as far as its rows
+   stream: what blocks (a sort), or is read first itself, takes in all that comes.
+3. What is read first must come to its end whatever the join gives. So wherever a stream that it comes of is forked,
+   all other branches must end somewhere that takes in all that comes: a sink that nobody outside paces, what blocks, or
+   what is read first. All joins begin with what suits them; those that would be held up lose it, until that is so.
+4. Of equal sides the build side is first. Sizes are guessed from the rows of sources: a filter passes a third.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..core.traits import Multiplicity, Traits, traits_of
+from ..plan.plan import SourcePlan
+from .graph import Node
+from .stages import LiveGraph
+
+PASSED = 3
+"""One row in so many passes a filter, or has a match among the rows of another side that was filtered."""
+
+
+def read_first(graph: LiveGraph, sources: Mapping[str, SourcePlan]) -> dict[str, int]:
+    """For each join that reads one port before the other: which one."""
+    if any(source.rows is None or source.rate or getattr(source.config, "fed", False) for source in sources.values()):
+        return {}
+    sizes = _Sizes(graph, sources)
+    found: dict[str, int] = {}
+    for node in graph.nodes.values():
+        traits = traits_of(node.config)
+        build, waits = traits.build_side, traits.key_filters
+        if build is None or not waits:
+            continue
+        other = 1 - build.port
+        rows = {port: sizes.of(node.inputs[port]) for port in (build.port, other)}
+        best = other if build.port in waits and (rows[other] < rows[build.port] or other not in waits) else build.port
+        if 1 - best in waits and rows[best] <= rows[1 - best]:
+            found[node.id] = best
+    while wrong := [id for id, port in found.items() if not _may(graph, graph.nodes[id], port, found)]:
+        for id in wrong:
+            del found[id]
+    return found
+
+
+def _may(graph: LiveGraph, join: Node, first: int, found: Mapping[str, int]) -> bool:
+    """Whether the other port may wait for this one (rules 2 and 3)."""
+    if any(len(graph.consumers[id]) > 1 for id in _stalled(graph, join.inputs[1 - first], found)):
+        return False
+    forks = [id for id in graph.upstream(join.inputs[first]) if len(graph.consumers[id]) > 1]
+    return all(_takes_all(graph, id, found) for id in forks)
+
+
+def _stalled(graph: LiveGraph, id: str, found: Mapping[str, int]) -> set[str]:
+    """Who stops if nobody reads what this node gives."""
+    node = graph.nodes[id]
+    if node.inputs and traits_of(node.config).blocking:
+        return {id}
+    waiting = [source for port, source in enumerate(node.inputs) if found.get(id) != port]
+    return {id}.union(*(_stalled(graph, source, found) for source in waiting))
+
+
+def _takes_all(graph: LiveGraph, id: str, found: Mapping[str, int]) -> bool:
+    """Whether whatever this node gives is taken by all who read it, in the end."""
+    for consumer, port in graph.consumers[id]:
+        node = graph.nodes[consumer]
+        traits = traits_of(node.config)
+        if traits.blocking or found.get(consumer) == port:
+            continue
+        if len(node.inputs) > 1 or traits.throttled or not _takes_all(graph, consumer, found):
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """How many rows nodes give: guesses."""
+
+    graph: LiveGraph
+    sources: Mapping[str, SourcePlan]
+    known: dict[str, float] = field(default_factory=dict)
+
+    def of(self, id: str) -> float:
+        """Of one node."""
+        if id not in self.known:
+            self.known[id] = self._guessed(self.graph.nodes[id])
+        return self.known[id]
+
+    def _guessed(self, node: Node) -> float:
+        if not node.inputs:
+            return float(self.sources[node.id].rows or 0)
+        rows = [self.of(source) for source in node.inputs]
+        traits = traits_of(node.config)
+        if node.is_exchange or traits.rows is not Multiplicity.OTHER:
+            return sum(rows)
+        if traits.build_side is not None:
+            return self._joined(node, traits, rows)
+        return rows[0] / (PASSED if traits.is_row_wise() or traits.blocking else 1)
+
+    def _joined(self, node: Node, traits: Traits, rows: list[float]) -> float:
+        """A join with what is smaller than it was passes as many rows as are left of that."""
+        follows = traits.lineage.follows or 0
+        if follows not in traits.key_filters:
+            return rows[follows]
+        other = node.inputs[1 - follows]
+        whole = max((float(self.sources[id].rows or 0) for id in self.graph.sources_of(other)), default=0.0)
+        return rows[follows] * min(1.0, rows[1 - follows] / whole if whole else 1.0)

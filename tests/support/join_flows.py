@@ -1,0 +1,54 @@
+"""Flows of hash joins of which one side is read before the other one: either side, nested, forked, in parts."""
+
+from __future__ import annotations
+
+from penstock.engine.flow.flow import Flow, Stream
+from support.engine_simulation_flows import SIZES, Disk, DiskSink, numbers
+
+
+def _sink(disk: Disk, flow: Flow, stream: Stream, name: str = "all") -> None:
+    flow.attach(DiskSink(name, disk), stream, name=name)
+
+
+def _short(flow: Flow, sizes: tuple[int, ...] = (2, 1, 0, 3), name: str = "short") -> Stream:
+    return flow.from_tables(numbers(sizes), name=name).project(split="split", other="x")
+
+
+def small_right(disk: Disk, flow: Flow) -> None:
+    """The long side waits for the short one."""
+    long = flow.from_tables(numbers(), name="numbers").gather()
+    _sink(disk, flow, long.hash_join(_short(flow).gather(), on=["split"]))
+
+
+def small_left(disk: Disk, flow: Flow) -> None:
+    """The long side is the one that would be built."""
+    long = flow.from_tables(numbers(), name="numbers").gather()
+    one = _short(flow).gather().hash_join(long, on=["split"], how="left semi")
+    _sink(disk, flow, one.hash_join(_short(flow, (0, 1, 1), "few").gather(), on=["split"], how="anti"))
+
+
+def both_in_parts(disk: Disk, flow: Flow) -> None:
+    """A short stream is built in two joins, of which one feeds the other, all by key."""
+    short = _short(flow)
+    long = flow.from_tables(numbers(), name="numbers")
+    one = long.hash_join(short, on=["split"], exchange="key")
+    more = flow.from_tables(numbers(SIZES[:8]), name="more").project(split="split", more="x")
+    other = more.hash_join(short, on=["split"], how="left semi", exchange="key")
+    _sink(disk, flow, one.hash_join(other, on=["split"], exchange="key").gather())
+
+
+def with_itself(disk: Disk, flow: Flow) -> None:
+    """A stream is joined with what is made of it, and its other end has a sink."""
+    long = flow.from_tables(numbers(), name="numbers").gather()
+    totals = long.aggregate(["split"], total=("x", "sum"))
+    _sink(disk, flow, long.hash_join(totals, on=["split"]))
+    _sink(disk, flow, totals, "totals")
+
+
+def copied(disk: Disk, flow: Flow) -> None:
+    """Every subtask has a copy of the short side."""
+    long = flow.from_tables(numbers(), name="numbers").rebalance()
+    _sink(disk, flow, long.hash_join(_short(flow).broadcast(), on=["split"]).gather())
+
+
+JOINS = (small_right, small_left, both_in_parts, with_itself, copied)
