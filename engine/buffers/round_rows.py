@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..core.operator import Memory, SpillFile
+from ..kernels.hashing import part_order
 from ..kernels.pieces import Bound, Positions
 from .stored_rows import concatenated, rebatched
 
@@ -143,6 +144,6 @@ class RoundRows:
         records = concatenated(self._schema, [piece.records for piece in pieces])
         numbers = np.arange(self._parts, dtype=np.uint16)
         parts = np.concatenate([np.repeat(numbers, np.diff(piece.borders)) for piece in pieces])
-        order = np.argsort(parts, kind="stable")
+        order, _ = part_order(parts)
         borders = np.append(0, np.cumsum(np.bincount(parts, minlength=self._parts)))
         return [PartPiece(pieces[0].key, records.take(pa.array(order)), borders)]

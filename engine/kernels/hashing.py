@@ -16,6 +16,7 @@ with every change of a hash value; values are pinned by tests. Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrow.list_layouts import as_lists, elements
+from .native import kernels_for
 
 HASH_VERSION = 1
 
@@ -68,8 +70,22 @@ def part_numbers(found: Hashes, parts: int) -> Parts:
     return ((found >> _HALF) * np.uint64(parts) >> _HALF).astype(np.uint16)
 
 
+def part_order(parts: Parts) -> tuple[npt.NDArray[np.int32 | np.int64], Parts]:
+    """The rows by their parts, within a part in their own order; and the parts in that order."""
+    compiled = kernels_for(len(parts))
+    if compiled is not None:
+        parts = np.ascontiguousarray(parts)
+        return compiled.part_order(parts)
+    order = np.argsort(parts, kind="stable")  # two bytes are sorted by radix
+    return order, parts[order]
+
+
 def mixed(numbers: Hashes) -> Hashes:
     """The numbers, thoroughly mixed (rule 3). Equal ones stay equal, different ones different."""
+    compiled = kernels_for(len(numbers))
+    if compiled is not None:
+        numbers = np.ascontiguousarray(numbers)
+        return cast(Hashes, compiled.mixed(numbers))
     made = numbers * _FIRST
     made ^= made >> _HALF
     made *= _SECOND

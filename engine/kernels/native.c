@@ -22,7 +22,7 @@ Rules:
 #endif
 
 /* Changes with every change of a function's name, arguments or meaning. */
-API int64_t penstock_kernels(void) { return 4; }
+API int64_t penstock_kernels(void) { return 5; }
 
 static inline uint64_t mixed(uint64_t x) {
     x *= UINT64_C(0x9E3779B97F4A7C15);
@@ -33,6 +33,26 @@ static inline uint64_t mixed(uint64_t x) {
 
 static inline uint64_t joined(uint64_t hash, uint64_t next) {
     return mixed(hash * UINT64_C(0x8EBC6AF09C88C6E3) + next);
+}
+
+/* ---------------------------------------------------------------- parts of an exchange */
+
+/* Numbers, thoroughly mixed (hashing.py). */
+API void penstock_mixed(const uint64_t *numbers, int64_t rows, uint64_t *found) {
+    for (int64_t row = 0; row < rows; row++) found[row] = mixed(numbers[row]);
+}
+
+/* The rows by part, in each in their own order, and the parts in that order. ``starts``, all zero, has a place for each
+ * part, and one more. Below 2^31 rows. */
+API void penstock_part_order(const uint16_t *parts, int64_t rows, int64_t *starts, int64_t count, int32_t *order,
+                             uint16_t *ordered) {
+    for (int64_t row = 0; row < rows; row++) starts[parts[row] + 1]++;
+    for (int64_t part = 0; part < count; part++) starts[part + 1] += starts[part];
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t place = starts[parts[row]]++;
+        order[place] = (int32_t)row;
+        ordered[place] = parts[row];
+    }
 }
 
 /* ---------------------------------------------------------------- numbers of keys

@@ -22,7 +22,7 @@ import numpy as np
 
 from .pieces import Positions
 
-VERSION = 4
+VERSION = 5
 """That of ``native.c``: a library that is left from another one is not used."""
 
 WORTH = 512
@@ -33,6 +33,8 @@ PATH = Path(__file__).with_name("_native" + {"win32": ".dll", "darwin": ".dylib"
 
 _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64}
 _FUNCTIONS = {
+    "mixed": "pip",
+    "part_order": "pipipp",
     "number_places": "piipipp",
     "number_keys": "piippipipp",
     **dict.fromkeys(["number_strings", "number_large_strings"], "ppipppipiipp"),
@@ -66,6 +68,22 @@ class Kernels:
             function.argtypes = [_TYPES[each] for each in arguments]
             function.restype = ctypes.c_int64 if name.startswith(("number", "pick")) else None
             self._functions[name] = function
+
+    # ------------------------------------------------------------------ parts of an exchange
+
+    def mixed(self, numbers: Any) -> Any:
+        """The numbers (uint64), mixed."""
+        found = np.empty(len(numbers), dtype=np.uint64)
+        self._functions["mixed"](_at(numbers), len(numbers), _at(found))
+        return found
+
+    def part_order(self, parts: Any) -> tuple[Any, Any]:
+        """The rows (int32) by their parts (uint16), in each in their own order; and the parts in it."""
+        rows, count = len(parts), int(parts.max(initial=0)) + 1
+        starts = np.zeros(count + 1, dtype=np.int64)
+        order, ordered = np.empty(rows, dtype=np.int32), np.empty(rows, dtype=np.uint16)
+        self._functions["part_order"](_at(parts), rows, _at(starts), count, _at(order), _at(ordered))
+        return order, ordered
 
     # ------------------------------------------------------------------ numbers of keys
     #

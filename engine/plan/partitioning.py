@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from ..core.elements import Batch
 from ..core.errors import FlowError
 from ..core.schemas import check_columns, check_distinct, check_movable, value_type
-from ..kernels.hashing import HASH_VERSION, Parts, hashes, part_numbers
+from ..kernels.hashing import HASH_VERSION, Parts, hashes, part_numbers, part_order
 from ..kernels.keys import check_key_types, comparable, decoded, shared_codes, validity
 
 EARLIER_PARTS = 128
@@ -216,8 +216,8 @@ def sorted_by_part(records: pa.RecordBatch, parts: Parts) -> tuple[pa.RecordBatc
     """The rows by part, within a part in their order; and the parts, sorted."""
     if (parts[1:] >= parts[:-1]).all():
         return records, parts
-    order = np.argsort(parts, kind="stable")  # two bytes are sorted by radix
-    return records.take(pa.array(order)), parts[order]
+    order, ordered = part_order(parts)
+    return pc.take(records, pa.array(order), boundscheck=False), ordered
 
 
 def _check_rows(kind: str, schema: pa.Schema, keys: Sequence[str], parts: int) -> None:

@@ -17,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -115,7 +115,9 @@ class LaneCursor:
 
 def write_cursors(round: int, cursors: list[LaneCursor]) -> pa.Table:
     """The cursors of one subtask as a state table. ``round``: the next round."""
-    return pa.Table.from_pylist([{**asdict(c), LANE: c.lane, "round": round} for c in cursors], schema=CURSOR_SCHEMA)
+    told = ("ordinal", "row", "rows", "needless", "dealt")
+    values = [[getattr(cursor, name) for cursor in cursors] for name in ("lane", *told)]
+    return pa.table([values[0], [round] * len(cursors), *values[1:]], schema=CURSOR_SCHEMA)
 
 
 def read_cursors(table: pa.Table | None, lanes: range, dealt: int = 0) -> tuple[int, list[LaneCursor]]:

@@ -11,10 +11,12 @@ import pytest
 from penstock.engine.kernels import native
 from penstock.engine.kernels.accumulators import Counting, FloatSums, GroupRows
 from penstock.engine.kernels.extreme import Extremes
+from penstock.engine.kernels.hashing import hashes, part_numbers, part_order
 from penstock.engine.kernels.key_dictionary import CompiledValues, HashedValues, key_dictionary
 from penstock.engine.kernels.key_table import KeyTable
 from penstock.engine.kernels.sorting import SortKey, sorted_order
 from penstock.engine.kernels.whole_sums import WholeSums, decimal_sums, decimal_words, narrowed
+from penstock.engine.plan.partitioning import MAX_PARTS
 
 SEEDS = range(20)
 COMPILED = native.kernels()
@@ -66,6 +68,25 @@ def numbered(seed: int) -> list[tuple[list[int], list[int]]]:
         ids, new = table.number([each.slice(start) for each in batch], rows - start)
         found.append((ids.tolist(), new.tolist()))
     return found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rows_have_the_parts_and_the_order_of_the_twins(seed: int, monkeypatch) -> None:
+    random = np.random.default_rng(seed)
+    parts = int(random.choice([1, 2, 16, 128, MAX_PARTS]))
+    rows = int(random.integers(native.WORTH, 20_000))
+    keys = [column(kind, rows, random, nulls=bool(seed % 2)) for kind in ("wide", "double", "text")][: 1 + seed % 3]
+    start = seed % 7
+    found = []
+    for kernels in (COMPILED, None):
+        monkeypatch.setattr(native, "_kernels", kernels)
+        numbers = part_numbers(hashes([key.slice(start) for key in keys]), parts)
+        order, ordered = part_order(numbers[::2])
+        assert (np.diff(ordered.astype(int)) >= 0).all()
+        assert (numbers[::2][order] == ordered).all()
+        found.append((numbers.tolist(), order.tolist(), ordered.tolist()))
+    assert found[0] == found[1]
+    assert len(set(found[0][0])) > 1 or parts == 1
 
 
 @pytest.mark.parametrize("seed", SEEDS)
