@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 from .growable_array import GrowableBytes
 from .hashing import hashes
 from .keys import comparable, decoded, validity
-from .native import Kernels, kernels
+from .native import kernels
 from .pieces import Flags, Positions
-from .short_strings import FEW, ShortStrings, layout, places_of
+from .short_strings import FEW, ShortStrings, places_of
 from .slots import Slots
+from .string_table import StringTable
 
 Codes: TypeAlias = list[Positions]
 
@@ -48,7 +49,7 @@ class KeyCodes:
     @property
     def bytes(self) -> int:
         """The size of the strings."""
-        return sum(column.strings.bytes for column in self._columns)
+        return sum(column.strings.nbytes for column in self._columns)
 
 
 class _Column:
@@ -56,7 +57,7 @@ class _Column:
 
     def __init__(self) -> None:
         compiled = kernels()
-        self.strings = _Strings() if compiled is None else _CompiledStrings(compiled)
+        self.strings = _Strings() if compiled is None else StringTable(compiled)
         self._filler: list[np.int64] | None = None
         #: the last dictionary, and the codes of its values
         self._dictionary: tuple[pa.Array, Codes] | None = None
@@ -98,7 +99,7 @@ class _Strings:
         self._slots = Slots()
 
     @property
-    def bytes(self) -> int:
+    def nbytes(self) -> int:
         return self._slots.bytes + self._held.bytes + (0 if self._short is None else self._short.bytes)
 
     def numbers(self, column: pa.Array) -> Positions:
@@ -130,26 +131,6 @@ class _Strings:
             self._slots.add(hashes([self._held.all().slice(self._slots.count)]))
         numbers, new = self._slots.number(hashes([strings]), _Lookup(self._held, strings))
         self._held.put(strings.take(pa.array(new)))
-        return numbers
-
-
-class _CompiledStrings:
-    """Strings, numbered as they come, by compiled kernels."""
-
-    def __init__(self, kernels: Kernels) -> None:
-        self._kernels = kernels
-        self._held = GrowableBytes()
-        self._slots = Slots()
-
-    @property
-    def bytes(self) -> int:
-        return self._slots.bytes + self._held.bytes
-
-    def numbers(self, column: pa.Array) -> Positions:
-        """The number of each; arbitrary where it is null."""
-        if not len(column):
-            return _zeros(column)
-        numbers, _ = self._slots.number_strings(self._kernels, *layout(column), self._held)
         return numbers
 
 

@@ -19,13 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .growable_array import GrowableBytes
 from .hashing import Hashes, hashes, mixed
 from .keys import Comparable, compared
-from .native import Kernels, kernels
+from .native import kernels
 from .pieces import Flags, Positions, picked
-from .short_strings import is_bytes, layout
-from .slots import Slots
+from .short_strings import is_bytes
+from .string_table import StringTable
 
 DENSE_SPAN = 4
 """Numbers whose range is at most this many times their count stand in a table."""
@@ -51,9 +50,11 @@ def key_dictionary(column: Comparable) -> KeyDictionary:
     """The distinct values of a comparable column without nulls."""
     if not isinstance(column, np.ndarray):
         compiled = kernels()
-        return (
-            HashedValues(column) if compiled is None or not is_bytes(column.type) else CompiledValues(column, compiled)
-        )
+        if compiled is None or not is_bytes(column.type):
+            return HashedValues(column)
+        strings = StringTable(compiled)
+        strings.numbers(column)
+        return strings
     low, high = (int(column.min()), int(column.max())) if len(column) else (0, -1)
     return Table(column, low, high) if high - low < DENSE_SPAN * len(column) else Spread(column)
 
@@ -123,28 +124,6 @@ class Spread:
             places[hits] = near[hits]
             rows = rows[there < mine]
         return places
-
-
-class CompiledValues:
-    """Strings, looked up by compiled kernels."""
-
-    def __init__(self, column: pa.Array, kernels: Kernels) -> None:
-        self._kernels = kernels
-        self._slots, self._held = Slots(), GrowableBytes()
-        for start in range(0, len(column), HASHED_ANEW):  # each time with room for as many new ones
-            self._slots.number_strings(kernels, *layout(column.slice(start, HASHED_ANEW)), self._held)
-
-    def __len__(self) -> int:
-        return self._slots.count
-
-    @property
-    def nbytes(self) -> int:
-        return self._slots.bytes + self._held.bytes
-
-    def place(self, keys: pa.Array) -> Positions:
-        if not len(keys):  # Arrow allows it no bounds at all
-            return np.zeros(0, dtype=np.int64)
-        return self._slots.find_strings(self._kernels, *layout(keys), self._held)
 
 
 class HashedValues:

@@ -12,9 +12,10 @@ from penstock.engine.kernels import native
 from penstock.engine.kernels.accumulators import Counting, FloatSums, GroupRows
 from penstock.engine.kernels.extreme import Extremes
 from penstock.engine.kernels.hashing import hashes, part_numbers, part_order
-from penstock.engine.kernels.key_dictionary import CompiledValues, HashedValues, key_dictionary
+from penstock.engine.kernels.key_dictionary import HashedValues, key_dictionary
 from penstock.engine.kernels.key_table import KeyTable
 from penstock.engine.kernels.sorting import SortKey, sorted_order
+from penstock.engine.kernels.string_table import StringTable
 from penstock.engine.kernels.whole_sums import WholeSums, decimal_sums, decimal_words, narrowed
 from penstock.engine.plan.partitioning import MAX_PARTS
 
@@ -117,7 +118,7 @@ def test_strings_are_found_where_the_twins_find_them(type: pa.DataType, seed: in
     built = pa.array([WORDS[n] for n in random.integers(0, 1_500, 2_000 * (seed > 0))], type)
     keys = pa.array([WORDS[n] for n in random.integers(0, 3_000, 1_000)], pa.string())
     found = {}
-    for kernels, expected in ((COMPILED, CompiledValues), (None, HashedValues)):
+    for kernels, expected in ((COMPILED, StringTable), (None, HashedValues)):
         monkeypatch.setattr(native, "_kernels", kernels)
         dictionary = key_dictionary(built)
         assert isinstance(dictionary, expected)
