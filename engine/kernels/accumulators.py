@@ -9,7 +9,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -195,37 +195,6 @@ class FloatSums:
 
     def state(self) -> State:
         return (pa.array(self._totals.given(), mask=self._validity.missing()),)
-
-
-class CompositeAccumulator:
-    """Accumulators of one argument, whose states stand side by side."""
-
-    def __init__(self, parts: Sequence[Accumulator], widths: Sequence[int]) -> None:
-        self._parts = parts
-        self._ends = np.cumsum(widths).tolist()
-
-    @property
-    def in_place(self) -> bool:
-        return all(part.in_place for part in self._parts)
-
-    @property
-    def takes_compact(self) -> bool:
-        return all(part.takes_compact for part in self._parts)
-
-    @property
-    def bytes(self) -> int:
-        return sum(part.bytes for part in self._parts)
-
-    def add(self, values: pa.Array | None, rows: GroupRows) -> None:
-        for part in self._parts:
-            part.add(values, rows)
-
-    def merge(self, state: State, rows: GroupRows) -> None:
-        for part, start, end in zip(self._parts, [0, *self._ends], self._ends, strict=False):
-            part.merge(state[start:end], rows)
-
-    def state(self) -> State:
-        return tuple(column for part in self._parts for column in part.state())
 
 
 class Merging:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...core.errors import FlowError
-from ...kernels.accumulators import Accumulator, CompositeAccumulator, Counting, FloatSums
+from ...kernels.accumulators import Accumulator, Counting, FloatSums
 from ...kernels.aggregate_protocol import AggregateFunction, Segments, State, unfit
 from ...kernels.edge_values import EdgeValues
 from ...kernels.extreme import Extreme
@@ -132,37 +132,36 @@ class Sum:
         return pa.array(whole.view(np.uint64) if pa.types.is_uint64(result) else whole, mask=missing)
 
 
+_SUM, _COUNT = Sum(), Count()
+
+
 class Mean:
     """The mean as float64: the sum, exact where :class:`Sum` is, by the number of values."""
 
     name = "mean"
     ordered = False
-    _sum = Sum()
-    _count = Count()
+    parts = _SUM, _COUNT
+    """Its state is that of these, side by side."""
 
     def state_types(self, column: pa.DataType | None) -> tuple[pa.DataType, ...]:
         self.result_type(column)
-        return (*self._sum.state_types(column), pa.int64())
+        return (*_SUM.state_types(column), pa.int64())
 
     def result_type(self, column: pa.DataType | None) -> pa.DataType:
         try:
-            self._sum.result_type(column)
+            _SUM.result_type(column)
         except FlowError:
             raise unfit(self.name, column, "numbers, decimals and booleans") from None
         return pa.float64()
 
     def lift(self, values: pa.Array | None, rows: int) -> State:
-        return (*self._sum.lift(values, rows), *self._count.lift(values, rows))
+        return (*_SUM.lift(values, rows), *_COUNT.lift(values, rows))
 
     def blank(self, column: pa.DataType | None, rows: int) -> State:
-        return (*self._sum.blank(column, rows), *self._count.blank(column, rows))
+        return (*_SUM.blank(column, rows), *_COUNT.blank(column, rows))
 
     def merge(self, state: State, segments: Segments) -> State:
-        return (*self._sum.merge(state[:-1], segments), *self._count.merge(state[-1:], segments))
-
-    def accumulator(self, column: pa.DataType | None) -> Accumulator:
-        parts = (self._sum.accumulator(column), self._count.accumulator(column))
-        return CompositeAccumulator(parts, (len(self._sum.state_types(column)), 1))
+        return (*_SUM.merge(state[:-1], segments), *_COUNT.merge(state[-1:], segments))
 
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
         if is_whole(column):
@@ -213,11 +212,11 @@ class FirstOrLast:
         return state[0]
 
 
-_COUNT, _MEAN, _FIRST, _LIST = Count(), Mean(), FirstOrLast("first"), CollectList()
+_MEAN, _FIRST, _LIST = Mean(), FirstOrLast("first"), CollectList()
 
 FUNCTIONS: dict[str, AggregateFunction] = {
     "count": _COUNT,
-    "sum": Sum(),
+    "sum": _SUM,
     "min": Extreme("min"),
     "max": Extreme("max"),
     "mean": _MEAN,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ from ...kernels.aggregate_protocol import AggregateFunction, Segments, State
 from ...kernels.keys import decoded
 from ...kernels.pieces import Flags
 from ...kernels.sorting import SortKey, as_sort_keys, check_sort_keys
-from .aggregate_functions import FUNCTIONS
+from .aggregate_functions import FUNCTIONS, Mean
 from .list_aggregates import DistinctValues, OrderedValues
 
 Step: TypeAlias = Literal["single", "partial", "final"]
@@ -128,6 +128,23 @@ class AggregateColumns:
         self._aggregates = aggregates
         self._functions = [each.resolved for each in aggregates]
         self._arguments = arguments
+        #: the functions that have accumulators, each once for one argument, with an aggregate that asks for it; and for
+        #: each aggregate the numbers of those that its state is made of
+        self._kept: list[tuple[AggregateFunction, int]] = []
+        self._made_of: list[list[int]] = []
+        self._share()
+
+    def _share(self) -> None:
+        numbers: dict[Any, int] = {}
+        for place, (each, function) in enumerate(zip(self._aggregates, self._functions, strict=True)):
+            made_of = []
+            for part in function.parts if isinstance(function, Mean) else (function,):
+                # states that come from elsewhere may be of different rows (``where``)
+                key = (id(part), each.column, each.where) if self._step != "final" else (place, id(part))
+                if numbers.setdefault(key, len(self._kept)) == len(self._kept):
+                    self._kept.append((part, place))
+                made_of.append(numbers[key])
+            self._made_of.append(made_of)
 
     def state_fields(self) -> list[pa.Field]:
         """The columns of all states, side by side."""
@@ -162,20 +179,39 @@ class AggregateColumns:
 
     def accumulators(self) -> list[Accumulator]:
         """The states of no group."""
-        return [accumulator_of(*each) for each in zip(self._functions, self._arguments, strict=True)]
+        return [accumulator_of(function, self._arguments[place]) for function, place in self._kept]
 
     def add(self, accumulators: Sequence[Accumulator], records: pa.RecordBatch, rows: GroupRows) -> None:
         """Merge rows into the states of their groups; they may stand anywhere."""
-        for place, (each, accumulator) in enumerate(zip(self._aggregates, accumulators, strict=True)):
-            if self._step == "final":
-                accumulator.merge(tuple(children(records.column(each.name))), rows)
-                continue
-            values, counted = self._argument(place, records, accumulator.takes_compact), rows
-            if each.where is not None:
-                counts = _flags(records.column(each.where))
+        if self._step == "final":
+            states = [tuple(children(records.column(each.name))) for each in self._aggregates]
+            self.add_states(accumulators, states, rows)
+            return
+        for accumulator, (_, place) in zip(accumulators, self._kept, strict=True):
+            where, counted = self._aggregates[place].where, rows
+            values = self._argument(place, records, accumulator.takes_compact)
+            if where is not None:
+                counts = _flags(records.column(where))
                 counted = rows.only(counts)
                 values = None if values is None else values.filter(pa.array(counts))
             accumulator.add(values, counted)
+
+    def add_states(self, accumulators: Sequence[Accumulator], states: Sequence[State], rows: GroupRows) -> None:
+        """Merge rows that are states already."""
+        for number, (accumulator, (_, place)) in enumerate(zip(accumulators, self._kept, strict=True)):
+            before = self._made_of[place][: self._made_of[place].index(number)]
+            start = sum(self._width(each) for each in before)
+            accumulator.merge(states[place][start : start + self._width(number)], rows)
+
+    def states(self, accumulators: Sequence[Accumulator]) -> list[State]:
+        """The states of all groups, for each aggregate."""
+        made = [accumulator.state() for accumulator in accumulators]
+        return [tuple(column for number in numbers for column in made[number]) for numbers in self._made_of]
+
+    def _width(self, number: int) -> int:
+        """The columns of the state of a function that is kept."""
+        function, place = self._kept[number]
+        return len(function.state_types(self._arguments[place]))
 
     def columns(self, states: Sequence[State]) -> list[pa.Array]:
         """The output columns."""

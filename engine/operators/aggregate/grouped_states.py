@@ -184,14 +184,12 @@ class GroupTable:
         ids, new = self._numbered(groups.keys, len(groups))
         self._lanes.put(groups.lanes[new])
         self._positions.put(groups.positions[new])
-        rows = GroupRows(ids, len(self))
-        for accumulator, state in zip(self._accumulators, groups.states, strict=True):
-            accumulator.merge(state, rows)
+        self._grouping.aggregates.add_states(self._accumulators, groups.states, GroupRows(ids, len(self)))
 
     def groups(self) -> Groups:
         """The groups; they do not change with the table."""
         self._keys = [[_one(parts, type)] for parts, type in zip(self._keys, self._grouping.keys, strict=True)]
-        states = [accumulator.state() for accumulator in self._accumulators]
+        states = self._grouping.aggregates.states(self._accumulators)
         keys = [parts[0] for parts in self._keys]
         return Groups(keys, states, self._lanes.given(), self._positions.given())
 

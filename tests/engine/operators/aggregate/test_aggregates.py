@@ -13,6 +13,7 @@ from penstock.engine.core.errors import FlowError
 from penstock.engine.kernels.aggregate_protocol import AggregateFunction, Segments
 from penstock.engine.operators import Aggregate, HashAggregate, SortKey, StreamAggregate
 from penstock.engine.operators.aggregate.aggregate_functions import FUNCTIONS
+from penstock.engine.operators.aggregate.aggregates import AggregateColumns, Step, arguments_of
 from support.key_types import KEY_TYPES, key_column
 from support.operator_harness import SIZES, rows_of, run
 from support.operator_windows import windows_of
@@ -189,3 +190,14 @@ def test_distinct_values_need_a_type_that_can_be_grouped() -> None:
     type = pa.dense_union([pa.field("a", pa.int8())])
     with pytest.raises(FlowError, match="count_distinct cannot be computed"):
         HashAggregate((), (Aggregate("n", "v", "count_distinct"),)).output_schema([pa.schema([("v", type)])])
+
+
+def test_aggregates_of_one_argument_share_what_they_count() -> None:
+    """A sum, a mean and a count of one column are two states; others have their own."""
+    schema = pa.schema({"v": pa.int64(), "w": pa.int64(), "b": pa.bool_()})
+    asked = [Aggregate("s", "v", "sum"), Aggregate("m", "v", "mean"), Aggregate("n", "v", "count")]
+    others = [Aggregate("t", "w", "sum"), Aggregate("u", "v", "sum", where="b")]
+    counts: dict[Step, int] = {"single": 4, "partial": 4, "final": 6}
+    for step, count in counts.items():
+        columns = AggregateColumns("test", (*asked, *others), arguments_of((*asked, *others), schema), step)
+        assert len(columns.accumulators()) == count
