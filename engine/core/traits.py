@@ -179,6 +179,9 @@ class Traits:
     key_filters: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """For inputs whose rows give nothing if the other input has none with the same keys: the key columns. It tells
     ``OperatorContext.listeners`` of them what the other one has, once that is complete."""
+    needs_match: tuple[int, ...] = ()
+    """Of a join: the inputs whose rows give nothing if the other one has none with the same keys. Each may wait until
+    the other one is complete (:class:`~.operator.ReadsInTurn`)."""
     needs_order: bool = False
     """The flow must have a deterministic order."""
     build_side: BuildSide | None = None

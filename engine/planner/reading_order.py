@@ -2,7 +2,7 @@
 
 Rules:
 
-1. A side waits for the other one only if its rows give nothing without a match (``Traits.key_filters``), in flows of a
+1. A side waits for the other one only if its rows give nothing without a match (``Traits.needs_match``), in flows of a
    deterministic order whose sources have their splits. Which one is read first changes no row and no order.
 2. What waits stalls whoever sends to it. So a side may wait if nothing of it is forked on the way, as far as its rows
    stream: what blocks (a sort), or is read first itself, takes in all that comes.
@@ -34,7 +34,7 @@ def read_first(graph: LiveGraph, sources: Mapping[str, SourcePlan]) -> dict[str,
     found: dict[str, int] = {}
     for node in graph.nodes.values():
         traits = traits_of(node.config)
-        build, waits = traits.build_side, traits.key_filters
+        build, waits = traits.build_side, traits.needs_match
         if build is None or not waits:
             continue
         other = 1 - build.port
@@ -105,7 +105,7 @@ class _Sizes:
     def _joined(self, node: Node, traits: Traits, rows: list[float]) -> float:
         """A join with what is smaller than it was passes as many rows as are left of that."""
         follows = traits.lineage.follows or 0
-        if follows not in traits.key_filters:
+        if follows not in traits.needs_match:
             return rows[follows]
         other = node.inputs[1 - follows]
         whole = max((float(self.sources[id].rows or 0) for id in self.graph.sources_of(other)), default=0.0)

@@ -58,8 +58,13 @@ class EquiJoin:
 
     @property
     def key_filters(self) -> dict[int, tuple[str, ...]]:
+        """The left side, where its rows give nothing without a match."""
+        return {LEFT: self.keys[LEFT]} if LEFT in self.needs_match else {}
+
+    @property
+    def needs_match(self) -> tuple[int, ...]:
         """The sides whose rows give nothing without a match."""
-        return {port: self.keys[port] for port in (LEFT, RIGHT) if self.how in NEED_A_MATCH[port]}
+        return tuple(port for port in (LEFT, RIGHT) if self.how in NEED_A_MATCH[port])
 
     @property
     def build_side(self) -> BuildSide:

@@ -80,6 +80,7 @@ class HashJoin(EquiJoin):
             beyond_budget="",
             build_side=self.build_side,
             key_filters=self.key_filters,
+            needs_match=self.needs_match,
         )
 
     def build(

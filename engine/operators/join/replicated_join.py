@@ -78,11 +78,11 @@ class ReplicatedJoin:
     @property
     def traits(self) -> Traits:
         """The join's, but for the columns: it looks at all, and keeps all right rows, of which others have copies."""
-        filters = {port: keys for port, keys in self.join.key_filters.items() if port != RIGHT}
+        needs_match = tuple(port for port in self.join.needs_match if port != RIGHT)
         return replace(
             self.join.traits,
             columns=lambda inputs: [Columns.passed_on(inputs[0]), Columns()],
-            key_filters=filters,
+            needs_match=needs_match,
         )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:

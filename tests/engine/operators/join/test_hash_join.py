@@ -146,7 +146,7 @@ def test_side_whose_rows_match_nothing_of_an_empty_one_is_needed_no_more(how: st
                 exhaust(running.end_port(empty, output))
             else:
                 running.end_window(empty)
-            useless = 1 - empty in traits_of(config).key_filters
+            useless = 1 - empty in traits_of(config).needs_match
             assert running.needs_no_more(1 - empty) == (useless and not rows)
             exhaust(running.drain(output))
             assert over == "ended" or not running.needs_no_more(1 - empty)
