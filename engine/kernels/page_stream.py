@@ -78,6 +78,7 @@ class PageStream:
         self._ahead = BLOCK
         """As many bytes as the page before had, for the next one may be as large."""
         self._numbers = np.empty(len(PageHeader._fields), dtype=np.int64)
+        self._numbers_at = address(self._numbers)
         self._room = np.empty(0, dtype=np.uint8)
 
     def next(self) -> PageHeader:
@@ -135,8 +136,7 @@ class PageStream:
             known = self._load(self._at, min(self._ahead, self._end - self._at))
         while True:
             begin = self._at - self._block_at
-            header = self._block[begin : begin + known]
-            read = self._library.call("page_header", address(header), known, address(self._numbers))
+            read = self._library.call("page_header", address(self._block) + begin, known, self._numbers_at)
             if read > 0:
                 self._at += read
                 return PageHeader(*self._numbers.tolist())
@@ -185,7 +185,7 @@ class PageStream:
         if size > _MOST[self._codec] * len(given) + _MOST_MORE:
             raise DoubtfulPage("a page cannot be as large as its header says")
         if size > len(self._room):
-            self._room = np.empty(size, dtype=np.uint8)
+            self._room = np.frombuffer(pa.allocate_buffer(size), dtype=np.uint8)  # whose pages are there already
         if self._library.call(self._codec.lower(), address(given), len(given), address(self._room), size) < 0:
             raise DoubtfulPage(f"a page that {self._codec} cannot have made")
         return self._room[:size]

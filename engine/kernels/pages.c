@@ -214,6 +214,18 @@ static inline void repeat(uint8_t *to, int64_t offset, int64_t length, const uin
     }
 }
 
+/* A copy of at most 64 bytes where both sides may go on; the caller moves on by ``length``. */
+static inline void copy_near(uint8_t *to, const uint8_t *from, int64_t length) {
+    memcpy(to, from, 16);
+    if (length > 16) {
+        memcpy(to + 16, from + 16, 16);
+        if (length > 32) {
+            memcpy(to + 32, from + 32, 16);
+            memcpy(to + 48, from + 48, 16);
+        }
+    }
+}
+
 API int64_t penstock_snappy(const uint8_t *from, int64_t size, uint8_t *to, int64_t room) {
     Bytes head = {from, from + size, FINE};
     const uint8_t *const begin = to, *const to_end = to + room, *const end = from + size;
@@ -230,22 +242,29 @@ API int64_t penstock_snappy(const uint8_t *from, int64_t size, uint8_t *to, int6
                 from += bytes;
             }
             if (length > end - from || length > to_end - to) return WRONG;
-            if (length <= 16 && end - from >= 16 && to_end - to >= 16)
-                memcpy(to, from, 16);
+            if (length <= 64 && end - from >= 64 && to_end - to >= 64)
+                copy_near(to, from, length);
             else
                 memcpy(to, from, (size_t)length);
             from += length;
         } else {
-            const int64_t bytes = (tag & 3) == 3 ? 4 : tag & 3;
-            if (bytes > end - from) return WRONG;
-            int64_t offset = (int64_t)load_some(from, from + bytes);
-            if (bytes == 1) {
+            int64_t offset;
+            if (end - from < 4 && end - from < ((tag & 3) == 3 ? 4 : tag & 3)) return WRONG;
+            if ((tag & 3) == 1) {
                 length = (tag >> 2 & 7) + 4;
-                offset |= (int64_t)(tag >> 5) << 8;
+                offset = (int64_t)(tag >> 5) << 8 | *from++;
+            } else if ((tag & 3) == 2) {
+                offset = from[0] | from[1] << 8;
+                from += 2;
+            } else {
+                offset = (int64_t)(from[0] | from[1] << 8 | from[2] << 16 | (uint32_t)from[3] << 24);
+                from += 4;
             }
-            from += bytes;
             if (offset == 0 || offset > to - begin || length > to_end - to) return WRONG;
-            repeat(to, offset, length, to_end);
+            if (offset >= 16 && to_end - to >= 64) /* 16 bytes at a time: what is copied is there before */
+                copy_near(to, to - offset, length);
+            else
+                repeat(to, offset, length, to_end);
         }
         to += length;
     }

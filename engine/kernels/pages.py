@@ -186,6 +186,7 @@ class ColumnReader:
         """Header and place of the page at hand, while its body was not read."""
         self._source = _PLAIN
         self._page = np.zeros(library.call("page_bytes") // 8, dtype=np.int64)
+        self._page_at = address(self._page)
         self._held: tuple[Any, ...] = ()
         """What the page at hand points to."""
         self._words: tuple[PageHeader, int] | None = None
@@ -275,7 +276,7 @@ class ColumnReader:
         self._checked(
             self._library.call(
                 "page_open",
-                *(address(self._page), *where, address(values), len(values), source, width, address(last), len(last)),
+                *(self._page_at, *where, address(values), len(values), source, width, address(last), len(last)),
             )
         )
 
@@ -308,7 +309,7 @@ class ColumnReader:
         if not self._nullable:
             return part
         rows, picks, base, count = part
-        page = address(self._page)
+        page = self._page_at
         if picks is None:
             found = self._checked(self._library.call("page_levels", page, rows, address(valid) + done))
             return found, None, 0, found
@@ -324,7 +325,7 @@ class ColumnReader:
         self._checked(
             self._library.call(
                 "page_numbers",
-                *(address(self._page), values, _at(picks), base, count, kind, address(words), self._known, width, to),
+                *(self._page_at, values, _at(picks), base, count, kind, address(words), self._known, width, to),
             )
         )
 
@@ -335,7 +336,7 @@ class ColumnReader:
             found = self._checked(
                 self._library.call(
                     "page_texts",
-                    *(address(self._page), values, _at(picks), base, count),
+                    *(self._page_at, values, _at(picks), base, count),
                     *(address(self._bounds), address(self._bytes), self._known),
                     *(address(texts.ends) + 4 * done, texts.bytes.address, texts.size, texts.bytes.size),
                 )
@@ -410,10 +411,10 @@ class NumberReader(ColumnReader):
         page, held = self._page.copy(), self._held
         self._begin(values, _PLAIN)
         self._read_numbers((count, None, 0, count), kind, _NO_PICKS, width, to)
-        self._page, self._held = page, held
+        self._page[:], self._held = page, held
 
     def _words_as(self, kind: int, width: int) -> Any:
-        made = self._made.get(kind)
+        made = self._bytes if kind == _SAME else self._made.get(kind)
         if made is None:
             made = np.empty(self._known * width, dtype=np.uint8)
             if kind == _TEXT_TO_128:
