@@ -127,8 +127,6 @@ ALONE = {
     "tests and benchmarks reach into a running job by it": """
         actors.feed.prefetch.Prefetcher.save coordinator.checkpoint.pending.CheckpointPlan.to_wait_for
         engine.runtime.task.Task.memory_held engine.scheduler.observation.dump""",
-    "sources will read Parquet by it": """
-        engine.kernels.pages.column_reader""",
     "to be made real, or to go, with the checkpoints' barriers": """
         engine.alignment.tracker.BarrierTracker.pending_checkpoints""",
 }
@@ -145,6 +143,7 @@ PROCESS_WIDE = {
         actors.feed.discovery._REMEMBERED actors.feed.link._SERVED engine.indexes.in_memory._building
         engine.indexes.in_memory._built""",
     "results that outlive their job, for the next one of that folder": "engine.sinks.collect.COLLECTED",
+    "footers, which planning and all tasks of the process read": "engine.sources.parquet_files._FOOTERS",
     "memory of each thread": "engine.kernels.scratch._places",
     "what configs have said of themselves, once for each": "engine.core.traits._known",
     "the cores, which all tasks of the process share": "engine.scheduler.pool._SHARED",

@@ -272,12 +272,13 @@ class DataFile:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Names the file in whatever goes wrong inside, and finds out at the end whether it has changed meanwhile."""
-        with self._named():
+        with self.named():
             yield
             self.check()
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def named(self) -> Iterator[None]:
+        """Names the file in whatever goes wrong inside."""
         try:
             yield
         except _WRONG_FILE as error:
@@ -298,7 +299,7 @@ class DataFile:
     def planning(self) -> Iterator[None]:
         """As ``reading``, for errors met before the job starts."""
         try:
-            with self._named():
+            with self.named():
                 yield
         except (DataError, StorageError) as error:
             raise ConfigurationError(error.message, error.remedy) from error

@@ -30,7 +30,8 @@ from ..files.paths import DataFile, absolute_paths, check_columns, check_same, l
 from ..kernels.pieces import Positions
 from ..operators.join.index_protocol import Found
 from ..operators.join.sorted_lookup import SortedLookup
-from ..sources.parquet import comparing_pages, parquet_fragment
+from ..sources.parquet import parquet_fragment
+from ..sources.parquet_files import comparing_pages
 from .bounds import Bounds, candidates
 from .cache import Cache
 from .checks import check_key

@@ -439,6 +439,14 @@ class TextReader(ColumnReader):
         self._size = 0.0
         """Bytes of a text, as far as is known."""
 
+    def longest_word(self) -> int:
+        """The bytes of the longest word of the dictionary; 0: there is none. Before the first row is taken."""
+        if self._unmet == self._rows and self._rows:
+            self._next_page()
+        if self._words is not None and not self._known:
+            self._read_words(*self._words)
+        return int(np.diff(self._bounds).max(initial=0))
+
     def _keep_words(self) -> None:
         known = self._known
         if known <= FEW_WORDS or (known <= MOST_WORDS and known * ROWS_PER_WORD <= self._rows):

@@ -249,7 +249,8 @@ class _Builder:
     def _push_down(
         self, pipeline: PipelinePlan, feeds: Sequence[Sequence[GateInput]], operators: Sequence[OperatorInstance]
     ) -> None:
-        """Let the reader apply the filters that stand directly behind its source. What is audited is read whole."""
+        """Let the reader apply the filters that stand directly behind its source, and give what these take. What is
+        audited is read whole."""
         port, reader = pipeline.ports[0], feeds[0][0]
         if len(pipeline.ports) > 1 or port.spooled or not isinstance(reader, SplitReader) or reader.handed_on:
             return
@@ -259,8 +260,8 @@ class _Builder:
                 break
             conditions.append(each.running.condition(port.schema))
         found = tuple(takewhile(lambda condition: condition.columns, conditions))
-        if found:
-            reader.pick(Pick(port.schema, found))
+        compact = bool(operators) and not operators[0].plain
+        reader.pick(Pick(port.schema, found) if found else None, compact)
 
     def _register(
         self, driver: Driver, pipeline: PipelinePlan, feeds: Sequence[Sequence[GateInput]], outputs: list[OutputChannel]

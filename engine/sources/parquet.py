@@ -8,9 +8,10 @@ Rules:
    filtering, so that the row groups of the split are read from its beginning; ``rows`` is unknown then.
 3. Folders named ``key=value`` are walked, but do not become columns.
 4. Pages that have a checksum are compared with it. A page that does not fit is a DataError that names the column.
-5. Files are scanned as a dataset only for a filter; without one they are decoded, at two fifths of the processor time.
-6. A split that is open holds no row group: of each column a page, its dictionary, and ``BUFFER_BYTES`` of the file.
-   Only a scan, and what is read from afar, holds a whole one (``open_bytes``, which ``explain`` counts).
+5. Files are scanned as a dataset only for a filter; without one local ones are decoded column by column
+   (``parquet_columns``), others by pyarrow.
+6. A split that is open holds no row group: of each column a page, its dictionary, and a block of the file. Only a scan,
+   and what is read from afar, holds a whole one (``open_bytes``, which ``explain`` counts).
 7. A batch has at most ``ROWS_PER_BATCH`` rows and about ``OUTPUT_BYTES`` bytes. Where a footer does not tell how wide
    rows are (a text that stands once in a dictionary may be that of every row), few are read first, and then as many as
    the batch before suggests. A scan goes by the footer alone.
@@ -20,21 +21,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Literal, Self
 
 import pyarrow as pa
-from pyarrow import compute, dataset, parquet
+from pyarrow import compute, dataset
 
 from ..arrow.plain_types import plain_batches, plain_schema
 from ..core.arguments import checked
-from ..core.errors import ConfigurationError, DataError, FlowError
-from ..core.operator import OUTPUT_BYTES
+from ..core.errors import ConfigurationError, FlowError
 from ..core.shown import hides_credentials
 from ..files.paths import (
-    ROWS_PER_BATCH,
     DataFile,
     absolute_paths,
     check_columns,
@@ -43,22 +41,14 @@ from ..files.paths import (
     is_local,
     list_files,
 )
-from ..plan.rounds import bits_of
+from ..kernels.page_library import page_library
 from ..plan.sizes import batch_bytes, is_guessed, leaf_bytes
+from .parquet_columns import ColumnStream
+from .parquet_files import bounded_batches, comparing_pages, footer_of, parquet_file, read_footer, rows_at_once
+from .picking import Pick
 
-BUFFER_BYTES = 64 * 1024
-"""Read at once of a column of a local file. As fast as reading a column of 6 MB at once, with a third of the memory."""
 PAGES_BYTES = 5 * 512 * 1024
 """What a column that is read holds: a page and a dictionary of a MiB each, as most writers cut them, and buffers."""
-PROBE_ROWS = 256
-"""Read first of a row group whose footer does not tell how wide a row is."""
-GROWTH = 16
-"""So many times as many rows are read next as before, at most."""
-_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8}
-"""Bytes of a value in memory, by its physical type."""
-
-_MISMATCH = "CRC checksum verification failed"
-"""What pyarrow says of a page that does not fit its checksum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +89,16 @@ class ParquetSplit:
             start -= groups.pop(0)[1]
         return from_row(self._batches([group for group, _ in groups]), start)
 
+    def column_stream(self, start: int, pick: Pick | None, compact: bool) -> ColumnStream | None:
+        """The rows from row ``start`` on as chunks (``parquet_columns``), ``pick`` of them only; None: they are read
+        by ``open``. What lies afar pyarrow reads, which asks for a row group at once."""
+        if self._is_scanned or not (self.columns and is_local(self.file.filesystem) and page_library()):
+            return None
+        groups = list(self.groups)
+        while groups and start >= groups[0][1]:
+            start -= groups.pop(0)[1]
+        return ColumnStream(self.file, groups, self._schema(self.columns), start, pick, compact)
+
     @property
     def _is_scanned(self) -> bool:
         # a name with a dot would be taken for a path into a struct
@@ -118,10 +118,10 @@ class ParquetSplit:
     def _decoded(self, groups: Sequence[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Rule 5."""
         with self.file.reading(), self.file.open() as opened:
-            file = _parquet_file(self.file, opened)
+            file = parquet_file(self.file, opened, footer_of(self.file, opened))
             for group in groups:
                 with comparing_pages(self.file, group, columns):
-                    yield from _bounded(file, group, columns)
+                    yield from bounded_batches(file, group, columns)
 
     def _scanned(self, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
         with self.file.reading():
@@ -137,7 +137,7 @@ class ParquetSplit:
                         schema=self.file_schema,
                         columns=list(self.columns),
                         filter=self.filter,
-                        batch_size=_rows_at_once(chosen.metadata.row_group(group), self.file_schema.names),
+                        batch_size=rows_at_once(chosen.metadata.row_group(group), self.file_schema.names),
                         use_threads=False,
                     )
 
@@ -146,7 +146,7 @@ class ParquetSplit:
         for group in groups:
             with comparing_pages(self.file, group, self.file_schema.names):
                 chosen = fragment.subset(row_group_ids=[group])
-                rows = _rows_at_once(chosen.metadata.row_group(group), self.file_schema.names)
+                rows = rows_at_once(chosen.metadata.row_group(group), self.file_schema.names)
                 found = chosen.to_batches(columns=list(self.file_schema.names), batch_size=rows, use_threads=False)
                 for records in plain_batches(found):
                     whole = records if self.filter is None else records.filter(self.filter)
@@ -226,7 +226,7 @@ class ParquetSource:
     def _file_schema(self) -> pa.Schema:
         """The schema of the first file: what the filter may use."""
         first = self._files[0]
-        schema = plain_schema(_metadata(first).schema.to_arrow_schema().remove_metadata())
+        schema = plain_schema(read_footer(first).schema.to_arrow_schema().remove_metadata())
         check_columns(schema.names if self.columns is None else self.columns, schema, first.path)
         if self.filter is not None:
             try:
@@ -243,7 +243,7 @@ class ParquetSource:
         # a filter may use any column, so without a projection to go by, all must agree
         needed = self.schema if self.filter is None else self._file_schema
         for file in self._files:
-            metadata = _metadata(file)
+            metadata = read_footer(file)
             found = metadata.schema.to_arrow_schema()
             check_same(needed, found, file, self._files[0], all_wanted=self.columns is None)
             groups = tuple((group, metadata.row_group(group).num_rows) for group in range(metadata.num_row_groups))
@@ -261,57 +261,6 @@ class ParquetSource:
         return f"{', '.join(self._wanted)}{where}"
 
 
-def _metadata(file: DataFile) -> parquet.FileMetaData:
-    with file.planning(), file.peek() as opened:
-        return parquet.read_metadata(opened)
-
-
-def _parquet_file(file: DataFile, opened: pa.NativeFile) -> parquet.ParquetFile:
-    is_far = not is_local(file.filesystem)
-    return parquet.ParquetFile(
-        opened, pre_buffer=is_far, buffer_size=0 if is_far else BUFFER_BYTES, page_checksum_verification=True
-    )
-
-
-def _bounded(file: parquet.ParquetFile, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Rule 7: the rows of a row group. The first batch goes by the footer, the others by the one before."""
-    metadata = file.metadata.row_group(group)
-    rows = _rows_at_once(metadata, columns)
-    if any(_may_be_wider(each) for each in _leaves(metadata, columns)):
-        rows = min(rows, PROBE_ROWS)
-    read = most = 0
-    has_words = any("dictionary<" in str(field.type) for field in file.schema_arrow)
-    for records in file.iter_batches(rows, row_groups=[group], columns=list(columns), use_threads=False):
-        read, most = read + records.num_rows, max(most, records.num_rows)
-        bytes = bits_of(records) // 8 if has_words else records.nbytes  # words count once, and bits cost a tenth
-        fitting = records.num_rows * OUTPUT_BYTES // max(bytes, 1)
-        to_chunk = ROWS_PER_BATCH - read % ROWS_PER_BATCH  # else chunks would be put together of two batches each
-        file.reader.set_batch_size(max(1, min(fitting, GROWTH * most, to_chunk)))
-        yield records
-
-
-def _rows_at_once(group: parquet.RowGroupMetaData, columns: Sequence[str]) -> int:
-    """How many rows of a row group have about ``OUTPUT_BYTES`` bytes, as far as its footer tells."""
-    bytes = sum(map(_value_bytes, _leaves(group, columns)))
-    return int(max(1, min(ROWS_PER_BATCH, group.num_rows * OUTPUT_BYTES // max(bytes, 1))))
-
-
-def _leaves(group: parquet.RowGroupMetaData, columns: Sequence[str]) -> Iterator[parquet.ColumnChunkMetaData]:
-    wanted = set(columns)
-    leaves = map(group.column, range(group.num_columns))
-    return (leaf for leaf in leaves if leaf.path_in_schema.partition(".")[0] in wanted)
-
-
-def _value_bytes(leaf: parquet.ColumnChunkMetaData) -> int:
-    """Of all values of a column, at least: with a dictionary a file has less than what is made of it."""
-    return int(max(leaf.total_uncompressed_size, leaf.num_values * _WIDTHS.get(leaf.physical_type, 0)))
-
-
-def _may_be_wider(leaf: parquet.ColumnChunkMetaData) -> bool:
-    """Whether what is made of a column may be much more than the file has."""
-    return leaf.has_dictionary_page and leaf.physical_type not in _WIDTHS
-
-
 def parquet_fragment(file: DataFile) -> dataset.ParquetFileFragment:
     """The file as a part of a dataset, for scans."""
     options = dataset.ParquetFragmentScanOptions(
@@ -319,28 +268,3 @@ def parquet_fragment(file: DataFile) -> dataset.ParquetFileFragment:
     )
     form = dataset.ParquetFileFormat(default_fragment_scan_options=options)
     return form.make_fragment(file.path, file.reached)
-
-
-@contextmanager
-def comparing_pages(file: DataFile, group: int, columns: Sequence[str]) -> Iterator[None]:
-    """Rule 4, for whoever reads a row group."""
-    try:
-        yield
-    except OSError as error:
-        if _MISMATCH not in str(error):
-            raise
-        found = [name for name in columns if _is_damaged(file, group, name)]
-        which = f"column {found[0]!r} of " if found else ""
-        raise DataError(
-            f"{file.path} is damaged: a page in {which}row group {group} does not fit its checksum",
-            "restore that file from a copy, or leave it out of the source",
-        ) from error
-
-
-def _is_damaged(file: DataFile, group: int, column: str) -> bool:
-    try:
-        with file.open() as opened:
-            _parquet_file(file, opened).read_row_group(group, columns=[column], use_threads=False)
-    except OSError as error:
-        return _MISMATCH in str(error)
-    return False

@@ -46,6 +46,12 @@ def rows_read(chunk: Chunk) -> int:
     return chunk.counts[0] if isinstance(chunk, PickedRows) else int(chunk.num_rows)
 
 
+def bytes_of(chunk: Chunk) -> int:
+    """What is left of it in memory."""
+    records = chunk.records if isinstance(chunk, PickedRows) else chunk
+    return int(records.nbytes)
+
+
 class Chunked(Protocol):
     """The rows of a split from some row on."""
 
@@ -74,6 +80,12 @@ class Pick:
 
     def __post_init__(self) -> None:
         self._plain = PlainNulls(self.schema)
+
+    @property
+    def looks_at(self) -> list[str]:
+        """The columns that the filters look at."""
+        seen = {name for condition in self.conditions for name in condition.columns}
+        return [name for name in self.schema.names if name in seen]
 
     @property
     def columns(self) -> list[str]:

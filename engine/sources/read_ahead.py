@@ -5,6 +5,7 @@ Rules:
 1. ``take`` never waits: PENDING says that the next chunk is still being read, and that the driver will be woken.
 2. One chunk is read at a time, the next one as soon as one was taken, up to the end of the lane's round. So reading
    overlaps with working, and at most one chunk more is in memory. The chunks and their order are those of the split.
+3. Behind a chunk of few rows, which is mostly the last one, the next is looked for at once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from enum import Enum
 from typing import Final
 
 from ..core.operator import Background
-from .picking import Chunk
+from .picking import Chunk, bytes_of, rows_read
 
 
 class PendingChunk(Enum):
@@ -25,6 +26,8 @@ class PendingChunk(Enum):
 
 
 PENDING: Final = PendingChunk.PENDING
+FEW_ROWS, FEW_BYTES = 8 * 1024, 1024 * 1024
+"""Rule 3."""
 
 
 class ReadInPlace:
@@ -44,20 +47,32 @@ class ReadAhead:
     def __init__(self, chunks: Iterator[Chunk], background: Background) -> None:
         self._chunks = chunks
         self._background = background
-        #: the chunk that was read, or the error, or None for the end
-        self._answer: deque[Chunk | BaseException | None] = deque()
+        #: chunks that were read, or the error, or None for the end
+        self._answers: deque[Chunk | BaseException | None] = deque()
         self._ask()
 
     def _ask(self) -> None:
-        self._background(lambda: next(self._chunks, None), self._answer.append)
+        self._background(self._read, self._answered)
+
+    def _read(self) -> list[Chunk | BaseException | None]:
+        chunk = next(self._chunks, None)
+        if chunk is None or rows_read(chunk) >= FEW_ROWS or bytes_of(chunk) >= FEW_BYTES:
+            return [chunk]
+        try:
+            return [chunk, next(self._chunks, None)]
+        except BaseException as error:
+            return [chunk, error]
+
+    def _answered(self, found: list[Chunk | BaseException | None] | BaseException) -> None:
+        self._answers.extend([found] if isinstance(found, BaseException) else found)
 
     def take(self) -> Chunk | PendingChunk | None:
         """The next chunk; None at the end; PENDING while it is read. Raises what reading raised."""
-        if not self._answer:
+        if not self._answers:
             return PENDING
-        found = self._answer.popleft()
+        found = self._answers.popleft()
         if isinstance(found, BaseException):
             raise found
-        if found is not None:
+        if found is not None and not self._answers:
             self._ask()
         return found

@@ -437,9 +437,10 @@ class SplitReader:
             self.due = max(self.due, self.now) + batch.rows / self._rate
         return batch
 
-    def pick(self, pick: Pick) -> None:
-        """Give only these rows (``picking``). Before the first is read."""
-        self._splits.pick = pick
+    def pick(self, pick: Pick | None, compact: bool = False) -> None:
+        """Give only these rows (``picking``; None: all), ``compact``: in whatever form columns come. Before the first
+        is read."""
+        self._splits.pick, self._splits.compact = pick, compact
 
 
 def _share(lanes: Sequence[int], splits: int, lane_count: int) -> float:

@@ -19,7 +19,7 @@ from ..core.epochs import Epochs
 from ..core.operator import Background
 from ..core.source import Split
 from ..plan.rounds import LaneCursor
-from .picking import Chunk
+from .picking import Chunk, Chunked, Pick
 from .read_ahead import PendingChunk
 from .split_queue import SplitQueue
 
@@ -111,3 +111,9 @@ class SplitAgain:
     def open(self, start: int) -> Iterator[pa.RecordBatch]:
         """The rows from ``start`` on."""
         return self._split.open(start)
+
+    def column_stream(self, start: int, pick: Pick | None, compact: bool) -> Chunked | None:
+        """The same, in chunks, if the split can do that."""
+        own = getattr(self._split, "column_stream", None)
+        found: Chunked | None = None if own is None else own(start, pick, compact)
+        return found

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
+from ..arrow.compact import fits
 from ..arrow.plain_types import plain_batches
 from ..core.errors import DataError
 from ..core.operator import Background
@@ -50,6 +51,8 @@ class SplitQueue:
         self._background = background
         #: what is wanted of their rows; None: all. Set before the first is read
         self.pick: Pick | None = None
+        #: columns may come in their compact forms
+        self.compact = False
         #: splits known so far, those of other lanes included. A fed source does not get again what it had read before a
         #: restart; its lanes stand behind equally many
         read = 0 if splits else max((each.ordinal for each in cursors if not each.needless), default=0)
@@ -130,7 +133,7 @@ class SplitQueue:
         if chunk is None:
             self._end_round(cursor)
             return None
-        if not isinstance(chunk, PickedRows) and not chunk.schema.equals(self._schema):
+        if not isinstance(chunk, PickedRows) and not self._fits(chunk.schema):
             message = f"split {self.current} has the schema {chunk.schema}, the source promised {self._schema}"
             raise DataError(message, "read all inputs with one schema")
         rows = rows_read(chunk)
@@ -138,6 +141,9 @@ class SplitQueue:
         cursor.rows += rows
         self._taken += rows
         return chunk
+
+    def _fits(self, found: pa.Schema) -> bool:
+        return found.equals(self._schema) or (self.compact and fits(found, self._schema))
 
     def _begin(self, cursor: LaneCursor, round: int) -> None:
         split = self._split(cursor)
@@ -152,6 +158,10 @@ class SplitQueue:
         self._taken = 0
 
     def _stream(self, split: Split, start: int) -> Chunked:
+        own = getattr(split, "column_stream", None)
+        found: Chunked | None = None if own is None else own(start, self.pick, self.compact)
+        if found is not None:
+            return found
         rows = RowStream(_rows_of(split, start))
         return rows if self.pick is None else PickingStream(rows, self.pick)
 

@@ -55,8 +55,20 @@ def parquet(folder, chance: random.Random, files: int = 3) -> str:
     return str(folder)
 
 
-def reader(source, quota, restored=None) -> SplitReader:
-    return SplitReader("s", source.schema, source.splits(), lanes_of(0, 1, 2), 2, quota=quota, restored=restored)
+class Opened:
+    """A split that can only be opened."""
+
+    def __init__(self, split) -> None:
+        self.id, self.rows, self.open = split.id, split.rows, split.open
+
+
+def reader(source, quota, restored=None, wrap=Opened) -> SplitReader:
+    splits = [wrap(split) for split in source.splits()]
+    return SplitReader("s", source.schema, splits, lanes_of(0, 1, 2), 2, quota=quota, restored=restored)
+
+
+def as_it_is(split):
+    return split
 
 
 def running(config):
@@ -106,14 +118,16 @@ FILTERS = [
 ]
 
 
+@pytest.mark.parametrize("wrap", [Opened, as_it_is])
+@pytest.mark.parametrize("compact", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-def test_picked_rows_are_those_that_the_filters_give(tmp_path, seed):
+def test_picked_rows_are_those_that_the_filters_give(tmp_path, seed, wrap, compact):
     chance = random.Random(seed)
     source = ParquetSource(parquet(tmp_path, chance), split_by=chance.choice(["file", "row group"]))
     filters, quota = FILTERS[seed % 5], chance.choice([None, 7, 60])
     wanted, others, counts = elements(reader(source, quota), filters)
-    picking = reader(source, quota)
-    picking.pick(Pick(SCHEMA, tuple(running(each).condition(SCHEMA) for each in filters)))
+    picking = reader(source, quota, wrap=wrap)
+    picking.pick(Pick(SCHEMA, tuple(running(each).condition(SCHEMA) for each in filters)), compact)
     assert elements(picking, filters) == (wanted, others, counts)
     assert picking.rows == counts[0]
 
@@ -123,10 +137,10 @@ def test_cursors_count_rows_that_were_read(tmp_path, seed):
     chance = random.Random(seed)
     source, filters = ParquetSource(parquet(tmp_path, chance)), FILTERS[1]
     whole, _, _ = elements(reader(source, 20), filters)
-    picking = reader(source, 20)
+    picking = reader(source, 20, wrap=as_it_is)
     picking.pick(Pick(SCHEMA, tuple(running(each).condition(SCHEMA) for each in filters)))
     first, others, _ = elements(picking, filters, stop=chance.randrange(1, 8))
-    rest = reader(source, 20, restored=picking.snapshot())
+    rest = reader(source, 20, restored=picking.snapshot())  # as a job of before would go on
     second, others, _ = elements(rest, filters)
     assert first + second == whole
     assert isinstance(others[-1], EndOfData)
@@ -141,7 +155,7 @@ def test_keys_drop_rows_at_whatever_time_they_are_known(tmp_path, ready):
         for row in zip(rows["a"], rows["c"], strict=True)
         if row[1] in (2, 4)
     ]
-    picking = reader(source, None)
+    picking = reader(source, None, wrap=as_it_is)
     condition = running(FILTERS[0][0]).condition(SCHEMA)
     picking.pick(
         Pick(

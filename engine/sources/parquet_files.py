@@ -1,0 +1,174 @@
+"""Parquet files as pyarrow reads them: their footers, and row groups in batches of bounded size (``parquet``)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from ..core.errors import DataError
+from ..core.operator import OUTPUT_BYTES
+from ..files.paths import ROWS_PER_BATCH, DataFile, is_local
+from ..plan.rounds import bits_of
+
+BUFFER_BYTES = 64 * 1024
+"""Read at once of a column of a local file. As fast as reading a column of 6 MB at once, with a third of the memory."""
+PROBE_ROWS = 256
+"""Read first of a row group whose footer does not tell how wide a row is."""
+GROWTH = 16
+"""So many times as many rows are read next as before, at most."""
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8}
+"""Bytes of a value in memory, by its physical type."""
+
+FOOTER_BYTES = 16 * 1024 * 1024
+"""Of the footers that a process keeps, as they lie in their files."""
+
+_MISMATCH = "CRC checksum verification failed"
+"""What pyarrow says of a page that does not fit its checksum."""
+
+
+class _Footers:
+    """Those that were read last, of local files, by all that tells one version of a file from another."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[tuple[object, ...], parquet.FileMetaData] = OrderedDict()
+        self._bytes = 0
+        self._lock = Lock()
+
+    def get(self, file: DataFile) -> parquet.FileMetaData | None:
+        """That of a file."""
+        with self._lock:
+            return self._found.get(_version_of(file))
+
+    def put(self, file: DataFile, footer: parquet.FileMetaData) -> None:
+        """The footer of a file is this one."""
+        if not is_local(file.filesystem) or not file.modified:
+            return
+        with self._lock:
+            if self._found.setdefault(_version_of(file), footer) is footer:
+                self._bytes += footer.serialized_size
+            while self._bytes > FOOTER_BYTES:
+                self._bytes -= self._found.popitem(last=False)[1].serialized_size
+
+
+def _version_of(file: DataFile) -> tuple[object, ...]:
+    return file.path, file.size, file.modified, file.content, file.version
+
+
+_FOOTERS = _Footers()
+
+
+def read_footer(file: DataFile) -> parquet.FileMetaData:
+    """The footer of a file that was listed a moment ago."""
+    found = _FOOTERS.get(file)
+    if found is None:
+        with file.planning(), file.peek() as opened:
+            found = parquet.read_metadata(opened)
+        _FOOTERS.put(file, found)
+    return found
+
+
+def footer_of(file: DataFile, opened: pa.NativeFile) -> parquet.FileMetaData:
+    """The footer of an open file."""
+    found = _FOOTERS.get(file)
+    if found is None:
+        found = parquet.read_metadata(opened)
+        _FOOTERS.put(file, found)
+    return found
+
+
+def parquet_file(
+    file: DataFile, opened: pa.NativeFile, footer: parquet.FileMetaData | None = None
+) -> parquet.ParquetFile:
+    """The file, for pyarrow to read."""
+    is_far = not is_local(file.filesystem)
+    return parquet.ParquetFile(
+        opened,
+        metadata=footer,
+        pre_buffer=is_far,
+        buffer_size=0 if is_far else BUFFER_BYTES,
+        page_checksum_verification=True,
+    )
+
+
+class Pace:
+    """How many rows of a row group to read next (``parquet``, rule 7): by its footer, then by the batch before."""
+
+    def __init__(self, group: parquet.RowGroupMetaData, schema: pa.Schema) -> None:
+        self.rows = rows_at_once(group, schema.names)
+        if any(_may_be_wider(each) for each in leaves_of(group, schema.names)):
+            self.rows = min(self.rows, PROBE_ROWS)
+        self._has_words = any("dictionary<" in str(type) for type in schema.types)
+        self._read = self._most = 0
+
+    def read(self, records: pa.RecordBatch) -> None:
+        """These were read."""
+        self._read, self._most = self._read + records.num_rows, max(self._most, records.num_rows)
+        # words count once, and bits cost a tenth
+        bytes = bits_of(records) // 8 if self._has_words else records.nbytes
+        fitting = records.num_rows * OUTPUT_BYTES // max(bytes, 1)
+        to_chunk = ROWS_PER_BATCH - self._read % ROWS_PER_BATCH  # else chunks would be put together of two batches each
+        self.rows = max(1, min(fitting, GROWTH * self._most, to_chunk))
+
+
+def bounded_batches(file: parquet.ParquetFile, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a row group."""
+    wanted = set(columns)
+    fields = [each for each in file.schema_arrow if each.name in wanted]
+    pace = Pace(file.metadata.row_group(group), pa.schema(fields))
+    for records in file.iter_batches(pace.rows, row_groups=[group], columns=list(columns), use_threads=False):
+        pace.read(records)
+        file.reader.set_batch_size(pace.rows)
+        yield records
+
+
+def rows_at_once(group: parquet.RowGroupMetaData, columns: Sequence[str]) -> int:
+    """How many rows of a row group have about ``OUTPUT_BYTES`` bytes, as far as its footer tells."""
+    bytes = sum(map(_value_bytes, leaves_of(group, columns)))
+    return int(max(1, min(ROWS_PER_BATCH, group.num_rows * OUTPUT_BYTES // max(bytes, 1))))
+
+
+def leaves_of(group: parquet.RowGroupMetaData, columns: Sequence[str]) -> Iterator[parquet.ColumnChunkMetaData]:
+    """The leaf columns of these columns."""
+    wanted = set(columns)
+    leaves = map(group.column, range(group.num_columns))
+    return (leaf for leaf in leaves if leaf.path_in_schema.partition(".")[0] in wanted)
+
+
+def _value_bytes(leaf: parquet.ColumnChunkMetaData) -> int:
+    """Of all values of a column, at least: with a dictionary a file has less than what is made of it."""
+    return int(max(leaf.total_uncompressed_size, leaf.num_values * _WIDTHS.get(leaf.physical_type, 0)))
+
+
+def _may_be_wider(leaf: parquet.ColumnChunkMetaData) -> bool:
+    """Whether what is made of a column may be much more than the file has."""
+    return leaf.has_dictionary_page and leaf.physical_type not in _WIDTHS
+
+
+@contextmanager
+def comparing_pages(file: DataFile, group: int, columns: Sequence[str]) -> Iterator[None]:
+    """Rule 4, for whoever reads a row group."""
+    try:
+        yield
+    except OSError as error:
+        if _MISMATCH not in str(error):
+            raise
+        found = [name for name in columns if _is_damaged(file, group, name)]
+        which = f"column {found[0]!r} of " if found else ""
+        raise DataError(
+            f"{file.path} is damaged: a page in {which}row group {group} does not fit its checksum",
+            "restore that file from a copy, or leave it out of the source",
+        ) from error
+
+
+def _is_damaged(file: DataFile, group: int, column: str) -> bool:
+    try:
+        with file.open() as opened:
+            parquet_file(file, opened).read_row_group(group, columns=[column], use_threads=False)
+    except OSError as error:
+        return _MISMATCH in str(error)
+    return False

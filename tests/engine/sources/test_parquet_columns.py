@@ -1,0 +1,122 @@
+"""Columns of Parquet files, each decoded by itself: the chunks that pyarrow's batches are cut to, value by value."""
+
+import random
+import string
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.engine.arrow.compact import plain_records
+from penstock.engine.core.errors import DataError
+from penstock.engine.core.operator import OUTPUT_BYTES
+from penstock.engine.plan.rounds import CHUNK_ROWS, RowStream
+from penstock.engine.sources.parquet import ParquetSource
+from penstock.engine.sources.parquet_columns import ChunkedColumns, ColumnStream
+
+KINDS = {
+    "number": lambda chance: chance.randrange(-(2**40), 2**40),
+    "few": lambda chance: chance.choice(["", "air", "rail", "truck"]),
+    "text": lambda chance: "".join(chance.choices(string.ascii_letters, k=chance.randrange(40))),
+    "money": lambda chance: Decimal(chance.randrange(-(10**9), 10**9)).scaleb(-2),
+    "flag": lambda chance: chance.random() < 0.5,
+    "list": lambda chance: [chance.randrange(5) for _ in range(chance.randrange(4))],
+    "pair": lambda chance: {"x": chance.random(), "y": chance.choice(["a", None])},
+}
+TYPES = {
+    "number": pa.int64(),
+    "few": pa.string(),
+    "text": pa.string_view(),
+    "money": pa.decimal128(15, 2),
+    "flag": pa.bool_(),
+    "list": pa.list_(pa.int32()),
+    "pair": pa.struct([("x", pa.float64()), ("y", pa.string())]),
+}
+
+
+def write(path, chance: random.Random, names, rows: int, **options) -> None:
+    nulls = {name: chance.choice([0, 0.2]) for name in names}
+    columns = {
+        name: pa.array(
+            [None if chance.random() < nulls[name] else KINDS[name](chance) for _ in range(rows)], type=TYPES[name]
+        )
+        for name in names
+    }
+    pq.write_table(
+        pa.table(columns),
+        path,
+        row_group_size=max(rows // 3, 1),
+        data_page_size=chance.choice([100, 2000, 10**6]),
+        compression=chance.choice(["none", "snappy", "zstd"]),
+        use_dictionary=chance.choice([True, False]),
+        data_page_version=chance.choice(["1.0", "2.0"]),
+        **options,
+    )
+
+
+def in_turn(stream, limits):
+    return [chunk for limit in limits for chunk in stream.chunks(limit)]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_chunks_are_those_that_batches_of_pyarrow_are_cut_to(tmp_path, seed):
+    chance = random.Random(seed)
+    names = chance.sample(list(KINDS), chance.randrange(1, 5))
+    write(tmp_path / "a.parquet", chance, names, chance.choice([0, 1, 700]), write_page_checksum=True)
+    source = ParquetSource(tmp_path, split_by=chance.choice(["file", "row group"]))
+    for split in source.splits():
+        start = chance.randrange(split.rows + 1)
+        limits = [chance.choice([None, 0, 13, 100]) for _ in range(5)] + [None]
+        wanted = in_turn(RowStream(split.open(start)), limits)
+        for compact in (False, True):
+            found = in_turn(split.column_stream(start, None, compact), limits)
+            assert [plain_records(each, source.schema) for each in found] == wanted
+
+
+def test_wide_rows_are_cut_by_what_they_weigh(tmp_path):
+    texts = ["x" * 3000 if number % 7 else "" for number in range(8000)]
+    table = pa.table({"t": texts, "n": range(8000)})
+    pq.write_table(table, tmp_path / "a.parquet")
+    (split,) = ParquetSource(tmp_path).splits()
+    wanted = list(RowStream(split.open(5)).chunks(None))
+    assert len(wanted) > 1
+    assert max(each.nbytes for each in wanted) <= OUTPUT_BYTES
+    assert list(split.column_stream(5, None, False).chunks(None)) == wanted
+
+
+def test_text_of_a_dictionary_bounds_what_a_chunk_takes(tmp_path):
+    """65,536 rows of one word: whether they fit is known before any is read."""
+    for length, is_chunked in ((20, True), (200, False)):
+        pq.write_table(pa.table({"t": ["w" * length] * CHUNK_ROWS}), tmp_path / "a.parquet")
+        (split,) = ParquetSource(tmp_path / "a.parquet").splits()
+        stream = split.column_stream(0, None, False)
+        wanted = list(RowStream(split.open(0)).chunks(None))
+        assert list(stream.chunks(None)) == wanted
+        assert (len(wanted) == 1) is is_chunked
+        assert isinstance(stream._chunks, ChunkedColumns) is is_chunked
+
+
+def test_damaged_page_is_told_as_pyarrow_finds_it(tmp_path):
+    options = {"write_page_checksum": True, "use_dictionary": False, "compression": "none"}
+    pq.write_table(pa.table({"a": range(1000), "b": range(1000)}), tmp_path / "a.parquet", **options)
+    where = pq.read_metadata(tmp_path / "a.parquet").row_group(0).column(1).data_page_offset + 2000
+    content = bytearray((tmp_path / "a.parquet").read_bytes())
+    content[where] ^= 255
+    (tmp_path / "a.parquet").write_bytes(content)
+    (split,) = ParquetSource(tmp_path).splits()
+    stream = split.column_stream(0, None, False)
+    assert isinstance(stream, ColumnStream)
+    with pytest.raises(DataError, match="column 'b' of row group 0 does not fit its checksum"):
+        list(stream.chunks(None))
+
+
+def test_file_that_changes_while_it_is_read_is_another_one(tmp_path):
+    pq.write_table(pa.table({"a": range(200_000)}), tmp_path / "a.parquet")
+    (split,) = ParquetSource(tmp_path).splits()
+    chunks = split.column_stream(0, None, False).chunks(None)
+    next(chunks)
+    with open(tmp_path / "a.parquet", "ab") as file:
+        file.write(b"more")
+    with pytest.raises(DataError, match=r"had .* bytes"):
+        list(chunks)
