@@ -23,6 +23,10 @@ from .row_bits import Bits, row_bits
 PIECE_ROWS = OUTPUT_ROWS
 """The default size of a piece."""
 
+_NEARLY_ALL = 8
+"""Where all but an eighth of the rows are picked, Arrow's filter copies runs of them. Else it looks at the mask for
+each column, and positions that are found once are faster: 65 µs a column of 64 Ki int64, not 187, for half of them."""
+
 Positions = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
@@ -108,6 +112,21 @@ def picked(records: Any, rows: pa.Array) -> Any:
     for columns of numbers is half of the work. Rows that lie on disk (``stored_rows``) pick by themselves."""
     own = getattr(records, "picked", None)
     return pc.take(records, rows, boundscheck=False) if own is None else own(rows)
+
+
+def selected(records: pa.RecordBatch, rows: Positions) -> pa.RecordBatch:
+    """Some rows of a batch, named in their order, each once."""
+    count, every = len(rows), records.num_rows
+    first, last = (int(rows[0]), int(rows[-1])) if count else (0, -1)
+    # one run, which keeps no more than as many rows again in memory
+    if last - first + 1 == count and 2 * count >= every:
+        return records.slice(first, count)
+    if count * _NEARLY_ALL <= every * (_NEARLY_ALL - 1):
+        return picked(records, pa.array(rows))
+    mask = np.zeros(every, np.bool_)
+    mask[rows] = True
+    bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
+    return records.filter(pa.Array.from_buffers(pa.bool_(), every, [None, bits]))
 
 
 def taken(records: Any, rows: Positions, bound: Bound) -> Iterator[pa.RecordBatch]:

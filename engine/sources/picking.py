@@ -25,6 +25,7 @@ from ..arrow.dictionaries import PlainNulls
 from ..arrow.masks import set_bits
 from ..core.source import Condition
 from ..kernels.key_filter import KeyFilter
+from ..kernels.pieces import selected
 from ..plan.rounds import RowStream
 
 Positions: TypeAlias = npt.NDArray[np.int64]
@@ -103,9 +104,9 @@ class Pick:
             return records
         counts, positions = found
         kept = whole.select(self.columns)
-        kept = kept if positions is None else kept.take(pa.array(positions))
+        kept = kept if positions is None else selected(kept, positions)
         needed = self.needed([kept.column(name) for name in self.keys], kept.num_rows)
-        return PickedRows(kept if needed is None else kept.take(pa.array(needed)), counts)
+        return PickedRows(kept if needed is None else selected(kept, needed), counts)
 
     def passing(self, records: pa.RecordBatch) -> tuple[tuple[int, ...], Positions | None] | None:
         """The counts, and the positions of the rows that pass all filters (None: all), which are asked on the columns
@@ -114,7 +115,7 @@ class Pick:
         for condition in self.conditions:
             seen = records.select(list(condition.columns))
             try:
-                mask = condition.mask(seen if positions is None else seen.take(pa.array(positions)))
+                mask = condition.mask(seen if positions is None else selected(seen, positions))
             except Exception:
                 return None
             passed = set_bits(mask)
