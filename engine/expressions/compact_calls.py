@@ -36,6 +36,8 @@ Kernel: TypeAlias = Callable[[Sequence[Any], Kept], Any]
 Numbers: TypeAlias = npt.NDArray[Any]
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
+_FEW_WORDS = 6
+"""So many codes are compared in less time than a table is looked up."""
 _FEW_ROWS = 256
 """Below so many rows a call of Arrow is cheaper than one of numpy with what it needs around it."""
 
@@ -339,16 +341,17 @@ def _chosen(holds: pa.Array, one: Any, other: Any, type: pa.DataType) -> Any:
     mine, theirs = (_digits(each, type.scale) for each in (one, other))
     if mine is None or theirs is None or (isinstance(mine, int) and isinstance(theirs, int)):
         return None
-    # without a branch, which costs five times as much: sums that overflow in between come back
+    # without a branch, which costs five times as much: what overflows in between comes back
     with np.errstate(over="ignore"):
-        difference: npt.NDArray[np.int64] = np.subtract(mine, theirs, dtype=np.int64)
-        difference *= truths(holds)
-        difference += theirs
+        found: npt.NDArray[np.int64] = np.subtract(mine, theirs, dtype=np.int64)
+        found *= truths(holds)
+        if not (isinstance(theirs, int) and theirs == 0):
+            found += theirs
     valid = None
     if holds.null_count or any(isinstance(each, pa.Array) and each.null_count for each in (one, other)):
         known = [each.is_valid() if isinstance(each, pa.Array) else pa.scalar(True) for each in (one, other)]
         valid = pc.fill_null(pc.if_else(holds, *known), False)
-    return as_decimals(difference, pa.decimal64(18, type.scale), valid)
+    return as_decimals(found, pa.decimal64(18, type.scale), valid)
 
 
 # ------------------------------------------------------------------ functions of text
@@ -416,15 +419,19 @@ def _address(words: pa.Array) -> tuple[int, ...]:
 
 def _gathering(found: pa.Array) -> Callable[[pa.DictionaryArray], pa.Array]:
     """``found``: the results for the values of a dictionary, and behind them that for null."""
-    of_null = pa.scalar(len(found) - 1, pa.int32())
+    of_null, of_words = pa.scalar(len(found) - 1, pa.int32()), found.slice(0, len(found) - 1)
 
     def places(column: pa.DictionaryArray) -> pa.Array:
         return column.indices.fill_null(of_null) if column.null_count else column.indices
 
-    if pa.types.is_boolean(found.type) and not found.null_count:
-        table = truths(found).copy()
+    if pa.types.is_boolean(found.type) and not of_words.null_count:
+        table = truths(of_words)
         few = np.flatnonzero(table)
-        return lambda column: _booleans(_looked_up(table, few, _codes(places(column))), None)
+        return lambda column: (
+            found.take(places(column))
+            if column.null_count
+            else _booleans(_looked_up(table, few, _codes(column.indices)), None)
+        )
     if _is_text(found.type):
         encoded = found.dictionary_encode()
         return lambda column: pa.DictionaryArray.from_arrays(encoded.indices.take(places(column)), encoded.dictionary)
@@ -436,7 +443,7 @@ def _codes(places: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def _looked_up(table: npt.NDArray[np.bool_], few: Numbers, codes: npt.NDArray[np.int32]) -> Numbers:
-    if len(few) > 2:
+    if len(few) > _FEW_WORDS:
         return table.take(codes)
     found: Numbers = np.zeros(len(codes), np.bool_)
     for place in few.tolist():
