@@ -179,6 +179,13 @@ def stateless_cases(rows: int, size: int) -> list[Case]:
     return [Case(name, "pyarrow loop", rows, ours, theirs, STATELESS) for name, ours, theirs in work]
 
 
+def with_texts(given: pa.Table, count: int) -> pa.Table:
+    """The rows with a column ``w`` of so many texts, any of which may be next."""
+    numbers = np.random.default_rng(4).integers(0, count, given.num_rows)
+    texts = pa.array([f"some text {number}" for number in range(count)])
+    return given.append_column("w", texts.take(pa.array(numbers)))
+
+
 def grouping_cases(rows: int, size: int) -> list[Case]:
     """Aggregations and their like."""
     some, many = table(rows, 10), table(rows, 2)
@@ -187,6 +194,7 @@ def grouping_cases(rows: int, size: int) -> list[Case]:
     theirs = (([], "count_all"), ("v", "sum"), ("x", "mean"))
     spread = (Aggregate("lo", "v", "min"), Aggregate("hi", "v", "max"), Aggregate("sd", "x", "stddev"))
     their_spread = (("v", "min"), ("v", "max"), ("x", "stddev"))
+    texts = {count: with_texts(some, count) for count in (1000, 100_000)}
     numbered = some.select(["r", "v"]).append_column("p", pa.array(np.arange(rows)))
     return [
         Case(name, "pyarrow " + peer, rows, driven(config, batches_of(given, size)), work, STATEFUL)
@@ -199,6 +207,8 @@ def grouping_cases(rows: int, size: int) -> list[Case]:
              grouped(few, ["r"], *theirs)),
             (f"hash aggregate, {rows // 2:,} groups", HashAggregate(("r",), asked), many, "group by",
              grouped(many, ["r"], *theirs)),
+            *((f"hash aggregate, {count:,} texts", HashAggregate(("w",), asked), given, "group by",
+               grouped(given, ["w"], *theirs)) for count, given in texts.items()),
             ("distinct", Distinct(("r",)), some.select(["r", "v"]), "group by",
              grouped(some.select(["r", "v"]), ["r"], ("v", "first"))),
             ("mark distinct", MarkDistinct(("r",), "new"), some.select(["r", "v"]), "group by, is in",

@@ -364,30 +364,41 @@ API void penstock_add_f64(double *total, const int64_t *ids, const double *value
     EACH_ROW(total[ids[row]] += values[row])
 }
 
-/* Whole numbers of one, two or four words of 64 bits, the lowest first, are added to totals of two, with a sign; what is
- * too much for one goes to ``high``, which counts multiples of 2^128, and may be 0 where nothing can be: as long as all
- * numbers have one word. Those of four words lie within 2^190. Without ``ids`` there is one group. ``valid``: a bit for
- * each row from ``offset`` on, or 0; rows without are left out. */
+/* Add ``upper`` x 2^64 + ``lower`` to a total of two words, with a sign; what is too much for it is added to ``high``,
+ * unless there is none. */
+static inline void add_two(uint64_t *total, int64_t *high, uint64_t lower, int64_t upper) {
+    total[0] += lower;
+    const int carry = total[0] < lower;
+    if (!high) {
+        total[1] += (uint64_t)upper + (uint64_t)carry;
+        return;
+    }
+    const __int128 sum = (__int128)(int64_t)total[1] + upper + carry;
+    const int64_t kept = (int64_t)sum;
+    total[1] = (uint64_t)kept;
+    if (sum != kept) *high += (int64_t)((sum - kept) >> 64);
+}
+
+/* Whole numbers of one, two or four words of 64 bits, the lowest first, are added to totals of two; ``high`` counts
+ * multiples of 2^128, and may be 0 where there can be none: as long as all numbers have one word. Those of four words lie
+ * within 2^190. Without ``ids`` there is one group. ``valid``: a bit for each row from ``offset`` on, or 0; rows without
+ * are left out. */
 #define ADD_WORDS(NAME, WIDTH)                                                                                         \
     API void NAME(uint64_t *total, int64_t *high, const int64_t *ids, const uint64_t *values, const uint8_t *valid,    \
                   int64_t offset, int64_t rows) {                                                                      \
+        if (WIDTH == 1 && !ids && !valid) {                                                                            \
+            __int128 sum = 0;                                                                                          \
+            for (int64_t row = 0; row < rows; row++) sum += (int64_t)values[row];                                      \
+            add_two(total, high, (uint64_t)sum, (int64_t)(sum >> 64));                                                 \
+            return;                                                                                                    \
+        }                                                                                                              \
         for (int64_t row = 0; row < rows; row++) {                                                                     \
             if (ids && row + AHEAD < rows) __builtin_prefetch(total + 2 * ids[row + AHEAD], 1);                        \
             if (valid && !(valid[(row + offset) >> 3] >> ((row + offset) & 7) & 1)) continue;                          \
             const int64_t group = ids ? ids[row] : 0;                                                                  \
             const uint64_t *const value = values + WIDTH * row;                                                        \
             const int64_t upper = WIDTH == 1 ? (int64_t)value[0] >> 63 : (int64_t)value[WIDTH > 1];                    \
-            uint64_t *const into = total + 2 * group;                                                                  \
-            into[0] += value[0];                                                                                       \
-            const int carry = into[0] < value[0];                                                                      \
-            if (!high) {                                                                                               \
-                into[1] += (uint64_t)upper + (uint64_t)carry;                                                          \
-                continue;                                                                                              \
-            }                                                                                                          \
-            const __int128 sum = (__int128)(int64_t)into[1] + upper + carry;                                           \
-            const int64_t kept = (int64_t)sum;                                                                         \
-            into[1] = (uint64_t)kept;                                                                                  \
-            if (sum != kept) high[group] += (int64_t)((sum - kept) >> 64);                                             \
+            add_two(total + 2 * group, high ? high + group : 0, value[0], upper);                                      \
             if (WIDTH == 4) high[group] += (int64_t)value[WIDTH / 2] + (upper < 0);                                    \
         }                                                                                                              \
     }
