@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from .growable_array import GrowableBytes
 from .hashing import hashes
 from .keys import comparable, decoded, validity
-from .native import kernels
+from .native import kernels, kernels_for
 from .pieces import Flags, Positions
 from .short_strings import FEW, ShortStrings, places_of
 from .slots import Slots
@@ -85,7 +85,7 @@ class _Column:
         if self._dictionary is None or not _same_memory(column.dictionary, self._dictionary[0]):
             self._dictionary = column.dictionary, self._plain(column.dictionary)
         places = column.indices.fill_null(0) if column.null_count else column.indices
-        return [code.take(places.to_numpy()) if len(code) else _zeros(column) for code in self._dictionary[1]]
+        return [_picked(code, places.to_numpy()) if len(code) else _zeros(column) for code in self._dictionary[1]]
 
 
 class _Strings:
@@ -149,6 +149,12 @@ class _Lookup:
     def same(self, rows: Positions, others: Positions) -> Flags:
         flags: Flags = rows == others
         return flags
+
+
+def _picked(codes: Positions, places: Any) -> Positions:
+    compiled = kernels_for(len(places)) if places.dtype == np.int32 else None
+    found = None if compiled is None else compiled.pick_codes(codes, places)
+    return codes.take(places) if found is None else found
 
 
 def _zeros(column: pa.Array) -> Positions:

@@ -174,9 +174,7 @@ class _Places:
         """The number of each row's key, and the first rows of new keys, which are numbered from ``count`` on."""
         kernels = kernels_for(len(codes[0]))
         if kernels is not None:
-            if len(codes) == 1:
-                return kernels.number_places(np.ascontiguousarray(codes[0]), self._ranges[0][0], self._table, count)
-            return kernels.number_places(self._places(codes), 0, self._table, count)
+            return kernels.number_places([*map(np.ascontiguousarray, codes)], self._ranges, self._table, count)
         places = self._places(codes)
         numbers = self._table.take(places).astype(np.int64)
         if count and numbers.min() >= 0:

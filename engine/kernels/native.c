@@ -22,7 +22,7 @@ Rules:
 #endif
 
 /* Changes with every change of a function's name, arguments or meaning. */
-API int64_t penstock_kernels(void) { return 5; }
+API int64_t penstock_kernels(void) { return 6; }
 
 static inline uint64_t mixed(uint64_t x) {
     x *= UINT64_C(0x9E3779B97F4A7C15);
@@ -60,17 +60,35 @@ API void penstock_part_order(const uint16_t *parts, int64_t rows, int64_t *start
  * New keys are numbered from ``count`` on, in the order of their first rows, which go to ``first``. ``ids`` gets the
  * number of each row. The new count comes back. */
 
-/* A table with a place for every code from ``low`` on. */
-API int64_t penstock_number_places(const int64_t *codes, int64_t rows, int64_t low, int32_t *table, int64_t count,
-                                   int64_t *ids, int64_t *first) {
+/* The codes of dictionaries' values for ``indices`` into them. How many come back: fewer than rows if one is outside. */
+API int64_t penstock_pick_codes(const int64_t *codes, int64_t size, const int32_t *indices, int64_t rows, int64_t *picked) {
     for (int64_t row = 0; row < rows; row++) {
-        int32_t *place = table + (codes[row] - low);
-        int32_t id = *place;
-        if (id < 0) {
-            *place = id = (int32_t)count++;
-            *first++ = row;
-        }
-        ids[row] = id;
+        if ((uint64_t)(int64_t)indices[row] >= (uint64_t)size) return row;
+        picked[row] = codes[indices[row]];
+    }
+    return rows;
+}
+
+static inline int64_t numbered_place(int32_t *place, int64_t row, int64_t *count, int64_t **first) {
+    if (*place < 0) {
+        *place = (int32_t)(*count)++;
+        *(*first)++ = row;
+    }
+    return *place;
+}
+
+/* A table with a place for every combination of codes: of each column from its ``low`` on as many as its ``span``. */
+API int64_t penstock_number_places(const int64_t *const *columns, const int64_t *lows, const int64_t *spans, int64_t width,
+                                   int64_t rows, int32_t *table, int64_t count, int64_t *ids, int64_t *first) {
+    const int64_t *const codes = columns[0], low = lows[0];
+    if (width == 1) {
+        for (int64_t row = 0; row < rows; row++) ids[row] = numbered_place(table + (codes[row] - low), row, &count, &first);
+        return count;
+    }
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t place = codes[row] - low;
+        for (int64_t w = 1; w < width; w++) place = place * spans[w] + (columns[w][row] - lows[w]);
+        ids[row] = numbered_place(table + place, row, &count, &first);
     }
     return count;
 }

@@ -22,7 +22,7 @@ import numpy as np
 
 from .pieces import Positions
 
-VERSION = 5
+VERSION = 6
 """That of ``native.c``: a library that is left from another one is not used."""
 
 WORTH = 512
@@ -35,10 +35,11 @@ _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64}
 _FUNCTIONS = {
     "mixed": "pip",
     "part_order": "pipipp",
-    "number_places": "piipipp",
+    "number_places": "pppiipipp",
     "number_keys": "piippipipp",
     **dict.fromkeys(["number_strings", "number_large_strings"], "ppipppipiipp"),
     "place_keys": "piipi",
+    "pick_codes": "pipip",
     "pick_bits": "piiipp",
     "fill_bloom": "pipi",
     "pick_bloom": "piipip",
@@ -89,12 +90,25 @@ class Kernels:
     #
     # The number of each row's key, and the first rows of new keys, which are numbered from ``count`` on.
 
-    def number_places(self, codes: Positions, low: int, table: Any, count: int) -> tuple[Positions, Positions]:
-        """``table``: int32, for every code from ``low`` on its number, or -1."""
-        ids, first = np.empty(len(codes), dtype=np.int64), np.empty(len(codes), dtype=np.int64)
+    def number_places(
+        self, columns: Sequence[Positions], ranges: Sequence[tuple[int, int]], table: Any, count: int
+    ) -> tuple[Positions, Positions]:
+        """``table``: int32, for every combination of codes within their ``ranges`` its number, or -1."""
+        rows = len(columns[0])
+        ids, first = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
+        lows = np.array([low for low, _ in ranges], dtype=np.int64)
+        spans = np.array([high - low + 1 for low, high in ranges], dtype=np.int64)
+        places = (ctypes.c_void_p * len(columns))(*map(_at, columns))
         call = self._functions["number_places"]
-        found = call(_at(codes), len(codes), low, _at(table), count, _at(ids), _at(first))
+        found = call(places, _at(lows), _at(spans), len(columns), rows, _at(table), count, _at(ids), _at(first))
         return ids, first[: found - count].copy()
+
+    def pick_codes(self, codes: Positions, indices: Any) -> Positions | None:
+        """``codes[indices]`` for indices that are int32; None if one is outside."""
+        picked = np.empty(len(indices), dtype=np.int64)
+        call = self._functions["pick_codes"]
+        found = call(_at(codes), len(codes), _at(indices), len(indices), _at(picked))
+        return picked if found == len(indices) else None
 
     def number_keys(
         self, columns: Sequence[Positions], known: Sequence[Any], slots: Any, hashes: Any, count: int

@@ -278,3 +278,13 @@ def test_environment_chooses_the_twins(monkeypatch) -> None:
     assert native._load() is None
     monkeypatch.delenv("PENSTOCK_KERNELS")
     assert native._load() is not None
+
+
+@pytest.mark.parametrize("index", [-1, 3, 2**31 - 1])
+def test_codes_outside_of_a_dictionary_are_not_read(index: int) -> None:
+    assert COMPILED is not None
+    codes = np.array([7, 8, 9], dtype=np.int64)
+    assert COMPILED.pick_codes(codes, np.array([0, index, 1], dtype=np.int32)) is None
+    found = COMPILED.pick_codes(codes, np.array([2, 0], dtype=np.int32))
+    assert found is not None
+    assert found.tolist() == [9, 7]
