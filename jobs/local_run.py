@@ -47,6 +47,7 @@ from ..engine.flow.flow import Flow
 from ..engine.plan.plan import Audited, JobPlan
 from ..engine.planner.overtaking import with_alignment
 from ..engine.planner.pipelines import plan_job
+from ..engine.runtime.key_meetings import KeyMeetings
 from ..engine.scheduler.pool import shared_pool
 from ..engine.scheduler.protocol import QueryOpener, Share
 from ..engine.sinks.collect import COLLECTED
@@ -192,6 +193,7 @@ class EmbeddedBackend:
             validate=os.environ.get("PENSTOCK_VALIDATE") == "1",
             on_status=self._status_changed,
         )
+        self._meetings = KeyMeetings()
         self._feeds = JobFeeds(plan, folder, self._coordinator.post)
         self._files: list[TaskFiles] = []
         for task in plan.tasks():
@@ -208,7 +210,16 @@ class EmbeddedBackend:
         def wires(_broken: Callable[[BrokenLink], None]) -> _Wires:
             return _Wires(self._hosts)
 
-        return TaskHost(self._plan, task, files, report, wires, self._scheduler, feeds=self._feeds.servers)
+        return TaskHost(
+            self._plan,
+            task,
+            files,
+            report,
+            wires,
+            self._scheduler,
+            feeds=self._feeds.servers,
+            meetings=self._meetings,
+        )
 
     def _status_changed(self, status: JobStatus) -> None:
         self._feeds.on_status(status)

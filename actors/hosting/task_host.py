@@ -45,6 +45,7 @@ from ...engine.exchange.channels import Frame, Upstream
 from ...engine.feed.server import FeedServer
 from ...engine.plan.plan import JobPlan
 from ...engine.runtime.checkpointing import TaskSnapshot
+from ...engine.runtime.key_meetings import KeyMeetings
 from ...engine.runtime.statistics import OperatorWindow, TaskStatistics
 from ...engine.runtime.task import Step, Task
 from ...engine.scheduler.protocol import QueryOpener
@@ -223,11 +224,13 @@ class TaskHost:
         scheduler: QueryOpener | None = None,
         incarnation: str = "",
         feeds: Mapping[str, FeedServer] | None = None,
+        meetings: KeyMeetings | None = None,
     ) -> None:
         self._plan = plan
         self._scheduler = scheduler
         self._incarnation = incarnation
         self._feeds = feeds
+        self._meetings = meetings
         self._id = task
         self._files = files
         self._report = report
@@ -361,6 +364,7 @@ class TaskHost:
                 scheduler=self._scheduler,
                 notify=lambda: self.post(Woken()),
                 feeds=self._feeds,
+                meetings=self._meetings,
             )
             opening = self._task.opening
             self._report(TaskDeployed(self._id, attempt, UNKNOWN_TIME, self._incarnation, opening))

@@ -129,6 +129,9 @@ class KeyListener(Protocol):
         """Those of all rows of the other input, for rows between the ``window``-th task barrier since the operator was
         built and the next one. The bytes that this takes."""
 
+    def give_up(self) -> None:
+        """They are not told: there are too many."""
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorContext:

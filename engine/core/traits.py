@@ -182,6 +182,11 @@ class Traits:
     needs_match: tuple[int, ...] = ()
     """Of a join: the inputs whose rows give nothing if the other one has none with the same keys. Each may wait until
     the other one is complete (:class:`~.operator.ReadsInTurn`)."""
+    may_miss_rows: Callable[[Sequence[pa.Schema]], Sequence[bool]] | None = None
+    """For each input whether rows may be left out of it, by the values of a column that is kept: what is made of the
+    others, their order, and whether there is an error stay as they are."""
+    picks: bool = False
+    """It lets some rows through, and the reader of a source that it stands behind does that (``PickingOperator``)."""
     needs_order: bool = False
     """The flow must have a deterministic order."""
     build_side: BuildSide | None = None

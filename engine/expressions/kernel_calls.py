@@ -61,8 +61,30 @@ def exactly(expression: pc.Expression) -> str:
 
 def columns_of(expression: pc.Expression) -> set[str] | None:
     """The columns that an expression names, of paths into structs the first step; None if it cannot be taken apart."""
-    found = _columns_in(serialized(expression))
-    return None if found is None else set(found)
+    found = _named_in(serialized(expression))
+    return None if found is None else set(found[0])
+
+
+def never_raises(expressions: Iterable[pc.Expression], schema: pa.Schema) -> bool:
+    """Whether it is certain that no values of the columns of ``schema`` make one of the expressions fail."""
+    for expression in expressions:
+        found = _named_in(serialized(expression))
+        if found is None or not found[1] <= _SAFE or not found[0] <= set(schema.names):
+            return False
+        types = [*(schema.field(name).type for name in found[0]), *found[2]]
+        # a decimal may not fit when it is scaled, nor an integer when it is compared with a float
+        is_mixed = any(map(pa.types.is_integer, types)) and any(map(pa.types.is_floating, types))
+        if is_mixed or any(map(pa.types.is_decimal, types)):
+            return False
+    return True
+
+
+_SAFE = {
+    *("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "and_kleene", "or_kleene", "invert"),
+    *("is_null", "is_valid", "is_nan", "is_in", "if_else", "case_when", "coalesce", "year", "month", "day"),
+    *("match_like", "match_substring", "starts_with", "ends_with", "utf8_length"),
+}
+"""Kernels that have an answer for every value."""
 
 
 def serialized(expression: pc.Expression) -> bytes:
@@ -72,21 +94,29 @@ def serialized(expression: pc.Expression) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _columns_in(serialized: bytes) -> frozenset[str] | None:
+def _named_in(serialized: bytes) -> tuple[frozenset[str], frozenset[str], frozenset[pa.DataType]] | None:
+    """The columns, the functions, and the types of the literals in an expression."""
     try:
-        tokens = iter(_metadata(pa.ipc.open_file(serialized).get_batch(0).schema))
+        parts = pa.ipc.open_file(serialized).get_batch(0)
+        tokens = iter(_metadata(parts.schema))
+        types: set[pa.DataType] = set()
         found: set[str] = set()
+        calls: set[str] = set()
         for kind, value in tokens:
             if kind == "field_ref":
                 found.add(value)
             elif kind == "nested_field_ref":
                 path = [next(tokens)[1] for _ in range(int(value))]
                 found.add(path[0])
-            elif kind not in ("literal", "call", "options", "end"):
+            elif kind == "call":
+                calls.add(value)
+            elif kind == "literal":
+                types.add(parts.column(int(value)).type)
+            elif kind not in ("options", "end"):
                 return None
     except (pa.ArrowException, StopIteration, ValueError, IndexError):
         return None
-    return frozenset(found)
+    return frozenset(found), frozenset(calls), frozenset(types)
 
 
 def columns_read(expressions: Iterable[pc.Expression], schema: pa.Schema) -> set[str]:

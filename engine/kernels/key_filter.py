@@ -34,6 +34,11 @@ Words: TypeAlias = npt.NDArray[np.uint64]
 NARROW = 64
 """A range of at most so many values for each key is tested by a bit for each value."""
 
+TRIED = 128 * 1024
+"""So many rows are tested before a filter that lets nearly all of them through is left alone."""
+WORTHLESS = 0.8
+"""To test the rows costs more than to make and look up those that a filter leaves out, if more than these pass."""
+
 _JOIN = np.uint64(0x8EBC6AF09C88C6E3)
 _SIX_BITS = np.uint64(63)
 _ONE = np.uint64(1)
@@ -50,6 +55,11 @@ class KeyFilter:
         self._published: tuple[int, KeyTest] | None = None
         #: rows that were tested, and those that passed; for people, so they may miss some where several readers count
         self.seen = self.passed = 0
+
+    @property
+    def pays(self) -> bool:
+        """Whether it has left out enough of the rows so far to go on with it."""
+        return self.seen < TRIED or self.passed < WORTHLESS * self.seen
 
     def publish(self, window: int, columns: Sequence[pa.Array]) -> int:
         """From now on rows of this window are tested by these keys. The bytes that this takes."""

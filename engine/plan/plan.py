@@ -54,6 +54,25 @@ class SourcePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyFilterPlan:
+    """A source whose reader leaves out rows that a join drops, once that knows the keys of its other input.
+
+    ``columns`` of the source are those of the join's ``keys`` (their places there) at its input ``port``; ``stage``: of
+    the join. ``scattered``: an exchange that may bring a row to another subtask lies between. ``waits``: the
+    join takes no row before it knows the keys.
+    """
+
+    join: str
+    port: int
+    stage: str
+    source: str
+    keys: tuple[int, ...]
+    columns: tuple[str, ...]
+    scattered: bool
+    waits: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PortPlan:
     """Where a pipeline's input comes from: ``kind`` is "source", "local" or "exchange"; ``id`` of source or edge.
 
@@ -169,6 +188,8 @@ class JobPlan:
     threads: int | None = None
     #: seconds after which barriers of checkpoints may overtake batches (``overtaking``); 0: at once; None: never
     alignment_timeout: float | None = None
+    #: which readers leave out what which joins drop
+    key_filters: tuple[KeyFilterPlan, ...] = ()
     #: how often the sources are read that repeat; None: once
     epochs: Epochs | None = None
     #: the job's identity, known once its checkpoint folder has been looked at (``identify``)

@@ -12,7 +12,8 @@ Rules:
 5. Where the branches of a fork meet again, ports are spooled: the fork can then always send to the other branch.
 6. What leads to no sink is left out.
 7. Where feeds have several epochs, their sources are read again and again (``epoch_planning``).
-8. Of the sources only the columns that are needed are read (``pruning``).
+8. Of the sources only the columns that are needed are read (``pruning``), and of the rows, as far as that is known in
+   time, those that joins do not drop (``key_filters``).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from ..state.memory import DEFAULT_BUDGET
 from .emission import check_co_partitioned
 from .epoch_planning import plan_epochs
 from .graph import Graph, Node, Order
+from .key_filters import plan_key_filters
 from .pruning import narrowed_source, pruned
 from .reading_order import read_first
 from .stages import LiveGraph, Stage
@@ -75,6 +77,7 @@ def plan_job(
     epochs, sources = plan_epochs(graph, found, lanes, ordered=ordered)
     by_split = check_co_partitioned(tuple(graph.nodes.values()), flow.placement, ordered=ordered)
     _check_splits(graph, sources, by_split)
+    first = read_first(graph, sources) if ordered and epochs is None else {}
     description, data = _describe(flow, graph, sources, lanes, order)
     return JobPlan(
         name=job or flow.name,
@@ -83,7 +86,7 @@ def plan_job(
         lanes=lanes,
         stages=_with_reading_order(
             {stage.name: _plan_stage(flow, graph, stage, ordered) for stage in graph.stages.values()},
-            read_first(graph, sources) if ordered and epochs is None else {},
+            first,
         ),
         exchanges=tuple(_plan_exchange(graph, node) for node in graph.exchanges()),
         sources=sources,
@@ -91,6 +94,7 @@ def plan_job(
         deterministic=ordered,
         memory_budget=memory_budget,
         threads=threads,
+        key_filters=() if epochs is not None else plan_key_filters(graph, first),
         epochs=epochs,
     )
 

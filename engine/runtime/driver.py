@@ -272,7 +272,7 @@ class Driver:
             return Failed(error)
         if self.phase.state is DriverPhase.FINISHED:
             return FINISHED
-        waiting = [reader.due for reader in self.readers if not reader.data_ended]
+        waiting = [reader.wakes_at for reader in self.readers if not reader.data_ended]
         if self.checkpointing.deadline is not None:
             waiting.append(self.checkpointing.deadline)
         wake_at = min((due for due in waiting if due > self.now), default=None)

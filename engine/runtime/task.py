@@ -50,6 +50,7 @@ from ..state.memory import TaskMemory
 from . import orders
 from .checkpointing import DriverSnapshot, DriverView, TaskCheckpoints, TaskSnapshot
 from .driver import Driver
+from .key_meetings import KeyMeetings
 from .operator_chain import with_split
 from .statistics import DriverWait, EdgeStatistics, OperatorStatistics, OperatorWindow, SourceStatistics, TaskStatistics
 from .task_builder import TaskParts, Wiring, build_parts
@@ -244,6 +245,7 @@ class Task:
         scheduler: QueryOpener | None = None,
         notify: Callable[[], None] | None = None,
         feeds: Mapping[str, FeedServer] | None = None,
+        meetings: KeyMeetings | None = None,
     ) -> None:
         self.id = task
         self.attempt = attempt
@@ -261,7 +263,16 @@ class Task:
         self._last: TaskStatistics | None = None
         try:
             self._parts = build_parts(
-                plan, task, attempts, restored, wiring, self, self._query, more_splits=more_splits, feeds=feeds
+                plan,
+                task,
+                attempts,
+                restored,
+                wiring,
+                self,
+                self._query,
+                more_splits=more_splits,
+                feeds=feeds,
+                meetings=meetings,
             )
         except BaseException:
             self._query.cancel()

@@ -6,7 +6,7 @@ Rule: what is inside a task is wired directly, what leaves it through the owner'
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,16 +31,17 @@ from ..feed.server import FeedServer
 from ..integrity.lane_digests import LaneDigests
 from ..integrity.row_digests import RowDigest
 from ..operators.join.replicated_join import EVERYWHERE
-from ..plan.plan import Exchange, JobPlan, OperatorPlan, PipelinePlan, PortPlan, SourcePlan
+from ..plan.plan import Exchange, JobPlan, KeyFilterPlan, OperatorPlan, PipelinePlan, PortPlan, SourcePlan
 from ..planner.overtaking import IN_ORDER, FreeEdges
 from ..scheduler.protocol import Query
-from ..sources.picking import Pick
+from ..sources.picking import Keys, Pick
 from ..sources.reader import Rounds, SplitReader
 from ..state.memory import TaskMemory
 from ..state.write_behind import WriteBehind
 from . import orders
 from .checkpointing import DriverHost, WindowedCheckpointing
 from .driver import Driver
+from .key_meetings import KeyMeeting, KeyMeetings, Listener
 from .operator_chain import (
     Division,
     EndedOperator,
@@ -168,15 +169,16 @@ def build_parts(
     *,
     more_splits: bool = False,
     feeds: Mapping[str, FeedServer] | None = None,
+    meetings: KeyMeetings | None = None,
 ) -> TaskParts:
     """Build the parts of ``task``; ``restored`` holds the state of several subtasks, of which its lanes are picked.
 
     ``more_splits``: sources expect splits beyond those of the plan. ``query``: what runs work in the background.
-    ``feeds``: the servers of the job's feeds.
+    ``feeds``: the servers of the job's feeds; ``meetings``: of the process, if all tasks of the job run in it.
     """
     stored = restored if isinstance(restored, Restored) else Restored(restored)
     builder = _Builder(plan, task, attempts, stored, wiring, host, query)
-    builder.more_splits, builder.feeds = more_splits, feeds or {}
+    builder.more_splits, builder.feeds, builder.meetings = more_splits, feeds or {}, meetings
     try:
         return builder.build()
     except BaseException:
@@ -205,6 +207,8 @@ class _Builder:
         self._edges: dict[str, _LocalEdge] = {}
         self.more_splits = False
         self.feeds: Mapping[str, FeedServer] = {}
+        self.meetings: KeyMeetings | None = None
+        self._own_meetings = KeyMeetings()
         self._built: list[OperatorInstance] = []
 
     def build(self) -> TaskParts:
@@ -229,7 +233,7 @@ class _Builder:
         self._parts.joints.append(background)
         feeds = [self._feeds(port, background) for port in pipeline.ports]
         operators = [self._operator(operator, background) for operator in pipeline.operators]
-        self._push_down(pipeline, feeds, operators)
+        self._push_down(pipeline, feeds, operators, background)
         partitions = [self._outlet(output.kind, output.id) for output in pipeline.outputs]
         readers = [feed for found in feeds for feed in found if isinstance(feed, SplitReader)]
         gates = [self._gate(port, found, background) for port, found in zip(pipeline.ports, feeds, strict=True)]
@@ -247,10 +251,14 @@ class _Builder:
         return driver
 
     def _push_down(
-        self, pipeline: PipelinePlan, feeds: Sequence[Sequence[GateInput]], operators: Sequence[OperatorInstance]
+        self,
+        pipeline: PipelinePlan,
+        feeds: Sequence[Sequence[GateInput]],
+        operators: Sequence[OperatorInstance],
+        background: _Background,
     ) -> None:
-        """Let the reader apply the filters that stand directly behind its source, and give what these take. What is
-        audited is read whole."""
+        """Let the reader apply the filters that stand directly behind its source, leave out what joins drop, and give
+        what these take. What is audited is read whole."""
         port, reader = pipeline.ports[0], feeds[0][0]
         if len(pipeline.ports) > 1 or port.spooled or not isinstance(reader, SplitReader) or reader.handed_on:
             return
@@ -261,7 +269,29 @@ class _Builder:
             conditions.append(each.running.condition(port.schema))
         found = tuple(takewhile(lambda condition: condition.columns, conditions))
         compact = bool(operators) and not operators[0].plain
-        reader.pick(Pick(port.schema, found) if found else None, compact)
+        meetings = [
+            met for planned in self._plan.key_filters if planned.source == port.id for met in self._meet(planned)
+        ]
+        joins = tuple(Keys(each.filter, each.planned.columns, each.is_awaited) for each in meetings)
+        reader.pick(Pick(port.schema, found, joins) if found or joins else None, compact)
+        for meeting in meetings:
+            meeting.wake(background.wake)
+
+    def _meet(self, planned: KeyFilterPlan) -> Iterator[KeyMeeting]:
+        """The meeting of this task with a join, or of a join in it with readers, unless others have the rows, too."""
+        subtasks = range(self._plan.stages[planned.stage].parallelism) if planned.scattered else (self._task.subtask,)
+        joins = [TaskId(planned.stage, subtask) for subtask in subtasks]
+        is_here = self.meetings is not None or joins == [self._task]
+        if is_here and not self.more_splits and all(each in self._attempts for each in joins):
+            yield (self.meetings or self._own_meetings).of(planned, [(each, self._attempts[each]) for each in joins])
+
+    def _listeners(self, operator: str) -> dict[int, list[Listener]]:
+        """Who reads the inputs of a join, by port."""
+        found: dict[int, list[Listener]] = {}
+        for planned in self._plan.key_filters:
+            if planned.join == operator:
+                found.setdefault(planned.port, []).extend(met.listener(self._task) for met in self._meet(planned))
+        return found
 
     def _register(
         self, driver: Driver, pipeline: PipelinePlan, feeds: Sequence[Sequence[GateInput]], outputs: list[OutputChannel]
@@ -395,6 +425,7 @@ class _Builder:
             read_first=operator.read_first,
             epochs=self._plan.epochs,
             content=self._plan.audit == "content",
+            listeners=self._listeners(operator.id),
             server=self.feeds.get(operator.id),
         )
         with build_error_context(operator.id):

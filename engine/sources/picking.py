@@ -13,7 +13,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -62,10 +62,11 @@ class Chunked(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What a join needs of a source, by these of its columns."""
+    """What a join needs of a source, by these of its columns. ``is_awaited``: whether readers wait for it."""
 
     filter: KeyFilter
     columns: tuple[str, ...]
+    is_awaited: Callable[[], bool] = lambda: False
 
 
 @dataclass(slots=True)
@@ -134,6 +135,8 @@ class Pick:
         positions: Positions | None = None
         at = dict(zip(self.keys, columns, strict=True))
         for each in self.joins:
+            if not each.filter.pays:
+                continue
             own = [at[name] for name in each.columns]
             found = each.filter.picked(
                 self.window, own if positions is None else [key.take(pa.array(positions)) for key in own]

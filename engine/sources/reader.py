@@ -15,7 +15,9 @@ Rules:
    being read goes on in the next one. Where they are *free* the reader need not stand in the same round as others.
 8. ``handed_on`` are the digests of the rows that the first operator got, if they are wanted: whoever gives a batch to
    it adds that. At every cut they stand beside the cursors, so a restore takes both back to the same row.
-9. Where splits are added, only who adds them says that the data end: when no row is needed ever again, the rounds go
+9. Rows wait until joins have told what they need (``picking``), if that is about to be known: not for longer than
+   ``PATIENCE_SECONDS``, and not while a barrier is to be placed, for what is told may come behind it.
+10. Where splits are added, only who adds them says that the data end: when no row is needed ever again, the rounds go
    on without rows. Otherwise what comes at the end would come in some window or other, as threads happen to run.
 """
 
@@ -54,6 +56,9 @@ from ..plan.rounds import LaneCursor, SplitAssignment, before, evenly_assigned, 
 from .picking import Pick, PickedRows
 from .read_ahead import PENDING, PendingChunk
 from .repeated import queue_of
+
+PATIENCE_SECONDS = 10.0
+"""A filter that comes later than this is late: what has been read meanwhile is waiting in the join."""
 
 Stop: TypeAlias = Literal["drain", "suspend"]
 """How the data end at a barrier that the job stops with; see rule 5."""
@@ -145,6 +150,8 @@ class SplitReader:
         self._closing = self._drained = self._rounds_paused = False
         #: before ``due`` no batch is emitted
         self.now = self.due = 0.0
+        #: until when rows wait for what joins tell; None: they have not begun to
+        self._patient_until: float | None = None
 
     @property
     def data_ended(self) -> bool:
@@ -208,7 +215,7 @@ class SplitReader:
         self._rounds_paused = paused
 
     def cancel_input(self, for_good: bool) -> None:
-        """Skip the rows before the next task barrier; all that are left, if none can come (rule 9)."""
+        """Skip the rows before the next task barrier; all that are left, if none can come (rule 10)."""
         if self._demand.state is Demand.ALL:
             self._demand.move(Demand.NONE if for_good else Demand.NEXT_WINDOW)
         elif for_good and not self.over:
@@ -406,7 +413,7 @@ class SplitReader:
     def _within_round(self) -> Element | None:
         if self._position is not None and self._barriers and self._shortens(self._round):
             self._cut_short(self._position, max(self._round, cast(int, self._barriers[0][1])))
-        elif self.now < self.due:
+        elif self.now < self.due or self._awaits_keys:
             return None
         while self._position is not None and self._position < len(self._cursors):
             batch = self._next_batch(self._cursors[self._position])
@@ -420,6 +427,23 @@ class SplitReader:
         if self._round >= FINAL_ROUND:
             raise InternalError("the flow has used up its rounds", operator=self.operator)
         return EndOfRound(self._round - 1)
+
+    @property
+    def _awaits_keys(self) -> bool:
+        """Rule 9."""
+        pick = self._splits.pick
+        if pick is None or self._hold is not None or self._barriers or self._demand.state is not Demand.ALL:
+            return False
+        if not any(keys.is_awaited() for keys in pick.joins):
+            return False
+        if self._patient_until is None:
+            self._patient_until = self.now + PATIENCE_SECONDS
+        return self.now < self._patient_until
+
+    @property
+    def wakes_at(self) -> float:
+        """When it may go on, if it waits for a time to come."""
+        return max(self.due, self._patient_until or 0.0)
 
     def _next_batch(self, cursor: LaneCursor) -> Batch | PendingChunk | None:
         """The next batch of the lane's round; None at its end; PENDING while it is read."""

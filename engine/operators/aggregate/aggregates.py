@@ -107,6 +107,21 @@ def arguments_of(aggregates: Sequence[Aggregate], schema: pa.Schema) -> Argument
     return tuple(_argument_type(each, schema) for each in aggregates)
 
 
+def never_overflow(aggregates: Sequence[Aggregate], arguments: Arguments) -> bool:
+    """Whether it is certain that no values make one of them fail, however many rows there are."""
+    return all(map(_never_overflows, aggregates, arguments))
+
+
+def _never_overflows(each: Aggregate, type: pa.DataType | None) -> bool:
+    if each.function not in ("sum", "mean") or each.distinct or type is None:
+        return each.function in ("count", "min", "max")
+    return bool(pa.types.is_floating(type) or (pa.types.is_decimal128(type) and type.precision <= _SUMMED_DIGITS))
+
+
+_SUMMED_DIGITS = 18
+"""10¹⁸ values of so many digits have a sum of fewer digits than a decimal may have."""
+
+
 def final_of(aggregates: Sequence[Aggregate]) -> tuple[Aggregate, ...]:
     """The aggregates of a final step: masks have been applied, and the columns to sort by stand in the state."""
     return tuple(replace(each, where=None) for each in aggregates)

@@ -48,6 +48,7 @@ from .aggregates import (
     check_aggregates,
     final_of,
     needed_columns,
+    never_overflow,
 )
 from .grouped_states import Grouping, Groups, plain_keys
 from .spilled_groups import BoundedGroups
@@ -77,7 +78,14 @@ class HashAggregate:
             grouped_by=None if self.step == "partial" else self.by,
             blocking=True,
             takes_compact=True,
+            may_miss_rows=self._may_miss_rows,
         )
+
+    def _may_miss_rows(self, inputs: Sequence[pa.Schema]) -> list[bool]:
+        return [bool(self.by) and never_overflow(self.aggregates, self._arguments(inputs[0]))]
+
+    def _arguments(self, schema: pa.Schema) -> Arguments:
+        return arguments_of(self.aggregates, schema) if self.arguments is None else self.arguments
 
     def final(self, schema: pa.Schema) -> HashAggregate:
         """The final step over what this partial step gives for rows of ``schema``."""
@@ -120,8 +128,7 @@ class HashAggregate:
 
     def columns(self, schema: pa.Schema) -> AggregateColumns:
         """The aggregates over rows of ``schema``."""
-        arguments = arguments_of(self.aggregates, schema) if self.arguments is None else self.arguments
-        return AggregateColumns(self.kind, self.aggregates, arguments, self.step)
+        return AggregateColumns(self.kind, self.aggregates, self._arguments(schema), self.step)
 
 
 class RunningHashAggregate(Stateless):

@@ -58,8 +58,8 @@ class EquiJoin:
 
     @property
     def key_filters(self) -> dict[int, tuple[str, ...]]:
-        """The left side, where its rows give nothing without a match."""
-        return {LEFT: self.keys[LEFT]} if LEFT in self.needs_match else {}
+        """Those sides. The reader of one may wait for keys where the plan has the other one read first."""
+        return {port: self.keys[port] for port in self.needs_match}
 
     @property
     def needs_match(self) -> tuple[int, ...]:

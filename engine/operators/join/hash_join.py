@@ -45,7 +45,7 @@ from ...kernels.keys import valid_rows
 from ...kernels.pieces import PIECE_ROWS, Bound, Flags, Positions
 from .equi_join import NAMES, NEED_A_MATCH, EquiJoin
 from .join_output import JoinOutput
-from .join_shape import LEFT, RIGHT
+from .join_shape import LEFT, LEFT_ALONE, RIGHT
 from .matching import JoinStep, Matches
 from .sorted_lookup import SortedLookup
 from .spilled_lookup import SpilledLookup
@@ -81,6 +81,7 @@ class HashJoin(EquiJoin):
             build_side=self.build_side,
             key_filters=self.key_filters,
             needs_match=self.needs_match,
+            may_miss_rows=lambda _: [self.how in LEFT_ALONE and self.filter is None, False],
         )
 
     def build(
@@ -270,7 +271,10 @@ class RunningHashJoin(Stateless):
     def _tell(self, port: int) -> None:
         """This side is complete: say to those who read the other one what its rows may match."""
         wanted = self._listeners[1 - port]
-        if wanted and self._is_known(port):
+        if not self._is_known(port):
+            for each in wanted:
+                each.give_up()
+        elif wanted:
             keys = self._key_columns(port)
             self._told = sum(each.publish(self._window, [keys[key] for key in each.keys]) for each in wanted)
 

@@ -82,6 +82,7 @@ class ReplicatedJoin:
         return replace(
             self.join.traits,
             columns=lambda inputs: [Columns.passed_on(inputs[0]), Columns()],
+            key_filters={port: self.join.keys[port] for port in needs_match},
             needs_match=needs_match,
         )
 

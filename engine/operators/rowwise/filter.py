@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +20,7 @@ from ...core.schemas import check_inputs, check_movable
 from ...core.traits import Columns, Lineage, Traits
 from ...expressions.evaluator import Evaluator, types_of
 from ...expressions.expressions import as_expression, same_expression
-from ...expressions.kernel_calls import columns_read
+from ...expressions.kernel_calls import columns_read, never_raises
 from ...kernels.pieces import selected
 
 
@@ -33,7 +34,14 @@ class Filter:
     @property
     def traits(self) -> Traits:
         """It looks at the predicate's columns; all come out, or fewer."""
-        return replace(Traits.row_wise(self._columns, self._narrowed), takes_compact=True)
+        return replace(Traits.row_wise(self._columns, self._narrowed), **self._further)
+
+    @property
+    def _further(self) -> dict[str, Any]:
+        return {"takes_compact": True, "picks": True, "may_miss_rows": self._may_miss_rows}
+
+    def _may_miss_rows(self, inputs: Sequence[pa.Schema]) -> list[bool]:
+        return [never_raises([as_expression(self.kind, self.predicate, inputs[0])], inputs[0])]
 
     def _columns(self, inputs: Sequence[pa.Schema]) -> list[Columns]:
         predicate = as_expression(self.kind, self.predicate, inputs[0])
@@ -77,7 +85,7 @@ class NarrowedFilter(Filter):
     def traits(self) -> Traits:
         """Those of the whole one; a further column is kept, too."""
         lineage = Lineage(0, lambda column, _: replace(self, keeps=self.keeps | {column}))
-        return replace(Traits.row_wise(self._columns, self._narrowed, lineage), takes_compact=True)
+        return replace(Traits.row_wise(self._columns, self._narrowed, lineage), **self._further)
 
     def _columns(self, inputs: Sequence[pa.Schema]) -> list[Columns]:
         (whole,) = super()._columns(inputs)

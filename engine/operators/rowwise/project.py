@@ -21,7 +21,7 @@ from ...core.schemas import check_columns, check_distinct, check_inputs
 from ...core.traits import Columns, Lineage, Multiplicity, Traits
 from ...expressions.evaluator import Evaluator, types_of
 from ...expressions.expressions import as_expression, plain_column, same_expression
-from ...expressions.kernel_calls import columns_read
+from ...expressions.kernel_calls import columns_read, never_raises
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,10 @@ class Project:
         """Each column is computed by itself."""
         lineage = Lineage(0, lambda column, _: replace(self, columns=(*self.columns, (column, pc.field(column)))))
         traits = Traits.row_wise(self._columns, self._narrowed, lineage)
-        return replace(traits, rows=Multiplicity.ONE_EACH, takes_compact=True)
+        return replace(traits, rows=Multiplicity.ONE_EACH, takes_compact=True, may_miss_rows=self._may_miss_rows)
+
+    def _may_miss_rows(self, inputs: Sequence[pa.Schema]) -> list[bool]:
+        return [never_raises([expression for _, expression in self.compiled(inputs[0])], inputs[0])]
 
     def _columns(self, inputs: Sequence[pa.Schema]) -> list[Columns]:
         keeps: dict[str, str] = {}

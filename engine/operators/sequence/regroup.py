@@ -59,6 +59,7 @@ class Regroup:
             lineage=Lineage(follows=0),
             beyond_budget="",
             deterministic=True,
+            may_miss_rows=lambda _: [True],
             ends_epochs=True,
         )
 

@@ -10,13 +10,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import penstock as ps
 from penstock.engine import operators
 from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.epochs import Epochs
-from penstock.engine.core.operator import AsynchronousOperator, OperatorConfig, RunningOperator, exhaust
+from penstock.engine.core.operator import (
+    AsynchronousOperator,
+    OperatorConfig,
+    PickingOperator,
+    RunningOperator,
+    exhaust,
+)
 from penstock.engine.core.traits import ALL_INPUTS, Emission, Multiplicity, State, Traits, traits_of
 from penstock.engine.kernels.key_filter import KeyFilter
 from penstock.engine.kernels.sorting import as_sort_keys
@@ -84,6 +91,8 @@ ONE: dict[str, OperatorConfig] = {
     "window": Window(("k",), (), (WindowFunction("place", "row_number"),)),
     "aggregate": HashAggregate(("k",), TOTAL),
     "aggregate all": HashAggregate((), TOTAL),
+    "count": HashAggregate(("k",), (Aggregate("n", None, "count"), Aggregate("least", "v", "min"))),
+    "partial count": HashAggregate(("k",), (Aggregate("n", None, "count"),), step="partial"),
     "partial aggregate": HashAggregate(("k",), TOTAL, step="partial"),
     "stream aggregate": StreamAggregate(("k",), TOTAL),
     "stream aggregate, in any order": StreamAggregate(("k",), TOTAL).traits.unordered(),
@@ -383,6 +392,36 @@ def test_rows_that_its_key_filters_drop_give_nothing(name: str) -> None:
         whole = run(config, *ports).table
         assert rows_of(run(config, *(fewer if port == 0 else fewer[::-1])).table) == rows_of(whole)
         assert 0 < told.passed < told.seen
+
+
+@which(lambda traits: traits.may_miss_rows)
+def test_rows_that_are_left_out_of_its_input_are_all_that_is_missing(name: str) -> None:
+    config, ports = CASES[name], ports_of(name)
+    schemas, traits = schemas_of(ports), traits_of(config)
+    may = traits.may_miss_rows(schemas) if traits.may_miss_rows is not None else []
+    before = run(config, *ports).table
+    for port, columns in enumerate(traits.columns_of(schemas)):
+        for theirs, mine in columns.keeps.items():
+            if not may[port] or pa.types.is_nested(schemas[port].field(theirs).type):
+                continue
+            left_out = pa.array(whole(ports[port])[theirs].unique().to_pylist()[::2])
+            fewer = [dict(each) for each in ports]
+            fewer[port] = {at: rows.filter(~pc.field(theirs).isin(left_out)) for at, rows in ports[port].items()}
+            assert rows_of(run(config, *fewer).table) == rows_of(before.filter(~pc.field(mine).isin(left_out)))
+
+
+@which(lambda traits: traits.picks)
+def test_operator_that_picks_says_what_it_lets_through(name: str) -> None:
+    config, (port,) = CASES[name], ports_of(name)
+    schema = schemas_of([port])[0]
+    running = config.build(context(), [schema], None)
+    assert isinstance(running, PickingOperator)
+    condition = running.condition(schema)
+    (columns,) = traits_of(config).columns_of([schema])
+    assert set(condition.columns) == columns.reads
+    (records,) = whole(port).combine_chunks().to_batches()
+    passing = records.filter(condition.mask(records)).select(list(condition.keeps or schema.names))
+    assert rows_of(run(config, port).table) == rows_of(pa.Table.from_batches([passing]))
 
 
 @which(lambda traits: traits.co_partitioned_by)
