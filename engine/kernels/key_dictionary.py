@@ -16,12 +16,13 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from .hashing import Hashes, hashes, mixed
 from .keys import Comparable, compared
-from .native import kernels
+from .native import kernels, kernels_for
 from .pieces import Flags, Positions, picked
 from .short_strings import is_bytes
 from .string_table import StringTable
@@ -46,31 +47,31 @@ class KeyDictionary(Protocol):
         """The number of each key, or -1."""
 
 
-def key_dictionary(column: Comparable) -> KeyDictionary:
-    """The distinct values of a comparable column without nulls."""
+def numbered(column: Comparable) -> tuple[KeyDictionary, Positions]:
+    """The distinct values of a comparable column without nulls, and the number of each row."""
     if not isinstance(column, np.ndarray):
         compiled = kernels()
-        if compiled is None or not is_bytes(column.type):
-            return HashedValues(column)
-        strings = StringTable(compiled)
-        strings.numbers(column)
-        return strings
+        if compiled is not None and is_bytes(column.type):
+            strings = StringTable(compiled)
+            return strings, strings.numbers(column)
+        values = HashedValues(column)
+        return values, values.place(column)
     low, high = (int(column.min()), int(column.max())) if len(column) else (0, -1)
-    return Table(column, low, high) if high - low < DENSE_SPAN * len(column) else Spread(column)
+    if high - low < DENSE_SPAN * len(column):
+        table = Table(low, high)
+        return table, table.number(column)
+    spread = Spread(column)
+    return spread, spread.place(column)
 
 
 class Table:
-    """Integers from ``low`` to ``high``, by their value."""
+    """Integers from ``low`` to ``high``, by their value; numbered in the order of their first rows."""
 
-    def __init__(self, column: Positions, low: int, high: int) -> None:
-        self._low = np.uint64(low % 2**64)
-        self._span = np.uint64(high - low + 1)
+    def __init__(self, low: int, high: int) -> None:
+        self._low, self._span = low, high - low + 1
         #: for each value its number, and last a -1 for all others
-        self._table = np.full(high - low + 2, -1, dtype=np.int64)
-        self._table[column - low] = 0
-        values = np.flatnonzero(self._table == 0)
-        self._table[values] = np.arange(len(values))
-        self._count = len(values)
+        self._table: npt.NDArray[np.int32] = np.full(high - low + 2, -1, dtype=np.int32)
+        self._count = 0
 
     def __len__(self) -> int:
         return self._count
@@ -79,10 +80,31 @@ class Table:
     def nbytes(self) -> int:
         return int(self._table.nbytes)
 
+    def number(self, column: Positions) -> Positions:
+        """Number the values of a column, all within the range: the number of each row."""
+        compiled = kernels_for(len(column))
+        if compiled is not None:
+            found, first = compiled.number_places(
+                [np.ascontiguousarray(column)], [(self._low, self._low + self._span - 1)], self._table, 0
+            )
+            self._count = len(first)
+            return found
+        offsets, rows = column - self._low, np.arange(len(column), dtype=np.int32)
+        self._table[offsets[::-1]] = rows[::-1]  # of all rows of a value the first one is written last
+        first = np.flatnonzero(self._table.take(offsets) == rows)
+        self._count = len(first)
+        self._table[offsets[first]] = rows[: self._count]
+        return self._table.take(offsets).astype(np.int64)
+
     def place(self, keys: Positions) -> Positions:
-        offsets = keys.view(np.uint64) - self._low  # modulo 2 ** 64: below the lowest value is far above the highest
-        places: Positions = self._table.take(np.minimum(offsets, self._span, out=offsets).view(np.int64))
-        return places
+        compiled = kernels_for(len(keys))
+        if compiled is not None:
+            return compiled.find_places(np.ascontiguousarray(keys), self._low, self._span, self._table)
+        # modulo 2 ** 64: below the lowest value is far above the highest
+        offsets = keys.view(np.uint64) - np.uint64(self._low % 2**64)
+        near = np.minimum(offsets, np.uint64(self._span), out=offsets).view(np.int64)
+        found: Positions = self._table.take(near).astype(np.int64)
+        return found
 
 
 class Spread:

@@ -22,7 +22,7 @@ Rules:
 #endif
 
 /* Changes with every change of a function's name, arguments or meaning. */
-API int64_t penstock_kernels(void) { return 6; }
+API int64_t penstock_kernels(void) { return 7; }
 
 static inline uint64_t mixed(uint64_t x) {
     x *= UINT64_C(0x9E3779B97F4A7C15);
@@ -91,6 +91,15 @@ API int64_t penstock_number_places(const int64_t *const *columns, const int64_t 
         ids[row] = numbered_place(table + place, row, &count, &first);
     }
     return count;
+}
+
+/* The number of each code in such a table of ``span`` places, behind which stands what codes beyond it get. */
+API void penstock_find_places(const int64_t *codes, int64_t rows, int64_t low, int64_t span, const int32_t *table,
+                              int64_t *ids) {
+    for (int64_t row = 0; row < rows; row++) {
+        const uint64_t place = (uint64_t)codes[row] - (uint64_t)low;
+        ids[row] = table[place < (uint64_t)span ? place : (uint64_t)span];
+    }
 }
 
 /* Keys of ``width`` columns of codes in a table of 2^bits slots, at most half of them taken: a slot holds the number of

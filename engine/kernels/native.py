@@ -22,7 +22,7 @@ import numpy as np
 
 from .pieces import Positions
 
-VERSION = 6
+VERSION = 7
 """That of ``native.c``: a library that is left from another one is not used."""
 
 WORTH = 512
@@ -36,6 +36,7 @@ _FUNCTIONS = {
     "mixed": "pip",
     "part_order": "pipipp",
     "number_places": "pppiipipp",
+    "find_places": "piiipp",
     "number_keys": "piippipipp",
     **dict.fromkeys(["number_strings", "number_large_strings"], "ppipppipiipp"),
     "place_keys": "piipi",
@@ -109,6 +110,13 @@ class Kernels:
         call = self._functions["pick_codes"]
         found = call(_at(codes), len(codes), _at(indices), len(indices), _at(picked))
         return picked if found == len(indices) else None
+
+    def find_places(self, codes: Positions, low: int, span: int, table: Any) -> Positions:
+        """What stands in ``table`` (int32) for codes from ``low`` on; for those that are not among the ``span`` first
+        ones, what stands behind these."""
+        ids = np.empty(len(codes), dtype=np.int64)
+        self._functions["find_places"](_at(codes), len(codes), low, span, _at(table), _at(ids))
+        return ids
 
     def number_keys(
         self, columns: Sequence[Positions], known: Sequence[Any], slots: Any, hashes: Any, count: int

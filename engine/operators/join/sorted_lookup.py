@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from ...kernels.key_dictionary import KeyDictionary, key_dictionary
+from ...kernels.key_dictionary import KeyDictionary, numbered
 from ...kernels.keys import comparable, taken, valid_rows
 from ...kernels.pieces import Positions
 from ...kernels.radix_order import Part, radix_order
@@ -30,30 +30,35 @@ class SortedLookup:
         valid = valid_rows(columns)
         keys = [comparable(column) for column in columns]
         keys = keys if valid is None else [taken(column, valid) for column in keys]
-        self._dictionaries = [key_dictionary(column) for column in keys]
+        found = [numbered(column) for column in keys]
+        self._dictionaries = [dictionary for dictionary, _ in found]
         self._pairs: list[KeyDictionary] = []
-        codes = self._dictionaries[0].place(keys[0])
-        for words, column in zip(self._dictionaries[1:], keys[1:], strict=True):
-            pair = codes * len(words) + words.place(column)
-            self._pairs.append(key_dictionary(pair))
-            codes = self._pairs[-1].place(pair)
+        codes = found[0][1]
+        for words, places in found[1:]:
+            pairs, codes = numbered(codes * len(words) + places)
+            self._pairs.append(pairs)
         size = len(self._pairs[-1] if self._pairs else self._dictionaries[0])
         #: of each code the first row in ``_rows``, and how many there are; None: one each, in the order of the codes
         self._spans: tuple[Positions, Positions] | None = None
-        if size == len(codes):
-            order: Positions = np.empty(size, dtype=np.int64)
-            order[codes] = np.arange(size)
-        else:
-            order = radix_order([Part(codes.view(np.uint64), size.bit_length())], len(codes))
+        #: the rows in the order of their codes; None: in their own
+        self._rows: Positions | None = valid
+        if size < len(codes):
             counts = np.bincount(codes, minlength=size)
             self._spans = np.cumsum(counts) - counts, counts
-        self._rows = order if valid is None else valid[order]
+        if not bool((codes[1:] >= codes[:-1]).all()):
+            if size == len(codes):
+                order: Positions = np.empty(size, dtype=np.int64)
+                order[codes] = np.arange(size)
+            else:
+                order = radix_order([Part(codes.view(np.uint64), size.bit_length())], len(codes))
+            self._rows = order if valid is None else valid[order]
 
     @property
     def nbytes(self) -> int:
         """About how much memory it holds."""
         spans = sum(each.nbytes for each in self._spans or ())
-        return sum(each.nbytes for each in (*self._dictionaries, *self._pairs)) + self._rows.nbytes + spans
+        rows = 0 if self._rows is None else self._rows.nbytes
+        return sum(each.nbytes for each in (*self._dictionaries, *self._pairs)) + rows + spans
 
     def matches(self, keys: Sequence[pa.Array]) -> Matches:
         """The rows that match each of ``keys``, which hold no null."""

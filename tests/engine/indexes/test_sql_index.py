@@ -51,7 +51,8 @@ def told(config: index.SqlIndex, *values: Any) -> list[dict[str, Any]]:
     opened.close()
     matches = found.matches
     places = [first + n for first, count in zip(matches.first, matches.counts, strict=True) for n in range(count)]
-    return [found.records.slice(matches.rows[place], 1).to_pylist()[0] for place in places]
+    rows = places if matches.rows is None else matches.rows[places]
+    return [found.records.slice(row, 1).to_pylist()[0] for row in rows]
 
 
 def test_database_can_be_a_path_a_uri_a_connection_or_a_function(database: Path) -> None:

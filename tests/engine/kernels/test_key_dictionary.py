@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.engine.kernels import key_dictionary as dictionaries
+from penstock.engine.kernels import native
 from penstock.engine.kernels.hashing import hashes, mixed
-from penstock.engine.kernels.key_dictionary import HashedValues, Spread, Table, key_dictionary
+from penstock.engine.kernels.key_dictionary import HashedValues, Spread, Table, numbered
 from penstock.engine.kernels.keys import comparable
 from penstock.engine.operators.join.sorted_lookup import SortedLookup
 
@@ -32,14 +33,14 @@ def check(made: Any, known: list[Any], places: list[int], asked: list[Any], answ
 @given(known=st.lists(integers, max_size=30), asked=st.lists(integers, max_size=30))
 def test_integers_of_any_range_are_numbered_and_found(known: list[int], asked: list[int]) -> None:
     column, keys = np.array(known, dtype=np.int64), np.array(asked, dtype=np.int64)
-    for made in (key_dictionary(column), Spread(column)):
+    for made in (numbered(column)[0], Spread(column)):
         check(made, known, made.place(column).tolist(), asked, made.place(keys).tolist())
 
 
 def test_a_narrow_range_is_a_table_and_a_wide_one_is_not() -> None:
-    assert isinstance(key_dictionary(np.array([HIGHEST, HIGHEST - 7])), Table)
-    assert isinstance(key_dictionary(np.array([HIGHEST, HIGHEST - 8])), Spread)
-    assert isinstance(key_dictionary(np.array([LOWEST, HIGHEST])), Spread)
+    assert isinstance(numbered(np.array([HIGHEST, HIGHEST - 7]))[0], Table)
+    assert isinstance(numbered(np.array([HIGHEST, HIGHEST - 8]))[0], Spread)
+    assert isinstance(numbered(np.array([LOWEST, HIGHEST]))[0], Spread)
 
 
 def test_many_integers_are_found_however_they_are_spread() -> None:
@@ -117,6 +118,21 @@ def test_decimals_nested_keys_and_bytes_are_words(column: pa.Array) -> None:
 def test_no_keys_may_have_no_bounds_either() -> None:
     """Arrow lets an array of no strings be without offsets; not all libraries write the one that pyarrow writes."""
     none = pa.Array.from_buffers(pa.string(), 0, [None, pa.py_buffer(b""), pa.py_buffer(b"")])
-    assert len(key_dictionary(none)) == 0
+    assert len(numbered(none)[0]) == 0
     for known in (none, pa.array(["a", "b"])):
-        assert key_dictionary(known).place(none).tolist() == []
+        assert numbered(known)[0].place(none).tolist() == []
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("low", [LOWEST, -5, HIGHEST - 4_000])
+def test_numbers_in_a_table_follow_the_first_rows(low: int, compiled: bool, monkeypatch) -> None:
+    if not compiled:
+        monkeypatch.setattr(native, "_kernels", None)
+    offsets = np.random.default_rng(1).integers(0, 2_000, 1_500)
+    column = offsets + low
+    table, found = numbered(column)
+    assert isinstance(table, Table)
+    order = {value: number for number, value in enumerate(dict.fromkeys(column.tolist()))}
+    assert found.tolist() == [order[value] for value in column.tolist()]
+    probed = np.array([LOWEST, HIGHEST, 0, *range(low, low + 2_500)], dtype=np.int64)
+    assert table.place(probed).tolist() == [order.get(value, -1) for value in probed.tolist()]

@@ -12,7 +12,8 @@ from penstock.engine.kernels import native
 from penstock.engine.kernels.accumulators import Counting, FloatSums, GroupRows
 from penstock.engine.kernels.extreme import Extremes
 from penstock.engine.kernels.hashing import hashes, part_numbers, part_order
-from penstock.engine.kernels.key_dictionary import HashedValues, key_dictionary
+from penstock.engine.kernels.key_dictionary import HashedValues
+from penstock.engine.kernels.key_dictionary import numbered as numbered_values
 from penstock.engine.kernels.key_table import KeyTable
 from penstock.engine.kernels.sorting import SortKey, sorted_order
 from penstock.engine.kernels.string_table import StringTable
@@ -120,7 +121,7 @@ def test_strings_are_found_where_the_twins_find_them(type: pa.DataType, seed: in
     found = {}
     for kernels, expected in ((COMPILED, StringTable), (None, HashedValues)):
         monkeypatch.setattr(native, "_kernels", kernels)
-        dictionary = key_dictionary(built)
+        dictionary = numbered_values(built)[0]
         assert isinstance(dictionary, expected)
         places = dictionary.place(keys if kernels else keys.cast(type))
         found[expected] = len(dictionary), places
