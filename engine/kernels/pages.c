@@ -150,9 +150,9 @@ static void pass_value(Bytes *bytes, int type, int inside, int depth) {
     }
 }
 
-/* A number if it is one. */
+/* A number of 32 bits; one of another type is not the field that was meant. */
 static void number_field(Bytes *bytes, int type, int64_t *found) {
-    if (type == I16 || type == I32 || type == I64)
+    if (type == I32)
         *found = unzigzag(varint(bytes));
     else
         pass_value(bytes, type, 0, 1);
