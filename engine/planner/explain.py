@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from ..core.source import SourceConfig
-from ..plan.plan import JobPlan, PipelinePlan, StagePlan
+from ..kernels.native import kernels
+from ..operators.join.equi_join import NAMES
+from ..plan.plan import JobPlan, KeyFilterPlan, PipelinePlan, StagePlan
 from .memory_bound import memory_bound
 
 
@@ -27,6 +29,7 @@ def explain(plan: JobPlan, runtime: RunsOn | None = None) -> str:
     lines = [
         f"job {plan.name}",
         f"  order: {order}, {plan.lanes} lanes; {meaning} {where}".rstrip(),
+        *(() if kernels() is not None else ("  compiled kernels are missing here: numpy does the same, slower",)),
         "",
         "sources",
         *(_source(plan, id) for id in plan.sources),
@@ -56,8 +59,15 @@ def _source(plan: JobPlan, id: str) -> str:
     pace = f", {source.rate:,.0f} rows/s" if source.rate else ""
     names, there = source.schema.names, len(source.config.schema)
     read = f", {', '.join(names)} of {there} columns" if len(names) < there else ""
+    told = "; ".join(f"{each.join} tells which {', '.join(each.columns)} it needs" for each in _told(plan, id))
+    rounds += f"; {told}" if told else ""
     blind = "" if notices_changes(source.config) else "; nobody notices if its data change: it has no fingerprint()"
     return f"  {id}: {source.config.kind}, {len(source.splits)} splits, {rows}{read}{pace}; {rounds}{blind}"
+
+
+def _told(plan: JobPlan, source: str) -> Iterator[KeyFilterPlan]:
+    """Who tells the reader of the source what rows it may leave out."""
+    return (each for each in plan.key_filters if each.source == source)
 
 
 def notices_changes(config: SourceConfig) -> bool:
@@ -85,6 +95,7 @@ def _pipeline(pipeline: PipelinePlan) -> list[str]:
     lines += [
         f"    → {operator.id}: {operator.config.kind} {operator.config.describe()}"
         f"{'; holds at task barriers' if operator.hold else ''}"
+        f"{'' if operator.read_first is None else f'; reads its {NAMES[operator.read_first]} side first'}"
         for operator in pipeline.operators
     ]
     return [*lines, f"    ⇒ {outputs}"] if outputs else lines

@@ -114,3 +114,14 @@ def test_meeting_is_over_when_all_have_told_or_one_gives_up() -> None:
     late.listener(joins[0][0]).give_up()
     assert not late.is_awaited()
     assert not KeyMeetings().of(replace(planned, waits=False), joins).is_awaited()
+
+
+def test_explain_says_who_tells_whom_what_is_read_first_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = flow_of(REACHED["a source"])
+    monkeypatch.setattr("penstock.engine.planner.explain.kernels", object)
+    lines = flow.explain(1).splitlines()
+    assert any(line.startswith("  large: ") and "hash-join-1 tells which k it needs" in line for line in lines)
+    assert any("hash-join-1: hash join" in line and line.endswith("; reads its right side first") for line in lines)
+    assert not any("kernels" in line for line in lines)
+    monkeypatch.setattr("penstock.engine.planner.explain.kernels", lambda: None)
+    assert flow.explain(1).splitlines()[2].startswith("  compiled kernels are missing here")
