@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.engine.integrity.row_digests import RowDigest
 from penstock.engine.sources.memory import MemorySource
-from support.compact_columns import CompactSource
+from support.compact_columns import CompactSource, compacted
+from support.own_operators import Above
 
 SCHEMA = pa.schema([("text", pa.string()), ("price", pa.decimal128(15, 2)), ("count", pa.int64())])
 
@@ -47,3 +50,25 @@ def test_functions_exchanges_and_sinks_get_plain_columns(parallelism, keyed):
         return result.result("out")
 
     assert rows_of(CompactSource(tables())).equals(rows_of(MemorySource(tables())))
+
+
+class AboveInAnyForm(Above):
+    """A user's operator that takes compact columns, and passes them on."""
+
+    @property
+    def traits(self) -> ps.Traits:
+        return replace(super().traits, takes_compact=True)
+
+
+def test_an_operator_of_ones_own_may_take_compact_columns_and_pass_them_on():
+    def rows_of(operator: Above) -> pa.Table:
+        flow = ps.Flow("own")
+        flow.from_source(CompactSource(tables())).apply(operator).map_batches(watched, SCHEMA).collect("out")
+        return ps.run_local(flow).result("out")
+
+    assert rows_of(AboveInAnyForm("count", 3)).equals(rows_of(Above("count", 3)))
+
+
+def test_a_digest_of_rows_is_that_of_their_values():
+    (records,) = tables()[0].to_batches()
+    assert RowDigest(SCHEMA).of(compacted(records)) == RowDigest(SCHEMA).of(records)
