@@ -25,6 +25,7 @@ from ..core.operator import OUTPUT_BYTES
 from ..files.paths import DataFile
 from ..kernels.page_stream import DoubtfulPage
 from ..kernels.pages import ColumnReader, TextReader, column_reader
+from ..kernels.pieces import selected
 from ..kernels.row_bits import fixed_bits
 from ..plan.rounds import CHUNK_ROWS, RowStream
 from .parquet_files import Pace, bounded_batches, comparing_pages, footer_of, parquet_file
@@ -202,6 +203,11 @@ class ChunkedColumns:
         self._left = rows
         self._pick = pick
         self._compact = compact
+        #: what comes out of the filters, and the schema of what they look at
+        self._kept = schema if pick is None else self._of(pick.columns)
+        self._seen = schema if pick is None else self._of(pick.looks_at)
+        self._wanted = frozenset(self._kept.names)
+        self._later = self._wanted if pick is None else self._wanted.union(pick.keys)
 
     def chunks(self, limit: int | None) -> Iterator[Chunk]:
         """As ``RowStream`` would cut them."""
@@ -223,31 +229,37 @@ class ChunkedColumns:
 
     def _picked(self, rows: int, pick: Pick) -> Chunk:
         at = {name: self._columns[name].take(rows, None, self._compact) for name in pick.looks_at}
-        found = pick.passing(as_records(list(at.values()), self._of(at))) if at else ((rows,), None)
+        found = pick.passing(as_records(list(at.values()), self._seen)) if at else ((rows,), None)
         if found is None:
             return self._whole(rows, at)
         counts, positions = found
-        if positions is not None:
-            picks = pa.array(positions)
-            at = {name: column.take(picks) for name, column in at.items()}
+        left = {name for name in self._columns if name not in at}
+        at = _selected({name: column for name, column in at.items() if name in self._later}, positions)
         for name in pick.keys:
-            if name not in at:
+            if name in left:
                 at[name] = self._columns[name].take(rows, positions, self._compact)
+                left.remove(name)
         needed = pick.needed([at[name] for name in pick.keys], counts[-1])
         if needed is not None:
-            picks = pa.array(needed)
-            at = {name: column.take(picks) for name, column in at.items()}
+            at = _selected(at, needed)
             positions = needed if positions is None else positions[needed]
-        for name, column in self._columns.items():
-            if name not in at and name in pick.columns:
-                at[name] = column.take(rows, positions, self._compact)
-            elif name not in at:
-                column.skip(rows)
-        kept = self._of(pick.columns)
-        return PickedRows(as_records([at[name] for name in kept.names], kept), counts)
+        for name in left:
+            if name in self._wanted:
+                at[name] = self._columns[name].take(rows, positions, self._compact)
+            else:
+                self._columns[name].skip(rows)
+        return PickedRows(as_records([at[name] for name in self._kept.names], self._kept), counts)
 
-    def _of(self, names: Sequence[str] | Mapping[str, object]) -> pa.Schema:
+    def _of(self, names: Sequence[str]) -> pa.Schema:
         return pa.schema([self._schema.field(name) for name in names])
+
+
+def _selected(columns: Mapping[str, pa.Array], positions: Positions | None) -> dict[str, pa.Array]:
+    """These rows of them; None: all."""
+    if positions is None or not columns:
+        return dict(columns)
+    records = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+    return dict(zip(columns, selected(records, positions).columns, strict=True))
 
 
 class ColumnStream:

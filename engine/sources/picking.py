@@ -78,22 +78,20 @@ class Pick:
     conditions: tuple[Condition, ...] = ()
     joins: tuple[Keys, ...] = ()
     window: int = 0
+    #: the columns that the filters look at, those that come out of the last one, and those that joins look at
+    looks_at: list[str] = field(init=False)
+    columns: list[str] = field(init=False)
+    keys: list[str] = field(init=False)
     _plain: PlainNulls = field(init=False)
 
     def __post_init__(self) -> None:
-        self._plain = PlainNulls(self.schema)
-
-    @property
-    def looks_at(self) -> list[str]:
-        """The columns that the filters look at."""
+        names = self.schema.names
         seen = {name for condition in self.conditions for name in condition.columns}
-        return [name for name in self.schema.names if name in seen]
-
-    @property
-    def columns(self) -> list[str]:
-        """Those that come out of the last filter."""
-        kept = next((each.keeps for each in reversed(self.conditions) if each.keeps is not None), self.schema.names)
-        return [name for name in self.schema.names if name in kept]
+        kept = set(next((each.keeps for each in reversed(self.conditions) if each.keeps is not None), names))
+        self.looks_at = [name for name in names if name in seen]
+        self.columns = [name for name in names if name in kept]
+        self.keys = list(dict.fromkeys(name for each in self.joins for name in each.columns))
+        self._plain = PlainNulls(self.schema)
 
     def of(self, records: pa.RecordBatch) -> Chunk:
         """What is picked of a chunk that was read whole."""
@@ -124,11 +122,6 @@ class Pick:
                 positions = passed if positions is None else positions[passed]
             counts.append(len(passed))
         return tuple(counts), positions
-
-    @property
-    def keys(self) -> list[str]:
-        """The columns that joins look at, each once."""
-        return list(dict.fromkeys(name for each in self.joins for name in each.columns))
 
     def needed(self, columns: Sequence[pa.Array], rows: int) -> Positions | None:
         """Which of so many rows joins may need; None: all. ``columns``: the ``keys`` of these rows."""
