@@ -11,9 +11,12 @@ import pytest
 from penstock.engine.arrow.compact import plain_records
 from penstock.engine.core.errors import DataError
 from penstock.engine.core.operator import OUTPUT_BYTES
+from penstock.engine.kernels.page_library import page_library
 from penstock.engine.plan.rounds import CHUNK_ROWS, RowStream
 from penstock.engine.sources.parquet import ParquetSource
 from penstock.engine.sources.parquet_columns import ChunkedColumns, ColumnStream
+
+pytestmark = pytest.mark.skipif(page_library() is None, reason="pyarrow reads all columns without compiled kernels")
 
 KINDS = {
     "number": lambda chance: chance.randrange(-(2**40), 2**40),
