@@ -73,7 +73,8 @@ def plan_job(
     ordered = order == "deterministic"
     heads = [node for node in graph.nodes.values() if not node.inputs]
     paced = {node.id for node in heads if node.rate} or {node.id for node in heads}
-    found = {node.id: _plan_source(graph, node, rate if node.id in paced else None) for node in heads}
+    joined = _joined_by_split(graph)
+    found = {node.id: _plan_source(graph, node, rate if node.id in paced else None, joined) for node in heads}
     epochs, sources = plan_epochs(graph, found, lanes, ordered=ordered)
     by_split = check_co_partitioned(tuple(graph.nodes.values()), flow.placement, ordered=ordered)
     _check_splits(graph, sources, by_split)
@@ -106,19 +107,21 @@ def _check_options(memory_budget: int | None, threads: int | None) -> None:
         raise ConfigurationError(f"{threads} threads", "give a number from 0 on")
 
 
-def _plan_source(graph: LiveGraph, node: Node, rate: float | None) -> SourcePlan:
+def _joined_by_split(graph: LiveGraph) -> frozenset[str]:
+    """The sources of operators that put splits of equal number together."""
+    joins = (node.id for node in graph.nodes.values() if traits_of(node.config).co_partitioned_by)
+    return frozenset[str]().union(*map(graph.sources_of, joins))
+
+
+def _plan_source(graph: LiveGraph, node: Node, rate: float | None, joined: frozenset[str]) -> SourcePlan:
     config = cast(SourceConfig, node.config)
-    joined = any(
-        traits_of(other.config).co_partitioned_by and node.id in graph.sources_of(other.id)
-        for other in graph.nodes.values()
-    )
     try:
         splits = tuple(config.splits())
     except PenstockError as error:
         raise error.at(node.id) from error
     fed = getattr(config, "fed", False)
     pace = node.rate if rate is None else rate
-    quota = None if joined or fed else _quota(graph, node)
+    quota = None if node.id in joined or fed else _quota(graph, node)
     return narrowed_source(
         SourcePlan(node.id, config, plain_schema(config.schema), splits, quota, pace), graph.schema(node.id)
     )

@@ -53,6 +53,10 @@ class LiveGraph:
         for node in self.nodes.values():
             for port, source in enumerate(node.inputs):
                 self.consumers[source].append((node.id, port))
+        self._sources: dict[str, frozenset[str]] = {}
+        for node in self.nodes.values():
+            fed = frozenset[str]().union(*(self._sources[source] for source in node.inputs))
+            self._sources[node.id] = fed or frozenset({node.id})
         self.stages = {stage.name: stage for stage in self._stages()}
         self.stage_of = {id: stage for stage in self.stages.values() for id in stage.nodes}
         for stage in self.stages.values():
@@ -68,10 +72,9 @@ class LiveGraph:
         """All exchanges."""
         yield from (node for node in self.nodes.values() if node.is_exchange)
 
-    def sources_of(self, id: str) -> set[str]:
+    def sources_of(self, id: str) -> frozenset[str]:
         """All sources upstream of a node."""
-        node = self.nodes[id]
-        return set().union(*(self.sources_of(source) for source in node.inputs)) if node.inputs else {id}
+        return self._sources[id]
 
     def meets_itself(self, node: Node, port: int) -> bool:
         """Whether rows of one forked stream come on this port of the node and on another one, however far around."""
@@ -81,7 +84,12 @@ class LiveGraph:
 
     def upstream(self, id: str) -> set[str]:
         """A node and all that it comes of."""
-        return {id}.union(*(self.upstream(source) for source in self.nodes[id].inputs))
+        found, waiting = {id}, [id]
+        while waiting:
+            new = set(self.nodes[waiting.pop()].inputs) - found
+            found |= new
+            waiting += new
+        return found
 
     def begins_pipeline(self, node: Node) -> bool:
         """Whether a driver of its own begins at the node, or a port, if it is a source with one consumer."""

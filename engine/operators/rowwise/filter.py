@@ -122,7 +122,8 @@ class RunningFilter(Stateless):
 
     def condition(self, schema: pa.Schema) -> FilterCondition:
         """What it lets through, for the reader of the source that it stands behind, which has this schema."""
-        columns = [name for name in schema.names if name in columns_read([self._predicate], schema)]
+        read = columns_read([self._predicate], schema)
+        columns = [name for name in schema.names if name in read]
         return FilterCondition(self._predicate, schema, columns, self._keeps)
 
     def process(self, port: int, batch: Batch, out: Output) -> None:

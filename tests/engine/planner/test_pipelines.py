@@ -146,3 +146,13 @@ def test_explain_names_stages_edges_lanes_and_guarantees():
     text = explain(plan_job(two_sided(), 2))
     for words in ("stage weather: 2 subtasks", "all: weather → all", "2 lanes", "exactly once", "merge join"):
         assert words in text
+
+
+def test_streams_that_meet_themselves_again_and_again_are_planned_as_quickly_as_others():
+    """Walked anew from each node, the ways from 40 forks back to their source were 2**40."""
+    flow = Flow("ladder")
+    rows = flow.from_tables([ROWS], name="rows")
+    for _ in range(40):
+        rows = rows.union(rows.filter(pc.field("k") > 0))
+    rows.collect("out")
+    assert len(plan_job(flow, 1).stages) == 1

@@ -13,6 +13,7 @@ from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.errors import DataError, FlowError
 from penstock.engine.core.operator import exhaust
 from penstock.engine.operators import Filter
+from penstock.engine.operators.rowwise import filter as module
 from support.operator_harness import SIZES, Collected, context, run
 
 ROWS = pa.table({"a": [1, None, 3, 4, 5], "b": ["x", "y", None, "x", "x"]})
@@ -98,3 +99,15 @@ def test_one_run_of_most_rows_is_not_copied() -> None:
         )
         (batch,) = out.batches
         assert (batch.records.column(0).buffers()[1].address == records.column(0).buffers()[1].address) is shared
+
+
+def test_columns_of_a_condition_are_looked_for_once_however_many_columns_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schema = pa.schema([(f"c{number}", pa.int64()) for number in range(50)])
+    running = module.RunningFilter(pc.field("c7") > 0, "c7 > 0", schema)
+    looked = []
+    read = module.columns_read
+    monkeypatch.setattr(module, "columns_read", lambda *asked: looked.append(asked) or read(*asked))
+    assert list(running.condition(schema).columns) == ["c7"]
+    assert len(looked) == 1
