@@ -1,4 +1,5 @@
-"""Cost as the work grows: rows, subtasks, keys of state, tasks of the coordinator.
+"""Cost as the work grows: rows, groups, build rows, columns, files, operators, joins; subtasks, keys of state, tasks of
+the coordinator.
 
 Run it as ``python benchmarks/growth.py``; the rows go to ``benchmarks/results/growth.json`` and the curves to
 ``growth.svg`` beside it. Each row sets the largest size against the smallest: what should be flat has a ratio of 1.
@@ -10,6 +11,8 @@ Run it as ``python benchmarks/growth.py``; the rows go to ``benchmarks/results/g
    it to disk, and its bytes; and the same for the checkpoint that follows when no row has come, which names the file of
    the one before. A state of which a single key has changed is written whole.
 3. *Tasks*: the coordinator's events a second over the life of a job with 10 to 10,000 tasks.
+4. *Exponents*: processor seconds of whole jobs along seven axes, each over three powers of ten (``growth_axes``): a
+   table in ``docs/performance.md``, and a row for the largest exponent. ``--only-axes`` makes these alone.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from statistics import median
 import numpy as np
 import pyarrow as pa
 from engine_work import Kept
+from growth_axes import AXES, Growth, grow, table
 from house_data import DATA, bid_files
 from house_sides import OURS, Side
 from svg_plot import Series, write_plot
@@ -40,6 +44,7 @@ KEYS, MOST_KEYS = sized((10_000, 100_000, 1_000_000), (100, 1_000)), 10_000_000
 TASKS = sized((10, 100, 1_000, 10_000), (10, 100))
 ROUNDS = sized(3, 1)
 AIM_FLAT, AIM_SUBTASKS = 0.9, 1.5
+MOST_EXPONENT = 1.1
 BATCH = 64 * 1024
 
 
@@ -142,17 +147,40 @@ def tasks_grow(sizes: Sequence[int]) -> tuple[list[Row], list[Series]]:
     return table, [Series("coordinator, K events/s", "tasks", sizes, [median(found[n]) / 1e3 for n in sizes])]
 
 
+def axes_grow() -> list[Growth]:
+    found = []
+    for axis in AXES:
+        found.append(grow(axis))
+        print(f"{axis.what}: exponent {found[-1].exponent:.2f}", flush=True)
+    return found
+
+
+def exponent_row(found: Sequence[Growth]) -> Row:
+    """The steepest of all."""
+    worst = max(found, key=lambda each: each.exponent)
+    exponent = max(worst.exponent, 0.01)
+    work = f"exponent of {worst.axis.what}, the largest of {len(found)}"
+    ratio = MOST_EXPONENT / exponent
+    return Row(work, f"the aim of {MOST_EXPONENT}", exponent, MOST_EXPONENT, "", ratio, 0.0, 1.0, met=ratio >= 1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--full", action="store_true", help=f"up to {MOST_ROWS:,} rows and {MOST_KEYS:,} keys")
-    full = parser.parse_args().full
-    parts = [
-        rows_grow((*ROWS, *([MOST_ROWS] if full else []))),
-        keys_grow((*KEYS, *([MOST_KEYS] if full else []))),
+    parser.add_argument("--only-axes", action="store_true", help="the exponents alone")
+    options = parser.parse_args()
+    parts = [] if options.only_axes else [
+        rows_grow((*ROWS, *([MOST_ROWS] if options.full else []))),
+        keys_grow((*KEYS, *([MOST_KEYS] if options.full else []))),
         tasks_grow(TASKS),
-    ]
-    report([row for rows, _ in parts for row in rows], results_folder() / "growth.json")
-    write_plot(results_folder() / "growth.svg", "As the work grows", [each for _, curves in parts for each in curves])
+    ]  # fmt: skip
+    growths = axes_grow()
+    rows = [row for found, _ in parts for row in found]
+    print(table(growths))
+    report([*rows, exponent_row(growths)], results_folder() / "growth.json", text=table(growths))
+    if parts:
+        curves = [each for _, found in parts for each in found]
+        write_plot(results_folder() / "growth.svg", "As the work grows", curves)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Processor seconds of a whole job against one size of its work, the others held: rows, groups, build rows, columns,
 files, operators, joins.
 
-A job is built, planned and run in this process, with one subtask. The exponent is that of the last step: 1 where ten times
-as much costs ten times as much, less where a fixed cost still weighs. Data are made before the clock starts.
+A job is built, planned and run in this process, with one subtask. The exponent is that of the last step: 1 where ten
+times as much costs ten times as much, less where a fixed cost still weighs. Data are made before the clock starts.
 """
 
 from __future__ import annotations

@@ -21,13 +21,18 @@ def in_any_order(rows: Rows) -> Rows:
     return sorted(rows, key=lambda row: tuple((value is None, value or 0) for value in row))
 
 
+def same(found: list[Rows], wanted: list[Rows], plan: RandomPlan) -> bool:
+    """Rows are the same wherever they come; input out of order need not be read to where it is."""
+    return found == wanted or (plan.may_read_less() and [REFUSED] in (found, wanted))
+
+
 def check(plan: RandomPlan, draw: random.Random, runs: int) -> None:
     """Run it here and there."""
     found = {end: in_a_plan(plan, 0, 1, ahead=False, open_end=end) for end in (False, True)}
     *windows, rest = found[False]
     known = by_duckdb(plan)
-    if rest == REFUSED:
-        assert found[True][-1] == REFUSED
+    if REFUSED in (rest, found[True][-1]):
+        assert same(found[True], found[False], plan)
     else:
         assert windows[:-1] == found[True][:-1], "the last barrier changes no window before it"
     if known is not None and rest != REFUSED:
@@ -37,12 +42,13 @@ def check(plan: RandomPlan, draw: random.Random, runs: int) -> None:
         options = {"ahead": draw.random() < 0.5, "open_end": draw.random() < 0.5}
         degree, parallelism = draw.randrange(3), draw.randrange(1, 4)
         again = in_a_plan(plan, degree, parallelism, **options)
-        assert again == found[options["open_end"]], f"degree {degree}, parallelism {parallelism}, {options}"
+        assert same(again, found[options["open_end"]], plan), f"degree {degree}, parallelism {parallelism}, {options}"
     if plan.seed % 20 == 0:
         parallelism, threads = draw.randrange(1, 4), draw.randrange(3)
         rows = [row for window in found[False] for row in window]
         wanted = REFUSED if rest == REFUSED else rows
-        assert in_a_job(plan, parallelism, threads) == wanted, f"a job, parallelism {parallelism}, {threads} threads"
+        again = in_a_job(plan, parallelism, threads)
+        assert same([again], [wanted], plan), f"a job, parallelism {parallelism}, {threads} threads"
 
 
 @pytest.mark.parametrize("hundred", seeds(1, of=100))
