@@ -71,12 +71,24 @@ def never_raises(expressions: Iterable[pc.Expression], schema: pa.Schema) -> boo
         found = _named_in(serialized(expression))
         if found is None or not found[1] <= _SAFE or not found[0] <= set(schema.names):
             return False
-        types = [*(schema.field(name).type for name in found[0]), *found[2]]
-        # a decimal may not fit when it is scaled, nor an integer when it is compared with a float
-        is_mixed = any(map(pa.types.is_integer, types)) and any(map(pa.types.is_floating, types))
-        if is_mixed or any(map(pa.types.is_decimal, types)):
+        types = {*(schema.field(name).type for name in found[0]), *found[2]}
+        if not _always_meet(types | ({pa.int64()} if found[1] & _COUNTING else set())):
             return False
     return True
+
+
+def _always_meet(types: set[pa.DataType]) -> bool:
+    """Whether values of any two of these types that can be compared at all can be cast for that, whatever they are: not
+    decimals (scaled, one may not fit), dates and times of several units, integers beside floats, unsigned integers of 64
+    bits beside signed ones, and what is inside a struct."""
+    integers = {type for type in types if pa.types.is_integer(type)}
+    if any(pa.types.is_decimal(type) or pa.types.is_nested(type) for type in types):
+        return False
+    if len({type for type in types if pa.types.is_temporal(type)}) > 1:
+        return False
+    if pa.uint64() in integers and any(map(pa.types.is_signed_integer, integers)):
+        return False
+    return not (integers and any(map(pa.types.is_floating, types)))
 
 
 _SAFE = {
@@ -85,6 +97,8 @@ _SAFE = {
     *("match_like", "match_substring", "starts_with", "ends_with", "utf8_length"),
 }
 """Kernels that have an answer for every value."""
+_COUNTING = {"year", "month", "day", "utf8_length"}
+"""Those of them that give integers of something else."""
 
 
 def serialized(expression: pc.Expression) -> bytes:
@@ -95,7 +109,7 @@ def serialized(expression: pc.Expression) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _named_in(serialized: bytes) -> tuple[frozenset[str], frozenset[str], frozenset[pa.DataType]] | None:
-    """The columns, the functions, and the types of the literals in an expression."""
+    """The columns, the functions, and the types of the literals in an expression, those in lists included."""
     try:
         parts = pa.ipc.open_file(serialized).get_batch(0)
         tokens = iter(_metadata(parts.schema))
@@ -112,7 +126,9 @@ def _named_in(serialized: bytes) -> tuple[frozenset[str], frozenset[str], frozen
                 calls.add(value)
             elif kind == "literal":
                 types.add(parts.column(int(value)).type)
-            elif kind not in ("options", "end"):
+            elif kind == "options":
+                types |= {each.type.value_type for each in parts.column(int(value)).type if each.name == "value_set"}
+            elif kind != "end":
                 return None
     except (pa.ArrowException, StopIteration, ValueError, IndexError):
         return None

@@ -12,7 +12,7 @@ import pytest
 from pyarrow import acero
 
 from penstock.engine.expressions.evaluator import Evaluator, types_of
-from penstock.engine.expressions.kernel_calls import program_of
+from penstock.engine.expressions.kernel_calls import never_raises, program_of
 
 ROWS = 100
 SCHEMA = pa.schema(
@@ -151,3 +151,50 @@ def test_each_call_is_tried_alone_however_deep_the_expression_is() -> None:
         deep = pc.add(deep, pc.field("j"))
     assert program_of([deep], SCHEMA, alone) is not None
     assert asked == [1] * 30
+
+
+TIMES = pa.schema(
+    {
+        "s": pa.timestamp("s"),
+        "d": pa.date32(),
+        "i": pa.int64(),
+        "u": pa.uint64(),
+        "f": pa.float32(),
+        "t": pa.string(),
+        "x": pa.struct({"i": pa.int64(), "f": pa.float64()}),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        pc.field("s") < pa.scalar(5, pa.timestamp("ns")),
+        pc.field("d") < pa.scalar(5, pa.timestamp("us")),
+        pc.field("d") < pc.field("s"),
+        pc.field("u") < pc.field("i"),
+        pc.field("u") < pc.year(pc.field("d")),
+        pc.field("f") < pc.utf8_length(pc.field("t")),
+        pc.coalesce(pc.field("u"), pc.field("i")) > 0,
+        pc.field("x", "i") < pc.field("x", "f"),
+        pc.field("s").isin(pa.array([5], pa.timestamp("ns"))),
+        pc.field("i").isin(pa.array([1.5])),
+        pc.field("i") / 2 > 1,
+    ],
+)
+def test_what_may_not_fit_where_values_of_two_types_meet_may_raise(expression: pc.Expression) -> None:
+    assert not never_raises([expression], TIMES)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        pc.field("s") < pa.scalar(5, pa.timestamp("s")),
+        pc.field("d").isin(pa.array([5], pa.date32())),
+        pc.field("i") < pa.scalar(5, pa.int8()),
+        pc.year(pc.field("d")) == 1995,
+        pc.match_like(pc.field("t"), "a%") | (pc.utf8_length(pc.field("t")) > 3),
+    ],
+)
+def test_what_fits_whatever_the_values_never_raises(expression: pc.Expression) -> None:
+    assert never_raises([expression], TIMES)
