@@ -232,6 +232,21 @@ API int64_t penstock_snappy(const uint8_t *from, int64_t size, uint8_t *to, int6
     if (varint(&head) != (uint64_t)room || head.state != FINE) return WRONG;
     from = head.at;
     while (from < end) {
+        /* Far from both ends, what stands in the tag and 2 bytes behind it: without a branch between its kinds. */
+        while (end - from >= 80 && to_end - to >= 64) {
+            static const uint32_t MASKS[] = {0, 0xFF, 0xFFFF};
+            const uint8_t tag = *from;
+            const int kind = tag & 3;
+            if (kind == 3 || (tag >= 60 << 2 && kind == 0)) break;
+            const int64_t high = kind == 1 ? (int64_t)(tag >> 5) << 8 : 0;
+            const int64_t offset = high | ((from[1] | from[2] << 8) & MASKS[kind]);
+            const int64_t length = kind == 1 ? (tag >> 2 & 7) + 4 : (tag >> 2) + 1;
+            if (kind && ((offset < 16 && offset < length) || offset > to - begin)) break;
+            copy_near(to, kind ? to - offset : from + 1, length);
+            from += 1 + (kind ? kind : length);
+            to += length;
+        }
+        if (from == end) break;
         const uint8_t tag = *from++;
         int64_t length = (tag >> 2) + 1;
         if ((tag & 3) == 0) {
@@ -359,13 +374,43 @@ static inline uint32_t packed_at(const Runs *runs, int64_t bit) {
     return (uint32_t)(bytes >> (bit & 7) & ((UINT64_C(1) << runs->bits) - 1));
 }
 
+/* Values from the beginning of a byte on, eight at a time: as many of ``count`` as have 8 bytes behind them. */
+static inline int64_t unpack_eights(const uint8_t *from, const uint8_t *end, const int bits, int64_t count, uint32_t *out) {
+    const int in_word = bits <= 8 ? 8 : bits <= 16 ? 4 : 2; /* with the bits before the first they fit into 64 */
+    const uint32_t mask = (UINT32_C(1) << bits) - 1;
+    int64_t done = 0;
+    for (; count - done >= 8 && end - from >= bits + 8; done += 8, from += bits)
+        for (int i = 0; i < 8; i += in_word) {
+            const uint64_t word = load64(from + (i * bits >> 3)) >> (i * bits & 7);
+            for (int k = 0; k < in_word; k++) out[done + i + k] = (uint32_t)(word >> k * bits) & mask;
+        }
+    return done;
+}
+
+#define EIGHTS(BITS) \
+    case BITS: return unpack_eights(from, end, BITS, count, out);
+
+static int64_t unpack_some(const uint8_t *from, const uint8_t *end, int64_t bits, int64_t count, uint32_t *out) {
+    switch (bits) {
+        EIGHTS(1) EIGHTS(2) EIGHTS(3) EIGHTS(4) EIGHTS(5) EIGHTS(6) EIGHTS(7) EIGHTS(8)
+        EIGHTS(9) EIGHTS(10) EIGHTS(11) EIGHTS(12) EIGHTS(13) EIGHTS(14) EIGHTS(15) EIGHTS(16)
+        EIGHTS(17) EIGHTS(18) EIGHTS(19) EIGHTS(20) EIGHTS(21) EIGHTS(22) EIGHTS(23) EIGHTS(24)
+    default: return 0;
+    }
+}
+
 /* The next ``count`` values of a packed run that has them. */
 static void unpack(const Runs *runs, int64_t count, uint32_t *out) {
     const uint8_t *const from = runs->packed;
-    const int64_t bits = runs->bits, room = (runs->end - from - 7) * 8 - runs->bit;
+    const int64_t bits = runs->bits;
     const uint64_t mask = (UINT64_C(1) << bits) - 1;
-    const int64_t safe = room > 0 ? least(count, (room - 1) / bits + 1) : 0; /* so many have 8 bytes to be loaded */
     uint64_t bit = (uint64_t)runs->bit;
+    if ((bit & 7) == 0) {
+        const int64_t done = unpack_some(from + (bit >> 3), runs->end, bits, count, out);
+        count -= done, out += done, bit += (uint64_t)(done * bits);
+    }
+    const int64_t room = (runs->end - from - 7) * 8 - (int64_t)bit;
+    const int64_t safe = room > 0 ? least(count, (room - 1) / bits + 1) : 0; /* so many have 8 bytes to be loaded */
     for (int64_t i = 0; i < safe; i++, bit += (uint64_t)bits)
         out[i] = (uint32_t)(load64(from + (bit >> 3)) >> (bit & 7) & mask);
     for (int64_t i = safe; i < count; i++, bit += (uint64_t)bits) out[i] = packed_at(runs, (int64_t)bit);
@@ -604,6 +649,18 @@ static inline void big_to_128(const uint8_t *from, int64_t width, uint8_t *to) {
             STEP;                                                      \
         }
 
+/* ``wide``: a value of at most 8 bytes, the largest first. The last ones may lie too near the end to be loaded as 8. */
+#define EACH_BIG(STEP)                                                                                      \
+    {                                                                                                       \
+        const int64_t all = count, shift = 64 - 8 * width;                                                  \
+        while (count && end - (from + (picks ? picks[count - 1] - base : count - 1) * width) < 8) count--;  \
+        EACH(wide = (int64_t)__builtin_bswap64(load64(one)) >> shift; STEP)                                 \
+        for (int64_t i = count; i < all; i++) {                                                             \
+            wide = from_big(from + (picks ? picks[i] - base : i) * width, width);                           \
+            STEP;                                                                                           \
+        }                                                                                                   \
+    }
+
 #define COPIES(WIDTH) \
     case WIDTH: EACH(memcpy(to + i * WIDTH, one, WIDTH)) break;
 
@@ -643,19 +700,14 @@ static void convert(int64_t kind, int64_t width, const uint8_t *from, const uint
         else
             EACH(memcpy(&wide, one, 8); store_128(to + 16 * i, wide, wide >> 63))
         break;
-    case BIG_TO_64: {
-        const int64_t shift = 64 - 8 * width;
-        EACH(wide = end - one >= 8 ? (int64_t)__builtin_bswap64(load64(one)) >> shift : from_big(one, width);
-             memcpy(to + 8 * i, &wide, 8))
+    case BIG_TO_64:
+        EACH_BIG(memcpy(to + 8 * i, &wide, 8))
         break;
-    }
-    default: {
-        const int64_t shift = width <= 8 ? 64 - 8 * width : 0;
-        EACH(if (width <= 8 && end - one >= 8) {
-            wide = (int64_t)__builtin_bswap64(load64(one)) >> shift;
-            store_128(to + 16 * i, wide, wide >> 63);
-        } else big_to_128(one, width, to + 16 * i))
-    }
+    default:
+        if (width <= 8)
+            EACH_BIG(store_128(to + 16 * i, wide, wide >> 63))
+        else
+            EACH(big_to_128(one, width, to + 16 * i))
     }
 }
 
@@ -666,9 +718,9 @@ static void convert(int64_t kind, int64_t width, const uint8_t *from, const uint
 
 static int64_t gather(const uint8_t *words, int64_t known, int64_t width, const uint32_t *codes, int64_t count,
                       uint8_t *to) {
-    uint32_t most = 0;
-    for (int64_t i = 0; i < count; i++) most = codes[i] > most ? codes[i] : most;
-    if (count && most >= known) return WRONG;
+    uint32_t beyond = 0; /* its highest bit: whether a code is none of ``known``, which are fewer than 2^31 */
+    for (int64_t i = 0; i < count; i++) beyond |= codes[i] | ((uint32_t)known - 1 - codes[i]);
+    if (beyond >> 31) return WRONG;
     switch (width) {
         GATHER(1)
         GATHER(2)

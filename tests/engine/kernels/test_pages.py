@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from penstock.engine.kernels.page_library import address, page_library
 from penstock.engine.kernels.page_stream import DoubtfulPage
 from support.parquet_pages import differences, flat_columns, random_file, reader_of
 from support.sweeps import seeds
@@ -105,6 +106,27 @@ def test_compact_columns_share_the_dictionary_of_their_row_group() -> None:
     assert other.dictionary.buffers()[2].address == one.dictionary.buffers()[2].address
     assert reader_of(content, metadata, 0, 0, texts.type).take(5000) == texts
     assert reader_of(content, metadata, 0, 1, money.type).take(3, None, True).type == pa.decimal64(18, 2)
+
+
+@pytest.mark.parametrize("bits", range(1, 25))
+def test_codes_of_each_width_are_unpacked_from_any_place_on(bits: int) -> None:
+    library, rng = page_library(), np.random.default_rng(bits)
+    assert library is not None
+    words = rng.integers(0, 256, 1 << bits, dtype=np.uint8)
+    codes = rng.integers(0, 1 << bits, 4000)
+    packed = np.packbits((codes[:, None] >> np.arange(bits) & 1).astype(np.uint8).ravel(), bitorder="little")
+    values = np.concatenate([np.array([bits, 0xE9, 0x07], dtype=np.uint8), packed])  # a run of 500 times eight
+    page, found = np.zeros(library.call("page_bytes"), dtype=np.uint8), np.empty(4000, dtype=np.uint8)
+    opening = address(page), 0, 0, address(values), len(values), 1, 1, 0, 0
+    for known in (1 << bits, int(codes.max())):
+        assert library.call("page_open", *opening) == 0
+        done = failed = 0
+        while done < 4000 and not failed:
+            now = min(int(rng.integers(1, 700)), 4000 - done)
+            part = address(page), now, 0, 0, now, 0, address(words), known, 1, address(found) + done
+            failed, done = library.call("page_numbers", *part), done + now
+        assert failed == (0 if known > codes.max() else -1)
+        assert failed or (found == words[codes]).all()
 
 
 def test_pages_of_which_nothing_is_picked_are_not_read() -> None:
