@@ -79,8 +79,8 @@ def never_raises(expressions: Iterable[pc.Expression], schema: pa.Schema) -> boo
 
 def _always_meet(types: set[pa.DataType]) -> bool:
     """Whether values of any two of these types that can be compared at all can be cast for that, whatever they are: not
-    decimals (scaled, one may not fit), dates and times of several units, integers beside floats, unsigned integers of 64
-    bits beside signed ones, and what is inside a struct."""
+    decimals (scaled, one may not fit), dates and times of several units, integers beside floats, unsigned integers of
+    64 bits beside signed ones, and what is inside a struct."""
     integers = {type for type in types if pa.types.is_integer(type)}
     if any(pa.types.is_decimal(type) or pa.types.is_nested(type) for type in types):
         return False
