@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.engine.core.errors import UserCodeError
 from penstock.engine.integrity.row_digests import RowDigest
 from penstock.engine.sources.memory import MemorySource
 from support.compact_columns import CompactSource, compacted
@@ -72,3 +73,33 @@ def test_an_operator_of_ones_own_may_take_compact_columns_and_pass_them_on():
 def test_a_digest_of_rows_is_that_of_their_values():
     (records,) = tables()[0].to_batches()
     assert RowDigest(SCHEMA).of(compacted(records)) == RowDigest(SCHEMA).of(records)
+
+
+class GivingCodes(ps.Stateless):
+    def process(self, port, batch, out):
+        words = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pa.array(["a", "a", None]))
+        out.emit(ps.Batch(pa.RecordBatch.from_arrays([words], ["text"]), batch.tag))
+
+
+@dataclass(frozen=True)
+class GiveCodes:
+    """An operator of a user whose text is a dictionary, with a value twice and with null."""
+
+    kind: str = "codes"
+    traits = ps.Traits()
+
+    def output_schema(self, inputs):
+        return pa.schema([("text", pa.string())])
+
+    def build(self, context, inputs, restored):
+        return GivingCodes()
+
+    def describe(self):
+        return ""
+
+
+def test_operators_of_users_give_the_types_that_they_declare():
+    flow = ps.Flow("compact")
+    flow.from_tables([pa.table({"n": [1, 2, 3]})]).apply(GiveCodes()).filter("text is null").collect("out")
+    with pytest.raises(UserCodeError, match="dictionary"):
+        ps.run_local(flow).result("out")

@@ -162,14 +162,15 @@ def check_members(running: object, is_sink: bool) -> None:
         raise UserCodeError(message, "write them, or inherit those that it does not need from ps.Stateless")
 
 
-def _check_emitted(batch: Batch, schema: pa.Schema) -> None:
-    """Kernels and files take the declared schema's word for what lies in a buffer."""
+def _check_emitted(batch: Batch, schema: pa.Schema, takes_compact: bool) -> None:
+    """Kernels and files take the declared schema's word for what lies in a buffer. Only an operator that knows of
+    compact forms may give them: another one's dictionary may hold a value twice, or null."""
     records: object = batch.records
     if not isinstance(records, pa.RecordBatch):
         message = f"it emitted a batch whose records are a {type(records).__name__}"
         raise UserCodeError(message, "give ps.Batch a pyarrow.RecordBatch")
     found = records.schema
-    if not fits(found, schema):
+    if not (fits(found, schema) if takes_compact else found.names == schema.names and found.types == schema.types):
         message = f"it emitted the columns {_in_words(found)}, and its output_schema() says {_in_words(schema)}"
         raise UserCodeError(message, "let it emit the columns, types and order that output_schema() gives")
 
@@ -332,7 +333,7 @@ class _Link:
         if self.finishing and batch.tag.lane in source.ended:
             return
         if source.emits is not None:
-            _check_emitted(batch, source.emits)
+            _check_emitted(batch, source.emits, not source.plain)
         source.rows_out += batch.rows
         source.batches_out += 1
         source.bytes_out += batch.size
