@@ -34,6 +34,7 @@ KEY_TYPES: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
     "time": (pa.time32("s"), lambda n: (datetime(2020, 1, 1, tzinfo=UTC) + timedelta(hours=n)).time()),
     "timestamp": (pa.timestamp("us", "UTC"), lambda n: datetime(1969, 12, 31, 22, tzinfo=UTC) + timedelta(hours=n)),
     "dictionary": (pa.dictionary(pa.int8(), pa.string()), lambda n: f"{n}"),
+    "dictionary of decimals": (pa.dictionary(pa.int32(), pa.decimal128(9, 2)), lambda n: Decimal(n - 2)),
     "null": (pa.null(), lambda _: None),
 }
 """name -> (type, how an integer from 0 to 5 becomes a value; equal or larger integers give no smaller value)."""

@@ -122,7 +122,7 @@ class Grouping:
     def keys_of(self, rows: GroupedRows) -> list[pa.Array]:
         """Their keys: text may be codes, decimals are of the declared type, as their words make the codes of a key."""
         pairs = zip(rows.keys, self.keys, strict=True)
-        return [plain(key, type) if pa.types.is_decimal(type) else key for key, type in pairs]
+        return [plain(decoded(key), type) if pa.types.is_decimal(type) else key for key, type in pairs]
 
     @property
     def row_bytes(self) -> int:
