@@ -91,6 +91,7 @@ class Column:
         try:
             word = self._reader.longest_word()
         except DoubtfulPage:
+            self._leave_to_arrow()
             return None
         return CHUNK_ROWS * (8 * word + _TEXT_BITS) + 8 * int(chunk.total_uncompressed_size)
 
@@ -132,7 +133,12 @@ class Column:
         group, self._left = self._groups.groups[self._place]
         self._row, self._reader = 0, self._groups.reader(group, self._field)
         if self._reader is None:
-            self._reader = _ByArrow(self._groups, group, self._field, 0)
+            self._leave_to_arrow()
+
+    def _leave_to_arrow(self) -> _ByArrow:
+        group, _ = self._groups.groups[self._place]
+        reader = self._reader = _ByArrow(self._groups, group, self._field, self._row)
+        return reader
 
     def _pass(self, rows: int) -> None:
         assert self._reader is not None
@@ -144,9 +150,7 @@ class Column:
         try:
             found = self._reader.take(rows, picked, compact)
         except DoubtfulPage:
-            group, _ = self._groups.groups[self._place]
-            self._reader = _ByArrow(self._groups, group, self._field, self._row)
-            found = self._reader.take(rows, picked)
+            found = self._leave_to_arrow().take(rows, picked)
         self._row, self._left = self._row + rows, self._left - rows
         return found
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
+from typing import TypeAlias
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -26,37 +29,57 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96
 
 FOOTER_BYTES = 16 * 1024 * 1024
 """Of the footers that a process keeps, as they lie in their files."""
+TICK_NS = 20_000_000
+"""A clock of files may be so coarse."""
 
 _MISMATCH = "CRC checksum verification failed"
 """What pyarrow says of a page that does not fit its checksum."""
 
 
+_Version: TypeAlias = tuple[object, ...]
+
+
 class _Footers:
-    """Those that were read last, of local files, by all that tells one version of a file from another."""
+    """Those that were read last, of local files."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[tuple[object, ...], parquet.FileMetaData] = OrderedDict()
+        self._found: OrderedDict[_Version, parquet.FileMetaData] = OrderedDict()
         self._bytes = 0
         self._lock = Lock()
 
-    def get(self, file: DataFile) -> parquet.FileMetaData | None:
-        """That of a file."""
+    def of(self, file: DataFile, read: Callable[[], parquet.FileMetaData]) -> parquet.FileMetaData:
+        """That of a file; it is read if it is not there."""
+        version = _version_of(file)
         with self._lock:
-            return self._found.get(_version_of(file))
+            found = self._found.get(version) if version is not None else None
+        if found is None:
+            found = read()
+            if version is not None:
+                self._put(version, found)
+        return found
 
-    def put(self, file: DataFile, footer: parquet.FileMetaData) -> None:
-        """The footer of a file is this one."""
-        if not is_local(file.filesystem) or not file.modified:
-            return
+    def _put(self, version: _Version, footer: parquet.FileMetaData) -> None:
         with self._lock:
-            if self._found.setdefault(_version_of(file), footer) is footer:
+            if self._found.setdefault(version, footer) is footer:
                 self._bytes += footer.serialized_size
             while self._bytes > FOOTER_BYTES:
                 self._bytes -= self._found.popitem(last=False)[1].serialized_size
 
 
-def _version_of(file: DataFile) -> tuple[object, ...]:
-    return file.path, file.size, file.modified, file.content, file.version
+def _version_of(file: DataFile) -> _Version | None:
+    """All that tells one version of a file from another; None: something may not. The time of the last change may be
+    set to that of a file of the same size, as programs do that copy it; that of the entry (``ctime``) may not, but two
+    changes within a tick of the clock look the same."""
+    if not is_local(file.filesystem):
+        return None
+    try:
+        found = os.stat(file.path)
+    except OSError:
+        return None  # whoever reads it says so
+    if time.time_ns() - found.st_ctime_ns < TICK_NS:
+        return None
+    at = found.st_dev, found.st_ino, found.st_ctime_ns
+    return file.path, file.size, file.modified, file.content, found.st_size, found.st_mtime_ns, *at
 
 
 _FOOTERS = _Footers()
@@ -64,21 +87,17 @@ _FOOTERS = _Footers()
 
 def read_footer(file: DataFile) -> parquet.FileMetaData:
     """The footer of a file that was listed a moment ago."""
-    found = _FOOTERS.get(file)
-    if found is None:
+
+    def read() -> parquet.FileMetaData:
         with file.planning(), file.peek() as opened:
-            found = parquet.read_metadata(opened)
-        _FOOTERS.put(file, found)
-    return found
+            return parquet.read_metadata(opened)
+
+    return _FOOTERS.of(file, read)
 
 
 def footer_of(file: DataFile, opened: pa.NativeFile) -> parquet.FileMetaData:
     """The footer of an open file."""
-    found = _FOOTERS.get(file)
-    if found is None:
-        found = parquet.read_metadata(opened)
-        _FOOTERS.put(file, found)
-    return found
+    return _FOOTERS.of(file, lambda: parquet.read_metadata(opened))
 
 
 def parquet_file(

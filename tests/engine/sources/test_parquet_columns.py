@@ -1,5 +1,6 @@
 """Columns of Parquet files, each decoded by itself: the chunks that pyarrow's batches are cut to, value by value."""
 
+import os
 import random
 import string
 from decimal import Decimal
@@ -13,8 +14,10 @@ from penstock.engine.core.errors import DataError
 from penstock.engine.core.operator import OUTPUT_BYTES
 from penstock.engine.kernels.page_library import page_library
 from penstock.engine.plan.rounds import CHUNK_ROWS, RowStream
+from penstock.engine.sources import parquet_files
 from penstock.engine.sources.parquet import ParquetSource
 from penstock.engine.sources.parquet_columns import ChunkedColumns, ColumnStream
+from penstock.engine.sources.parquet_files import read_footer
 
 pytestmark = pytest.mark.skipif(page_library() is None, reason="pyarrow reads all columns without compiled kernels")
 
@@ -123,3 +126,37 @@ def test_file_that_changes_while_it_is_read_is_another_one(tmp_path):
         file.write(b"more")
     with pytest.raises(DataError, match=r"had .* bytes"):
         list(chunks)
+
+
+def test_page_of_more_values_than_its_column_is_not_passed_over(tmp_path):
+    """The header of the first page is met when the column is weighed, before a row is taken."""
+    texts = [f"{number % 50}" for number in range(3000)]
+    pq.write_table(pa.table({"t": texts}), tmp_path / "a.parquet", data_page_size=1, write_batch_size=100)
+    content = bytearray((tmp_path / "a.parquet").read_bytes())
+    begin = pq.read_metadata(tmp_path / "a.parquet").row_group(0).column(0).data_page_offset
+    at = content.index(b"\x2c\x15\xc8\x01", begin)  # the data page's own header, which begins with its 100 values
+    content[at + 2 : at + 4] = b"\xfe\x7f"
+    (tmp_path / "a.parquet").write_bytes(content)
+    (split,) = ParquetSource(tmp_path).splits()
+    with pytest.raises(DataError):
+        list(split.column_stream(0, None, False).chunks(100))
+
+
+def test_file_that_is_written_anew_has_a_footer_of_its_own(tmp_path, monkeypatch):
+    """Though it has the same size, and the time of the last change was set, as programs do that copy."""
+    monkeypatch.setattr(parquet_files, "TICK_NS", 0)
+    for name in ("a", "b"):
+        pq.write_table(pa.table({name: range(100)}), tmp_path / "_new", store_schema=False)
+        os.utime(tmp_path / "_new", ns=(10**18, 10**18))
+        os.replace(tmp_path / "_new", tmp_path / "a.parquet")
+        source = ParquetSource(tmp_path)
+        footer = read_footer(source.listed()[0])
+        assert source.schema.names == footer.schema.names == [name]
+        assert read_footer(source.listed()[0]) is footer
+
+
+def test_footer_of_a_file_that_may_change_within_a_tick_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_files, "TICK_NS", 10**15)
+    pq.write_table(pa.table({"a": range(100)}), tmp_path / "a.parquet")
+    (file,) = ParquetSource(tmp_path).listed()
+    assert read_footer(file) is not read_footer(file)
