@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from .native import PATH, kernels
 
-_VERSION = 1
+_VERSION = 2
 """That of ``pages.c``: a library that is left from another one is not used."""
 
 _TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64}
@@ -23,6 +23,8 @@ _FUNCTIONS = {
     **dict.fromkeys(["snappy", "lz4"], "pipi"),
     "page_bytes": "",
     "page_open": "ppipiiipi",
+    "page_begin": "pppiiiip",
+    "page_rows": "pipipiip",
     "page_levels": "pip",
     "page_places": "ppiipp",
     "page_numbers": "pipiiipiip",

@@ -32,6 +32,8 @@ _MOST = {"SNAPPY": 24, "LZ4": 255}
 _MOST_MORE = 64
 CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "LZ4", "ZSTD", "GZIP", "BROTLI"})
 """Those that are read here. LZ4 is the raw one; pyarrow calls the old one unknown."""
+_KERNELS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2}
+"""The codecs of ``pages.c``, by its numbers."""
 _ANY_ZLIB = 32 + zlib.MAX_WBITS
 
 DATA, INDEX, DICTIONARY, DATA_2 = range(4)
@@ -79,7 +81,10 @@ class PageStream:
         """As many bytes as the page before had, for the next one may be as large."""
         self._numbers = np.empty(len(PageHeader._fields), dtype=np.int64)
         self._numbers_at = address(self._numbers)
+        self._header = self._numbers.copy()
+        self._header_at = address(self._header)
         self._room = np.empty(0, dtype=np.uint8)
+        self._room_at = address(self._room)
 
     def next(self) -> PageHeader:
         """The next page that holds values or words. ``body_at`` is where it begins."""
@@ -98,13 +103,27 @@ class PageStream:
             self.body_at = body_at
             return header
 
+    @property
+    def has_kernel(self) -> bool:
+        """Whether ``begin`` knows the codec."""
+        return self._codec in _KERNELS
+
+    def begin(self, header: PageHeader, at: int, nullable: bool, page: int, source: int, width: int) -> tuple[Any, ...]:
+        """Begin a page of values, whose body is at ``at``, at the address ``page`` (``pages.c``); what it points to."""
+        whole = self._whole(header, at)
+        codec = _KERNELS[self._codec]
+        if codec:
+            self._make_room(header.uncompressed, header.compressed)
+        self._header[:] = header
+        where = self._header_at, address(whole), nullable, codec, source, width, self._room_at
+        if self._library.call("page_begin", page, *where) < 0:
+            raise DoubtfulPage("a page that does not fit its header")
+        return whole, self._room
+
     def body(self, header: PageHeader, at: int, nullable: bool) -> tuple[Any, Any]:
         """The levels (None: there are none) and the values of a page that begins at ``at``: arrays of bytes, until the
         next one is asked for."""
-        whole = self._bytes(at, header.compressed)
-        self._ahead = min(max(BLOCK, header.compressed + _HEADER_ROOM), LONGEST_BLOCK)
-        if header.has_checksum and zlib.crc32(whole) != header.checksum & 0xFFFFFFFF:
-            raise DoubtfulPage("a page does not fit its checksum")
+        whole = self._whole(header, at)
         if header.type == DATA_2:
             return self._second_body(header, whole, nullable)
         values = self._decompressed(whole, header.uncompressed)
@@ -116,6 +135,13 @@ class PageStream:
         if size > len(values) - 4:
             raise DoubtfulPage("levels that are longer than their page")
         return values[4 : 4 + size], values[4 + size :]
+
+    def _whole(self, header: PageHeader, at: int) -> Any:
+        whole = self._bytes(at, header.compressed)
+        self._ahead = min(max(BLOCK, header.compressed + _HEADER_ROOM), LONGEST_BLOCK)
+        if header.has_checksum and zlib.crc32(whole) != header.checksum & 0xFFFFFFFF:
+            raise DoubtfulPage("a page does not fit its checksum")
+        return whole
 
     def _second_body(self, header: PageHeader, whole: Any, nullable: bool) -> tuple[Any, Any]:
         size = header.level_bytes
@@ -182,13 +208,18 @@ class PageStream:
         return made
 
     def _by_kernel(self, given: Any, size: int) -> Any:
-        if size > _MOST[self._codec] * len(given) + _MOST_MORE:
+        self._make_room(size, len(given))
+        if self._library.call(self._codec.lower(), address(given), len(given), self._room_at, size) < 0:
+            raise DoubtfulPage(f"a page that {self._codec} cannot have made")
+        return self._room[:size]
+
+    def _make_room(self, size: int, given: int) -> None:
+        """For so many bytes, which are made of those that are given."""
+        if size > _MOST[self._codec] * given + _MOST_MORE:
             raise DoubtfulPage("a page cannot be as large as its header says")
         if size > len(self._room):
             self._room = np.frombuffer(pa.allocate_buffer(size), dtype=np.uint8)  # whose pages are there already
-        if self._library.call(self._codec.lower(), address(given), len(given), address(self._room), size) < 0:
-            raise DoubtfulPage(f"a page that {self._codec} cannot have made")
-        return self._room[:size]
+            self._room_at = address(self._room)
 
 
 def _streamed(codec: str, given: Any, most: int) -> Any:

@@ -26,7 +26,7 @@ Rules:
 #define SHORT_TEXT 32
 
 /* Changes with every change of a function's name, arguments or meaning. */
-API int64_t penstock_pages(void) { return 1; }
+API int64_t penstock_pages(void) { return 2; }
 
 static inline int64_t least(int64_t one, int64_t other) { return one < other ? one : other; }
 
@@ -232,21 +232,6 @@ API int64_t penstock_snappy(const uint8_t *from, int64_t size, uint8_t *to, int6
     if (varint(&head) != (uint64_t)room || head.state != FINE) return WRONG;
     from = head.at;
     while (from < end) {
-        /* Far from both ends, what stands in the tag and 2 bytes behind it: without a branch between its kinds. */
-        while (end - from >= 80 && to_end - to >= 64) {
-            static const uint32_t MASKS[] = {0, 0xFF, 0xFFFF};
-            const uint8_t tag = *from;
-            const int kind = tag & 3;
-            if (kind == 3 || (tag >= 60 << 2 && kind == 0)) break;
-            const int64_t high = kind == 1 ? (int64_t)(tag >> 5) << 8 : 0;
-            const int64_t offset = high | ((from[1] | from[2] << 8) & MASKS[kind]);
-            const int64_t length = kind == 1 ? (tag >> 2 & 7) + 4 : (tag >> 2) + 1;
-            if (kind && ((offset < 16 && offset < length) || offset > to - begin)) break;
-            copy_near(to, kind ? to - offset : from + 1, length);
-            from += 1 + (kind ? kind : length);
-            to += length;
-        }
-        if (from == end) break;
         const uint8_t tag = *from++;
         int64_t length = (tag >> 2) + 1;
         if ((tag & 3) == 0) {
@@ -524,6 +509,8 @@ static const uint8_t *behind_deltas(Deltas deltas) {
 /* ---------------------------------------------------------------- pages */
 
 enum { PLAIN, WORDS, DELTA, SPLIT, BITS, BOOLEANS, LENGTHS, PREFIXES }; /* where values come from */
+enum { NO_CODEC, SNAPPY, LZ4 };
+enum { RLE = 3, DATA_2 = 3 }; /* Parquet's numbers of an encoding, and of a type of pages */
 
 typedef struct {
     int64_t source, width; /* of a value that is fixed */
@@ -575,6 +562,37 @@ API int64_t penstock_page_open(Page *page, const uint8_t *levels, int64_t level_
     page->last = last;
     page->last_room = last_room;
     return 0;
+}
+
+/* Begins a page as it lies in the file: ``header`` says of how many bytes ``body`` is. It is decompressed into ``room``, if
+ * there is a codec, which is as large as ``header`` says. For all sources but PREFIXES. */
+API int64_t penstock_page_begin(Page *page, const int64_t *header, const uint8_t *body, int64_t is_nullable, int64_t codec,
+                                int64_t source, int64_t width, uint8_t *room) {
+    const uint8_t *levels = NULL, *values = body;
+    const int is_second = header[PAGE_TYPE] == DATA_2;
+    int64_t size = header[COMPRESSED], made = header[UNCOMPRESSED], level_size = 0;
+    if (size < 0 || made < 0 || source == PREFIXES) return WRONG;
+    if (is_second) {
+        level_size = header[LEVEL_BYTES];
+        if (header[REPEAT_BYTES] != 0 || header[ROWS] != header[VALUES] || level_size < 0) return WRONG;
+        if (level_size > size || level_size > made || (level_size && !is_nullable)) return WRONG;
+        levels = body;
+        values += level_size, size -= level_size, made -= level_size;
+    }
+    if (codec == NO_CODEC || (is_second && !header[IS_COMPRESSED])) {
+        if (size != made) return WRONG;
+    } else if (made) {
+        if ((codec == SNAPPY ? penstock_snappy : penstock_lz4)(values, size, room, made) < 0) return WRONG;
+        values = room;
+    }
+    if (is_nullable && !is_second) {
+        if (header[LEVEL_ENCODING] != RLE || made < 4) return WRONG;
+        level_size = (int64_t)load_some(values, values + 4);
+        if (level_size > made - 4) return WRONG;
+        levels = values + 4;
+        values += 4 + level_size, made -= 4 + level_size;
+    }
+    return penstock_page_open(page, is_nullable ? levels : NULL, level_size, values, made, source, width, NULL, 0);
 }
 
 /* For each of the next rows, whether it is valid; and how many are. */
@@ -949,6 +967,16 @@ API void penstock_page_spread(uint8_t *to, int64_t width, const uint8_t *valid, 
                 memset(to + row * width, 0, (size_t)width);
         }
     }
+}
+
+/* All of the next ``rows``, nulls among them unless ``valid`` is NULL; how many are valid. The rest as for
+ * penstock_page_numbers. */
+API int64_t penstock_page_rows(Page *page, int64_t rows, uint8_t *valid, int64_t kind, const uint8_t *words, int64_t known,
+                               int64_t width, uint8_t *to) {
+    const int64_t found = valid ? penstock_page_levels(page, rows, valid) : rows;
+    if (found < 0 || penstock_page_numbers(page, found, NULL, 0, found, kind, words, known, width, to) < 0) return WRONG;
+    if (found < rows) penstock_page_spread(to, width, valid, rows, found);
+    return found;
 }
 
 /* The same for the ends of texts; the first text begins at ``offset``. */

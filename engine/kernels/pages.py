@@ -264,10 +264,14 @@ class ColumnReader:
             raise DoubtfulPage(f"{form.physical} in encoding {header.encoding}")
         if source == _WORDS and self._words is not None and not self._known:
             self._read_words(*self._words)
-        levels, values = self._pages.body(header, at, self._nullable)
         self._source = _BITS if source == _PLAIN and form.physical == _BOOLEAN else source
-        last = np.empty(len(values) if source == _PREFIXES else 0, dtype=np.uint8)
-        self._begin(values, self._source, levels, last)
+        if self._pages.has_kernel and source != _PREFIXES:
+            where = self._page_at, self._source, form.width
+            self._held = self._pages.begin(header, at, self._nullable, *where)
+        else:
+            levels, values = self._pages.body(header, at, self._nullable)
+            last = np.empty(len(values) if source == _PREFIXES else 0, dtype=np.uint8)
+            self._begin(values, self._source, levels, last)
 
     def _begin(self, values: Any, source: int, levels: Any = None, last: Any = _NO_PICKS) -> None:
         self._held = values, levels, last
@@ -376,8 +380,12 @@ class NumberReader(ColumnReader):
         valid = np.empty(wanted if self._nullable else 0, dtype=np.uint8)
         done = nulls = 0
         for part in self._parts(rows, picked):
-            placed = self._placed(part, valid, done)
             to = out.address + done * width
+            if part[1] is None and form.width and self._source != _PREFIXES:
+                nulls += part[3] - self._whole(part[3], valid, done, kind, width, to)
+                done += part[3]
+                continue
+            placed = self._placed(part, valid, done)
             self._numbers(placed, kind, width, to)
             if placed[3] < part[3]:
                 self._library.call("page_spread", to, width, address(valid) + done, part[3], placed[3])
@@ -386,6 +394,13 @@ class NumberReader(ColumnReader):
         if form.physical == _BOOLEAN:
             out = pa.py_buffer(np.packbits(np.frombuffer(out, dtype=np.uint8), bitorder="little"))
         return pa.Array.from_buffers(type, wanted, [_bitmap(valid, nulls), out], nulls)
+
+    def _whole(self, rows: int, valid: Any, done: int, kind: int, width: int, to: int) -> int:
+        """All of the next rows of a page, each with what says whether it is valid; how many are."""
+        words = self._words_as(kind, width) if self._source == _WORDS else _NO_PICKS
+        at = address(valid) + done if self._nullable else 0
+        page = self._page_at, rows, at, kind, address(words), self._known, width, to
+        return self._checked(self._library.call("page_rows", *page))
 
     def _numbers(self, part: _Part, kind: int, width: int, to: int) -> None:
         form = self._form
@@ -487,7 +502,8 @@ class TextReader(ColumnReader):
         if not self._size and self._source == _WORDS:
             self._size = len(self._bytes) / max(self._known, 1)
         elif not self._size:
-            self._size = len(self._held[0]) / max(self._page_left, 1)
+            begin, end = self._page[2:4].tolist()
+            self._size = (end - begin) / max(self._page_left, 1)
         return _PlainRows(rows, self._nullable, int(rows * self._size * _SPARE) + BLOCK)
 
     def _whole(self, pieces: list[_CodedRows | _PlainRows]) -> pa.Array:

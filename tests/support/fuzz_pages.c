@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 typedef struct {
-    int32_t kind, source, width, values, level_bytes, room, size; /* kind: header, Snappy, LZ4, page */
+    int32_t kind, source, width, values, level_bytes, room, size; /* kind: header, Snappy, LZ4, page, a whole one */
 } Head;
 
 typedef struct {
@@ -114,7 +114,44 @@ static int64_t texts(Page *page, int64_t values, const int64_t *picks, int64_t b
     return found;
 }
 
+/* All of the next rows at once, as they are or by words. */
+static int64_t all_rows(Page *page, int64_t width, int64_t rows, uint8_t *valid) {
+    const int64_t known = (int64_t)draw(300);
+    uint8_t *words = calloc((size_t)known + 1, (size_t)width), *to = sized(rows * width);
+    const int64_t found = penstock_page_rows(page, rows, valid, SAME, words, known, width, to);
+    free(words), free(to);
+    return found;
+}
+
 /* Rows of a page, in steps, until they end or something does not fit. */
+static void rows_of(Page *page, const Head *head, int is_text) {
+    int64_t fine = 0;
+    for (int64_t left = head->values, base = 0; fine >= 0 && left > 0;) {
+        const int64_t rows = 1 + (int64_t)draw((uint64_t)least(left, 4000)), begin = base;
+        int64_t found = rows, count = rows, *picks = draw(2) ? drawn_picks(rows, base, &count) : NULL;
+        uint8_t *valid = sized(rows), *chosen = sized(count);
+        int64_t *places = sized(count * 8);
+        if (!picks && !is_text && draw(2)) {
+            fine = all_rows(page, head->width, rows, head->level_bytes ? valid : NULL);
+            count = 0, found = 0;
+        } else if (head->level_bytes) {
+            fine = found = penstock_page_levels(page, rows, valid);
+            if (fine >= 0 && picks) {
+                count = penstock_page_places(valid, picks, begin, count, chosen, places);
+                memcpy(picks, places, (size_t)count * 8);
+            } else {
+                count = found;
+            }
+        }
+        const int64_t from = head->level_bytes ? 0 : begin;
+        if (fine >= 0)
+            fine = is_text ? texts(page, found, picks, from, count) : numbers(page, head->width, found, picks, from, count);
+        free(valid), free(chosen), free(places), free(picks);
+        left -= rows, base += rows;
+    }
+}
+
+/* Values of a page, and its levels. */
 static void decoded(Head *head, const uint8_t *bytes) {
     static const int32_t ALL[] = {1, 2, 3, 4, 8, 12, 16, 20, 33};
     if (draw(8) == 0) head->source = (int32_t)draw(8);
@@ -131,29 +168,27 @@ static void decoded(Head *head, const uint8_t *bytes) {
     memcpy(levels, bytes, (size_t)head->level_bytes);
     memcpy(values, bytes + head->level_bytes, (size_t)size);
     Page page;
-    int64_t fine = penstock_page_open(&page, head->level_bytes ? levels : NULL, head->level_bytes, values, size,
-                                      head->source, head->width, last, head->source == PREFIXES ? size : 0);
-    for (int64_t left = head->values, base = 0; fine >= 0 && left > 0;) {
-        const int64_t rows = 1 + (int64_t)draw((uint64_t)least(left, 4000)), begin = base;
-        int64_t found = rows, count = rows, *picks = draw(2) ? drawn_picks(rows, base, &count) : NULL;
-        uint8_t *valid = sized(rows), *chosen = sized(count);
-        int64_t *places = sized(count * 8);
-        if (head->level_bytes) {
-            fine = found = penstock_page_levels(&page, rows, valid);
-            if (fine >= 0 && picks) {
-                count = penstock_page_places(valid, picks, begin, count, chosen, places);
-                memcpy(picks, places, (size_t)count * 8);
-            } else {
-                count = found;
-            }
-        }
-        const int64_t from = head->level_bytes ? 0 : begin;
-        if (fine >= 0)
-            fine = is_text ? texts(&page, found, picks, from, count) : numbers(&page, head->width, found, picks, from, count);
-        free(valid), free(chosen), free(places), free(picks);
-        left -= rows, base += rows;
-    }
+    if (penstock_page_open(&page, head->level_bytes ? levels : NULL, head->level_bytes, values, size, head->source,
+                           head->width, last, head->source == PREFIXES ? size : 0) >= 0)
+        rows_of(&page, head, is_text);
     free(levels), free(values), free(last);
+}
+
+/* A page from its header on, as it lies in a file; ``level_bytes``: whether rows may be null, ``room``: the codec. */
+static void whole(Head *head, const uint8_t *bytes) {
+    int64_t header[HEADER_FIELDS];
+    const int64_t read = penstock_page_header(bytes, head->size, header);
+    if (read <= 0 || header[COMPRESSED] < 0 || header[COMPRESSED] > head->size - read) return;
+    if (header[UNCOMPRESSED] < 0 || header[UNCOMPRESSED] > 1 << 20 || head->source == PREFIXES) return;
+    if (draw(8) == 0) head->level_bytes = !head->level_bytes;
+    if (draw(8) == 0) head->room = (int32_t)draw(3);
+    uint8_t *body = sized(header[COMPRESSED]), *room = sized(head->room ? header[UNCOMPRESSED] : 0);
+    memcpy(body, bytes + read, (size_t)header[COMPRESSED]);
+    Page page;
+    head->values = (int32_t)least(header[VALUES], 3000);
+    if (penstock_page_begin(&page, header, body, head->level_bytes, head->room, head->source, head->width, room) >= 0)
+        rows_of(&page, head, head->width == 0 || head->source == LENGTHS);
+    free(body), free(room);
 }
 
 int main(int count, char **arguments) {
@@ -176,6 +211,8 @@ int main(int count, char **arguments) {
             penstock_page_header(bytes, head.size, header);
         else if (head.kind == 3)
             decoded(&head, bytes);
+        else if (head.kind == 4)
+            whole(&head, bytes);
         else
             unpacked(&head, bytes);
         free(bytes);

@@ -13,7 +13,8 @@ from penstock.engine.kernels import pages
 from penstock.engine.kernels.page_stream import DICTIONARY, PageHeader, PageStream
 from support.parquet_pages import flat_columns, reader_of
 
-_HEADER, _SNAPPY, _LZ4, _PAGE = range(4)
+_HEADER, _SNAPPY, _LZ4, _PAGE, _WHOLE = range(5)
+_CODECS = ["UNCOMPRESSED", "SNAPPY", "LZ4"]
 _LARGEST = 20_000
 """Damage in larger pages is met too seldom."""
 
@@ -48,7 +49,11 @@ def _seeds_of(content: bytes) -> Iterator[tuple[tuple[int, ...], bytes]]:
             if chunk.compression in {"SNAPPY", "LZ4"}:
                 kind = _SNAPPY if chunk.compression == "SNAPPY" else _LZ4
                 yield (kind, 0, 0, 0, 0, header.uncompressed), compressed
-            yield _page(stream, header, column, width)
+            head, body = _page(stream, header, column, width)
+            yield head, body
+            if chunk.compression in _CODECS and header.type != DICTIONARY:
+                nullable, codec = column.max_definition_level, _CODECS.index(chunk.compression)
+                yield (_WHOLE, head[1], width, 0, nullable, codec), content[before : stream.body_at] + compressed
 
 
 def _page(stream: PageStream, header: PageHeader, column: object, width: int) -> tuple[tuple[int, ...], bytes]:
