@@ -239,7 +239,9 @@ class _ProgramWriter:
         return part
 
     def _constant(self, scalar: pa.Scalar) -> _Part:
-        key = ("literal", str(scalar.type), repr(scalar.as_py()))
+        # its bytes: Python has no nanoseconds, and Arrow takes both zeros for equal
+        value = pa.RecordBatch.from_arrays([pa.repeat(scalar, 1)], [""]).serialize().to_pybytes()
+        key = ("literal", str(scalar.type), value)
         return self._parts.get(key) or self._made(key, lambda frame: scalar, scalar, scalar)
 
     def _column(self, path: tuple[str, ...]) -> _Part:
@@ -317,9 +319,10 @@ def _alone(
 
 def _smallest(literal: pa.Scalar) -> pa.Scalar:
     """A number in the smallest type of its kind that can hold it."""
-    type, value = literal.type, literal.as_py()
-    if value is None:
+    type = literal.type
+    if not (literal.is_valid and (pa.types.is_float64(type) or pa.types.is_integer(type))):
         return literal
+    value = literal.as_py()
     if pa.types.is_float64(type):
         with np.errstate(over="ignore"):
             fits = np.isnan(value) or float(np.float32(value)) == value

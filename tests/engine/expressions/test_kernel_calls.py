@@ -140,6 +140,19 @@ def test_literals_keep_their_width_where_a_column_has_it() -> None:
     assert found.to_pylist() == [True, False]
 
 
+@pytest.mark.parametrize("type", [pa.time64("ns"), pa.timestamp("ns"), pa.duration("ns"), pa.float64()], ids=str)
+def test_literals_that_python_cannot_tell_apart_are_two(type: pa.DataType) -> None:
+    """A time of Python has no nanoseconds; the two zeros are equal."""
+    floating = pa.types.is_floating(type)
+    given = [pa.array([value], type)[0] for value in ((0.0, -0.0) if floating else (1, 2))]
+    column = pa.field("x", type)
+    records = pa.RecordBatch.from_arrays([pa.array([None], type)], schema=pa.schema([column]))
+    found = Evaluator([(str(n), pc.coalesce(pc.field("x"), each)) for n, each in enumerate(given)]).evaluate(records)
+    assert [array.buffers()[1].to_pybytes()[:8] for array in found] == [
+        pa.repeat(each, 1).buffers()[1].to_pybytes()[:8] for each in given
+    ]
+
+
 def test_each_call_is_tried_alone_however_deep_the_expression_is() -> None:
     deep, asked = pc.field("i"), []
 
