@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,9 @@ FEWEST_PLACES = 8 * 1024
 KEY_BYTES = 48
 """What a key of one column takes at most: its code, its hash, and eight places."""
 
+Ranges: TypeAlias = list[tuple[int, int]]
+"""The smallest and the largest code in each column."""
+
 _JOIN = np.uint64(0x8EBC6AF09C88C6E3)
 _NONE, _FIRST_ROW = -1, -2
 
@@ -47,7 +51,7 @@ class KeyTable:
         #: the codes of the keys
         self._known: list[GrowableArray] = []
         #: the smallest and the largest code in each column
-        self._ranges: list[tuple[int, int]] = []
+        self._ranges: Ranges = []
         #: exactly one of the two once there are rows
         self._places: _Places | None = None
         self._slots: Slots | None = None
@@ -82,34 +86,40 @@ class KeyTable:
         codes = self._codes.of(columns)
         if not rows:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        if self._known_numbers(codes):
+        ranges = _ranges(codes)
+        if self._known_numbers(codes, ranges):
             return codes[0], np.zeros(0, dtype=np.int64)
-        self._adopt(codes)
-        self._fit(codes, rows)
-        if self._places is not None:
-            numbers, new = self._places.number(codes, self.count)
+        self._adopt(codes, ranges)
+        self._fit(ranges, rows)
+        numbers, new = self._looked_up(codes, rows)
+        if len(new) and self._are_numbers:
+            following = np.arange(self.count, self.count + len(new))
+            self._are_numbers = len(codes) == 1 and bool((codes[0][new] == following).all())
+        self.count += len(new)
+        return numbers, new
+
+    def _looked_up(self, codes: Codes, rows: int) -> tuple[Positions, Positions]:
+        """The number of each row's key, and the first rows of new keys, whose codes are known from now on."""
+        compiled = kernels_for(rows)
+        if self._slots is not None and compiled is not None:
+            return self._slots.number_codes(compiled, [*map(np.ascontiguousarray, codes)], self._known)
+        if self._slots is not None:
+            numbers, new = self._slots.number(_hashes(codes), NumberKeys(codes, self._known))
         else:
-            assert self._slots is not None
-            kernels = kernels_for(rows)
-            if kernels is not None:
-                numbers, new = self._slots.number_codes(kernels, [*map(np.ascontiguousarray, codes)], self._known)
-            else:
-                numbers, new = self._slots.number(_hashes(codes), NumberKeys(codes, self._known))
+            assert self._places is not None
+            numbers, new = self._places.number(codes, self.count)
         if len(new):
             for known, column in zip(self._known, codes, strict=True):
                 known.put(column[new])
-            following = np.arange(self.count, self.count + len(new))
-            self._are_numbers &= len(codes) == 1 and bool((codes[0][new] == following).all())
-            self.count += len(new)
         return numbers, new
 
-    def _known_numbers(self, codes: Codes) -> bool:
+    def _known_numbers(self, codes: Codes, ranges: Ranges) -> bool:
         """Whether these codes are the numbers of known keys, and nobody else's."""
         if not (self._are_numbers and len(codes) == 1 and self.count and codes[0].flags.writeable):
             return False
-        return bool(codes[0].min() >= 0 and codes[0].max() < self.count)
+        return ranges[0][0] >= 0 and ranges[0][1] < self.count
 
-    def _adopt(self, codes: Codes) -> None:
+    def _adopt(self, codes: Codes, ranges: Ranges) -> None:
         """Columns that tell nulls may be new; no key so far had one."""
         if len(codes) == len(self._known):
             return
@@ -117,23 +127,23 @@ class KeyTable:
             known = GrowableArray(np.int64)
             known.to(self.count)
             self._known.append(known)
-        self._ranges = _ranges(self._all_known() if self.count else codes)
+        self._ranges = _ranges(self._all_known()) if self.count else ranges
         self._places = self._slots = None
 
-    def _fit(self, codes: Codes, rows: int) -> None:
-        """Make the table, or the slots, that the codes need."""
-        if self._places is not None and self._places.cover(codes):
+    def _fit(self, ranges: Ranges, rows: int) -> None:
+        """Make the table, or the slots, that codes of these ranges need."""
+        if self._places is not None and self._places.cover(ranges):
             return
         if self._places is not None:
             self._ranges = _ranges(self._all_known())
         self._ranges = [
-            (min(low, first), max(high, last))
-            for (low, high), (first, last) in zip(self._ranges, _ranges(codes), strict=True)
+            (min(low, first), max(high, last)) for (low, high), (first, last) in zip(self._ranges, ranges, strict=True)
         ]
         limit = max(FEWEST_PLACES, PLACES_PER_KEY * (self.count + rows))
         spare = 0 if self._slots is None else limit // 5  # so that it does not go to and fro
         if _places_in(self._ranges) <= limit - spare:
-            self._places, self._slots = _Places(_wider(self._ranges, self._places, limit)), None
+            wider = _wider(self._ranges, self._places, self._slots is not None, limit)
+            self._places, self._slots = _Places(wider), None
             self._places.put(self._all_known())
         elif self._slots is None:
             self._places, self._slots = None, Slots()
@@ -147,8 +157,8 @@ class KeyTable:
 class _Places:
     """A table with a place for every combination of codes within their ranges."""
 
-    def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
-        self._ranges = list(ranges)
+    def __init__(self, ranges: Ranges) -> None:
+        self._ranges = ranges
         self._table: npt.NDArray[np.int32] = np.full(_places_in(ranges), _NONE, dtype=np.int32)
         #: the places of the rows at hand: fresh memory for every batch would cost more than what is computed in it
         self._scratch: Positions = np.empty(0, dtype=np.int64)
@@ -158,13 +168,13 @@ class _Places:
         return self._table.nbytes
 
     @property
-    def ranges(self) -> list[tuple[int, int]]:
+    def ranges(self) -> Ranges:
         return self._ranges
 
-    def cover(self, codes: Codes) -> bool:
-        """Whether all these codes have a place."""
-        pairs = zip(self._ranges, codes, strict=True)
-        return all(low <= column.min() and column.max() <= high for (low, high), column in pairs)
+    def cover(self, ranges: Ranges) -> bool:
+        """Whether all codes of these ranges have a place."""
+        pairs = zip(self._ranges, ranges, strict=True)
+        return all(low <= first and last <= high for (low, high), (first, last) in pairs)
 
     def put(self, codes: Codes) -> None:
         """Number keys, all different, 0, 1, 2, …"""
@@ -207,25 +217,26 @@ def _hashes(codes: Codes) -> Hashes:
     return found
 
 
-def _ranges(codes: Codes) -> list[tuple[int, int]]:
+def _ranges(codes: Codes) -> Ranges:
     return [(int(column.min()), int(column.max())) for column in codes]
 
 
-def _places_in(ranges: Sequence[tuple[int, int]]) -> int:
+def _places_in(ranges: Ranges) -> int:
     places = 1
     for low, high in ranges:
         places *= high - low + 1
     return places
 
 
-def _wider(ranges: Sequence[tuple[int, int]], before: _Places | None, limit: int) -> Sequence[tuple[int, int]]:
+def _wider(ranges: Ranges, before: _Places | None, hashed: bool, limit: int) -> Ranges:
     """The ranges, where they have grown by half as much again, if there is room: those of numbers that count up grow
-    with every batch."""
-    if before is None:
+    with every batch. Those of keys that were ``hashed`` by an eighth: there are more to come."""
+    if before is None and not hashed:
         return ranges
     wider = []
-    for (low, high), (first, last) in zip(ranges, before.ranges, strict=True):
-        half = (high - low) // 2
-        wider.append((low - half if low < first else low, high + half if high > last else high))
+    for place, (low, high) in enumerate(ranges):
+        share = (high - low) // (8 if before is None else 2)
+        first, last = (high, low) if before is None else before.ranges[place]
+        wider.append((low - share if low < first else low, high + share if high > last else high))
     inside = all(low >= -(2**63) and high < 2**63 for low, high in wider)
     return wider if inside and _places_in(wider) <= limit else ranges

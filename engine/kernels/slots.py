@@ -113,12 +113,14 @@ class Slots:
         return numbers, self._numbered(numbers, slots, hashes, firsts)
 
     def number_codes(self, kernels: Kernels, columns: Sequence[Positions], known: Sequence[GrowableArray]) -> Numbered:
-        """The same for keys of numbers, compiled. Those of new keys are in the room of ``known``, not taken."""
+        """The same for keys of numbers, compiled. Those of new keys are added to ``known``."""
         keys = self.count + len(columns[0])
         self._widen(keys)
         rooms = [column.reserve(keys) for column in known]
         numbers, first = kernels.number_keys(columns, rooms, self._slots, self._hashes.reserve(keys), self.count)
         self._hashes.taken(self.count + len(first))
+        for column in known:
+            column.taken(self.count)
         return numbers, first
 
     def number_strings(self, kernels: Kernels, bounds: Any, content: pa.Buffer, held: GrowableBytes) -> Numbered:

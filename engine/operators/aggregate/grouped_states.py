@@ -79,10 +79,9 @@ class GroupedRows:
     records: pa.RecordBatch
     lane: Lanes | int
 
-    @property
-    def lanes(self) -> Lanes:
-        """The lane of each."""
-        return np.full(len(self), self.lane, dtype=np.int32) if isinstance(self.lane, int) else self.lane
+    def lanes(self, rows: Positions) -> Lanes:
+        """The lanes of some of them."""
+        return np.full(len(rows), self.lane, dtype=np.int32) if isinstance(self.lane, int) else self.lane[rows]
 
     def __len__(self) -> int:
         return int(self.records.num_rows)
@@ -175,7 +174,7 @@ class GroupTable:
         """Merge rows, of which the first one stands at ``position``."""
         ids, new = self._numbered(self._grouping.keys_of(given), len(given))
         if len(new):
-            self._lanes.put(given.lanes[new])
+            self._lanes.put(given.lanes(new))
             self._positions.put(new + position)
         self._grouping.aggregates.add(self._accumulators, given.records, GroupRows(ids, len(self)))
 

@@ -135,6 +135,23 @@ def test_ranges_that_widen_and_break_keep_the_numbers() -> None:
     assert numbered(dense, [[pa.array(spread[::-1])]])[0] == list(range(999_999, -1, -1))
 
 
+def test_scattered_keys_get_their_places_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest and the smallest key of a batch are mostly a little further out than those before."""
+    made: list[int] = []
+    put = key_table._Places.put
+
+    def counting(places: key_table._Places, codes: Any) -> None:
+        made.append(places.bytes)
+        put(places, codes)
+
+    monkeypatch.setattr(key_table._Places, "put", counting)
+    chance = np.random.default_rng(6)
+    parts = [chance.integers(0, 60_000, 4_000) * 4 for _ in range(20)]
+    ids, _ = numbered(KeyTable(), [[pa.array(part)] for part in parts])
+    assert ids == expected(np.concatenate(parts).tolist())
+    assert len(made) == 1
+
+
 def test_keys_with_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_table, "_hashes", lambda codes: np.zeros(len(codes[0]), dtype=np.uint64))
     values = [2**60, 3, -(2**60), 3, 2**60, 8, -(2**60), 11]
