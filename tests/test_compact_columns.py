@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.engine.core.errors import UserCodeError
+from penstock.engine.core.errors import DataError, UserCodeError
 from penstock.engine.integrity.row_digests import RowDigest
-from penstock.engine.sources.memory import MemorySource
+from penstock.engine.sources.memory import MemorySource, MemorySplit
 from support.compact_columns import CompactSource, compacted
 from support.own_operators import Above
 
@@ -51,6 +51,28 @@ def test_functions_exchanges_and_sinks_get_plain_columns(parallelism, keyed):
         return result.result("out")
 
     assert rows_of(CompactSource(tables())).equals(rows_of(MemorySource(tables())))
+
+
+class CodesSplit(MemorySplit):
+    """A split of a user whose text is a dictionary, with a value twice and with null."""
+
+    def open(self, start: int):
+        for records in super().open(start):
+            codes = pa.array([row % 3 for row in range(records.num_rows)], pa.int32())
+            yield records.set_column(0, "text", pa.DictionaryArray.from_arrays(codes, pa.array(["a", "a", None])))
+
+
+class CodesSource(MemorySource):
+    def splits(self):
+        return [CodesSplit(split.id, split.table) for split in super().splits()]
+
+
+@pytest.mark.parametrize("condition", ["text is null", "count > 3"])
+def test_splits_of_users_give_the_types_that_their_source_declares(condition):
+    flow = ps.Flow("codes")
+    flow.from_source(CodesSource(tables())).filter(condition).collect("out")
+    with pytest.raises(DataError, match="dictionary"):
+        ps.run_local(flow).result("out")
 
 
 class AboveInAnyForm(Above):

@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.engine.arrow.compact import as_decimals, as_records, compact_type
+from penstock.engine.plan.rounds import RowStream
 from penstock.engine.sources.memory import MemorySource, MemorySplit
+from penstock.engine.sources.picking import Pick
 
 
 def compacted(records: pa.RecordBatch, chooser: random.Random | None = None) -> pa.RecordBatch:
@@ -39,10 +41,20 @@ class CompactSplit(MemorySplit):
     def narrowed(self, columns: list[str]) -> CompactSplit:
         return CompactSplit(self.id, self.table.select(list(columns)))
 
-    def open(self, start: int) -> Iterator[pa.RecordBatch]:
-        chooser = random.Random(start)
-        for records in MemorySplit.open(self, start):
-            yield compacted(records, chooser)
+    def column_stream(self, start: int, pick: Pick | None, compact: bool) -> _CompactStream | None:
+        return _CompactStream(MemorySplit.open(self, start), random.Random(start)) if compact else None
+
+
+class _CompactStream:
+    """Chunks of which nothing is picked."""
+
+    def __init__(self, rows: Iterator[pa.RecordBatch], chooser: random.Random) -> None:
+        self._rows = RowStream(rows)
+        self._chooser = chooser
+
+    def chunks(self, limit: int | None) -> Iterator[pa.RecordBatch]:
+        for records in self._rows.chunks(limit):
+            yield compacted(records, self._chooser)
 
 
 class CompactSource(MemorySource):
