@@ -42,6 +42,7 @@ from .elements import Batch, Tag
 from .epochs import Epochs
 from .errors import InternalError
 from .identity import Attempt, CheckpointId, CommitPermit, Committable, TaskId
+from .offering import offers
 from .source import Condition
 
 LANE = "__lane"
@@ -481,4 +482,4 @@ class ThrottledOperator(Protocol):
 
 def throttled_of(running: Iterable[object]) -> ThrottledOperator | None:
     """The paced operator of a chain, if it has one."""
-    return next((each for each in running if isinstance(each, ThrottledOperator)), None)
+    return next((each for each in running if offers(each, ThrottledOperator)), None)

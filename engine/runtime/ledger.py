@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from ..core.elements import Batch
 from ..core.identity import NOTHING, Account, CheckpointId, Tally
+from ..core.offering import offers
 from ..exchange.channels import InputChannel
 from ..exchange.input_gate import GateInput
 from ..integrity.tally import tally_of
@@ -85,7 +86,7 @@ class SnapshotLedger:
 
 def _counted(sink: object) -> int | None:
     """Rows that a sink's state has counted in this attempt; None if it counts none."""
-    return sink.counts.total - sink.counts.restored if isinstance(sink, CountingSink) else None
+    return sink.counts.total - sink.counts.restored if offers(sink, CountingSink) else None
 
 
 def _exchange(

@@ -36,6 +36,7 @@ from ..arrow.compact import fits, plain_records
 from ..core.elements import FINAL_ROUND, Batch, Tag
 from ..core.errors import ConfigurationError, DataError, InternalError, PenstockError, StorageError, UserCodeError
 from ..core.identity import CheckpointId, Committable, EndedLanes
+from ..core.offering import offers
 from ..core.operator import (
     LANE,
     AsynchronousOperator,
@@ -414,22 +415,22 @@ class OperatorChain:
             link.following = following
             following.is_choosy = not _inherits(following.operator, "accepts")
         first: object = operators[0].running if operators else None
-        self._asynchronous = first if isinstance(first, AsynchronousOperator) else None
-        self._queueing = first if isinstance(first, QueueingOperator) else None
+        self._asynchronous = first if offers(first, AsynchronousOperator) else None
+        self._queueing = first if offers(first, QueueingOperator) else None
         #: the batches that were pushed so far
         self.pushed = 0
-        self._in_turn = first if isinstance(first, ReadsInTurn) and first.read_first is not None else None
-        self.window_aware = first if isinstance(first, WindowAwareOperator) else None
+        self._in_turn = first if offers(first, ReadsInTurn) and first.read_first is not None else None
+        self.window_aware = first if offers(first, WindowAwareOperator) else None
         #: the first operator may refuse a batch
         self._may_refuse = bool(operators) and not _inherits(operators[0], "accepts")
         #: operators behind the first one that may refuse a batch, and those that the end of a round concerns
         self._choosy = [link.operator for link in self._links if link.is_choosy]
         self._by_rounds = [link for link in self._links[1:] if not _inherits(link.operator, "end_round")]
-        self._sinks = [(each, each.running) for each in operators if isinstance(each.running, RunningSink)]
+        self._sinks = [(each, each.running) for each in operators if offers(each.running, RunningSink)]
         running: list[object] = [operator.running for operator in operators]
         self.throttled = throttled_of(running)
         self._early_terminating = [
-            (position, each) for position, each in enumerate(running) if isinstance(each, EarlyTerminatingOperator)
+            (position, each) for position, each in enumerate(running) if offers(each, EarlyTerminatingOperator)
         ]
 
     # ------------------------------------------------------------------ batches
@@ -626,7 +627,7 @@ class OperatorChain:
         the lanes for which operators had finished before."""
         settled = dict(tables)
         for operator, sink in self._sinks:
-            if isinstance(sink, SettlingSink):
+            if offers(sink, SettlingSink):
                 with operator_context(operator):
                     state = sink.settle(checkpoint, tables.get(operator.id))
                 if state is not None:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from ..core.elements import Batch
 from ..core.errors import InternalError, PenstockError
 from ..core.identity import Attempt, Holds, Opening, TaskId
+from ..core.offering import offers
 from ..core.operator import LANE, OperatorContext, PickingOperator
 from ..core.source import Condition
 from ..core.traits import traits_of
@@ -264,7 +265,7 @@ class _Builder:
             return
         conditions: list[Condition] = []
         for each in operators:
-            if each.is_users or not isinstance(each.running, PickingOperator):
+            if each.is_users or not offers(each.running, PickingOperator):
                 break
             conditions.append(each.running.condition(port.schema))
         found = tuple(takewhile(lambda condition: condition.columns, conditions))
