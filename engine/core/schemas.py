@@ -35,6 +35,9 @@ def missing_column(kind: str, name: str, schema: pa.Schema, side: str = "input")
 
 def duplicate_of(names: Iterable[str]) -> str | None:
     """The first name that occurs twice."""
+    names = tuple(names)
+    if len(set(names)) == len(names):
+        return None
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 

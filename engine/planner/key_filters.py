@@ -14,11 +14,9 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-import pyarrow as pa
-
-from ..core.traits import Traits, traits_of
+from ..core.traits import Columns, traits_of
 from ..plan.partitioning import Forward, Gather, HashPartitioning, RangePartitioning
 from ..plan.plan import KeyFilterPlan
 from .graph import Node
@@ -31,11 +29,12 @@ def plan_key_filters(graph: LiveGraph, first: Mapping[str, int]) -> tuple[KeyFil
 
 
 def _found(graph: LiveGraph, first: Mapping[str, int]) -> Iterator[KeyFilterPlan]:
+    columns = _ColumnsOfNodes(graph)
     for node in graph.nodes.values():
         if node.is_exchange or node.hold:
             continue
         for port, keys in traits_of(node.config).key_filters.items():
-            way = _Way(graph, node.inputs[port], dict(enumerate(keys)))
+            way = _Way(graph, columns, node.inputs[port], dict(enumerate(keys)))
             if way.leads_to_source:
                 yield KeyFilterPlan(
                     join=node.id,
@@ -49,11 +48,27 @@ def _found(graph: LiveGraph, first: Mapping[str, int]) -> Iterator[KeyFilterPlan
                 )
 
 
+class _ColumnsOfNodes:
+    """What nodes do with the columns of their inputs: many ways lead through the same nodes."""
+
+    def __init__(self, graph: LiveGraph) -> None:
+        self._graph = graph
+        self._known: dict[str, Sequence[Columns]] = {}
+
+    def __getitem__(self, id: str) -> Sequence[Columns]:
+        found = self._known.get(id)
+        if found is None:
+            node = self._graph.nodes[id]
+            schemas = [self._graph.schema(each) for each in node.inputs]
+            found = self._known[id] = traits_of(node.config).columns_of(schemas)
+        return found
+
+
 class _Way:
     """From an input of a join up to a source. ``keys``: place of a key to its name where the way has come to."""
 
-    def __init__(self, graph: LiveGraph, id: str, keys: dict[int, str]) -> None:
-        self._graph = graph
+    def __init__(self, graph: LiveGraph, columns: _ColumnsOfNodes, id: str, keys: dict[int, str]) -> None:
+        self._graph, self._columns = graph, columns
         self.at, self.keys, self.scattered = id, keys, False
         while (above := self._above(graph.nodes[self.at])) is not None:
             self.at = above
@@ -71,9 +86,11 @@ class _Way:
                 return None
             self.scattered |= not isinstance(node.config, Forward)
             return node.inputs[0]
-        traits, schemas = traits_of(node.config), self._schemas(node)
-        may = [False] * len(schemas) if traits.may_miss_rows is None else traits.may_miss_rows(schemas)
-        for port, columns in enumerate(traits.columns_of(schemas)):
+        traits = traits_of(node.config)
+        may: Sequence[bool] = [False] * len(node.inputs)
+        if traits.may_miss_rows is not None:
+            may = traits.may_miss_rows([self._graph.schema(each) for each in node.inputs])
+        for port, columns in enumerate(self._columns[node.id]):
             above = {mine: theirs for theirs, mine in columns.keeps.items()}
             keys = {place: above[name] for place, name in self.keys.items() if name in above}
             if keys and (may[port] or self._is_picked(node)):
@@ -81,19 +98,12 @@ class _Way:
                 return node.inputs[port]
         return None
 
-    def _schemas(self, node: Node) -> list[pa.Schema]:
-        return [self._graph.schema(each) for each in node.inputs]
-
     def _is_picked(self, node: Node) -> bool:
         """Whether the reader of a source applies the operator before it looks at keys."""
         while node.inputs:
-            if node.is_exchange or not _is_condition(traits_of(node.config), self._schemas(node)):
+            if node.is_exchange or not (traits_of(node.config).picks and self._columns[node.id][0].reads):
                 return False
             node = self._graph.nodes[node.inputs[0]]
             if not self._is_alone(node.id):
                 return False
         return True
-
-
-def _is_condition(traits: Traits, schemas: list[pa.Schema]) -> bool:
-    return traits.picks and bool(traits.columns_of(schemas)[0].reads)

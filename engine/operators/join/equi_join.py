@@ -75,21 +75,22 @@ class EquiJoin:
     def columns(self, inputs: Sequence[pa.Schema]) -> list[Columns]:
         """It looks at keys and at what the filter names. A right column gets a suffix if the left side has the name:
         then the left one must stay."""
-        shape = self.shape(inputs)
+        shape, names = self.shape(inputs), [schema.names for schema in inputs]
         reads = [set(keys) for keys in self.keys]
         filtered = set()
         if self.filter is not None:
             filtered = columns_read([as_expression(self.kind, self.filter, shape.pairs)], shape.pairs)
         for name, source in zip(shape.pairs.names, shape.pair_sources, strict=True):
             if name in filtered:
-                reads[source.side].add(inputs[source.side].names[source.position])
+                reads[source.side].add(names[source.side][source.position])
+        lefts = set(names[LEFT])
         uses: tuple[dict[str, set[str]], ...] = ({}, {})
         for name, source in zip(shape.schema.names, shape.sources, strict=True):
-            column = inputs[source.side].names[source.position]
+            column = names[source.side][source.position]
             uses[source.side][name] = {column}
-            if source.side == RIGHT and column in inputs[LEFT].names:
+            if source.side == RIGHT and column in lefts:
                 uses[LEFT][name] = {column}
-        reads[LEFT] |= reads[RIGHT] & set(inputs[LEFT].names)
+        reads[LEFT] |= reads[RIGHT] & lefts
         kept = self._kept(inputs)
         return [Columns(reads[side], kept[side], uses[side]) for side in (LEFT, RIGHT)]
 

@@ -91,20 +91,19 @@ class JoinShape:
         cls, kind: str, inputs: Sequence[pa.Schema], once: Sequence[tuple[str, str]], how: str, suffix: str
     ) -> JoinShape:
         """``once``: pairs of keys (left, right) that stand once in the output."""
-        sources, fields = _columns(inputs, once, suffix, how)
-        pair_sources, pair_fields = _columns(inputs, once, suffix, "inner")
         remedy = "rename a column, or choose another suffix"
+        pair_sources, pair_fields = _columns(inputs, once, suffix, "inner")
+        pairs = unique_schema(kind, pair_fields, remedy)
+        types = tuple(schema.types for schema in inputs)
+        if how == "inner":
+            return cls(pairs, tuple(pair_sources), pairs, tuple(pair_sources), types)
         if how in ONE_SIDED:
             side = ONE_SIDED[how]
             sources = [OutputColumn(side, position) for position in range(len(inputs[side]))]
             fields = list(inputs[side])
-        return cls(
-            unique_schema(kind, fields, remedy),
-            tuple(sources),
-            unique_schema(kind, pair_fields, remedy),
-            tuple(pair_sources),
-            tuple(schema.types for schema in inputs),
-        )
+        else:
+            sources, fields = _columns(inputs, once, suffix, how)
+        return cls(unique_schema(kind, fields, remedy), tuple(sources), pairs, tuple(pair_sources), types)
 
     def batches(
         self, left: pa.RecordBatch, right: pa.RecordBatch, taken: Taken, bound: Bound | None, widest: int | None = None
@@ -178,10 +177,10 @@ def _columns(
         type = value_type(field.type) if field.name in stand_in else field.type
         sources.append(OutputColumn(LEFT, position, stand_in.get(field.name)))
         fields.append(pa.field(field.name, type, field.nullable or how in RIGHT_STAYS, field.metadata))
-    dropped = {theirs for _, theirs in once}
+    dropped, taken = {theirs for _, theirs in once}, set(left.names)
     for position, field in enumerate(right):
         if field.name not in dropped:
-            name = field.name + suffix if field.name in left.names else field.name
+            name = field.name + suffix if field.name in taken else field.name
             sources.append(OutputColumn(RIGHT, position))
             fields.append(pa.field(name, field.type, field.nullable or how in LEFT_STAYS, field.metadata))
     return sources, fields
