@@ -41,11 +41,6 @@ def is_compact(found: pa.DataType, declared: pa.DataType) -> bool:
     return bool(found != declared and found == compact_type(declared))
 
 
-def is_coded_text(column: pa.Array, declared: pa.DataType) -> bool:
-    """Whether a column of this declared type holds codes of it."""
-    return bool(pa.types.is_dictionary(column.type) and column.type != declared)
-
-
 def plain(array: pa.Array, type: pa.DataType) -> pa.Array:
     """The column, of the declared ``type``, in that type; the same object if it is."""
     found = array.type

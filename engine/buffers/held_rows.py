@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..arrow.compact import as_records, is_coded_text, plain, plain_records
 from ..core.elements import Batch
 from ..core.operator import LANE, OUTPUT_BYTES, OUTPUT_ROWS
 from ..core.schemas import no_rows
@@ -36,11 +35,6 @@ class Held:
     records: pa.RecordBatch
     rounds: Positions
     lanes: Lanes
-
-    def plain(self, schema: pa.Schema) -> Held:
-        """The rows, of the declared ``schema``, without compact columns."""
-        records = plain_records(self.records, schema)
-        return self if records is self.records else Held(records, self.rounds, self.lanes)
 
     def take(self, rows: Positions) -> Held:
         """Some of the rows."""
@@ -100,10 +94,9 @@ class HeldRows:
     def put(self, held: Held) -> None:
         """Hold these rows as well."""
         if held.records.num_rows:
-            is_plain = held.records.schema.types == self.schema.types
-            self._parts.append(held if is_plain else _without_many_words(held, self.schema))
+            self._parts.append(held)
             self.rows += held.records.num_rows
-            self.bytes += held.records.nbytes if is_plain else _plain_bytes(held.records, self.schema)
+            self.bytes += held.records.nbytes
 
     def keep(self, pick: Callable[[pa.RecordBatch], Positions]) -> None:
         """Let go of all rows but those that ``pick`` names of each batch."""
@@ -172,22 +165,6 @@ def _bits(held: Held) -> int:
     """What the rows take, without the dictionaries that they share with others."""
     bits = row_bits(held.records.columns, np.arange(len(held.lanes)))
     return bits * len(held.lanes) if isinstance(bits, int) else int(bits.sum())
-
-
-def _without_many_words(held: Held, schema: pa.Schema) -> Held:
-    """Codes that have more words than there are rows are made text: the words would be held for few rows."""
-    records = held.records
-    columns = [
-        plain(column, type) if is_coded_text(column, type) and len(column.dictionary) > len(column) else column
-        for column, type in zip(records.columns, schema.types, strict=True)
-    ]
-    return Held(as_records(columns, schema), held.rounds, held.lanes)
-
-
-def _plain_bytes(records: pa.RecordBatch, schema: pa.Schema) -> int:
-    """What the rows take in the declared types, as a file of them does: compact columns make no room for more."""
-    bits = row_bits(records.columns, np.arange(records.num_rows), schema.types)
-    return (bits * records.num_rows if isinstance(bits, int) else int(bits.sum())) // 8
 
 
 def _followed(schema: pa.Schema, parts: list[Held]) -> Held:

@@ -29,10 +29,8 @@ class SpilledRows:
         if self._sealed:
             self._files.append(self._memory.spill(stored_schema(self._schema)))
             self._sealed = False
-        for start in range(0, held.records.num_rows, PIECE_ROWS):
-            part = held.part(slice(start, min(start + PIECE_ROWS, held.records.num_rows))).plain(self._schema)
-            for piece in cut(stored(part), PIECE_ROWS):
-                self._files[-1].write(piece)
+        for piece in cut(stored(held), PIECE_ROWS):
+            self._files[-1].write(piece)
         self.rows += held.records.num_rows
 
     def read(self) -> Iterator[Held]:

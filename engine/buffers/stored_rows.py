@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ..arrow.compact import as_records, is_coded_text, plain
 from ..core.operator import OUTPUT_BYTES
 from ..core.schemas import no_rows
 from ..kernels.pieces import Bound, Positions, cut, picked
@@ -22,10 +20,6 @@ from ..kernels.row_bits import row_bits
 
 MUCH, LARGE = 4, 128
 """Columns of more than so many pieces, of values of more than so many bytes, are not brought together to be picked."""
-
-
-MANY_WORDS = 64 * 1024
-"""Codes of more words than this are made text where they are brought together."""
 
 
 def concatenated(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -47,25 +41,9 @@ def brought_together(schema: pa.Schema, batches: list[pa.RecordBatch]) -> pa.Rec
     batches.clear()
     columns = []
     for place in range(len(parts)):
-        columns.append(_as_one(parts[place], schema.field(place).type))
+        columns.append(pa.concat_arrays(parts[place]))
         parts[place] = []
-    return as_records(columns, schema) if parts else no_rows(schema)
-
-
-def _as_one(parts: list[pa.Array], type: pa.DataType) -> pa.Array:
-    """The parts of a column of this declared type; compact only if all are, and have few words in all."""
-    is_one_form = all(part.type == parts[0].type for part in parts)
-    if is_one_form and not is_coded_text(parts[0], type):
-        return pa.concat_arrays(parts)
-    if is_one_form and _words_in(parts) <= MANY_WORDS:
-        return pa.concat_arrays(parts)  # with one dictionary, whose words are distinct
-    return pa.concat_arrays([plain(part, type) for part in parts])
-
-
-def _words_in(parts: list[pa.Array]) -> int:
-    """How many words codes have; those that follow each other are mostly of one dictionary."""
-    words = [part.dictionary for part in parts]
-    return len(words[0]) + sum(len(mine) for last, mine in pairwise(words) if not mine.equals(last))
+    return pa.RecordBatch.from_arrays(columns, schema=schema) if parts else no_rows(schema)
 
 
 def rebatched(

@@ -58,10 +58,8 @@ def _bits(array: pa.Array, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]
 def _coded_bits(array: pa.Array, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Those of the values that the codes of single rows stand for; of a null those of an empty value."""
     words = array.dictionary
-    codes = np.frombuffer(array.indices.buffers()[1], np.int32, len(array), 4 * array.offset)[rows]
-    if not array.null_count and len(words) > len(rows):
-        return _bits(words, codes.astype(np.int64))
     of_words = _bits(words, np.arange(len(words)))
+    codes = np.frombuffer(array.indices.buffers()[1], np.int32, len(array), 4 * array.offset)[rows]
     if not array.null_count:
         return of_words[codes]
     of_null = _offsets(words).itemsize * 8 + 1

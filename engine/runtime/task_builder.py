@@ -269,7 +269,7 @@ class _Builder:
                 break
             conditions.append(each.running.condition(port.schema))
         found = tuple(takewhile(lambda condition: condition.columns, conditions))
-        compact = not operators[0].plain if operators else self._is_followed_compact(pipeline)
+        compact = bool(operators) and not operators[0].plain
         meetings = [
             met for planned in self._plan.key_filters if planned.source == port.id for met in self._meet(planned)
         ]
@@ -277,13 +277,6 @@ class _Builder:
         reader.pick(Pick(port.schema, found, joins) if found or joins else None, compact)
         for meeting in meetings:
             meeting.wake(background.wake)
-
-    def _is_followed_compact(self, pipeline: PipelinePlan) -> bool:
-        """Whether all who get what leaves a pipeline without operators are in this task and take compact columns."""
-        ids = {output.id for output in pipeline.outputs if output.kind == "local"}
-        following = [each for each in self._stage.pipelines if any(port.id in ids for port in each.ports)]
-        takes = [bool(each.operators) and traits_of(each.operators[0].config).takes_compact for each in following]
-        return bool(takes) and all(takes) and len(ids) == len(pipeline.outputs)
 
     def _meet(self, planned: KeyFilterPlan) -> Iterator[KeyMeeting]:
         """The meeting of this task with a join, or of a join in it with readers, unless others have the rows, too."""

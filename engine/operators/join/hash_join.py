@@ -22,7 +22,6 @@ Rules:
    rounds that the right side has had leave in the round after its last one all the same: those before are over then
    (``past``).
 9. Left rows are matched at most ``PIECE_ROWS`` at a time; output leaves in pieces, each made when its step is taken.
-10. Columns may come in compact forms, are held and leave in them (``arrow.compact``); state and files are plain.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...arrow.compact import plain
 from ...buffers.held_rows import Held, HeldRows, restored_rows, state_table, tag_order
 from ...buffers.spilled_rows import SpilledRows
 from ...buffers.stored_rows import StoredRows
@@ -79,7 +77,6 @@ class HashJoin(EquiJoin):
             emission=Emission.AFTER_BUILD,
             lineage=self.lineage,
             deterministic=True,
-            takes_compact=True,
             beyond_budget="",
             build_side=self.build_side,
             key_filters=self.key_filters,
@@ -218,9 +215,7 @@ class RunningHashJoin(Stateless):
         """The rows of both sides, with ``port``, ``matched``, and ``next``: the right side's first open round."""
         tables = []
         for port in (LEFT, RIGHT):
-            parts = list(self._spilled[port].read())
-            if self._held[port].rows:
-                parts.append(self._held[port].peek().plain(self._inputs[port]))
+            parts = [*self._spilled[port].read(), *([self._held[port].peek()] if self._held[port].rows else [])]
             if parts:
                 table = state_table(parts)
                 flags = self._flags() if port == RIGHT else np.zeros(table.num_rows, dtype=bool)
@@ -287,13 +282,8 @@ class RunningHashJoin(Stateless):
         return not self._spilled[port].rows and self._held[port].rows <= MOST_TOLD
 
     def _key_columns(self, port: int) -> list[pa.Array]:
-        return self._keys_of(port, self._held[port].peek().records)
-
-    def _keys_of(self, port: int, records: pa.RecordBatch) -> list[pa.Array]:
-        """Its key columns. Codes of text are keys by their values; digits are not those of wide decimals."""
-        columns = [(records.column(name), self._inputs[port].field(name).type) for name in self._keys[port]]
-        is_coded, on_disk = pa.types.is_dictionary, self._spilled[RIGHT].rows > 0
-        return [key if is_coded(key.type) and not on_disk else plain(key, type) for key, type in columns]
+        records = self._held[port].peek().records
+        return [records.column(name) for name in self._keys[port]]
 
     def _reduced(self, batch: Batch) -> Batch:
         """Without the right rows that match nothing, if that is known."""
@@ -310,13 +300,13 @@ class RunningHashJoin(Stateless):
 
     def _matching(self, right: pa.RecordBatch) -> Positions:
         assert self._test is not None, "nobody knows what right rows may match"
-        return self._test.picked(self._keys_of(RIGHT, right))
+        return self._test.picked([right.column(name) for name in self._keys[RIGHT]])
 
     def _in_memory(self) -> Built | None:
         if self._spilled[RIGHT].rows:
             return None
         records = self._held[RIGHT].peek().records
-        lookup = SortedLookup(self._keys_of(RIGHT, records))
+        lookup = SortedLookup([records.column(name) for name in self._keys[RIGHT]])
         surplus = max(0, lookup.nbytes - records.num_rows * INDEX_BYTES)  # of keys that are long
         if surplus and self._memory.hold(self._bytes + surplus):
             return None
@@ -375,7 +365,7 @@ class RunningHashJoin(Stateless):
             yield from self._emit(step, round, lane, out)
 
     def _matches(self, left: pa.RecordBatch, built: Built) -> Matches:
-        keys = self._keys_of(LEFT, left)
+        keys = [left.column(name) for name in self._keys[LEFT]]
         valid = valid_rows(keys)
         if valid is None:
             return built.lookup.matches(keys)

@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from weakref import ref
 
 import numpy as np
@@ -32,7 +32,7 @@ class JoinOutput:
         self._shape = shape
         self._condition = condition
         self._bound = bound
-        self._widest = [_WidestRow(types) for types in shape.types]
+        self._widest = (_WidestRow(), _WidestRow())
         self._nothing = no_rows(shape.schema)
 
     def rows(self, step: JoinStep) -> Iterator[pa.RecordBatch]:
@@ -112,7 +112,7 @@ class JoinOutput:
         """Ascending rows, each once."""
         if not len(rows):
             yield records.slice(0, 0)
-        for part in self._bound.parts(len(rows), row_bits(records.columns, rows, self._shape.schema.types)):
+        for part in self._bound.parts(len(rows), row_bits(records.columns, rows)):
             mine = rows[part]
             gapless = mine[-1] - mine[0] + 1 == len(mine)
             yield records.slice(int(mine[0]), len(mine)) if gapless else picked(records, pa.array(mine))
@@ -120,10 +120,9 @@ class JoinOutput:
 
 class _WidestRow:
     """The bits of a side's widest row, found once for a side that stays: where even such rows fit, none is measured.
-    It keeps no side alive. ``types``: the declared ones."""
+    It keeps no side alive."""
 
-    def __init__(self, types: Sequence[pa.DataType]) -> None:
-        self._types = types
+    def __init__(self) -> None:
         self._measured: ref[pa.RecordBatch] | None = None
         self._bits = 0
 
@@ -135,8 +134,7 @@ class _WidestRow:
             self._measured, self._bits = ref(records), 0
             for start in range(0, records.num_rows, PIECE_ROWS):
                 part = records.slice(start, PIECE_ROWS)
-                bits = row_bits(part.columns, np.arange(part.num_rows), self._types)
-                self._bits = max(self._bits, int(np.max(bits)))
+                self._bits = max(self._bits, int(np.max(row_bits(part.columns, np.arange(part.num_rows)))))
         return self._bits
 
 

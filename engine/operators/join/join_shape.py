@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ...arrow.compact import as_records, plain
 from ...core.errors import FlowError
 from ...core.schemas import unique_schema, value_type
 from ...kernels.keys import decoded
@@ -77,14 +76,12 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class JoinShape:
-    """See the module's rules; ``pairs`` is the schema that a filter sees, ``types`` those of the inputs' columns, which
-    may come in compact forms, and leave in them."""
+    """See the module's rules; ``pairs`` is the schema that a filter sees."""
 
     schema: pa.Schema
     sources: tuple[OutputColumn, ...]
     pairs: pa.Schema
     pair_sources: tuple[OutputColumn, ...]
-    types: tuple[list[pa.DataType], ...]
 
     @classmethod
     def of(
@@ -94,16 +91,15 @@ class JoinShape:
         remedy = "rename a column, or choose another suffix"
         pair_sources, pair_fields = _columns(inputs, once, suffix, "inner")
         pairs = unique_schema(kind, pair_fields, remedy)
-        types = tuple(schema.types for schema in inputs)
         if how == "inner":
-            return cls(pairs, tuple(pair_sources), pairs, tuple(pair_sources), types)
+            return cls(pairs, tuple(pair_sources), pairs, tuple(pair_sources))
         if how in ONE_SIDED:
             side = ONE_SIDED[how]
             sources = [OutputColumn(side, position) for position in range(len(inputs[side]))]
             fields = list(inputs[side])
         else:
             sources, fields = _columns(inputs, once, suffix, how)
-        return cls(unique_schema(kind, fields, remedy), tuple(sources), pairs, tuple(pair_sources), types)
+        return cls(unique_schema(kind, fields, remedy), tuple(sources), pairs, tuple(pair_sources))
 
     def batches(
         self, left: pa.RecordBatch, right: pa.RecordBatch, taken: Taken, bound: Bound | None, widest: int | None = None
@@ -124,41 +120,25 @@ class JoinShape:
 
     def _bits(self, left: pa.RecordBatch, right: pa.RecordBatch, taken: Taken) -> Bits:
         """What each output row takes."""
-        mine, theirs = ([each.position for each in self.sources if each.side == side] for side in (LEFT, RIGHT))
-        bits = self._bits_of(LEFT, left, mine, taken.left, taken.left_missing)
-        bits = bits + self._bits_of(RIGHT, right, theirs, taken.right, taken.right_missing)
+        mine = [left.column(source.position) for source in self.sources if source.side == LEFT]
+        theirs = [right.column(source.position) for source in self.sources if source.side == RIGHT]
+        bits = _bits_of(mine, taken.left, taken.left_missing) + _bits_of(theirs, taken.right, taken.right_missing)
         if taken.left_missing is not None:
-            others = [source.other for source in self.sources if source.other is not None]
-            bits = bits + self._bits_of(RIGHT, right, others, taken.right, ~taken.left_missing)
-        return bits
-
-    def _bits_of(
-        self, side: int, records: pa.RecordBatch, places: Sequence[int], rows: Positions, missing: Flags | None
-    ) -> Bits:
-        """What each of the rows takes of one side's columns: nothing where ``missing``, if their widths differ."""
-        columns, types = [records.column(place) for place in places], [self.types[side][place] for place in places]
-        if missing is None:
-            return row_bits(columns, rows, types)
-        there = np.flatnonzero(~missing)
-        found = row_bits(columns, rows[there], types)
-        if isinstance(found, int):
-            return found
-        bits = np.zeros(len(rows), dtype=np.int64)
-        bits[there] = found
+            others = [right.column(source.other) for source in self.sources if source.other is not None]
+            bits = bits + _bits_of(others, taken.right, ~taken.left_missing)
         return bits
 
     def _batch(
         self, left: pa.RecordBatch, right: pa.RecordBatch, taken: Taken, picks: tuple[_Pick, _Pick]
     ) -> pa.RecordBatch:
         arrays = []
-        for source, type in zip(self.sources, self.schema.types, strict=True):
+        for source in self.sources:
             column = (left, right)[source.side].column(source.position)
             if source.other is None:
                 arrays.append(picks[source.side].of_column(column))
             else:
-                mine, theirs = (plain(decoded(each), type) for each in (column, right.column(source.other)))
-                arrays.append(_either(mine, theirs, taken))
-        return as_records(arrays, self.schema)
+                arrays.append(_either(decoded(column), decoded(right.column(source.other)), taken))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 def check_join_type(kind: str, how: str, known: Sequence[str] = JOIN_TYPES) -> None:
@@ -209,6 +189,19 @@ class _Pick:
 def _picks(taken: Taken) -> tuple[_Pick, _Pick]:
     mine = _Pick.of(taken.left, taken.left_missing, ascending=taken.ascending)
     return mine, _Pick.of(taken.right, taken.right_missing)
+
+
+def _bits_of(columns: Sequence[pa.Array], rows: Positions, missing: Flags | None) -> Bits:
+    """What each of the rows takes of one side's columns: nothing where ``missing``, if their widths differ."""
+    if missing is None:
+        return row_bits(columns, rows)
+    there = np.flatnonzero(~missing)
+    found = row_bits(columns, rows[there])
+    if isinstance(found, int):
+        return found
+    bits = np.zeros(len(rows), dtype=np.int64)
+    bits[there] = found
+    return bits
 
 
 def _either(left: pa.Array, right: pa.Array, taken: Taken) -> pa.Array:

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...arrow.compact import as_records
 from ...core.errors import FlowError
 from ...expressions.evaluator import Evaluator, types_of
 from ...expressions.expressions import as_expression
@@ -135,9 +134,9 @@ class PairFilter:
         (found,) = types_of(kind, shape.pairs, [("filter", expression)])
         if not (pa.types.is_boolean(found) or pa.types.is_null(found)):
             raise FlowError(f"{kind}: the filter {condition} is {found}, not a condition", "compare it with something")
+        self._evaluator = Evaluator([("filter", expression)], [condition])
         mentioned = _mentioned(expression, shape.pairs)
         self._schema = pa.schema([shape.pairs.field(position) for position in mentioned])
-        self._evaluator = Evaluator([("filter", expression)], [condition], self._schema)
         self._sources: list[OutputColumn] = [shape.pair_sources[position] for position in mentioned]
 
     def passes(self, left: pa.RecordBatch, right: pa.RecordBatch, rows: Positions, where: Positions) -> Flags:
@@ -151,7 +150,7 @@ class PairFilter:
             else picked(right.column(source.position), theirs)
             for source in self._sources
         ]
-        (mask,) = self._evaluator.evaluate(as_records(arrays, self._schema))
+        (mask,) = self._evaluator.evaluate(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
         if pa.types.is_null(mask.type):
             return np.zeros(len(rows), dtype=bool)
         flags: Flags = mask.fill_null(False).to_numpy(zero_copy_only=False)

@@ -62,22 +62,13 @@ class SortedLookup:
 
     def matches(self, keys: Sequence[pa.Array]) -> Matches:
         """The rows that match each of ``keys``, which hold no null."""
-        codes = _places(self._dictionaries[0], keys[0])
-        for words, pairs, column in zip(self._dictionaries[1:], self._pairs, keys[1:], strict=True):
-            place = _places(words, column)
+        columns = [comparable(column) for column in keys]
+        codes = self._dictionaries[0].place(columns[0])
+        for words, pairs, column in zip(self._dictionaries[1:], self._pairs, columns[1:], strict=True):
+            place = words.place(column)
             pair = np.where((codes < 0) | (place < 0), -1, codes * len(words) + place)
             codes = pairs.place(pair)
         if self._spans is None:
             return Matches(codes, (codes >= 0).astype(np.int64), self._rows)
         first, counts = self._spans
         return Matches(first[codes], np.where(codes < 0, 0, counts[codes]), self._rows)
-
-
-def _places(words: KeyDictionary, column: pa.Array) -> Positions:
-    """The number of each value of a column, or -1; of codes those of their few values, each looked up once."""
-    if pa.types.is_dictionary(column.type) and len(column.dictionary) <= len(column):
-        values = column.dictionary
-        if not values.null_count:
-            found: Positions = words.place(comparable(values)).take(column.indices.to_numpy())
-            return found
-    return words.place(comparable(column))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -13,17 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.arrow.compact import plain_records
 from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.errors import FlowError
 from penstock.engine.core.operator import exhaust
-from penstock.engine.core.traits import Traits, traits_of
+from penstock.engine.core.traits import traits_of
 from penstock.engine.flow.flow import Flow
 from penstock.engine.kernels.key_filter import KeyFilter
 from penstock.engine.operators import HashJoin, MergeJoin
 from penstock.engine.operators.join.join_shape import JOIN_TYPES, LEFT, RIGHT
 from penstock.jobs.local_run import run_local
-from support.compact_columns import compacted
 from support.join_units import SCHEMAS, sides
 from support.key_types import KEY_TYPES, comparable_values, key_column
 from support.operator_harness import SIZES, Collected, context, rows_of, run
@@ -280,85 +276,3 @@ def test_left_columns_are_passed_on_uncopied_where_each_row_has_its_one_place(ho
     (batch,) = outcome.batches
     assert rows_of(outcome.table) == [(3, 10, 3), (1, 11, 1), (2, 12, 2)]
     assert batch.records.column(1).buffers()[1].address == left.column("v").chunk(0).buffers()[1].address
-
-
-def test_compact_columns_stay_compact_and_state_is_of_the_declared_types():
-    sides = [
-        pa.schema([("k", pa.int64()), ("name", pa.string()), ("price", pa.decimal128(15, 2))]),
-        pa.schema([("k", pa.int64()), ("kind", pa.string()), ("cost", pa.decimal128(15, 2))]),
-    ]
-    left, right = (
-        pa.RecordBatch.from_pydict(dict(zip(schema.names, found, strict=True)), schema)
-        for schema, found in zip(
-            sides,
-            [
-                ([1, 2, 3, 2], ["a", "b", "a", None], [Decimal("1.00"), None, Decimal("-2.50"), Decimal("7.25")]),
-                ([2, 1, 2], ["x", None, "x"], [Decimal("0.10"), Decimal("0.20"), None]),
-            ],
-            strict=True,
-        )
-    )
-    config = HashJoin(("k",), "left", filter="price is null or cost is null or price > cost")
-
-    def joined(*given: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Table]:
-        running, found = config.build(context(), sides, None), Found()
-        exhaust(running.process(RIGHT, Batch(given[RIGHT], Tag(0, 0, 0)), found))
-        state = running.snapshot()
-        exhaust(running.end_port(RIGHT, found))
-        exhaust(running.process(LEFT, Batch(given[LEFT], Tag(0, 0, 0)), found))
-        running.close()
-        (batch,) = found.batches
-        assert state is not None
-        return batch.records, state
-
-    (plain, state), (compact, its_state) = joined(left, right), joined(compacted(left), compacted(right))
-    assert [str(type) for type in compact.schema.types[1:]] == [
-        "dictionary<values=string, indices=int32, ordered=0>",
-        "decimal64(18, 2)",
-        "dictionary<values=string, indices=int32, ordered=0>",
-        "decimal64(18, 2)",
-    ]
-    assert plain_records(compact, config.output_schema(sides)).equals(plain)
-    assert its_state.equals(state)
-
-
-class Found:
-    """What comes out, as it is."""
-
-    def __init__(self) -> None:
-        self.batches: list[Batch] = []
-
-    def emit(self, batch: Batch) -> None:
-        self.batches.append(batch)
-
-
-@pytest.mark.parametrize("how", JOIN_TYPES)
-def test_keys_match_by_their_values_in_whatever_form_they_come(how):
-    def side(seed: int) -> dict[tuple[int, int], pa.Table]:
-        chooser = random.Random(seed)
-        return {
-            (round, lane): pa.table(
-                {
-                    "text": [chooser.choice(["", "a", "b", "cc", None]) for _ in range(40)],
-                    "price": pa.array([Decimal(chooser.randint(-3, 3)) for _ in range(40)], pa.decimal128(15, 2)),
-                    f"n{seed}": range(40),
-                }
-            )
-            for round in range(2)
-            for lane in range(2)
-        }
-
-    ports = side(1), side(2)
-    config = HashJoin(("text", "price"), how, filter="n1 % 7 <> n2 % 7")
-    plain = PlainJoin(config.on, how, filter=config.filter)
-    for size, seed, restore in ((40, 1, False), (7, 2, True), (3, 3, True)):
-        found, expected = (run(each, *ports, size=size, seed=seed, restore=restore) for each in (config, plain))
-        assert found.units == expected.units
-
-
-class PlainJoin(HashJoin):
-    """Is given the declared types."""
-
-    @property
-    def traits(self) -> Traits:
-        return replace(super().traits, takes_compact=False)
