@@ -184,7 +184,7 @@ class PageStream:
         if size <= 0:
             raise DoubtfulPage("the column ends before its values do")
         self._block, self._block_at = np.frombuffer(self._fetch(at, size), dtype=np.uint8), at
-        if not 0 < len(self._block) <= size:
+        if len(self._block) != size:
             raise DoubtfulPage("the file ends before the column does")
         return len(self._block)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pyarrow import parquet
 
 from penstock.engine.kernels.page_library import address, page_library
 from penstock.engine.kernels.page_stream import DoubtfulPage
+from penstock.engine.kernels.pages import column_reader
 from support.parquet_pages import differences, flat_columns, random_file, reader_of
 from support.sweeps import seeds
 
@@ -151,3 +153,15 @@ def test_more_rows_than_there_are_or_positions_beyond_them_are_refused() -> None
         reader.take(11)
     with pytest.raises(ValueError, match="rows 5 to 10 of 10"):
         reader.take(10, np.array([5, 10]))
+
+
+def test_column_that_ends_behind_its_file_is_doubtful_wherever_that_is_cut() -> None:
+    """Also within the header of a page, for which more bytes are asked until there are enough."""
+    content, metadata = written(texts=pa.array([f"text {number}" for number in range(3000)]))
+    chunk = metadata.row_group(0).column(0)
+    begin = chunk.dictionary_page_offset
+    for cut in range(begin + 1, begin + chunk.total_compressed_size, 7):
+        asked = itertools.repeat(content[:cut], 200)
+        reader = column_reader(lambda at, size, asked=asked: next(asked)[at : at + size], metadata, 0, 0, pa.string())
+        with pytest.raises(DoubtfulPage):
+            reader.take(3000)
