@@ -8,7 +8,8 @@ Rules:
    batch, under their own tags. Those held from earlier rounds come first, in their order, in the round that follows the
    right side's last one (at a barrier: in the last round that has ended), under the first lane of the subtask.
 3. Order is that of the left side, the matches of a row in the order of the right side. Right rows that stay without
-   match (right, full), and those of a right semi join, come behind all others: at a barrier or at the end.
+   match (right, full), and those of a right semi join, come behind all others: at the end, or at a barrier in the last
+   round that has ended, under the last lane of the subtask.
 4. Null keys match nothing. NaN equals NaN. Empty sides are sides.
 5. State is the rows of both sides, and which right rows have matched.
 6. When too much is held, the rows of the larger side go to a file, then those of the other. A right side in a file is
@@ -135,7 +136,7 @@ class RunningHashJoin(Stateless):
         self._ended = [False, False]
         #: the first round that has not ended on any port, and on the right one
         self._next, self._next_right = 0, 0
-        self._first_lane = context.lanes.start
+        self._lanes = context.lanes
         self._emitter = Emitter()
         #: for each port whether its rows without match give nothing, and who reads it and wants to know what matches
         self._reducible = [config.how in NEED_A_MATCH[port] for port in (LEFT, RIGHT)]
@@ -158,7 +159,7 @@ class RunningHashJoin(Stateless):
         """Hold the rows, or join those of the left side if the right side is complete."""
         if port == LEFT and self._ended[RIGHT]:
             if batch.tag.round < self._next_right:
-                return self._join(batch.records, self._next_right, self._first_lane, out)
+                return self._join(batch.records, self._next_right, self._lanes.start, out)
             return self._join(batch.records, batch.tag.round, batch.tag.lane, out)
         self._held[port].add(batch if port == LEFT else self._reduced(batch))
         self._spill_if_too_much()
@@ -182,7 +183,7 @@ class RunningHashJoin(Stateless):
 
     def finish(self, out: Output) -> Steps:
         """Emit the right rows that come last."""
-        return self._emit_rest(FINAL_ROUND, out)
+        return self._emit_rest(FINAL_ROUND, self._lanes.start, out)
 
     def drain(self, out: Output) -> Steps:
         """Join what has come, and begin anew."""
@@ -339,14 +340,15 @@ class RunningHashJoin(Stateless):
 
     def _drained(self, round: int, out: Output) -> Iterator[None]:
         yield from self._join_held(round, out)
-        yield from self._emit_rest(round, out)
+        # behind left rows of that round, which are under their own lanes
+        yield from self._emit_rest(round, self._lanes.stop - 1, out)
 
     def _join_held(self, round: int, out: Output) -> Iterator[None]:
         """The left rows that waited: those of rounds before ``round`` in it, under the first lane."""
         for held in self._waiting():
             late = int(np.searchsorted(held.rounds, round))  # rounds only grow
             if late:
-                yield from self._join(held.records.slice(0, late), round, self._first_lane, out)
+                yield from self._join(held.records.slice(0, late), round, self._lanes.start, out)
             rest = Held(held.records.slice(late), held.rounds[late:], held.lanes[late:])
             for own_round, lane, start, rows in rest.units():
                 yield from self._join(rest.records.slice(start, rows), own_round, lane, out)
@@ -372,13 +374,13 @@ class RunningHashJoin(Stateless):
         found = built.lookup.matches([column.take(pa.array(valid)) for column in keys])
         return found.spread(valid, left.num_rows)
 
-    def _emit_rest(self, round: int, out: Output) -> Iterator[None]:
+    def _emit_rest(self, round: int, lane: int, out: Output) -> Iterator[None]:
         """The right rows that have their place behind all others; then nothing is held."""
         nothing = no_rows(self._inputs[LEFT])
         for records, matched in self._complete().pieces(self._inputs[RIGHT]):
             places = np.zeros(records.num_rows, dtype=np.int64)
             step = JoinStep(nothing, records, Matches.none(0), places, matched)
-            yield from self._emit(step, round, self._first_lane, out)
+            yield from self._emit(step, round, lane, out)
         self._forget_right()
 
     def _emit(self, step: JoinStep, round: int, lane: int, out: Output) -> Iterator[None]:
