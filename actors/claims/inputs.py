@@ -102,12 +102,14 @@ def plan_with_inputs(
 ) -> JobPlan:
     """``plan`` over the files that the job is to read; see the module's rules. Raises ConfigurationError that names the
     files that have changed or are gone."""
-    newest = _find_newest(None if place is None else place.folder, job, from_snapshot)
+    kept = place if place is not None and place.stays else None
+    if kept is not None:
+        check_alignment(flow.order == "deterministic", kept.alignment_timeout)  # before anything is stored
+    newest = _find_newest(None if kept is None else kept.folder, job, from_snapshot)
     if newest is not None:
         flow = flow.with_parts_of(newest.manifest.parts)
-    if place is None or not place.stays:
+    if kept is None:
         return settle(flow, None, keeps=False).planned(plan)
-    check_alignment(flow.order == "deterministic", place.alignment_timeout)  # before anything is stored
     before = _recorded(newest)
     known = None if before is None else before.inputs
     settled = settle(flow, known, include_new=include_new)
@@ -118,7 +120,7 @@ def plan_with_inputs(
         recorded = replace(recorded, before=(earlier := (before.manifest.inputs, *earlier)))
     if settled.ignored:
         _log.warning("job %s does not read %s; include_new=True would", job, _some(settled.ignored))
-    return replace(made, inputs=(store_inputs(open_store(place.folder), made.name, recorded), *earlier))
+    return replace(made, inputs=(store_inputs(open_store(kept.folder), made.name, recorded), *earlier))
 
 
 def find_before(folder: str, job: str, from_snapshot: str | os.PathLike[str] | None = None) -> Before | None:
