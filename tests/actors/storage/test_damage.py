@@ -326,6 +326,6 @@ def test_notice_of_an_older_version_is_an_earlier_runs(tmp_path: Path) -> None:
 def test_record_is_one_json_object_and_its_seal_its_last_member() -> None:
     data = encode_record(Ended(number=0, generation=1, status="finished"))
     assert data == (
-        b'{"type":"ended","format":5,"number":0,"generation":1,"status":"finished","reason":"",'
+        b'{"type":"ended","format":6,"number":0,"generation":1,"status":"finished","reason":"",'
         b'"seal":{"bytes":85,"xxh3":"' + digest(data.partition(b',"seal"')[0] + b"}").encode() + b'"}}'
     )
