@@ -269,7 +269,7 @@ INNER = {
     *_of("Operator", "Source", "Sink", "Index", "Stateless", "LaneCounts"),
     *(f"errors.{name}" for name in dir(ps.errors)),
     *(f"index.{name}" for name in dir(ps.index) if name[0].isupper() and name not in ("Between", "InList")),
-    *(f"Flow.{name}" for name in ("ask", "asked", "fingerprint", "node", "placement", "with_node")),
+    *(f"Flow.{name}" for name in ("ask", "asked", "fingerprint", "node", "placement", "with_node", "with_parts_of")),
     *(f"PlanTask.{name}" for name in ("drained", "failed", "reply", "send")),
     *("Runtime.codecs", "WindowFunction.result_type", "field"),
     *("Job.cut_task", "Job.kill_task"),  # a task that there is not is a KeyError; for tests of recovery
