@@ -147,7 +147,7 @@ wheels: $(STAMP)
 	@rm -rf dist/wheels; for platform in $(PLATFORMS); do \
 	    rm -rf build/bdist.* build/lib*; \
 	    PENSTOCK_WHEEL=$$platform $(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist/wheels . \
-	        && $(PY) -m zipfile -l dist/wheels/penstock-*-$$platform.whl | grep -q engine/kernels/_native || exit 1; done
+	        && $(PY) -m zipfile -l dist/wheels/penstock-*-$$platform.whl | grep engine/kernels/_native > /dev/null || exit 1; done
 
 # pip-tools lives in an environment of its own, so that it is not part of what it resolves. The line of Penstock itself
 # (its extras refer to each other) carries this folder's path and goes.

@@ -31,12 +31,13 @@ if TYPE_CHECKING:
     from penstock.engine.core.operator import SinkConfig as Sink
     from penstock.engine.core.operator import Stateless
     from penstock.engine.core.source import SourceConfig as Source
-    from penstock.engine.core.traits import Columns, Emission, Lineage, Multiplicity, State, Traits
+    from penstock.engine.core.traits import Columns, Cut, Emission, Lineage, Multiplicity, State, Traits
     from penstock.engine.expressions.expressions import field
     from penstock.engine.flow import index
     from penstock.engine.flow.flow import Flow, Stream
+    from penstock.engine.flow.shuffling import ShuffleOptions as Shuffle
     from penstock.engine.local.plan_task import PlanTask
-    from penstock.engine.operators import Aggregate, SortKey, WindowFunction
+    from penstock.engine.operators import Aggregate, Schedule, SortKey, WindowFunction
     from penstock.engine.operators.join.index_protocol import Index
     from penstock.engine.sinks.lane_counts import LaneCounts
     from penstock.jobs.local_run import run_local
@@ -50,6 +51,7 @@ __all__ = [
     "Checkpoints",
     "Columns",
     "Committable",
+    "Cut",
     "Emission",
     "Flow",
     "Index",
@@ -62,6 +64,8 @@ __all__ = [
     "ReplayedBatch",
     "Runtime",
     "Savepoint",
+    "Schedule",
+    "Shuffle",
     "Sink",
     "SortKey",
     "Source",
@@ -88,6 +92,7 @@ _HOMES = {
     "Checkpoints": "penstock.actors.protocol.settings",
     "Columns": "penstock.engine.core.traits",
     "Committable": "penstock.engine.core.identity",
+    "Cut": "penstock.engine.core.traits",
     "Emission": "penstock.engine.core.traits",
     "Multiplicity": "penstock.engine.core.traits",
     "Flow": "penstock.engine.flow.flow",
@@ -100,6 +105,8 @@ _HOMES = {
     "ReplayedBatch": "penstock.jobs.replay",
     "Runtime": "penstock.actors.job.runtime",
     "Savepoint": "penstock.actors.client.job",
+    "Schedule": "penstock.engine.operators",
+    "Shuffle": "penstock.engine.flow.shuffling",
     "Sink": "penstock.engine.core.operator",
     "SortKey": "penstock.engine.operators",
     "Source": "penstock.engine.core.source",
@@ -116,7 +123,12 @@ _HOMES = {
     "run": "penstock.actors.job.launch",
     "run_local": "penstock.jobs.local_run",
 }
-_CALLED_THERE = {"Operator": "OperatorConfig", "Sink": "SinkConfig", "Source": "SourceConfig"}
+_CALLED_THERE = {
+    "Operator": "OperatorConfig",
+    "Shuffle": "ShuffleOptions",
+    "Sink": "SinkConfig",
+    "Source": "SourceConfig",
+}
 _MODULES = {
     "errors": "penstock.engine.core.errors",
     "index": "penstock.engine.flow.index",

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 from typing import ClassVar
 
@@ -40,18 +41,19 @@ def compile_kernels(folder: Path) -> Path | None:
     target, suffix = TARGETS[WHEEL] if WHEEL else ("", HERE)
     library = folder / f"_native{suffix}"
     folder.mkdir(parents=True, exist_ok=True)
-    building = library.with_name(f"_native-{os.getpid()}{suffix}")
     for compiler in _compilers(target):
-        try:
-            subprocess.run(
-                [*compiler, *FLAGS, *map(str, SOURCES), "-o", str(building)], check=True, capture_output=True
-            )
-        except (OSError, subprocess.CalledProcessError) as error:
-            detail = getattr(error, "stderr", b"").decode(errors="replace")
-            print(f"penstock: the kernels cannot be compiled: {error}\n{detail}", file=sys.stderr)
-            continue
-        building.replace(library)  # a process may have the old one open
-        return library
+        with tempfile.TemporaryDirectory(dir=folder) as aside:  # for Windows an import library comes along
+            building = Path(aside, library.name)
+            try:
+                subprocess.run(
+                    [*compiler, *FLAGS, *map(str, SOURCES), "-o", str(building)], check=True, capture_output=True
+                )
+            except (OSError, subprocess.CalledProcessError) as error:
+                detail = getattr(error, "stderr", b"").decode(errors="replace")
+                print(f"penstock: the kernels cannot be compiled: {error}\n{detail}", file=sys.stderr)
+                continue
+            building.replace(library)  # a process may have the old one open
+            return library
     print("penstock: built without compiled kernels; install a C compiler or ziglang for them", file=sys.stderr)
     library.unlink(missing_ok=True)
     return None

@@ -315,10 +315,14 @@ QUERIES: tuple[Query, ...] = (
 """In order; query ``n`` is ``QUERIES[n - 1]``."""
 
 
-def flow_of(number: int, folder: Path, exchange: str = "gather") -> ps.Flow:
-    """The flow of a query, whose rows ``result("rows")`` has."""
+def flow_of(number: int, folder: Path, exchange: str = "gather", out: Path | None = None) -> ps.Flow:
+    """The flow of a query, whose rows go to Parquet files in ``out``, or are what ``result("rows")`` has."""
     from penstock import Flow
 
     flow = Flow(f"tpch-{number}", lanes=8)
-    QUERIES[number - 1](Tables(flow, folder, exchange)).collect("rows")
+    rows = QUERIES[number - 1](Tables(flow, folder, exchange))
+    if out is None:
+        rows.collect("rows")
+    else:
+        rows.write_parquet(out)
     return flow

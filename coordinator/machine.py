@@ -35,11 +35,13 @@ from .model.events import (
     Failure,
     LogFailed,
     LogRead,
+    MixtureSteered,
     NoticeGiven,
     OutputsRefused,
     OutputsTaken,
     PinRequested,
     ProcessReady,
+    ReweightRequested,
     RoundProposed,
     SavepointCopied,
     SavepointFailed,
@@ -99,7 +101,7 @@ def _shorten(message: Event | Command) -> str:
 
 
 _Done = TaskAcked | TaskDeclined | TaskCommitted | DataEnded | TaskFinished | SplitsAssigned | WindowDrained
-_TaskReport = TaskDeployed | RoundProposed | _Done
+_TaskReport = TaskDeployed | RoundProposed | MixtureSteered | _Done
 
 
 class Coordinator:
@@ -237,10 +239,10 @@ class Coordinator:
                 job.cancel()
             case CheckpointRequested():
                 job.checkpoints.request()
-            case SavepointRequested(name, target):
-                self._note_wish(Request(Cause.SAVEPOINT, name, target))
-            case StopRequested(name, target, mode):
-                self._note_wish(Request(Cause.STOP, name, target, mode))
+            case SavepointRequested(name, target, aligned=aligned):
+                self._note_wish(Request(Cause.SAVEPOINT, name, target, aligned=aligned))
+            case StopRequested(name, target, mode, aligned=aligned):
+                self._note_wish(Request(Cause.STOP, name, target, mode, aligned))
             case SavepointCopied():
                 job.finalizer.copied(event)
             case SavepointStored():
@@ -253,6 +255,8 @@ class Coordinator:
                 record = self._context.tasks.get(task)
                 if record is not None and job.deployment.process_ready(record, incarnation):
                     self._note_loss(TaskLost(task, record.attempt, "another process took its place", event.now))
+            case ReweightRequested():
+                job.reweighting.request(event)
             case NoticeGiven():
                 job.migrations.noticed(event)
             case SplitSkipped(skipped):
@@ -277,7 +281,7 @@ class Coordinator:
         if isinstance(event, TaskAcked):
             no_change = not job.checkpoints.acked(event, record)
         elif isinstance(event, TaskCommitted):
-            job.commits.confirm(event.task, event.attempt, event.checkpoint)
+            job.checkpoints.committed(job.commits.confirm(event.task, event.attempt, event.checkpoint))
             no_change = job.state is JobState.RUNNING
         if record is None:
             return no_change
@@ -294,6 +298,9 @@ class Coordinator:
             no_change = False
         elif isinstance(event, TaskDeclined):
             job.checkpoints.declined(event)
+            no_change = False
+        elif isinstance(event, MixtureSteered):
+            job.reweighting.answered(event)
             no_change = False
         elif isinstance(event, SplitsAssigned | WindowDrained):
             job.splits.note_report(event, record)
@@ -367,6 +374,8 @@ class Coordinator:
                 job.fail(failure)
             elif job.finalizer.stopped_with is not None:
                 job.stop()
+            elif job.finalizer.moved:
+                job.move_on()
             elif interruption is not None:
                 job.restart_all(interruption)
         if job.state in WORKING:
@@ -375,6 +384,7 @@ class Coordinator:
             job.splits.advance(job.state)
             job.checkpoints.start_due()
             job.pins.store_due()
+            job.reweighting.advance()
         if job.state in CLOSING:
             job.close()
         elif job.state in ENDING:
@@ -392,4 +402,5 @@ class Coordinator:
             job.deployment.resend(before, job.checkpoints.last_aborted)
             job.checkpoints.resend(before)
             job.splits.resend(before)
+            job.reweighting.resend(before)
         job.commits.resend(before)

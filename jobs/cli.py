@@ -1,5 +1,6 @@
-"""The command line: ready-made jobs (``run``, ``explain``, ``jobs``), running ones (``list``, ``status``, ``why``,
-``savepoint``, ``stop``, ``cancel``), and what runs have left (``verify-order``, ``replay``).
+"""The command line: ready-made jobs (``run``, ``explain``, ``jobs``), running ones (``list``, ``status``,
+``checkpoints``, ``why``, ``savepoint``, ``stop``, ``cancel``), and what runs have left (``verify-order``, ``replay``,
+``shuffle-quality``).
 
 Errors that Penstock raises on purpose are printed as a sentence and a remedy; ``--verbose`` adds the traceback.
 """
@@ -37,6 +38,9 @@ _Address = Annotated[
     str | None, typer.Option(help="The Ray cluster; by default RAY_ADDRESS, or the one on this machine.")
 ]
 _Timeout = Annotated[float | None, typer.Option(help="Seconds to wait; by default as long as it takes.", min=0)]
+_Aligned = Annotated[
+    bool, typer.Option("--aligned", help="With nothing in flight, so for any parallelism; it may take long.")
+]
 _Parallelism = Annotated[int, typer.Option(help="Subtasks of a stage.", min=1)]
 
 
@@ -111,10 +115,18 @@ def list_running(address: _Address = None) -> None:
 
 @app.command()
 def status(job: _Running, address: _Address = None) -> None:
-    """Show the state of a running job: tasks, checkpoints, pins."""
+    """Show the state of a running job: tasks, checkpoints, pins, what its sources have left out."""
     from . import running
 
     _print(running.show_status(job, address))
+
+
+@app.command()
+def checkpoints(job: _Running, address: _Address = None) -> None:
+    """Show the newest checkpoints of a running job: where the time of each went, its bytes, why it failed."""
+    from . import running
+
+    _print(running.show_checkpoints(job, address))
 
 
 @app.command()
@@ -129,13 +141,14 @@ def why(job: _Running, address: _Address = None) -> None:
 def savepoint(
     job: _Running,
     to: Annotated[str | None, typer.Option(help="A new folder; by default below the job's checkpoints.")] = None,
+    aligned: _Aligned = False,
     address: _Address = None,
     timeout: _Timeout = None,
 ) -> None:
     """Take a savepoint of a running job, which goes on."""
     from . import running
 
-    _print(running.take_savepoint(job, address, to, timeout))
+    _print(running.take_savepoint(job, address, to, timeout, aligned))
 
 
 @app.command()
@@ -143,13 +156,14 @@ def stop(
     job: _Running,
     to: Annotated[str | None, typer.Option(help="A new folder; by default below the job's checkpoints.")] = None,
     drain: Annotated[bool, typer.Option("--drain", help="For good: open groups and windows are emitted.")] = False,
+    aligned: _Aligned = False,
     address: _Address = None,
     timeout: _Timeout = None,
 ) -> None:
     """Stop a running job with a savepoint."""
     from . import running
 
-    _print(running.stop_job(job, address, to, drain, timeout))
+    _print(running.stop_job(job, address, to, drain, timeout, aligned))
 
 
 @app.command()
@@ -186,7 +200,9 @@ def replay(
         typer.Argument(help="The job's flow: script.py:flow or module:flow, a Flow or a function.", metavar="JOB"),
     ],
     step: Annotated[int, typer.Option(help="The global batch, counted from 0.")],
-    rank: Annotated[int | None, typer.Option(help="One rank's slice; by default the whole batch.")] = None,
+    rank: Annotated[
+        int | None, typer.Option(help="One rank's slice; in a mesh, of its place along data. None: all.")
+    ] = None,
     world_size: Annotated[int | None, typer.Option(help="The number of ranks.")] = None,
     checkpoints: Annotated[str | None, typer.Option(help="The job's checkpoint folder; it is only read.")] = None,
     feed: Annotated[str | None, typer.Option(help="The feed, if the flow has several.")] = None,
@@ -218,6 +234,22 @@ def replay(
         timeout=timeout,
     )
     raise typer.Exit(_guarded(lambda: replay_command(options, typer.echo), verbose=verbose))
+
+
+@app.command(name="shuffle-quality")
+def shuffle_quality(
+    flow: Annotated[
+        str,
+        typer.Argument(help="The flow: script.py:flow or module:flow, a Flow or a function.", metavar="FLOW"),
+    ],
+    feed: Annotated[str | None, typer.Option(help="The feed, if the flow has several.")] = None,
+    parallelism: _Parallelism = 1,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show tracebacks.")] = False,
+) -> None:
+    """Read two epochs of a feed, and say how well its rows are mixed."""
+    from .shuffle_quality import shuffle_quality_command
+
+    raise typer.Exit(_guarded(lambda: shuffle_quality_command(flow, feed, parallelism, typer.echo), verbose=verbose))
 
 
 def _print(lines: Iterator[str], nothing: str = "") -> None:

@@ -23,10 +23,12 @@ from ..actors.audit.audit import Audit
 from ..actors.claims.deferred import hand_over
 from ..actors.claims.place import check_resume, place_in
 from ..actors.protocol.settings import Checkpoints
+from ..actors.storage.stores import plain_address
 from ..coordinator.model.statistics import JobStatus
 from ..engine.core.errors import ConfigurationError, PenstockError
 from ..engine.core.identity import TaskId
-from ..engine.files.paths import local_path
+from ..engine.files.durable import make_folder, put_file
+from ..engine.files.paths import absolute, resolve
 from ..engine.flow.flow import Flow
 from ..engine.planner.explain import explain as explain_plan
 from ..engine.planner.pipelines import plan_job
@@ -54,15 +56,15 @@ def explain(options: RunOptions) -> str:
     """The plan of the job, with the data as the embedded runner reads them."""
     config = _config(options)
     flights, weather, planes = flights_local.tables(config.scale, config.split_count)
-    output = _output(options) or Path("out")
+    output = _output(options) or "out"
     return explain_plan(plan_job(build(flights, weather, planes, output, config), options.parallelism))
 
 
 def run(options: RunOptions) -> int:
     """Run the job; 0 if it finished, the audit is clean and, if asked, the outputs equal the reference."""
     console = Console(highlight=False)
-    output = _output(options) or _new_folder().absolute()
-    checkpoints = Checkpoints(options.checkpoints or output / "checkpoints", every=options.every)
+    output = _output(options) or absolute(_new_folder())
+    checkpoints = Checkpoints(options.checkpoints or f"{output}/checkpoints", every=options.every)
     report = _Report(console, output)
     _check(options, output, checkpoints)
     try:
@@ -72,7 +74,7 @@ def run(options: RunOptions) -> int:
     return report.conclude()
 
 
-def _check(options: RunOptions, output: Path, checkpoints: Checkpoints) -> None:
+def _check(options: RunOptions, output: str, checkpoints: Checkpoints) -> None:
     """Refuse what cannot be planned, and folders that cannot be written or hold another run's data, before anything is
     read or started."""
     nothing = (FLIGHTS.empty_table(), WEATHER.empty_table(), PLANES.empty_table())
@@ -88,9 +90,9 @@ def _config(options: RunOptions) -> FlightsConfig:
     return FlightsConfig(scale=options.scale, rate=options.rate or 0.0)
 
 
-def _output(options: RunOptions) -> Path | None:
-    """The folder for the outputs and the report, if one was named."""
-    return None if options.output is None else Path(local_path(options.output, "the folder of --output"))
+def _output(options: RunOptions) -> str | None:
+    """The folder for the outputs and the report, if one was named: a local one, or in a bucket."""
+    return None if options.output is None else plain_address(options.output, "the folder of --output").rstrip("/")
 
 
 def _new_folder() -> Path:
@@ -105,7 +107,7 @@ class _Report:
     """Collects what went wrong, so that everything is shown before the exit code says so."""
 
     console: Console
-    output: Path
+    output: str
     faults: list[str] = field(default_factory=list)
 
     def say(self, text: str) -> None:
@@ -119,8 +121,9 @@ class _Report:
 
     def audited(self, audit: Audit) -> None:
         self.say(str(audit))
-        self.output.mkdir(parents=True, exist_ok=True)
-        (self.output / "audit.json").write_text(audit.to_json())
+        filesystem, folder = resolve(self.output)
+        make_folder(filesystem, folder)
+        put_file(filesystem, f"{folder}/audit.json", audit.to_json().encode())
         if not audit.clean:
             self.faults.append(f"the audit found {audit.gaps} gaps and {audit.repeats} repeats")
 
@@ -134,7 +137,7 @@ class _Report:
 # ---------------------------------------------------------------------- embedded
 
 
-def _run_embedded(options: RunOptions, output: Path, checkpoints: Checkpoints, report: _Report) -> None:
+def _run_embedded(options: RunOptions, output: str, checkpoints: Checkpoints, report: _Report) -> None:
     if options.kill:
         raise ConfigurationError("an embedded job has no processes to end", "leave out --local or --kill")
     config = _config(options)
@@ -150,7 +153,7 @@ def _run_embedded(options: RunOptions, output: Path, checkpoints: Checkpoints, r
 # ---------------------------------------------------------------------- on Ray, with Spark
 
 
-def _run_on_ray(options: RunOptions, output: Path, checkpoints: Checkpoints, report: _Report) -> None:
+def _run_on_ray(options: RunOptions, output: str, checkpoints: Checkpoints, report: _Report) -> None:
     from ..actors.cluster.environment import connect, disconnect
 
     with report.step("Ray is up"):
@@ -159,7 +162,7 @@ def _run_on_ray(options: RunOptions, output: Path, checkpoints: Checkpoints, rep
         java = f", Java: {cluster.java.describe()}" if cluster.java is not None else ""
         report.say(f"using {cluster.describe()}{java}")
         # where Spark reads the files: several machines need a folder that all of them see, as the outputs' folder is
-        shared = output if cluster.machines > 1 else None
+        shared = output if cluster.machines > 1 and "://" not in output else None
         with tempfile.TemporaryDirectory(prefix="penstock-flights-", dir=shared) as workspace:
             _run_with_spark(options, output, checkpoints, report, Path(workspace))
     finally:
@@ -167,7 +170,7 @@ def _run_on_ray(options: RunOptions, output: Path, checkpoints: Checkpoints, rep
 
 
 def _run_with_spark(
-    options: RunOptions, output: Path, checkpoints: Checkpoints, report: _Report, workspace: Path
+    options: RunOptions, output: str, checkpoints: Checkpoints, report: _Report, workspace: Path
 ) -> None:
     from ..actors import spark_bridge
     from . import flights_reference
@@ -187,8 +190,8 @@ def _run_with_spark(
             if reference is not None:
                 with report.step("waited for Spark SQL, which computes the same from the files"):
                     features, daily = reference.result()
-                _compare(report, output / "features", features, FEATURES_KEY)
-                _compare(report, output / "daily", daily, DAILY_KEY)
+                _compare(report, f"{output}/features", features, FEATURES_KEY)
+                _compare(report, f"{output}/daily", daily, DAILY_KEY)
     finally:
         spark_bridge.stop()
 
@@ -212,7 +215,7 @@ def _thread_beside(spark: Any) -> Iterator[Callable[..., Future[Any]]]:
             raise
 
 
-def _handed_over(spark: Any, output: Path, config: FlightsConfig, checkpoints: Checkpoints, workspace: Path) -> Flow:
+def _handed_over(spark: Any, output: str, config: FlightsConfig, checkpoints: Checkpoints, workspace: Path) -> Flow:
     """The flow, with the frames' partitions handed over already, so that the time it takes shows where it belongs."""
     from .flights_etl import frames
 
@@ -265,15 +268,17 @@ class Disaster:
         return {task: left // len(read) for task in read} if left > 0 else {}
 
 
-def _compare(report: _Report, folder: Path, expected: pa.Table, key: tuple[str, ...]) -> None:
+def _compare(report: _Report, folder: str, expected: pa.Table, key: tuple[str, ...]) -> None:
     from .flights_reference import compare
 
+    filesystem, path = resolve(folder)
+    name = path.rpartition("/")[2]
     try:
-        actual = ds.dataset(folder).to_table()
+        actual = ds.dataset(path, filesystem=filesystem, format="parquet").to_table()
     except (OSError, pa.ArrowException, PenstockError) as error:
-        report.faults.append(f"{folder.name} cannot be read: {error}")
+        report.faults.append(f"{name} cannot be read: {error}")
         return
     comparison = compare(actual, expected, key)
-    report.say(f"  {folder.name}: {comparison.describe()}")
+    report.say(f"  {name}: {comparison.describe()}")
     if not comparison.is_equal:
-        report.faults.append(f"{folder.name} differs from what Spark SQL computes")
+        report.faults.append(f"{name} differs from what Spark SQL computes")

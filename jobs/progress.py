@@ -13,7 +13,7 @@ from rich.text import Text
 from ..coordinator.model.statistics import JobStatus
 from ..engine.core.identity import TaskId
 from ..engine.core.shown import shown
-from ..engine.runtime.statistics import TaskStatistics
+from ..engine.runtime.statistics import JobStatistics, TaskStatistics
 
 REFRESH_SECONDS = 0.5
 PLAIN_SECONDS = 2.0
@@ -30,7 +30,7 @@ class WatchedJob(Protocol):
 
     def wait_until(self, condition: Callable[[JobStatus], bool], timeout: float | None = None) -> JobStatus: ...
 
-    def statistics(self) -> Mapping[TaskId, TaskStatistics]: ...
+    def statistics(self) -> JobStatistics: ...
 
 
 Observer = Callable[[JobStatus, Mapping[TaskId, TaskStatistics]], str | None]
@@ -38,10 +38,15 @@ Observer = Callable[[JobStatus, Mapping[TaskId, TaskStatistics]], str | None]
 
 
 def watch(job: WatchedJob, console: Console, observe: Observer | None = None) -> JobStatus:
-    """Show the job's progress until it is over; returns its last status."""
-    started = time.monotonic()
-    if not console.is_terminal:
-        return _watch_plainly(job, console, observe, started)
+    """Show the job's progress until it is over, and what its sources have left out; returns its last status."""
+    watching = _watch_live if console.is_terminal else _watch_plainly
+    status = watching(job, console, observe, time.monotonic())
+    for line in job.statistics().left_out:
+        console.print(f"  {shown(line)}", highlight=False, markup=False, soft_wrap=True)
+    return status
+
+
+def _watch_live(job: WatchedJob, console: Console, observe: Observer | None, started: float) -> JobStatus:
     with Live(console=console, transient=False, auto_refresh=False) as live:
         while True:
             status, line, note = _look(job, observe, started)

@@ -23,9 +23,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from ..actors.claims.inputs import settle
@@ -39,9 +41,9 @@ from ..actors.storage.digest_files import DigestFiles
 from ..actors.storage.stores import checkpoint_folder
 from ..engine.core.arguments import Parallelism, Seconds, checked
 from ..engine.core.errors import ConfigurationError, DataError, StorageError
-from ..engine.feed.digests import BatchDigests
-from ..engine.feed.messages import Ask, FeedEnded, RankGroup, Refused, Slice
-from ..engine.feed.sink import FeedSink
+from ..engine.feed.digests import OrderHash
+from ..engine.feed.messages import Ask, FeedEnded, Refused, Slice
+from ..engine.feed.sink import CONTIGUOUS, FeedSink
 from ..engine.flow import handoff
 from ..engine.flow.flow import Flow
 from ..engine.flow.handoff import Destination
@@ -51,6 +53,7 @@ from ..engine.lineage.origins import NOWHERE, spans_of
 from ..engine.lineage.tracing import FeedGraph, find_feed, without_origin
 from ..engine.plan.plan import JobPlan
 from ..engine.planner.pipelines import plan_job
+from ..engine.planner.split_draws import as_planned
 from .local_run import start_job
 
 NAME_LENGTH = 60
@@ -60,6 +63,9 @@ STARTS = 3
 """So many checkpoints are tried, the nearest one first, then the beginning."""
 
 
+T = TypeVar("T", pa.Table, pa.ChunkedArray)
+
+
 @dataclass(frozen=True)
 class ReplayedBatch:
     """One batch, or a rank's slice of it.
@@ -67,7 +73,8 @@ class ReplayedBatch:
     ``first``: the position of the first row; ``batch_rows``: rows of the whole global batch. ``verified``: it equals
     what was delivered; None: that is not recorded, or there is no job to compare with. ``start``: where the replay
     began. ``lineage``: see ``engine.lineage.lineage``; ``untraced``: why rows have none. ``skipped_by``: the models
-    that have not seen it, or will not, because they skip it. ``epoch``: None in a feed of one."""
+    that have not seen it, or will not, because they skip it. ``epoch``: None in a feed of one. ``layout``: how the
+    batch is divided among ranks; unless it is contiguous, other rows stand between those of a rank."""
 
     job: str
     feed: str
@@ -83,6 +90,7 @@ class ReplayedBatch:
     untraced: tuple[str, ...] = ()
     skipped_by: tuple[str, ...] = ()
     epoch: int | None = None
+    layout: str = CONTIGUOUS
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -93,6 +101,8 @@ class ReplayedBatch:
         part = "" if self.rank is None else f" of {self.batch_rows:,}"
         last = self.first + self.rows.num_rows - 1
         which = f"positions {self.first:,} to {last:,}" if self.rows.num_rows else "no position"
+        if self.rank is not None and self.rows.num_rows and self.layout != CONTIGUOUS:
+            which = f"{self.layout}, from position {self.first:,} on"
         count = f"{self.rows.num_rows:,} rows{part}"
         step = f"{self.step}" if self.epoch is None else f"{self.step} (epoch {self.epoch})"
         yield f"batch {step} of feed {self.feed}, job {self.job}{whose}: {count}, {which}"
@@ -126,7 +136,8 @@ def replay(
     parallelism: Parallelism = 1,
     timeout: Seconds | None = None,
 ) -> ReplayedBatch:
-    """Rebuild global batch ``step`` of a flow's feed, or the slice of ``rank`` out of ``world_size``.
+    """Rebuild global batch ``step`` of a flow's feed, or the slice of ``rank`` out of ``world_size``. In a
+    mesh these are the rank's place among those that divide a batch, and how many they are.
 
     ``checkpoints``: the job's folder, which is only read; without it the batch is computed from the beginning, and
     compared with nothing. ``feed``: which, if the flow has several. ``name``: the job's, if it is not the flow's.
@@ -151,23 +162,23 @@ def replay(
     found = run.batch(trace)
     batch, origins = without_origin(found.rows)
     size = run.config.batch_size
-    verified = None if folder is None else _verified(folder, sink.id, step, batch, size)
+    verified = None if folder is None else _verified(folder, sink.id, step, batch)
     if verified is False and check:
         raise _differs(folder, job, sink.id, step, found)
-    share = range(batch.num_rows) if rank is None else RankGroup(1, world_size or 1, 0).share(rank, batch.num_rows)
-    first = found.first + share.start
+    share = np.arange(len(batch)) if rank is None else run.config.share(batch, rank, world_size or 1)
     table = None
     if trace:
-        column = None if origins is None else origins.slice(share.start, len(share)).combine_chunks()
-        table = unknown(first, len(share)) if column is None else lineage(column, first, found.graph.splits)
+        column = None if origins is None else _picked(origins, share).combine_chunks()
+        positions = found.first + share
+        table = unknown(positions) if column is None else lineage(column, positions, found.graph.splits)
     return ReplayedBatch(
         job,
         sink.id,
         step,
         rank,
         world_size,
-        batch.slice(share.start, len(share)),
-        first,
+        _picked(batch, share),
+        found.first + (int(share[0]) if len(share) else 0),
         batch.num_rows,
         verified,
         found.start,
@@ -175,7 +186,16 @@ def replay(
         tuple(found.graph.ends.values()) if trace else (),
         tuple(_skipped_by(folder, state, sink.id, size, step)),
         None if plan.epochs is None else found.epoch,
+        run.config.layout,
     )
+
+
+def _picked(rows: T, share: npt.NDArray[np.int64]) -> T:
+    """These rows; those that follow each other are not copied."""
+    first, count = (int(share[0]), len(share)) if len(share) else (0, 0)
+    if not count or int(share[-1]) - first + 1 == count:
+        return rows.slice(first, count)
+    return rows.take(pa.array(share))
 
 
 def _check_place(step: int, rank: int | None, world_size: int | None) -> None:
@@ -206,7 +226,7 @@ def _handed_over(flow: Flow, job: str, folder: JobFolder | None) -> Flow:
     return handoff.hand_over(flow, to)
 
 
-def _verified(folder: JobFolder, feed: str, step: int, batch: pa.Table, size: int) -> bool | None:
+def _verified(folder: JobFolder, feed: str, step: int, batch: pa.Table) -> bool | None:
     """Whether the batch has the digest that was recorded for it; None: none was."""
     recorded = None
     with suppress(ConfigurationError):
@@ -216,11 +236,10 @@ def _verified(folder: JobFolder, feed: str, step: int, batch: pa.Table, size: in
     known = recorded.digests[recorded.batches == step]
     if not len(known):
         return None
-    digests = BatchDigests(size)
+    found = OrderHash()
     for records in batch.to_batches():
-        digests.add(hashes(records.columns))
-    digests.end()
-    return bool(known[0] == digests.take().digests[0])
+        found = found.extended(hashes(records.columns))
+    return bool(known[0] == found.value)
 
 
 def _differs(folder: JobFolder | None, job: str, feed: str, step: int, found: _Found) -> DataError:
@@ -246,8 +265,8 @@ def _skipped_by(
         return
     if (state.get("feed"), state.get("batch_size")) != (feed, size):
         raise ConfigurationError(
-            f"the state is that of feed {state.get('feed')!r} with batches of {state.get('batch_size')} rows, not of "
-            f"{feed!r} with {size}",
+            f"the state is that of feed {state.get('feed')!r} with batches of {state.get('batch_size')}, not of "
+            f"{feed!r} with batches of {size}",
             "give what state_dict() of one of this feed's readers gave",
         )
     if any(int(first) <= step < int(end) for first, end in state.get("skipped", ())):
@@ -321,7 +340,14 @@ class _Run:
 
     def _found(self, graph: FeedGraph, batch: Slice[pa.RecordBatch], start: str) -> _Found:
         schema = graph.node(graph.node(self._feed).inputs[0]).schema
-        return _Found(pa.Table.from_batches(batch.rows, schema), batch.first, batch.epoch, start, graph)
+        assert schema is not None
+        return _Found(
+            pa.Table.from_batches(batch.rows, self.config.output_schema([schema])),
+            batch.first,
+            batch.epoch,
+            start,
+            graph,
+        )
 
     def _starts(self, graph: FeedGraph) -> list[Retained]:
         """The checkpoints to try, the nearest one first."""
@@ -335,12 +361,10 @@ class _Run:
         return [each for each in found if (each.next_batch if graph.is_traced else each.first_batch) <= self._step]
 
     def _as_planned(self, plan: JobPlan) -> JobPlan:
-        """With rounds as the whole flow has them: what was left out may have had a say in their length."""
-        sources = {
-            id: replace(self._plan.sources[id], config=found.config, schema=found.schema, splits=found.splits)
-            for id, found in plan.sources.items()
-        }
-        return replace(plan, sources=sources, epochs=self._plan.epochs)
+        """Read as the whole flow reads: what was left out may have had a say in that."""
+        sources = {id: as_planned(self._plan.sources[id], found) for id, found in plan.sources.items()}
+        reweights = () if self._folder is None else self._folder.reweights
+        return replace(plan, sources=sources, epochs=self._plan.epochs, reweights=reweights)
 
     def _run(self, graph: FeedGraph, start: Start | None) -> Slice[pa.RecordBatch]:
         private = f"{self._plan.name[:NAME_LENGTH]}-replay-{uuid.uuid4().hex[:8]}"
@@ -378,8 +402,7 @@ class _Run:
     def _behind_the_end(self, batches: int) -> ConfigurationError:
         last = f"the last one is {batches - 1}" if batches else "it has none"
         return ConfigurationError(
-            f"feed {self._feed!r} has {batches:,} batches of {self.config.batch_size:,} rows, and none with number "
-            f"{self._step}",
+            f"feed {self._feed!r} has {batches:,} {self.config.describe_batches}, and none with number {self._step}",
             f"steps count global batches from 0: {last}",
         )
 

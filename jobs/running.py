@@ -24,7 +24,7 @@ def show_list(address: str | None) -> Iterator[str]:
 
 
 def show_status(name: str, address: str | None) -> Iterator[str]:
-    """The state of a job: tasks, checkpoints, pins."""
+    """The state of a job: tasks, checkpoints, pins, what its sources have left out."""
     job = attach(name, address=address)
     status, shown = job.status(), job.checkpoints()
     yield _headline(status)
@@ -33,7 +33,36 @@ def show_status(name: str, address: str | None) -> Iterator[str]:
     yield "  tasks: " + ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     yield from (f"  {_in_flight(pending)}" for pending in status.in_flight)
     yield from (f"  {line}" for line in _checkpoints(shown))
+    yield from (f"  {line}" for line in job.statistics().left_out)
     yield from (f"  pinned by {holder}: checkpoint {checkpoint}" for holder, checkpoint in sorted(status.pins.items()))
+
+
+def show_checkpoints(name: str, address: str | None) -> Iterator[str]:
+    """The newest checkpoints of a job, the newest first: where the time of each went, and its bytes."""
+    for one in attach(name, address=address).checkpoints().history:
+        yield f"{one.kind} {one.checkpoint}: {one.status}{_visibility(one)}"
+        yield f"  {_times(one)}"
+        yield f"  {_bytes(one)}"
+        if one.failure:
+            yield f"  {one.failure}"
+
+
+def _visibility(one: CheckpointStatistics) -> str:
+    if one.status != "completed":
+        return f", {one.acknowledged} of {one.total} tasks"
+    if one.visible is None:
+        return f", {one.rows:,} rows not all visible yet"
+    return f", {one.rows:,} rows visible after {one.visible:.3f} s" if one.rows else ", with no new row to show"
+
+
+def _times(one: CheckpointStatistics) -> str:
+    slowest = "" if one.slowest is None else f"; slowest {one.slowest.task}"
+    commit = "" if one.commit is None else f", commit {one.commit:.3f} s"
+    return f"place {one.place:.3f} s, pause {one.pause:.3f} s, write {one.write:.3f} s{commit}{slowest}"
+
+
+def _bytes(one: CheckpointStatistics) -> str:
+    return f"{size(one.new_bytes)} new, {size(one.referenced_bytes)} referenced, {size(one.persisted_bytes)} in flight"
 
 
 def show_why(name: str, address: str | None) -> Iterator[str]:
@@ -41,15 +70,19 @@ def show_why(name: str, address: str | None) -> Iterator[str]:
     yield from attach(name, address=address).why()
 
 
-def take_savepoint(name: str, address: str | None, path: str | None, timeout: float | None) -> Iterator[str]:
+def take_savepoint(
+    name: str, address: str | None, path: str | None, timeout: float | None, aligned: bool
+) -> Iterator[str]:
     """Take a savepoint; the job goes on."""
-    saved = attach(name, address=address).savepoint(path, timeout)
+    saved = attach(name, address=address).savepoint(path, timeout, aligned=aligned)
     yield f"savepoint {saved.id} of job {name} is in {saved.path}"
 
 
-def stop_job(name: str, address: str | None, path: str | None, drain: bool, timeout: float | None) -> Iterator[str]:
+def stop_job(
+    name: str, address: str | None, path: str | None, drain: bool, timeout: float | None, aligned: bool
+) -> Iterator[str]:
     """Stop a job with a savepoint."""
-    saved = attach(name, address=address).stop(drain=drain, savepoint=path, timeout=timeout)
+    saved = attach(name, address=address).stop(drain=drain, savepoint=path, timeout=timeout, aligned=aligned)
     yield f"job {name} is stopped; savepoint {saved.id} is in {saved.path}"
 
 

@@ -25,7 +25,7 @@ def verify_order(one: str | Path, two: str | Path, *, job: str | None = None, fe
     (a, size), (b, other_size) = mine.read(), other.read()
     if size != other_size:
         raise ConfigurationError(
-            f"batches of {size} rows cannot be compared with batches of {other_size}",
+            f"{_batches(size)} cannot be compared with {_batches(other_size)}",
             "run both with one global batch size",
         )
     for folder, recorded in ((one, a), (two, b)):
@@ -38,11 +38,15 @@ def verify_order(one: str | Path, two: str | Path, *, job: str | None = None, fe
     rest = f" ({'; '.join(alone)})" if alone else ""
     if found.first is not None:
         first = found.first
-        rows = f"rows {first * size:,} to {(first + 1) * size - 1:,}"
-        return OrderVerdict(False, (f"batch {first} is the first one that differs: {rows}{rest}",), first)
+        rows = f": rows {first * size:,} to {(first + 1) * size - 1:,}" if size else ""
+        return OrderVerdict(False, (f"batch {first} is the first one that differs{rows}{rest}",), first)
     if not found.compared:
         return OrderVerdict(False, (f"no batch is known in both{rest}",))
-    return OrderVerdict(True, (f"{found.compared:,} batches of {size:,} rows are equal, in order{rest}",))
+    return OrderVerdict(True, (f"{found.compared:,} {_batches(size)} are equal, in order{rest}",))
+
+
+def _batches(size: int) -> str:
+    return f"batches of {size:,} rows" if size else "batches by cost"
 
 
 def _contradicts(folder: str | Path, recorded: Recorded) -> OrderVerdict:

@@ -41,6 +41,8 @@ from typing import Any
 import pytest
 
 from support.bucket_twin import BucketTwin, environment
+from support.object_server import ObjectServer
+from support.store_proxy import StoreProxy
 
 FORBIDDEN_WHEN_PURE = frozenset({"ray", "raydp", "pyspark"})
 
@@ -190,6 +192,33 @@ def buckets(bucket_server: BucketTwin) -> Iterator[BucketTwin]:
 def bucket(buckets: BucketTwin) -> str:
     """A bucket of its own."""
     return f"bucket-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(scope="session")
+def object_server() -> Iterator[ObjectServer]:
+    """A real S3 server, started by the first test that wants it."""
+    with ObjectServer() as server:
+        yield server
+
+
+@pytest.fixture
+def wire(object_server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreProxy]:
+    """What stands between this test and that server, and may lose, delay and refuse. ``s3://`` leads there."""
+    with StoreProxy(object_server.endpoint) as proxy:
+        for name, value in object_server.environment(proxy.endpoint).items():
+            monkeypatch.setenv(name, value)
+        yield proxy
+
+
+@pytest.fixture
+def real_bucket(wire: StoreProxy) -> str:
+    """A bucket of its own in the real server."""
+    from penstock.engine.files.object_store import Bucket
+
+    bucket = Bucket("s3", f"real-{uuid.uuid4().hex[:12]}")
+    bucket.put("first", b"")  # which makes it
+    bucket.delete("first")
+    return bucket.name
 
 
 @pytest.fixture(scope="session")

@@ -114,7 +114,7 @@ def test_a_savepoint_and_a_snapshot_are_found_by_the_same_addresses() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["run", "flights", "--local", "--output", "s3://b/out"],
+        ["run", "flights", "--local", "--output", "hdfs://b/out"],
         ["run", "flights", "--local", "--output", "out", "--checkpoints", "hdfs://b/state"],
         ["verify-order", "hdfs://b/one", "two"],
         ["replay", "addresses:flow", "--step", "0", "--checkpoints", "hdfs://b/state"],

@@ -15,6 +15,8 @@ the type checker, too; rooms of one floor do not know each other. Besides the ta
 6. Every line runs: what no line of the package mentions is in ``ALONE``, with a reason, or goes.
 7. Objects have owners. What a module holds and its functions change is in ``PROCESS_WIDE``, with a reason.
 8. No two classes of one top-level folder have the same name.
+9. Decoders are made when their module is loaded. msgspec looks at a type when it is first decoded, and two threads that
+   do so at once end the process: one finds what the other has half done.
 
 The tests below the first ones show that each check can fail.
 """
@@ -106,16 +108,19 @@ ALONE = {
         actors.client.job.Job.request_barrier
         actors.client.job.Job.spark_released actors.client.job.Job.unpin
         actors.client.job.Job.wait_spark_released actors.client.job.WindowBarrier.is_done
-        actors.feed.reader.Reader.iter_rows
+        actors.feed.reader.Reader.iter_jax_batches actors.feed.reader.Reader.iter_rows
+        actors.feed.reader.Reader.rejoin
         coordinator.model.statistics.WindowReport.first_token engine.flow.flow.Flow.from_ray_dataset
         engine.flow.flow.Flow.from_split_sets engine.flow.flow.Flow.read_ipc engine.flow.flow.Stream.hash_join
         engine.flow.flow.Stream.map_batches engine.flow.flow.Stream.mark_distinct
         engine.flow.flow.Stream.partition_by_range engine.flow.flow.Stream.partitioned_by engine.flow.flow.Stream.top_n
         engine.indexes.in_parquet.parquet_index engine.indexes.in_sql.sql_index
         engine.local.plan_task.PlanTask.add_split engine.local.plan_task.PlanTask.request_barrier
+        engine.operators.sequence.schedule.Schedule.by_epoch
         jobs.cli.list_running jobs.cli.verify_order_of""",
     "a library, or an entry point, calls it by its name": """
         actors.client.outputs.SparkSession.createDataFrame actors.spark.ray_datasets.open_dataset
+        actors.spark.writing.Hashing.seekable actors.spark.writing.Hashing.tell actors.spark.writing.Hashing.writable
         actors.transport.wire._File.seekable actors.transport.wire._File.writable
         actors.transport.wire._Parts.writable coordinator.model.task_set.TaskSet._from_iterable
         engine.expressions.sql._Dialect.Parser engine.files.object_files.ObjectFiles.get_file_info_selector
@@ -144,9 +149,14 @@ PROCESS_WIDE = {
         engine.indexes.in_memory._built""",
     "results that outlive their job, for the next one of that folder": "engine.sinks.collect.COLLECTED",
     "footers, which planning and all tasks of the process read": "engine.sources.parquet_files._FOOTERS",
+    "where footers say that indexes of pages are": "engine.sources.parquet_index._KNOWN",
+    "stores that this process has reached, and waits for": """
+        engine.files.object_store._ANSWERED engine.files.object_store._ASKING""",
     "memory of each thread": "engine.kernels.scratch._places",
+    "memory that columns leave to the next ones": "engine.kernels.page_stream._spares",
     "what configs have said of themselves, once for each": "engine.core.traits._known",
     "the cores, which all tasks of the process share": "engine.scheduler.pool._SHARED",
+    "waits for each other of plans that share nothing else": "engine.local.reading._lock engine.local.reading._waits",
 }
 """What changes in a module while the process runs, by the reason for which no object owns it."""
 
@@ -261,6 +271,22 @@ def test_every_line_runs(package: Sources) -> None:
 
 def test_objects_have_owners(package: Sources) -> None:
     assert find_process_wide(package) == sorted(name for names in PROCESS_WIDE.values() for name in names.split())
+
+
+def test_decoders_are_made_when_a_module_is_loaded(package: Sources) -> None:
+    """``decode(…, type=…)`` makes one in whatever thread comes there."""
+    found = [
+        (module, node.lineno)
+        for module, text in package.items()
+        if "msgspec" in text
+        for function in ast.walk(ast.parse(text))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if node.func.attr == "Decoder"
+        or (node.func.attr in ("decode", "convert") and any(each.arg == "type" for each in node.keywords))
+    ]
+    assert found == []
 
 
 def test_no_two_classes_of_a_folder_have_one_name() -> None:

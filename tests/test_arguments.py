@@ -81,7 +81,8 @@ class World:
         flow.from_tables([TABLE]).write_parquet("out")
         self.job = ps.run_local(flow, checkpoints="state").wait(30)
         flow = ps.Flow("training")
-        flow.from_tables([TABLE]).feed(2)
+        sources = [flow.from_tables([TABLE], name=name) for name in ("first", "second")]
+        flow.mix(dict.fromkeys(sources, 1.0)).feed(2)
         self.feeding = ps.run_local(flow, checkpoints="feed-state")
         self.handle = self.feeding.feed()
         flow = ps.Flow("fed")
@@ -157,6 +158,7 @@ def calls(world: World) -> dict[str, Callable[[], Call]]:
         "SortKey": function(ps.SortKey, column="v"),
         "WindowFunction": function(ps.WindowFunction, name="n", function="lag", column="v"),
         "Checkpoints": function(ps.Checkpoints, folder="state-2"),
+        "Shuffle": function(ps.Shuffle, window=2),
         "Runtime": function(ps.Runtime),
         "Flow": function(ps.Flow, name="sweep"),
         "Flow.apply": applying,
@@ -220,14 +222,19 @@ def calls(world: World) -> dict[str, Callable[[], Call]]:
         "spark.read": function(ps.spark.read, spark=NoSpark(), result="out"),
         "spark.open_frame": function(ps.spark.open_frame, frame=1),
         "FeedHandle.skip": method(lambda: world.handle, "skip", steps=range(1)),
+        "FeedHandle.reweight": method(
+            lambda: world.handle, "reweight", weights={"first": 2.0}, from_step=1 << 20, timeout=5.0
+        ),
         "FeedHandle.resume": method(lambda: world.handle, "resume", model_uri="model"),
         "FeedHandle.reader": method(lambda: world.handle, "reader"),
         "Reader.iter_batches": method(lambda: world.handle.reader(timeout=0.01), "iter_batches"),
         "Reader.iter_torch_batches": method(lambda: world.handle.reader(timeout=0.01), "iter_torch_batches"),
+        "Reader.iter_jax_batches": method(lambda: world.handle.reader(timeout=0.01), "iter_jax_batches"),
         "Reader.loader": method(lambda: world.handle.reader(timeout=0.01), "loader"),
         "Reader.load_state_dict": method(
             world.handle.reader, "load_state_dict", state=world.handle.reader().state_dict()
         ),
+        "Reader.rejoin": method(world.handle.reader, "rejoin", rank=0, world_size=2),
         "Reader.commit": method(world.handle.reader, "commit", model_uri="model"),
         "Reader.flush": method(world.handle.reader, "flush", timeout=0.01),
         "Reader.forget": method(world.handle.reader, "forget", model_uri="model"),
@@ -263,13 +270,19 @@ def _of(*names: str) -> Iterator[str]:
 
 
 INNER = {
-    *("Job", "Savepoint", "ReplayedBatch", "Stream"),  # made by the library alone
+    *("Job", "Savepoint", "ReplayedBatch", "Stream", "Schedule", "Schedule.at"),  # made by the library alone
     # values that the engine makes, and what users write and the engine calls
-    *("Batch", "Committable", "Emission", "State", "Multiplicity", "Columns.needed", "Traits.columns_of"),
+    *("Batch", "Committable", "Cut", "Emission", "State", "Multiplicity", "Columns.needed", "Traits.columns_of"),
     *_of("Operator", "Source", "Sink", "Index", "Stateless", "LaneCounts"),
     *(f"errors.{name}" for name in dir(ps.errors)),
     *(f"index.{name}" for name in dir(ps.index) if name[0].isupper() and name not in ("Between", "InList")),
-    *(f"Flow.{name}" for name in ("ask", "asked", "fingerprint", "node", "placement", "with_node", "with_parts_of")),
+    *(
+        f"Flow.{name}"
+        for name in (
+            *("ask", "asked", "fingerprint", "free", "node", "placement", "put"),
+            *("with_broadcasts", "with_nodes", "with_parts_of", "with_rounds_of", "without"),
+        )
+    ),
     *(f"PlanTask.{name}" for name in ("drained", "failed", "reply", "send")),
     *("Runtime.codecs", "WindowFunction.result_type", "field"),
     *("Job.cut_task", "Job.kill_task"),  # a task that there is not is a KeyError; for tests of recovery

@@ -232,8 +232,8 @@ def over(tmp_path: Path, audit: str) -> Job:
 def test_row_that_is_lost_behind_a_split_fails_the_job(
     tmp_path: Path, audit: str, seen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = split_queue._rows_of
-    monkeypatch.setattr(split_queue, "_rows_of", lambda split, start: (each.slice(1) for each in read(split, start)))
+    read = split_queue.rows_of
+    monkeypatch.setattr(split_queue, "rows_of", lambda split, start: (each.slice(1) for each in read(split, start)))
     monkeypatch.setattr("penstock.engine.sources.memory.MemorySplit.rows", None)
     job = over(tmp_path, audit)
     if not seen:

@@ -19,6 +19,7 @@ COLUMNS = {"work", "peer", "ours", "theirs", "unit", "ratio", "spread", "aim", "
     ("script", "options"),
     [
         ("barrier", ()),
+        ("checkpoints", ("--only", "pressure")),
         ("coordinator", ()),
         pytest.param("feed", ("--no-peers",), marks=RAY),
         ("job_barrier", ("--no-ray",)),

@@ -7,6 +7,7 @@ import json
 import os
 import runpy
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 import penstock as ps
 from support.feeds import read_group
-from support.processes import Household
+from support.processes import Household, Program
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -91,3 +92,77 @@ def test_ray_train_goes_on_after_a_worker_and_after_the_script_with_other_ranks(
     starts = [line["step"] for line in lines(folder, 0) if line["ranks"] == 2]
     assert any(step <= before for before, step in itertools.pairwise(starts)), "Ray Train did not begin at a model"
     assert starts.count(0) == 1, "Ray Train has begun anew"
+
+
+def test_workers_of_torchrun_come_and_go_while_the_job_goes_on(tmp_path: Path, cluster: str) -> None:
+    """Nodes are agents of torchrun on this machine, of a worker each: one, two, one, two."""
+    expected, folder = undisturbed("torchrun.py"), tmp_path / "out"
+    script, held = str(EXAMPLES / "torchrun.py"), str(Path(__file__).parent / "support" / "held_training.py")
+    hold = tmp_path / "out" / "hold"
+    environment = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    with Household(tmp_path) as household:
+        job = household.python(script, "job", "--folder", str(folder), RAY_ADDRESS=cluster)
+        job.wait_for((folder / "feed").exists, 240)
+        hold.write_text("")
+        port = free_port()
+
+        def node() -> Program:
+            meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-conf=last_call_timeout=1"]
+            options = ["--nnodes=1:4", "--nproc-per-node=1", "--local-addr=127.0.0.1", "--max-restarts=20", *meeting]
+            train = [held, script, "train", "--folder", str(folder), "--pause", "0.05"]
+            return household.python("-m", "torch.distributed.run", *options, *train, **environment)
+
+        first = node()
+        first.wait_for(lambda: len(taken(folder, 1)) >= 5, 240)
+        hold.write_text("1 2")
+        second = node()
+        first.wait_for(lambda: bool(taken(folder, 2)), 240)
+        hold.write_text("1")
+        first.wait_for(lambda: len(taken(folder, 2)) >= 9, 240)
+        hold.write_text("1 2")
+        second.popen.terminate()
+        second.wait()
+        alone, both = len(slices(folder, 1)), len(slices(folder, 2))
+        hold.write_text("1")  # its next step fails, as a rank is gone
+        first.wait_for(lambda: len(slices(folder, 1)) > alone, 240)
+        hold.write_text("1 2")
+        third = node()
+        first.wait_for(lambda: len(slices(folder, 2)) >= both + 2, 240)
+        hold.write_text("")
+        done = job.wait()
+        assert done.returncode == 0, done
+        for each in (first, third):
+            each.wait()
+    check_all(folder, expected)
+
+
+def slices(folder: Path, ranks: int) -> list[dict[str, Any]]:
+    """What workers have read when there were so many."""
+    found = []
+    for path in folder.glob("steps-*.jsonl"):
+        text = path.read_text()
+        found += [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    return [line for line in found if line["ranks"] == ranks]
+
+
+def taken(folder: Path, ranks: int) -> set[int]:
+    """The steps that all of so many workers have taken."""
+    found: dict[int, set[int]] = {}
+    for line in slices(folder, ranks):
+        found.setdefault(line["step"], set()).add(line["rank"])
+    return {step for step, who in found.items() if len(who) == ranks}
+
+
+def check_all(folder: Path, expected: list[list[int]]) -> None:
+    """Every slice is that of the undisturbed run, and each batch was read whole."""
+    for ranks in (1, 2):
+        for line in slices(folder, ranks):
+            batch, rank = expected[line["step"]], line["rank"]
+            assert line["rows"] == batch[rank * len(batch) // ranks : (rank + 1) * len(batch) // ranks]
+    assert taken(folder, 1) | taken(folder, 2) == set(range(len(expected)))
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

@@ -56,6 +56,16 @@ def test_lists_and_mixtures_are_audited_too(tmp_path):
     assert {split.source for split in audit.splits} == {"one", "two"}
 
 
+def test_audit_counts_the_rows_of_each_stream_of_a_mixture(tmp_path):
+    audit = fed(tmp_path, lists).audit_feed()
+    half = audit.rows // 2
+    assert [(each.mixture, each.stream, each.sources, each.rows) for each in audit.streams] == [
+        ("mix-1", 1, ("one",), half),
+        ("mix-1", 2, ("two",), half),
+    ]
+    assert f"mix-1: {half:,} rows of stream 2 (two), 50.0 %" in str(audit)
+
+
 @pytest.mark.parametrize(
     ("build", "why"),
     [

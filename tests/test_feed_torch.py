@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -55,3 +58,33 @@ def test_column_that_is_no_number_is_refused_by_name(reader):
         next(reader.iter_torch_batches())
     with pytest.raises(ConfigurationError, match="dtypes and collate_fn"):
         next(reader.iter_torch_batches(dtypes=torch.float32, collate_fn=dict))
+
+
+def test_ranks_of_a_device_mesh_find_their_place_in_it():
+    """A process with torch's fake backend for each, one after the other: what matters is where the mesh says it is."""
+    script = """
+import sys
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from penstock.actors.feed.mesh import MeshRoles, place_of
+import pyarrow as pa
+for rank in range(8):
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=8)
+    mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pp", "dp", "cp"))
+    roles = MeshRoles("dp", "pp", "cp", True, None)
+    found = place_of(None, None, mesh, roles, pa.schema({"tokens": pa.list_(pa.int32())}))
+    print(found.rank, found.ranks, found.copies, found.part, found.parts, *found.columns)
+    try:
+        place_of(None, None, mesh["dp", "cp"], MeshRoles("dp", (), "cp", True, None), pa.schema({}))
+    except Exception as error:
+        assert "the mesh has 4 ranks, and there are 8" in str(error), error
+    else:
+        raise AssertionError("a part of the mesh has several ranks in one place")
+    dist.destroy_process_group()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    # rank pp dp cp: its number is dp, then pp, then cp
+    wanted = [f"{dp * 4 + pp * 2 + cp} 8 4 {cp} 2 tokens" for pp in range(2) for dp in range(2) for cp in range(2)]
+    assert done.stdout.splitlines() == wanted

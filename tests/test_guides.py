@@ -14,8 +14,22 @@ TOLD = {
                  r"decimal128\(32, 4\) decimal128\(33, 18\)"],
     "lost-rows": [r"\d+ rows lost, \d+ rows seen twice, no error", "900 rows handed out once, 0 gaps, 0 repeats",
                   "29 batches of 32 rows are equal, in order"],
+    "mesh": [r"rank 0 rows \[26, 2, 29, 10\] first tokens \[26, 27, 28, 29, 38, 39, 40, 41\]",
+             r"rank 1 rows \[26, 2, 29, 10\] first tokens \[30, 31, 32, 33, 34, 35, 36, 37\]",
+             r"rank 2 rows \[5, 31, 7, 8\] .*", r"rank 4 rows \[26, 2, 29, 10\] .*",
+             r"\{'data': 2, 'copies': 4, 'sequence': 2, 'order': 'zigzag'\} at step 3",
+             r"\{'data': 4, 'copies': 1, .*\} and 5 batches more, the first of \[2, 2, 2, 2\]"],
     "your-own": [rf'\{{"n": {n}, "name": "{name}"\}}' for n, name in
                  ((10, "one"), (11, "two"), (7, "one"), (8, "two"), (9, "zero"))],
+    "changing-mixture": [r"first 1,000 rows: \{'web': 0\.9, 'code': 0\.1, 'chat': 0\.0\}",
+                         r"rows 6,000 to 8,000: \{'web': 0\.5, 'code': 0\.4, 'chat': 0\.1\}",
+                         r"mix-1: 6,000 rows of stream 1 \(web\), 46\.2 %",
+                         r"mix-1: 6,000 rows of stream 2 \(code\), 46\.2 %",
+                         r"mix-1: 1,000 rows of stream 3 \(chat\), 7\.7 %"],
+    "text-to-batches": ["padded to the longest of 32: 21% of a batch is text",
+                        r"\(16, 1024\): (99\.\d|100\.0)% of a batch is text, in \d+ sequences",
+                        r"(99\.\d|100\.0)% of the tokens that fit; work of 4 ranks within [0-4]\.\d%",
+                        r"3 ranks went on from batch 5 of \d+, with the same batches"],
     "world-size": ["29 batches, the same for 1, 2, 3, 5 ranks", "going on from step 12 with 3 ranks"],
 }  # fmt: skip
 """What each guide prints, line by line."""

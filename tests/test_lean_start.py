@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -33,3 +34,27 @@ def test_pyarrow_knows_pandas_as_soon_as_somebody_imports_it(before: str, frames
     script = SCRIPT.format(before=before, loaded=bool(before), frames=frames)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "same\n", done.stderr
+
+
+PAGES = """
+import os
+{before}
+import penstock as ps
+ps.Flow
+print(os.environ.get("MIMALLOC_ALLOW_THP"))
+"""
+
+
+@pytest.mark.parametrize(("before", "found"), [("", "0"), ("os.environ['MIMALLOC_ALLOW_THP'] = '1'", "1")])
+def test_memory_comes_in_small_pages_unless_the_user_has_said_otherwise(before: str, found: str) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "MIMALLOC_ALLOW_THP"}
+    script = [sys.executable, "-c", PAGES.format(before=before)]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=120, check=False, env=env)
+    assert done.stdout == f"{found}\n", done.stderr
+
+
+def test_pages_are_small_before_pyarrow_is_loaded() -> None:
+    """Later is too late: mimalloc looks once."""
+    script = "import sys, penstock.engine; print('pyarrow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "False\n", done.stderr

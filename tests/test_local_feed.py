@@ -110,6 +110,7 @@ def test_rank_that_stands_still_delays_no_checkpoint_and_its_feed_does_not_grow(
     assert position() == taken, "sources go on though nobody reads"
     assert taken < 400_000, "sources hold before their end; where depends on when they are told"
     wait_for(lambda: any("rank 1 of 2, which is at batch 1" in why for why in job.why()))
+    wait_for(lambda: "feed feed: data wait for rank 1 of 2, which is at batch 1" in job.why())
     readers[0].timeout = 0.5
     with pytest.raises(TimeoutError, match=r"rank 0 of 2 has waited 0.5 s for batch \d+ of feed 'feed': .*rank 1 of 2"):
         list(quick)
@@ -121,8 +122,9 @@ def test_rank_that_stands_still_delays_no_checkpoint_and_its_feed_does_not_grow(
 def test_ranks_may_leave_at_the_end_though_the_feed_starts_anew_just_then():
     job = ps.run_local(flow_of("filter"))
     assert len(read_group(job.feed(), 3)) == 16
+    task = job.tasks()[-1]
     if not job.status().is_over:
-        job._request(TaskLost(TaskId("gather-1", 0), job.statistics()[TaskId("gather-1", 0)].attempt, "late", 0.0))
+        job._request(TaskLost(task, job.statistics()[task].attempt, "late", 0.0))
     assert job.wait(60).status().state == "finished"
 
 
@@ -313,7 +315,7 @@ def test_two_feeds_of_one_job_are_read_side_by_side():
     job.wait(60)
 
 
-def test_rows_come_as_dictionaries_and_numpy_arrays_too():
+def test_rows_come_as_dictionaries_numpy_arrays_and_frames_too():
     job = ps.run_local(flow_of("filter"))
     reader = job.feed().reader(timeout=60)
     rows = reader.iter_rows()
@@ -321,6 +323,10 @@ def test_rows_come_as_dictionaries_and_numpy_arrays_too():
     arrays = next(reader.iter_batches(batch_format="numpy"))
     assert arrays["n"].shape == (50,)
     assert reader.step == 2
+    state = reader.state_dict()
+    frame = next(reader.iter_batches(batch_format="pandas"))
+    reader.load_state_dict(state)
+    assert next(reader.iter_batches()).to_pandas().equals(frame)
     reader.close()
     job.shutdown()
 

@@ -226,7 +226,7 @@ def test_pair_that_does_not_match_is_refused(start):
     with pytest.raises(ConfigurationError, match="of step 2, but model 'm' has come to step 3"):
         job.feed().resume("m").reader().load_state_dict(state)
     reader.close(0.0)
-    with pytest.raises(ConfigurationError, match="another flow, other data, or global batches of another size"):
+    with pytest.raises(ConfigurationError, match="another flow, other data, or global batches that may have another"):
         start(feeding(batch_size=25), resume_model="m")
     with pytest.raises(ConfigurationError, match="'other' is not bound"):
         start(resume_model="other")

@@ -276,3 +276,38 @@ def test_job_without_checkpoints_takes_the_one_that_it_ends_with_and_no_other():
     job = ps.run_local(flow, parallelism=2).wait()
     assert job.result("out").num_rows == 40 * 50
     assert (job.checkpoints().counts.triggered, job.checkpoints().counts.completed) == (1, 1)
+
+
+def sorted_rows(rows, other):
+    return rows.sort("value")
+
+
+def fully_shuffled(rows, other):
+    return rows.shuffle("full")
+
+
+def joined(rows, other):
+    return other.hash_join(rows, ["value"], exchange="key")
+
+
+def grouped(rows, other):
+    return rows.aggregate(["value"], n=("key", "count"))
+
+
+@pytest.mark.parametrize("holding", [sorted_rows, fully_shuffled, joined, grouped])
+def test_a_job_goes_on_from_state_that_is_more_than_its_memory_budget(tmp_path, holding):
+    def flow():
+        flow = ps.Flow("much", lanes=4)
+        rows = flow.from_tables(numbers(rows=500), name="rows", rate=20_000)
+        other = flow.from_tables(numbers(rows=500), name="other", rate=2_000).project("value")
+        holding(rows, other).gather().collect("all")
+        return flow
+
+    expected = ps.run_local(flow(), rate=0).result("all")
+    job = ps.run_local(flow(), checkpoints=str(tmp_path / "state"), memory_budget=2_000)
+    time.sleep(0.2)
+    job.checkpoint(30)
+    job.shutdown()
+    job = ps.run_local(flow(), checkpoints=str(tmp_path / "state"), memory_budget=2_000, rate=0)
+    assert job.wait(60).result("all") == expected
+    assert job.status().restarts == 0

@@ -10,6 +10,8 @@ import pyarrow.dataset as ds
 import pytest
 
 import penstock as ps
+from penstock.actors.storage.log import read_log_in
+from penstock.coordinator.model.manifest import Manifest
 from penstock.engine.core.errors import ConfigurationError, StorageError
 
 SPLITS, ROWS = 96, 10
@@ -308,6 +310,29 @@ def test_checkpoints_that_overlap_give_the_same_rows(tmp_path, undisturbed):
 @pytest.mark.parametrize(("retention", "stays"), [("always", True), ("on_cancellation", False), ("never", False)])
 def test_checkpoints_outlive_the_job_as_the_retention_says(tmp_path, undisturbed, retention, stays):
     job = ps.run_local(flow(tmp_path / "out"), checkpoints=every(tmp_path / "a", retention=retention)).wait(PATIENCE)
-    assert bool(list((tmp_path / "a" / "saved" / "state").rglob("*.arrow"))) == stays
+    entries = read_log_in(str(tmp_path / "a"), "saved")
+    assert any(isinstance(entry, Manifest) for entry in entries) == stays
     assert read(tmp_path / "out") == undisturbed
     assert job.audit().clean, "made before they went"
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_job_whose_stages_are_one_task_goes_on_from_its_savepoint_as_several(tmp_path, undisturbed, parallelism):
+    def gathered(rate: float = 0.0) -> ps.Flow:
+        flow = ps.Flow("saved", lanes=4)
+        rows = flow.from_tables(tables(), name="numbers", rate=rate)
+        evens = rows.filter(pc.bit_wise_and(ps.field("value"), 1) == 0)
+        evens.gather().write_parquet(tmp_path / "out" / "rows", name="rows")
+        totals = rows.gather().aggregate(["key"], n=("value", "count"), total=("value", "sum"), name="totals")
+        totals.write_parquet(tmp_path / "out" / "sums", name="sums")
+        return flow
+
+    with ps.run_local(gathered(PACE)) as job:
+        assert len(job.plan.stages) == 1
+        job.savepoint(tmp_path / "first", timeout=PATIENCE)
+        saved = job.stop(savepoint=tmp_path / "mine", timeout=PATIENCE)
+    options = {"parallelism": parallelism, "checkpoints": every(tmp_path / "b")}
+    resumed = ps.run_local(gathered(), from_snapshot=saved.path, **options)
+    assert len(resumed.plan.stages) == 3
+    assert resumed.wait(PATIENCE).audit().clean
+    assert read(tmp_path / "out") == undisturbed

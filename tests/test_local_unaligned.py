@@ -33,11 +33,12 @@ def check(output) -> None:
 
 @pytest.mark.parametrize("alignment", [{"alignment": "unaligned"}, {"alignment_timeout": "1ms"}], ids=["0", "1ms"])
 @pytest.mark.parametrize("again", [1, 2, 4])
-def test_stopped_job_goes_on_at_another_parallelism(tmp_path, again, alignment) -> None:
+@pytest.mark.parametrize("order", ["arrival", "deterministic"])
+def test_stopped_job_goes_on_at_another_parallelism(tmp_path, order, again, alignment) -> None:
     checkpoints = ps.Checkpoints(tmp_path / "state", every="20ms", **alignment)
-    with ps.run_local(flow(tmp_path, rate=1000.0), parallelism=2, checkpoints=checkpoints) as job:
+    with ps.run_local(flow(tmp_path, rate=1000.0, order=order), parallelism=2, checkpoints=checkpoints) as job:
         job.wait_until(lambda status: status.checkpoints_completed >= 2, timeout=60)
-    resumed = ps.run_local(flow(tmp_path), parallelism=again, checkpoints=checkpoints).wait(60)
+    resumed = ps.run_local(flow(tmp_path, order=order), parallelism=again, checkpoints=checkpoints).wait(60)
     assert resumed.status().restored_from is not None
     check(tmp_path)
     assert resumed.audit().clean
@@ -54,14 +55,6 @@ def test_checkpoints_say_that_they_are_unaligned_and_savepoints_are_not(tmp_path
     assert unaligned["stop with savepoint"] == 0
     ps.run_local(flow(tmp_path), checkpoints=tmp_path / "other", from_snapshot=saved.path).wait(60)
     check(tmp_path)
-
-
-def test_unaligned_checkpoints_of_a_deterministic_flow_are_refused_before_anything_starts(tmp_path) -> None:
-    for alignment in ({"alignment": "unaligned"}, {"alignment_timeout": 5}):
-        checkpoints = ps.Checkpoints(tmp_path / "state", **alignment)
-        with pytest.raises(ConfigurationError, match='order="arrival"'):
-            ps.run_local(flow(tmp_path, order="deterministic"), checkpoints=checkpoints)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("wrong", [{"alignment": "loose"}, {"alignment_timeout": 0}, {"alignment_timeout": "soon"}])

@@ -135,7 +135,7 @@ def test_who_is_not_let_in_learns_where_that_is_said_and_the_store_is_asked_once
     buckets: BucketTwin, bucket: str, tmp_path: Path
 ) -> None:
     buckets.faults = lambda method, key, done: False if done else 403
-    with told(f"s3://{bucket}/state", "403 Forbidden", "AWS_ACCESS_KEY_ID"):
+    with told(f"s3://{bucket}/state", "Permission denied", "AWS_ACCESS_KEY_ID"):
         ps.retire_output(f"s3://{bucket}/state/daily", tmp_path)
     assert len(buckets.requests) == 1
 

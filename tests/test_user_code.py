@@ -98,6 +98,30 @@ def test_a_wrong_result_ends_the_job_at_once_and_names_the_split(wrong: object) 
     assert "split rows memory/0" in told
 
 
+@on_either_thread
+def test_the_split_is_one_of_what_feeds_the_function_not_of_what_it_meets_in_a_join(threads: int) -> None:
+    def failing(records: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("bad")
+
+    flow = ps.Flow("user-code")
+    rows, others = (flow.from_tables([TABLE, TABLE], name=name) for name in ("rows", "others"))
+    rows.map_batches(failing, TABLE.schema).hash_join(others, ["k"]).collect("out")
+    told = failure_of(flow, threads)
+    assert "(split rows memory/" in told
+    assert "others" not in told
+
+
+@on_either_thread
+def test_what_fails_at_the_end_of_all_rows_is_not_put_down_to_the_last_split(threads: int) -> None:
+    largest = pa.table({"v": pa.array([2**63 - 1], pa.int64())})
+    flow = ps.Flow("user-code")
+    rows = flow.from_tables([largest, largest, largest.slice(1)], name="rows")
+    rows.aggregate([], name="total", sum=("v", "sum"), last=("v", "last")).collect("out")
+    told = failure_of(flow, threads, DataError)
+    assert "total: sum = sum(v) does not fit into int64" in told
+    assert "split" not in told
+
+
 @dataclass(frozen=True)
 class OneSplit:
     error: object

@@ -73,10 +73,31 @@ def operator_of(plan: JobPlan, id: str) -> OperatorPlan:
     return next(each for pipeline in pipelines_of(plan) for each in pipeline.operators if each.id == id)
 
 
+def pipelines_behind(plan: JobPlan, pipeline: PipelinePlan) -> Iterator[PipelinePlan]:
+    """The pipeline and all whose rows come to it, each once for each way."""
+    yield pipeline
+    for port in pipeline.ports:
+        if port.kind != "source":
+            yield from pipelines_behind(plan, producer_of(plan, port))
+
+
+def sources_of(plan: JobPlan, port: PortPlan) -> list[str]:
+    """The sources whose rows come to a port, by name."""
+    if port.kind == "source":
+        return [port.id]
+    before = pipelines_behind(plan, producer_of(plan, port))
+    return sorted({each.id for pipeline in before for each in pipeline.ports if each.kind == "source"})
+
+
 def _producer(plan: JobPlan, port: PortPlan) -> PipelinePlan:
     exchange = next((each for each in plan.exchanges if each.id == port.id), None)
     if exchange is not None and isinstance(exchange.config, Broadcast):
         raise UnknownRoute(f"{exchange.id} copies its rows")
+    return producer_of(plan, port)
+
+
+def producer_of(plan: JobPlan, port: PortPlan) -> PipelinePlan:
+    """The pipeline that feeds a port."""
     return next(
         pipeline
         for pipeline in pipelines_of(plan)

@@ -12,8 +12,9 @@ Rules:
 4. Before its first checkpoint a job has read nothing that counts: then rule 1 holds again. A job that keeps nothing
    records nothing, but every file is compared when it is opened.
 5. The fingerprint of the plan is that of the files that the job began with.
-6. A flow that does not say into how many parts it divides rows goes on with as many as its checkpoint was taken with:
-   they decide whose state a key's is, and the order.
+6. A flow that does not say into how many parts it divides rows goes on with as many as its checkpoint was taken with,
+   and with the broadcasts and the rows of a round that were chosen for it: they decide whose state a key's is, and the
+   order.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ from ...engine.files.paths import DataFile, absolute, content_of, with_content
 from ...engine.plan.plan import JobPlan
 from ...engine.plan.rounds import LaneCursor, SplitAssignment, cursor_of, lanes_of
 from ...engine.planner.graph import Graph, Node
-from ...engine.planner.overtaking import check_alignment
 from ...engine.planner.pipelines import fingerprint_of
 from ...engine.sources.memory import MemorySource
 from ..audit.audit import state_of
@@ -103,11 +103,10 @@ def plan_with_inputs(
     """``plan`` over the files that the job is to read; see the module's rules. Raises ConfigurationError that names the
     files that have changed or are gone."""
     kept = place if place is not None and place.stays else None
-    if kept is not None:
-        check_alignment(flow.order == "deterministic", kept.alignment_timeout)  # before anything is stored
     newest = _find_newest(None if kept is None else kept.folder, job, from_snapshot)
     if newest is not None:
-        flow = flow.with_parts_of(newest.manifest.parts)
+        kept_on = newest.manifest
+        flow = flow.with_parts_of(kept_on.parts).with_broadcasts(kept_on.broadcasts).with_rounds_of(kept_on.round_rows)
     if kept is None:
         return settle(flow, None, keeps=False).planned(plan)
     before = _recorded(newest)
@@ -127,6 +126,12 @@ def find_before(folder: str, job: str, from_snapshot: str | os.PathLike[str] | N
     """What the job in ``folder`` goes on from: its own newest checkpoint, or the snapshot; None if it begins, or if
     nothing was recorded."""
     return _recorded(_find_newest(folder, job, from_snapshot))
+
+
+def newest_manifest(folder: str | None, job: str, from_snapshot: str | os.PathLike[str] | None) -> Manifest | None:
+    """What the job in ``folder`` goes on from: its own newest checkpoint, or the snapshot; None if it begins."""
+    found = _find_newest(folder, job, from_snapshot)
+    return None if found is None else found.manifest
 
 
 @dataclass(frozen=True)
@@ -169,7 +174,8 @@ def settle(flow: G, known: RecordedInputs | None, *, include_new: bool = False, 
     """The flow with sources of the ``known`` files, or of those that are there if nothing is known. ``keeps``: what is
     found is going to be recorded."""
     known = known or RecordedInputs()
-    whole = began_with = flow
+    whole: dict[str, Node] = {}
+    began_with: dict[str, Node] = {}
     files: dict[str, tuple[InputFile, ...]] = {}
     fingerprints: dict[str, str] = {}
     included: dict[str, tuple[str, ...]] = {}
@@ -180,10 +186,10 @@ def settle(flow: G, known: RecordedInputs | None, *, include_new: bool = False, 
                 fingerprints.update(_same_data(node, known.fingerprints.get(node.id, ""), keeps))
                 continue
             found = _files_of(node.config.listed(), known.files.get(node.id), include_new, keeps)
-            whole = whole.with_node(_reading(node, found.files))
+            whole[node.id] = began_with[node.id] = _reading(node, found.files)
             late = frozenset(file.id for file in found.recorded if file.added)
-            first = [file for file in found.files if file.id not in late]
-            began_with = began_with.with_node(_reading(node, first) if late else whole.node(node.id))
+            if late:
+                began_with[node.id] = _reading(node, [file for file in found.files if file.id not in late])
         except PenstockError as error:
             raise error.at(node.id) from error
         files[node.id] = found.recorded
@@ -193,7 +199,8 @@ def settle(flow: G, known: RecordedInputs | None, *, include_new: bool = False, 
             ignored += [f"{node.id}: {id}" for id in found.new]
     fewer = any(file.added for each in files.values() for file in each)
     recorded = RecordedInputs(files, fingerprints, known.before)
-    return Settled(whole, recorded, began_with if fewer else None, included, tuple(ignored))
+    before = flow.with_nodes(began_with.values()) if fewer else None
+    return Settled(flow.with_nodes(whole.values()), recorded, before, included, tuple(ignored))
 
 
 @dataclass(frozen=True)
@@ -291,7 +298,11 @@ def _check_includable(plan: JobPlan, before: Before, included: Mapping[str, Sequ
         )
     cursors = _cursors(before, frozenset(included))
     for source, new in included.items():
-        old = sum(split.file.id not in new for split in cast(Any, plan.sources[source].splits))
+        if plan.sources[source].given:
+            message = "its splits are read in an order that is drawn of all of them"
+            raise ConfigurationError(message, "read the new files with another job", source)
+        added = frozenset(new)
+        old = sum(split.file.id not in added for split in cast(Any, plan.sources[source].splits))
         ended = {lane for lane, cursor in cursors.get(source, {}).items() if _has_ended(cursor, plan.lanes, old)}
         if plan.deterministic and ended:
             raise ConfigurationError(

@@ -35,6 +35,8 @@ from ...coordinator.model.manifest import Claim, Ended, LogEntry, Manifest, comm
 from ...engine.core.arguments import checked
 from ...engine.core.errors import ConfigurationError, DamagedFileError, StorageError
 from ...engine.core.identity import CheckpointId, Committable, JobIdentity
+from ...engine.files.object_files import files_of
+from ...engine.files.object_store import bucket_of
 from ...engine.files.paths import absolute, resolve, safe_name
 from ...engine.plan.plan import JobPlan
 from ...engine.sinks.output_folder import (
@@ -55,7 +57,7 @@ from ...engine.sinks.output_folder import (
 from ...engine.sinks.parquet_writer import restored_totals
 from ..audit.audit import state_of
 from ..storage.log import read_log_in
-from ..storage.stores import checkpoint_folder, may_hold_log, store_in
+from ..storage.stores import check_creates, checkpoint_folder, may_hold_log, store_in
 from .place import is_left_behind
 from .presence import find_running
 from .savepoints import prepared_for_savepoints
@@ -104,6 +106,15 @@ def take_outputs(
     if outputs:
         state = {} if manifest is None else read_state(manifest, order.root or folder)
         compare_outputs(plan, manifest, state, order.identity.lineage)
+
+
+def check_stores(plan: JobPlan, folder: str = "") -> None:
+    """Refuse stores that do not create what is absent (rule 6). ``folder``: of the checkpoints, if they are kept."""
+    if (found := bucket_of(folder)) is not None:
+        check_creates(*found, "the checkpoint folder")
+    for operator, (output, _) in outputs_of(plan).items():
+        if (objects := files_of(output.filesystem)) is not None:
+            _at(operator, partial(check_creates, objects.bucket, objects.key(output.folder), "the output folder"))
 
 
 def examine_outputs(plan: JobPlan, identity: JobIdentity, claims: Sequence[str], folder: str, take_over: bool) -> None:

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
-from msgspec.structs import replace
 from pyarrow import fs
 
 from ...coordinator.model.commands import CopySavepoint, StoreSavepoint
@@ -69,14 +68,16 @@ class SavepointFiles:
     def _copy(self, place: str, manifest: Manifest, copies: Iterable[tuple[str, str]], anew: bool) -> None:
         """``anew`` False: only what is not there."""
         filesystem, folder = resolve(place)
-        handles = {handle.location: handle for task in manifest.tasks for handle in task.state}
+        parts: dict[str, list[StateHandle]] = {}
+        for handle in (each for task in manifest.tasks for each in task.state):
+            parts.setdefault(handle.location, []).append(handle)
         make_folder(filesystem, f"{folder}/state/{manifest.checkpoint}")
         paths: list[str] = []
         for source, target in copies:
             path = f"{folder}/{target}"
             if anew or filesystem.get_file_info(path).type != fs.FileType.File:
                 paths.append(path)
-                data = self._snapshots.read_bytes(replace(handles[target], location=source))
+                data = self._snapshots.read_file(source, parts[target])
                 with filesystem.open_output_stream(path) as stream:
                     stream.write(data)
         make_durable(filesystem, *paths)
@@ -127,6 +128,7 @@ class SavepointFiles:
         named = [handle.location for handle in handles] or [
             handle.location for state in read_savepoint(location).tasks for handle in state.state
         ]
+        named = [each for each in dict.fromkeys(named) if each]
         try:
             _remove(filesystem, folder, named)
         except OSError as error:

@@ -35,7 +35,7 @@ from ...coordinator.log.recovery import generation_of, identity_in
 from ...coordinator.model.events import Failure
 from ...coordinator.model.kinds import ClaimMode
 from ...coordinator.model.manifest import Claim as ClaimEntry
-from ...coordinator.model.manifest import Ended, LogEntry, Manifest, committables_of
+from ...coordinator.model.manifest import Ended, LogEntry, Manifest, committables_of, reweights_in
 from ...coordinator.restore.stored_state import Snapshot, check_snapshot
 from ...engine.core.errors import ConfigurationError
 from ...engine.core.identity import CheckpointId, JobIdentity
@@ -45,13 +45,12 @@ from ...engine.files.paths import absolute
 from ...engine.flow.flow import Flow
 from ...engine.flow.handoff import has_deferred, not_handed_over
 from ...engine.plan.plan import JobPlan
-from ...engine.planner.overtaking import check_alignment
 from ..audit.audit import state_of
 from ..feed.models import ModelRecord, pin_name, pins_of, record_of, sink_of
 from ..protocol.translate import error_of, execution_graph
 from ..storage.log import create_entry_in, read_log_in
 from ..storage.stores import may_hold_log
-from .ownership import compare_outputs, examine_outputs, outputs_of
+from .ownership import check_stores, compare_outputs, examine_outputs, outputs_of
 from .place import Place, Resume, check_resume
 from .presence import in_words
 from .savepoints import holds_savepoint, read_savepoint
@@ -114,7 +113,7 @@ def newest_checkpoint(place: str) -> tuple[Manifest, str]:
     if found is None:
         remedy = "name the folder of a savepoint (job.savepoint().path), or <checkpoint folder>/<job>"
         raise ConfigurationError(f"{place} holds neither a savepoint nor a checkpoint of a job", remedy)
-    return found, found.root or folder
+    return structs.replace(found, reweights=reweights_in(entries)), found.root or folder
 
 
 def _refusal(snapshot: Snapshot, plan: JobPlan, allow_changes: bool) -> Failure | None:
@@ -286,7 +285,6 @@ def check_first(
     plan = planned(not_handed_over(flow))
     if place is None:
         return begin_nowhere(plan, take_over)
-    check_alignment(flow.order == "deterministic", place.alignment_timeout)
     entries: list[LogEntry] = read_log_in(place.folder, plan.name)
     found = identity_in(entries)
     ancestors = () if found is None else found.ancestors
@@ -306,6 +304,7 @@ def begin_nowhere(plan: JobPlan, take_over: bool = False) -> JobPlan:
     plan = replace(plan, uuid=uuid.uuid4().hex)
     plan.check()
     examine_outputs(plan, JobIdentity(plan.uuid), (), "", take_over)
+    check_stores(plan)
     return plan
 
 
@@ -335,4 +334,5 @@ def begin_in(
         ancestors = (*start.manifest.ancestors, start.manifest.uuid)
     claims = [entry.owner for entry in entries if isinstance(entry, ClaimEntry)]
     examine_outputs(plan, JobIdentity(plan.uuid, ancestors=ancestors), claims, folder, take_over)
+    check_stores(plan, folder)
     return Beginning(plan, start, resumes)

@@ -40,6 +40,7 @@ from ...coordinator.model.events import (
     Event,
     Failure,
     PinRequested,
+    ReweightRequested,
     SavepointRequested,
     SplitSetsAdded,
     StopRequested,
@@ -48,10 +49,10 @@ from ...coordinator.model.events import (
 from ...coordinator.model.kinds import CheckpointKind, StopMode
 from ...coordinator.model.manifest import Ended, Manifest
 from ...coordinator.model.split_sets import SetPosition, SplitEntry
-from ...coordinator.model.statistics import JobStatus, Overview, SavepointResult, WindowReport
+from ...coordinator.model.statistics import JobStatus, Overview, ReweightResult, SavepointResult, WindowReport
 from ...engine.core.arguments import Seconds, checked
 from ...engine.core.errors import ConfigurationError, PenstockError, TaskLostError
-from ...engine.core.identity import CheckpointId, TaskId
+from ...engine.core.identity import Attempt, CheckpointId, Reweight, TaskId
 from ...engine.core.shown import hides_credentials
 from ...engine.files.paths import safe_name
 from ...engine.plan.plan import JobPlan
@@ -65,9 +66,10 @@ from ..claims.place import Place
 from ..claims.savepoints import holds_savepoint
 from ..feed.audit import FeedAudit, audit_feed
 from ..feed.job_feeds import feed_handle
+from ..feed.mixtures import mixture_of, too_late
 from ..feed.models import ModelBook
 from ..feed.reader import FeedHandle
-from ..hosting.waiting_chain import chain_of_waiting
+from ..hosting.waiting_chain import chain_of_waiting, checkpoint_waits
 from ..process.ending import AtExit
 from ..process.waiting import Deadline, wait_for_status
 from ..protocol.messages import UNKNOWN_TIME, Identity, Versioned
@@ -80,6 +82,9 @@ from .split_sets import SplitSetWriter
 
 TRIES = 5
 """How often a savepoint is asked for that fails for something that passes."""
+PAUSE = 0.02
+"""Seconds between two looks at a feed whose ranks have not come yet."""
+REWEIGHT = "change weights while the job runs"
 AGAIN = "ask again in a moment; near the end of the data wait for the job instead, with job.wait()"
 """What to do about a savepoint that failed for something that names no remedy of its own."""
 
@@ -206,12 +211,22 @@ class Job:
     # ------------------------------------------------------------------ questions
 
     def why(self) -> list[str]:
-        """What the job waits for; then the chain of waiting, from the consumers back to what holds them up, one
-        sentence for each task."""
+        """What the job waits for; what open checkpoints wait for; who waits at its feeds, the ranks or the data; then
+        the chain of waiting, from the consumers back to what holds them up, one sentence for each task."""
         status = self.status()
         if self._closed or status.is_over:
             return [status.why]
-        return [status.why, *chain_of_waiting(self.tasks(), self._live.fetch_tasks(), status.tasks)]
+        standings = self._live.fetch_tasks()
+        open_ones = [words for pending in status.in_flight for words in checkpoint_waits(pending, standings)]
+        at_feeds = [words for name in self.plan.feeds for words in self._waiting_at(name)]
+        return [status.why, *open_ones, *at_feeds, *chain_of_waiting(self.tasks(), standings, status.tasks)]
+
+    def _waiting_at(self, feed: str) -> list[str]:
+        """Who waits there, if that can be asked."""
+        try:
+            return self.feed(feed).status().sentences
+        except (PenstockError, TimeoutError):
+            return []
 
     def statistics(self) -> JobStatistics:
         """The last known counts of each task; ``statistics().stages`` has them by stage."""
@@ -236,7 +251,44 @@ class Job:
         """The feed that ``stream.feed(batch_size, name=name)`` ends in. Of a job on Ray the handle can be pickled, and
         its readers made in any process that sees the checkpoint folder and reaches the cluster's machines; of one that
         runs in this process they are made here."""
-        return feed_handle(self.plan, name, self._backend.feed_route)
+        return replace(feed_handle(self.plan, name, self._backend.feed_route), change=self._change_weights)
+
+    def _change_weights(self, feed: str, weights: Mapping[str, float], step: int, timeout: float | None) -> None:
+        """See ``FeedHandle.reweight``, and rule 5."""
+        mixture, deadline = mixture_of(self.plan, feed), Deadline(timeout)
+        wanted, found = mixture.change(weights, step, ""), None
+        while found is None or found.again:
+            attempt, unseen = self._unseen(feed, deadline)
+            if step < unseen:
+                raise too_late(feed, step, "ranks have been given that batch, or have asked for it", unseen)
+            found = self._changed(changed(wanted, request=uuid.uuid4().hex), attempt, deadline)
+        if found.refused:
+            raise too_late(feed, step, found.refused, mixture.first_step(found.possible))
+
+    def _changed(self, wanted: Reweight, attempt: Attempt, deadline: Deadline) -> ReweightResult:
+        """What comes of a change of weights."""
+        status = self._running(REWEIGHT)
+        while not status.is_over and status.reweight(wanted.request) is None:
+            self._request(ReweightRequested(wanted, attempt, UNKNOWN_TIME))
+            answered = partial(_is_changed, wanted.request, status.generation)
+            status = self.wait_until(answered, deadline.left())
+        found = status.reweight(wanted.request)
+        if found is None:
+            raise _over(status, "before the log had the change of weights, or soon after", "run it again to go on")
+        return found
+
+    def _unseen(self, feed: str, deadline: Deadline) -> tuple[Attempt, int]:
+        """The first batch that no rank can have, and the attempt of the feed's task that says so."""
+        while True:
+            self._running(REWEIGHT)
+            with suppress(TimeoutError):
+                status = feed_handle(self.plan, feed, self._live.feed_route).status()
+                if status.attempt is not None and status.unseen is not None:
+                    return status.attempt, status.unseen
+            left = deadline.left()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"feed {feed!r} of job {self.name!r} has not heard yet how far its ranks have come")
+            time.sleep(PAUSE)
 
     @checked(ConfigurationError)
     def audit_feed(self, name: str = "feed") -> FeedAudit:
@@ -349,25 +401,44 @@ class Job:
     # ------------------------------------------------------------------ savepoints
 
     @checked(ConfigurationError)
-    def savepoint(self, path: str | os.PathLike[str] | None = None, timeout: Seconds | None = None) -> Savepoint:
+    def savepoint(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        timeout: Seconds | None = None,
+        *,
+        aligned: bool = False,
+    ) -> Savepoint:
         """Take a savepoint and wait for it: a checkpoint that belongs to you, in a folder that needs nothing else.
 
         ``path``: a new folder; by default one below the checkpoint folder. The job goes on, and what the savepoint
-        holds is committed by the job's own checkpoints.
+        holds is committed by the job's own checkpoints. ``aligned``: its barriers stand at the end of one round of all
+        sources, with nothing in flight, so that it fits every parallelism; it waits for that round, which may take
+        long where rows come slowly. Without it, where tasks cut wherever they stand (``Checkpoints(alignment=…)``), it
+        holds what is in flight, and is for the plan that it was taken of.
         """
         self._check_restorable()
         target = self._target(path)
-        return self._saved(lambda name: SavepointRequested(name, target, UNKNOWN_TIME), Deadline(timeout))
+
+        def ask(name: str) -> Event:
+            return SavepointRequested(name, target, UNKNOWN_TIME, aligned)
+
+        return self._saved(ask, Deadline(timeout))
 
     @checked(ConfigurationError)
     def stop(
-        self, *, drain: bool = False, savepoint: str | os.PathLike[str] | None = None, timeout: Seconds | None = None
+        self,
+        *,
+        drain: bool = False,
+        savepoint: str | os.PathLike[str] | None = None,
+        timeout: Seconds | None = None,
+        aligned: bool = False,
     ) -> Savepoint:
         """Stop the job with a savepoint, as its last checkpoint; all rows up to it are committed.
 
         By default the job is suspended: operators keep what they hold, and a job that starts from the savepoint
         (``run(flow, from_snapshot=…)``) goes on where this one has stopped. ``drain``: the data end here for good, open
-        groups and windows are emitted. ``savepoint``: a new folder, by default one below the checkpoint folder.
+        groups and windows are emitted. ``savepoint``: a new folder, by default one below the checkpoint folder;
+        ``aligned``: as for :meth:`savepoint`; one that drains is always.
         """
         if drain and self.plan.feeds:
             raise ConfigurationError(
@@ -378,7 +449,7 @@ class Job:
         target = self._target(savepoint)
         mode = StopMode.DRAIN if drain else StopMode.SUSPEND
         deadline = Deadline(timeout)
-        saved = self._saved(lambda name: StopRequested(name, target, mode, UNKNOWN_TIME), deadline)
+        saved = self._saved(lambda name: StopRequested(name, target, mode, UNKNOWN_TIME, aligned), deadline)
         self.wait(deadline.left())
         return saved
 
@@ -649,6 +720,10 @@ class Job:
 def _is_answered(request: str, asked_of: int, status: JobStatus) -> bool:
     """Whether there is a result, or a coordinator that was not asked."""
     return status.savepoint(request) is not None or status.generation > asked_of
+
+
+def _is_changed(request: str, asked_of: int, status: JobStatus) -> bool:
+    return status.reweight(request) is not None or status.generation > asked_of
 
 
 def _is_published(number: int, status: JobStatus) -> bool:

@@ -11,13 +11,14 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...engine.core.errors import DataError
+from ...engine.core.errors import ConfigurationError, DataError
 from .nulls import NullRule, is_list, needs_choice, rules_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -32,6 +33,29 @@ def to_numpy(records: pa.RecordBatch) -> dict[str, Array]:
     return Arrays(records.schema).of(records)
 
 
+def check_numeric(name: str, array: Array, otherwise: str) -> None:
+    """Raise DataError for an array that cannot become a tensor. ``otherwise``: what else can be done."""
+    if array.dtype.kind not in "biufc":
+        lists = array.dtype == object and len(array) > 0 and isinstance(array[0], np.ndarray)
+        raise DataError(
+            f"column {name!r} cannot become a tensor: "
+            f"{'its lists have different lengths' if lists else f'its values are {array.dtype}'}",
+            f"leave the column out (project), make it a number, or {otherwise}",
+        )
+
+
+def of_column(given: Any, name: str) -> Any:
+    """What an argument says of a column, which may be one for all or by name; None: nothing."""
+    return given.get(name) if isinstance(given, Mapping) else given
+
+
+def check_named(argument: str, given: Any, names: Sequence[str]) -> None:
+    """Raise ConfigurationError if such an argument names a column that is not there."""
+    for name in given if isinstance(given, Mapping) else ():
+        if name not in names:
+            raise ConfigurationError(f"{argument}: the feed has no column {name!r}", f"its columns: {', '.join(names)}")
+
+
 class Arrays:
     """Makes the arrays of one reader. ``nulls``: see there. ``shapes``: kept from slice to slice (rule 2)."""
 
@@ -39,6 +63,11 @@ class Arrays:
         self._rules = rules_of(nulls, schema)
         self._shapes: Shapes = {} if shapes is None else shapes
         self.names = [*schema.names, *(f"{name}_mask" for name, rule in self._rules.items() if rule.masks)]
+
+    @property
+    def shapes(self) -> Shapes:
+        """Those of the rows so far, which are to be given to whoever goes on."""
+        return dict(self._shapes)
 
     def of(self, records: pa.RecordBatch) -> dict[str, Array]:
         """The columns as arrays, by name. Raises DataError, which names the column."""

@@ -29,8 +29,9 @@ from ...engine.core.source import Split
 from ...engine.feed.progress import RankProgress, Untaken
 from ...engine.feed.state import SequencerState, read_state
 from ...engine.kernels.hashing import hashes
+from ...engine.operators.sequence.mix import Mix, rows_given
 from ...engine.plan.plan import JobPlan, OperatorPlan, PipelinePlan
-from ..audit.origins import UnknownRoute, pipelines_of, routes
+from ..audit.origins import UnknownRoute, pipelines_behind, pipelines_of, routes, sources_of
 from .models import ModelRecord
 
 
@@ -83,6 +84,22 @@ class ModelAhead:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamRows:
+    """A stream of a ``mixture``, which comes from these ``sources``: so many ``rows`` have left it, of ``all``
+    that have. They may still be on their way to the feed, or be left out before."""
+
+    mixture: str
+    stream: int
+    sources: tuple[str, ...]
+    rows: int
+    all: int
+
+    def __str__(self) -> str:
+        share = f", {100 * self.rows / self.all:.1f} %" if self.all else ""
+        return f"{self.mixture}: {self.rows:,} rows of stream {self.stream} ({', '.join(self.sources)}){share}"
+
+
+@dataclass(frozen=True, slots=True)
 class FeedAudit:
     """``rows``: numbered so far, that is handed out, or waiting; ``ended``: there will be no more. ``unknown``: why it
     is not known what the inputs should give; else ``expected`` rows, split by split, with the content ``same`` or not
@@ -103,6 +120,8 @@ class FeedAudit:
     """Slices that a rank was never given."""
     models: tuple[ModelAhead, ...] = ()
     """Models that cover batches which some rank had not taken."""
+    streams: tuple[StreamRows, ...] = ()
+    """Of the mixtures before it."""
 
     @property
     def gaps(self) -> int:
@@ -125,7 +144,7 @@ class FeedAudit:
         lines = [f"audit of feed {self.feed}: {self.rows:,} rows{end}"]
         for split in self.splits:
             lines.append(f"  {split.source} {split.split}: {split.rows:,} rows, of which {split.fed:,} belong here")
-        lines += [f"  {each}" for each in (*self.ranks, *self.untaken, *self.models)]
+        lines += [f"  {each}" for each in (*self.streams, *self.ranks, *self.untaken, *self.models)]
         if self.unknown:
             return "\n".join([*lines, f"  not compared with the inputs: {self.unknown}"])
         if len(self.epochs) > 1:
@@ -146,14 +165,20 @@ def audit_feed(
     reached = read_state(state[feed], schema)
     ahead = tuple(_ahead_of_ranks(models, reached.progress))
     found = FeedAudit(
-        feed, reached.position, reached.ended, ranks=reached.progress, untaken=reached.untaken, models=ahead
+        feed,
+        reached.position,
+        reached.ended,
+        ranks=reached.progress,
+        untaken=reached.untaken,
+        models=ahead,
+        streams=tuple(_streams(plan, pipeline, state)),
     )
     try:
         ways = list(routes(plan, pipeline, len(pipeline.operators) - 1))
     except UnknownRoute as unknown:
         return replace(found, unknown=str(unknown))
     splits = tuple(
-        _content(source, split, operators) for source, operators in ways for split in plan.sources[source].splits
+        _content(source, split, operators) for source, operators in ways for split in plan.sources[source].own_splits
     )
     expected, content = sum(split.fed for split in splits), sum(split.content for split in splits) % 2**64
     epochs = tuple(_epochs(reached, expected, content))
@@ -173,6 +198,18 @@ def _epochs(reached: SequencerState[pa.RecordBatch], expected: int, content: int
         position, before = end, behind
     if not reached.ended:
         yield EpochAudit(reached.position - position, expected, False, None)
+
+
+def _streams(plan: JobPlan, pipeline: PipelinePlan, state: Mapping[str, pa.Table]) -> Iterator[StreamRows]:
+    """What the mixtures before the feed have given, as far as the checkpoint says."""
+    before = {each.name: each for each in pipelines_behind(plan, pipeline)}
+    for each in before.values():
+        for operator in each.operators:
+            given = (
+                rows_given(state[operator.id]) if isinstance(operator.config, Mix) and operator.id in state else None
+            )
+            for number, (port, rows) in enumerate(zip(each.ports, given or (), strict=False), 1):
+                yield StreamRows(operator.id, number, tuple(sources_of(plan, port)), rows, sum(given or ()))
 
 
 def _ahead_of_ranks(models: Sequence[ModelRecord], progress: Sequence[RankProgress]) -> Iterator[ModelAhead]:

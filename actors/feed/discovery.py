@@ -57,6 +57,9 @@ class EndNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int = FORMAT
 
 
+_SERVERS, _ENDS = msgspec.json.Decoder(ServerNotice), msgspec.json.Decoder(EndNotice)
+
+
 _REMEMBERED: dict[tuple[str, str], int] = {}
 """By run and feed: how many batches there were, of jobs whose folder has gone and that this process has ended
 (rule 4): routes come pickled, so nothing of the job itself is at hand."""
@@ -120,7 +123,7 @@ class FeedDiscovery:
 
     def _has_ended(self) -> bool:
         try:
-            found = self._read("over.json", EndNotice)
+            found = self._read("over.json", _ENDS)
             return found is not None and found.run == self.run
         except PenstockError:  # a damaged file is written anew
             return False
@@ -142,12 +145,12 @@ class FeedDiscovery:
                 _REMEMBERED[self.run, feed] = batches
 
     def _served(self, feed: str) -> ServerNotice | None:
-        found = self._read(f"{safe_name(feed)}.json", ServerNotice)
+        found = self._read(f"{safe_name(feed)}.json", _SERVERS)
         return found if found is not None and found.run == self.run else None
 
     def end_of_run(self) -> EndNotice | None:
         """How the run has ended, if it has."""
-        found = self._read("over.json", EndNotice)
+        found = self._read("over.json", _ENDS)
         if found is not None:
             return found if found.run == self.run else None
         if self._files.get_file_info(self._root).type == fs.FileType.NotFound:
@@ -160,7 +163,7 @@ class FeedDiscovery:
         make_folder(self._files, self._folder)
         put_file(self._files, f"{self._folder}/{name}", encode_record(notice))
 
-    def _read(self, name: str, kind: type[T]) -> T | None:
+    def _read(self, name: str, decoder: msgspec.json.Decoder[T]) -> T | None:
         path = f"{self._folder}/{name}"
         try:
             with self._files.open_input_stream(path) as stream:
@@ -168,8 +171,7 @@ class FeedDiscovery:
         except OSError:
             return None
         with decoding(path, "remove that file, and start the job again if it does not go on"), suppress(FormatError):
-            notice: T = decode_record(data, kind, FORMAT)
-            return notice
+            return decode_record(data, decoder, FORMAT)
         return None
 
 

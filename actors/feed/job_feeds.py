@@ -69,12 +69,13 @@ def feed_handle(plan: JobPlan, name: str, route: Callable[[str, str], FeedRoute]
         plan.name,
         name,
         sink.batch_size,
-        found.inputs[0],
+        sink.output_schema(found.inputs),
         path,
         sink.drop_last,
-        _rows(plan),
+        _rows(plan) if sink.marks(found.inputs[0]) is None else None,
         fingerprint=plan.fingerprint,
         epochs=sink.epochs,
+        layout=sink.layout,
     )
 
 

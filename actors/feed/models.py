@@ -25,7 +25,7 @@ import msgspec
 from pyarrow.fs import FileSelector
 
 from ...coordinator.model.events import Event, PinRequested, UnpinRequested
-from ...coordinator.model.manifest import LogEntry, Manifest, Pinned, Unpinned
+from ...coordinator.model.manifest import LogEntry, Pinned, Unpinned
 from ...coordinator.model.records import decode_record, encode_record
 from ...engine.core.errors import ConfigurationError, PenstockError
 from ...engine.core.identity import CheckpointId
@@ -37,7 +37,7 @@ from ...engine.files.paths import absolute, resolve, safe_name, storage_error
 from ...engine.plan.plan import JobPlan
 from ..protocol.messages import UNKNOWN_TIME
 from ..storage.damage import FROM_A_COPY, decoding
-from ..storage.log import read_log_in
+from ..storage.log import LogTail
 
 PIN_SECONDS = 30.0
 ASK_AGAIN = 2.0
@@ -66,6 +66,9 @@ class ModelRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     behind: tuple[RankProgress, ...] = ()
 
 
+_RECORDS = msgspec.json.Decoder(ModelRecord)
+
+
 def pin_name(feed: str, model: str) -> str:
     """The name under which the job's log keeps the checkpoint of a model."""
     return f"model {model} of feed {feed}"
@@ -77,6 +80,8 @@ class ModelBook:
     def __init__(self, folder: str, job: str) -> None:
         self._files, root = resolve(absolute(folder))
         self._folder = f"{root.rstrip('/')}/{safe_name(job)}/models"
+        #: the folder was made, or found, and synced with all above it
+        self._is_made = False
 
     def read(self, feed: str, model: str) -> ModelRecord | None:
         """The record of a model; None if there is none."""
@@ -102,12 +107,13 @@ class ModelBook:
             raise storage_error("read the model's record", path, error) from error
         way_on = f"{FROM_A_COPY}; without it, start the training over, or from another model"
         with decoding(f"the model's record {path}", way_on):
-            record: ModelRecord = decode_record(data, ModelRecord, FORMAT)
-        return record
+            return decode_record(data, _RECORDS, FORMAT)
 
     def write(self, record: ModelRecord) -> None:
         """Keep a record. Raises OSError."""
-        make_folder(self._files, self._folder)
+        if not self._is_made:
+            make_folder(self._files, self._folder)
+            self._is_made = True
         put_file(self._files, self._path(record.feed, record.model), encode_record(record))
 
     def delete(self, feed: str, model: str) -> None:
@@ -125,8 +131,9 @@ class ModelBinder:
 
     def __init__(self, plan: JobPlan, folder: str, report: Callable[[Event], None]) -> None:
         self._plan = plan
-        self._folder = folder
         self._book = ModelBook(folder, plan.name)
+        #: of the thread
+        self._log = LogTail(folder, plan.name)
         self._report = report
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-models")
 
@@ -184,33 +191,36 @@ class ModelBinder:
     def _forget(self, feed: str, model: str) -> str:
         self._book.delete(feed, model)
         name = pin_name(feed, model)
-        if self._await_log(UnpinRequested(name, UNKNOWN_TIME), lambda log: name not in pins_of(log) or None):
+        request = UnpinRequested(name, UNKNOWN_TIME)
+        if self._await_log(request, lambda: name not in self._log.pins, lambda: True):
             return ""
         return f"model {model!r} is forgotten, but its checkpoint is still kept: it was not unpinned in time"
 
     def _pin(self, name: str, checkpoint: CheckpointId) -> bool:
         """Pin it; False if it is not kept any more, or there is no answer."""
+        request = PinRequested(checkpoint, name, UNKNOWN_TIME)
+        return self._await_log(
+            request, lambda: self._log.pins.get(name) == checkpoint, lambda: self._log.is_kept(checkpoint)
+        )
 
-        def pinned(log: Sequence[LogEntry]) -> bool | None:
-            if pins_of(log).get(name) == checkpoint:
-                return True
-            kept = any(isinstance(entry, Manifest) and entry.checkpoint == checkpoint for entry in log)
-            return None if kept else False
-
-        return bool(self._await_log(PinRequested(checkpoint, name, UNKNOWN_TIME), pinned))
-
-    def _await_log(self, request: Event, found: Callable[[Sequence[LogEntry]], bool | None]) -> bool | None:
-        """What is ``found`` in the job's log while the request is repeated; None: nothing in time."""
+    def _await_log(self, request: Event, has_come: Callable[[], bool], is_possible: Callable[[], bool]) -> bool:
+        """Wait until the log says that it is done, and repeat the request meanwhile; False: it cannot be, or is not in
+        time."""
         until, again = time.monotonic() + PIN_SECONDS, 0.0
+        self._log.follow()
         while (now := time.monotonic()) < until:
-            answer = found(read_log_in(self._folder, self._plan.name))
-            if answer is not None:
-                return answer
+            if has_come():
+                return True
             if now >= again:
+                if again:
+                    self._log.read()  # what following it may have missed
+                if not is_possible():
+                    return False
                 self._report(request)
                 again = now + ASK_AGAIN
             time.sleep(PAUSE)
-        return None
+            self._log.follow(ahead=1)
+        return False
 
 
 def mismatch(known: ModelRecord | Commit, commit: Commit) -> str:
@@ -260,8 +270,8 @@ def record_of(folder: str, job: str, feed: str, model: str, batch_size: int, fin
         )
     if (found.batch_size, found.fingerprint) != (batch_size, fingerprint):
         raise ConfigurationError(
-            f"model {model!r} was trained on another flow, other data, or global batches of another size than "
-            f"{batch_size}",
-            "run the flow that it was trained on, with the same batch size",
+            f"model {model!r} was trained on another flow, other data, or global batches that may have another number "
+            f"than {batch_size}",
+            "run the flow that it was trained on, with the same batch_size, or tokens",
         )
     return found

@@ -19,9 +19,6 @@ from ...engine.core.errors import ConfigurationError
 
 VERSION = 2
 """Of the form. 2: flow, data, grid and layout."""
-LAYOUT = "contiguous"
-"""A rank has one run of the rows of each global batch."""
-
 _REMEDY = "load the state that was saved with this feed, over the same data, or begin without one"
 
 
@@ -35,6 +32,7 @@ class FeedIdentity:
     drop_last: bool
     epochs: int
     batches: int | None
+    layout: str
 
     def identity(self) -> dict[str, Any]:
         """The part of a position that names what it is of."""
@@ -47,7 +45,7 @@ class FeedIdentity:
             "batch_size": self.batch_size,
             "drop_last": self.drop_last,
             "epochs": self.epochs,
-            "layout": LAYOUT,
+            "layout": self.layout,
         }
 
     def check_identity(self, state: Mapping[str, Any]) -> None:
@@ -60,9 +58,9 @@ class FeedIdentity:
             )
         if (state.get("feed"), state.get("batch_size")) != (self.feed, self.batch_size):
             raise ConfigurationError(
-                f"the state is that of feed {state.get('feed')!r} with batches of {state.get('batch_size')} rows, not "
-                f"of {self.feed!r} with {self.batch_size}",
-                "load the state that was saved with this feed; the global batch size must not change",
+                f"the state is that of feed {state.get('feed')!r} with batches of {state.get('batch_size')}, not of "
+                f"{self.feed!r} with batches of {self.batch_size}",
+                "load the state that was saved with this feed; what a global batch may have must not change",
             )
         own = self.identity()
         differ = [name for name in own if state.get(name) != own[name]]

@@ -24,7 +24,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ from msgspec.structs import replace
 from ...engine.core.errors import ConfigurationError, InternalError, PenstockError
 from ...engine.core.state_machine import StateMachine
 from ...engine.feed.cursor import ReadCursor
-from ...engine.feed.messages import FORGET, Ask, Commit, RankGroup, Reply, Slice
+from ...engine.feed.messages import FORGET, Ask, Commit, Reply, Slice
 from .link import BrokenFeedLinkError, FeedLink
 from .models import mismatch
 
@@ -45,6 +45,8 @@ IDLE_SECONDS = 2.0
 """A rank that wants nothing acknowledges as often: the feed may have been restored, and wait for it."""
 LEAST_AHEAD, MOST_AHEAD, AHEAD_BYTES = 4, 32, 4 << 20
 """Batches that are fetched ahead if the user does not say how many: as many as have so many bytes, within bounds."""
+FADING = 0.9
+"""A slice counts with its bytes, or with this part of what the one before counted with, if that is more."""
 WANTED_AT_ONCE = 1024
 """Batches that one request names, however many are fetched ahead."""
 PAUSE = 0.05
@@ -93,7 +95,9 @@ _GONE = frozenset({FetchState.SETTLED, FetchState.FAILED, FetchState.CLOSED})
 
 class Prefetcher:
     """See the module's rules. ``name``: of the feed. ``ahead``: batches beyond the one that is wanted next; None:
-    as their size suggests."""
+    as their size suggests. ``ahead_bytes``: as many batches as have so many bytes. ``commits``: what another group was
+    asked for and may not have done; each is known by its mark. Asked for from the first message on: it says which
+    batches the feed must still have."""
 
     def __init__(
         self,
@@ -104,16 +108,29 @@ class Prefetcher:
         start: int,
         ahead: int | None,
         max_ahead: int | None = None,
+        ahead_bytes: int | None = None,
+        copies: int = 1,
+        commits: Sequence[Commit] = (),
     ) -> None:
         self._link = link
         self._who = f"rank {rank} of {ranks}"
         self._name = name
-        self._ahead = LEAST_AHEAD if ahead is None else ahead
-        self._ahead_is_given = ahead is not None
+        self._ahead = ahead if ahead is not None else LEAST_AHEAD if ahead_bytes is None else 0
+        #: how many bytes are fetched ahead, and bounds of the batches; None: their number is given
+        self._fits: tuple[int, int, int] | None = None
+        if ahead is None:
+            default = (AHEAD_BYTES, LEAST_AHEAD, MOST_AHEAD)
+            self._fits = default if ahead_bytes is None else (ahead_bytes, 0, WANTED_AT_ONCE)
+        #: bytes that a slice is taken for
+        self._width = 1.0
+        #: seconds that the loop has waited for batches
+        self._waited = 0.0
+        #: since when it waits for one
+        self._waits_since: float | None = None
         #: whether a request is open; and whether something was taken that was not acknowledged
         self._asking = self._unsent = False
         self._changed = threading.Condition()
-        self._ask = Ask(uuid.uuid4().hex, rank, ranks, start, 0, start, start, max_ahead=max_ahead)
+        self._ask = Ask(uuid.uuid4().hex, rank, ranks, start, 0, start, start, max_ahead=max_ahead, copies=copies)
         #: None until the group is known
         self._cursor: ReadCursor[pa.RecordBatch] | None = None
         self._reason = "its first answer"
@@ -127,7 +144,9 @@ class Prefetcher:
         self._queued: dict[str, list[Commit]] = {}
         self._refused: list[str] = []
         #: at the end such a rank stays until it is closed: it may commit its last model
-        self._commits_models = False
+        self._commits_models = bool(commits)
+        for commit in commits:
+            self._put(commit)
         self._thread = threading.Thread(target=self._run, name=f"penstock-feed-{name}-{rank}", daemon=True)
         self._thread.start()
 
@@ -168,11 +187,15 @@ class Prefetcher:
                     if self._state is FetchState.JOINING:
                         self._machine.move(FetchState.GIVING_BACK)
                     self._changed.notify_all()
+                    self._end_wait()
                     raise TimeoutError(
                         f"{self._who} has waited {timeout:g} s for batch {self.next_batch} of feed {self._name!r}: it "
                         f"waits for {self._reason}"
                     )
+                if self._waits_since is None:
+                    self._waits_since = time.monotonic()
                 self._changed.wait(left)
+            self._end_wait()
             self._ask = replace(self._ask, taken=found.batch + 1)
             message = self._acknowledgement() if self._asking else None
             if message is None and (not self._unsent or self._wanted()):
@@ -181,6 +204,10 @@ class Prefetcher:
         if message is not None:
             self._link.notify(message)
         return found
+
+    def _end_wait(self) -> None:
+        if self._waits_since is not None:
+            self._waited, self._waits_since = self._waited + time.monotonic() - self._waits_since, None
 
     def _return(self) -> None:
         """The user waits again, maybe after some time."""
@@ -191,12 +218,19 @@ class Prefetcher:
     def _next(self) -> Slice[pa.RecordBatch] | None:
         return None if self._cursor is None else self._cursor.take()
 
+    def fetched(self, most: int) -> Sequence[Slice[pa.RecordBatch]]:
+        """So many slices at most that come next and are there. They count as not taken."""
+        with self._changed:
+            return () if self._cursor is None else self._cursor.next_arrived(most)
+
     def _acknowledgement(self) -> Ask:
         """What is acknowledged (rule 3)."""
         queued = [commit for each in self._queued.values() for commit in each]
         bounds = [commit.step for commit in (*self._commits.values(), *queued) if commit.step != FORGET]
         taken, saved = (min([step, *bounds]) for step in (self._ask.taken, self._ask.saved))
-        return replace(self._ask, taken=taken, saved=saved, commits=tuple(self._commits.values()))
+        commits = tuple(self._commits.values())
+        waited = self._waited if self._waits_since is None else self._waited + time.monotonic() - self._waits_since
+        return replace(self._ask, taken=taken, saved=saved, commits=commits, waited=waited)
 
     def commit(self, commit: Commit) -> None:
         """Bind a model, or forget it."""
@@ -215,12 +249,20 @@ class Prefetcher:
             if last is not None and FORGET not in (last.step, commit.step):
                 self._refused.append(mismatch(last, commit))
                 return
-            own = replace(commit, origin=uuid.uuid4().hex)
-            if asked:
-                self._queued.setdefault(model, []).append(own)
-            else:
-                self._commits[model] = own
+            self._put(replace(commit, origin=uuid.uuid4().hex))
             self._changed.notify_all()
+
+    def _put(self, commit: Commit) -> None:
+        if commit.model in self._commits:
+            self._queued.setdefault(commit.model, []).append(commit)
+        else:
+            self._commits[commit.model] = commit
+
+    @property
+    def unanswered(self) -> list[Commit]:
+        """What was asked for, and may not have been done."""
+        with self._changed:
+            return [*self._commits.values(), *(each for queued in self._queued.values() for each in queued)]
 
     def flush(self, timeout: float | None) -> None:
         """Wait until all commits have ended. Raises ConfigurationError if one was refused, TimeoutError."""
@@ -258,9 +300,7 @@ class Prefetcher:
     @property
     def unbound(self) -> list[str]:
         """Models of which it is not known whether they are bound."""
-        with self._changed:
-            asked = [*self._commits.values(), *(each for queued in self._queued.values() for each in queued)]
-            return [commit.model for commit in asked if commit.step != FORGET]
+        return [commit.model for commit in self.unanswered if commit.step != FORGET]
 
     def save(self, before: int) -> None:
         """No batch before this one is needed ever again."""
@@ -392,7 +432,7 @@ class Prefetcher:
         group = reply.group
         if self._cursor is None and (group is not None or reply.answers):
             # a refusal has the newest group, which may be another than the one that was named
-            known = RankGroup(group.generation if group else 0, self._ask.ranks, self._ask.start)
+            known = self._ask.group(group.generation if group else 0)
             self._cursor = ReadCursor(known, self._ask.rank, self._ahead)
             self._ask = replace(self._ask, generation=known.generation)
             if self._state is not FetchState.CLOSED:
@@ -400,8 +440,8 @@ class Prefetcher:
         for answer in reply.answers:
             assert self._cursor is not None
             self._cursor.on_answer(answer)
-            if isinstance(answer, Slice) and not self._ahead_is_given:
-                self._fit(answer)
+            if isinstance(answer, Slice) and self._fits is not None:
+                self._fit(answer, *self._fits)
         for model, refusal in reply.bound:
             self._end_commit(model, refusal)
         for model, words in reply.remarks:
@@ -416,12 +456,11 @@ class Prefetcher:
             self._commits, self._queued = {}, {}
         self._changed.notify_all()
 
-    def _fit(self, found: Slice[pa.RecordBatch]) -> None:
-        """Fetch as far ahead as the size of the first slice suggests."""
+    def _fit(self, found: Slice[pa.RecordBatch], most_bytes: int, least: int, most: int) -> None:
+        """Fetch as far ahead as the sizes of the slices suggest."""
         assert self._cursor is not None
-        size = sum(each.nbytes for each in found.rows)
-        self._ahead_is_given = True
-        self._ahead = self._cursor.ahead = max(LEAST_AHEAD, min(MOST_AHEAD, AHEAD_BYTES // max(size, 1)))
+        self._width = max(sum(each.nbytes for each in found.rows), FADING * self._width, 1.0)
+        self._ahead = self._cursor.ahead = max(least, min(most, int(most_bytes / self._width)))
 
     def _end_commit(self, model: str, refusal: str) -> None:
         commit = self._commits.pop(model, None)

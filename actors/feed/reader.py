@@ -20,6 +20,7 @@ Rules:
 10. A reader that has begun belongs to its process: what a fork inherits of it gives nothing, and it cannot be pickled.
 11. An iteration ends when its reader is closed or given another position: what it had fetched is not handed out.
 12. A loop that fails has not seen its last batch, so a reader that is closed by an error does not let go of the feed.
+13. In a mesh a rank is the rank that the mesh makes it (``mesh``), and its slice has its part of the sequences.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
 from typing import Annotated, Any, Literal, Self
@@ -39,10 +40,16 @@ import pyarrow as pa
 
 from ...engine.arrow.combining import combine
 from ...engine.core.arguments import LARGEST, Seconds, Within, checked
+from ...engine.core.byte_sizes import bytes_of
 from ...engine.core.errors import ConfigurationError, DataError, PenstockError
-from ...engine.feed.messages import FORGET, Commit, Ranges, Slice
-from .arrays import Arrays, Shapes
-from .link import FeedRoute
+from ...engine.feed.messages import FORGET, Ask, Commit, Ranges, Slice
+from ...engine.feed.sink import CONTIGUOUS
+from ...engine.feed.status import FeedStatus
+from .arrays import Array, Arrays, Shapes
+from .jax_batches import JaxBatches
+from .link import BrokenFeedLinkError, FeedRoute
+from .making import MadeAhead
+from .mesh import MeshPlace, MeshRoles, Names, place_of
 from .models import in_words, record_of
 from .position import FeedIdentity
 from .prefetch import Prefetcher
@@ -50,18 +57,28 @@ from .torch_batches import Loader, TorchBatches
 
 CLOSE_SECONDS = 30.0
 """How long the end of a reader waits for the checkpoint that says that everything was read."""
+STATUS_SECONDS = 1.0
+"""So long the answer of who waits may take."""
 BINDING_SECONDS = 5.0
 """How long a reader whose loop has failed waits for the models that were committed: others go on from them."""
 
-Ahead = Annotated[int, Within(0, 4096)]
-"""How many slices are fetched ahead."""
+Ahead = Annotated[int, Within(0, 4096)] | str
+"""How many slices are fetched ahead, or how many bytes of them."""
+Threads = Annotated[int, Within(0, 256)]
+"""How many threads make batches."""
 Apart = Annotated[int, Within(0)]
 """How many batches ranks may be apart."""
 Ranks = Annotated[int, Within(1, 1 << 20)]
 """How many ranks."""
-BatchFormat = Literal["pyarrow", "numpy"]
+ChangeWeights = Callable[[str, Mapping[str, float], int, float | None], None]
+"""Of a feed: the weights of its mixture, from which step on, and for how many seconds to wait."""
+BatchFormat = Literal["pyarrow", "numpy", "pandas"]
 
 _log = logging.getLogger(__name__)
+
+
+def _as_it_is(found: Any) -> Any:
+    return found
 
 
 @dataclass(frozen=True)
@@ -90,6 +107,13 @@ class FeedHandle:
     """How often the data are read."""
     start_epoch: int = 0
     """That of the first batch that readers hand out."""
+    layout: str = CONTIGUOUS
+    """How a batch is divided among ranks."""
+    change: ChangeWeights | None = field(default=None, repr=False, compare=False)
+    """How the job that it was taken from is asked; a handle that was pickled has nobody to ask."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "change": None}
 
     @property
     def batches(self) -> int | None:
@@ -102,7 +126,8 @@ class FeedHandle:
     @property
     def identity(self) -> FeedIdentity:
         """What a place in the feed is a place of."""
-        return FeedIdentity(self.name, self.fingerprint, self.batch_size, self.drop_last, self.epochs, self.batches)
+        own = self.name, self.fingerprint, self.batch_size, self.drop_last, self.epochs, self.batches
+        return FeedIdentity(*own, self.layout)
 
     @checked(ConfigurationError)
     def skip(self, steps: range) -> FeedHandle:
@@ -117,6 +142,25 @@ class FeedHandle:
         return replace(self, edits=united(self.edits, [(steps.start, steps.stop)]))
 
     @checked(ConfigurationError)
+    def reweight(
+        self, weights: Mapping[str, float], *, from_step: Annotated[int, Within(0)], timeout: Seconds | None = None
+    ) -> None:
+        """Give streams of the mixture before the feed other weights, from global batch ``from_step`` on, while the job
+        runs. ``weights``: by the name of a source; other streams keep theirs. The change is in the job's log when this
+        returns, so every run that goes on from there, and every replay, has the same batches.
+
+        A mixture is ahead of its ranks by what the feed has room for. Raises ConfigurationError with the first step
+        that is still possible if it has come further than ``from_step``, and if batches do not have so many rows of the
+        mixture each. After a TimeoutError the change may be in the log or not.
+        """
+        if self.change is None:
+            raise ConfigurationError(
+                f"this handle of feed {self.name!r} was sent to another process, from where the job is not asked",
+                "change weights where the job was started or attached to: job.feed().reweight(…)",
+            )
+        self.change(self.name, weights, from_step, timeout)
+
+    @checked(ConfigurationError)
     def resume(self, model_uri: str) -> FeedHandle:
         """The feed from where a model has come to: the one that ``Reader.commit`` was called with. Raises
         ConfigurationError if it is not bound to this feed."""
@@ -126,23 +170,48 @@ class FeedHandle:
         place = replace(self, start=found.step, start_epoch=found.epoch, model=model_uri)
         return replace(place, edits=edits, model_edits=found.skipped)
 
+    def status(self) -> FeedStatus:
+        """Who waits for whom now, and how far each rank has come. Raises TimeoutError where the feed cannot be reached,
+        and the error of a job that is over."""
+        link = self.route.open()
+        try:
+            reply = link.ask(Ask("", 0, 1, 0, 0, 0, 0, asks_status=True), STATUS_SECONDS)
+        except BrokenFeedLinkError as error:
+            raise TimeoutError(f"feed {self.name!r} of job {self.job!r} cannot be asked now: {error}") from error
+        finally:
+            link.close()
+        return FeedStatus(self.name) if reply.status is None else reply.status
+
     @checked(ConfigurationError)
     def reader(
         self,
-        rank: int = 0,
-        world_size: Ranks = 1,
+        rank: int | None = None,
+        world_size: Ranks | None = None,
         *,
+        mesh: Any = None,
+        data: Names = "dp",
+        replicate: Names = (),
+        sequence: str | None = None,
+        zigzag: bool = False,
+        sequence_columns: Sequence[str] | None = None,
         prefetch_batches: Ahead | None = None,
         timeout: Seconds | None = None,
         max_ahead: Apart | None = None,
     ) -> Reader:
-        """The reader of one rank. ``prefetch_batches``: slices that are fetched ahead, on a thread; by default as many
-        as have 4 MiB, but 4 to 32. ``timeout``: seconds to wait for a batch before a TimeoutError says for what, or
-        whom, the rank waits; None: for ever. ``max_ahead``: so many batches before the slowest rank of its group this
-        one is at most, by default as many as the feed's ``room`` has; what is fetched ahead counts."""
-        if not 0 <= rank < world_size:
-            raise ConfigurationError(f"rank {rank} of {world_size}", "ranks count from 0 to world_size - 1")
-        return Reader(self, rank, world_size, prefetch_batches, timeout, max_ahead)
+        """The reader of one rank. ``rank`` and ``world_size``: if neither is given, those of ``torch.distributed``, of
+        torchrun's environment, or those of a single rank. ``prefetch_batches``: slices that are fetched ahead, on a
+        thread, or bytes of them ("64MiB"); by default as many as have 4 MiB, but 4 to 32. ``timeout``: seconds to wait
+        for a batch before a TimeoutError says for what, or whom, the rank waits; None: for ever. ``max_ahead``: so many
+        batches before the slowest rank of its group this one is at most, by default as many as the feed's ``room`` has;
+        what is fetched ahead counts.
+
+        ``mesh``: a torch ``DeviceMesh`` of all ranks, or the sizes of its dimensions by name, outermost first. Ranks
+        along the dimensions ``data`` divide the rows of a global batch; those along ``replicate`` (tensor, pipeline
+        parallel) read the same rows; those along ``sequence`` (context parallel) read the same rows, and each its part
+        of every list in them, or of those in ``sequence_columns``: one piece of them, or with ``zigzag`` one from the
+        front and one from the back, which is equal work under a causal mask. Every dimension is named."""
+        roles = MeshRoles(data, replicate, sequence, zigzag, sequence_columns)
+        return Reader(self, place_of(rank, world_size, mesh, roles, self.schema), prefetch_batches, timeout, max_ahead)
 
 
 class Reader:
@@ -151,17 +220,16 @@ class Reader:
     def __init__(
         self,
         feed: FeedHandle,
-        rank: int,
-        world_size: int,
-        prefetch: int | None,
+        place: MeshPlace,
+        prefetch: int | str | None,
         timeout: Seconds | None,
         max_ahead: int | None = None,
     ) -> None:
         self.feed = feed
-        self.rank = rank
-        self.world_size = world_size
+        self._at = place
+        self._schema = place.schema(feed.schema)
         self.timeout = timeout
-        self._prefetch = prefetch
+        self._prefetch = _apart(prefetch)
         self._max_ahead = max_ahead
         self._start, self._epoch = feed.start, feed.start_epoch
         self._edits = feed.edits
@@ -182,6 +250,16 @@ class Reader:
     # ------------------------------------------------------------------ batches
 
     @property
+    def rank(self) -> int:
+        """The rank of its group; in a mesh those that read the same rows are neighbours."""
+        return self._at.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks the group has."""
+        return self._at.ranks
+
+    @property
     def step(self) -> int:
         """Global batches taken so far, over all epochs."""
         return self._place[0]
@@ -199,8 +277,9 @@ class Reader:
 
     @checked(ConfigurationError)
     def iter_batches(self, *, batch_format: BatchFormat = "pyarrow", nulls: Any = None) -> Iterator[Any]:
-        """The slices of the batches from here to the end of the epoch: ``pyarrow.RecordBatch``, or a dictionary of
-        NumPy arrays. The next call goes on with the next epoch; after a loop that was left, with the next batch.
+        """The slices of the batches from here to the end of the epoch: ``pyarrow.RecordBatch``, a dictionary of NumPy
+        arrays, or a ``pandas.DataFrame`` as Arrow makes it. The next call goes on with the next epoch; after a loop
+        that was left, with the next batch.
 
         An array's type is that of the column, in every slice. Lists of one length are a matrix, lists of such lists
         have a dimension more; lists of different lengths are an array of arrays. ``nulls``: what becomes of nulls, for
@@ -208,10 +287,13 @@ class Reader:
         is a DataError, which names the column; others are NaN, NaT or None. "mask": 0, and ``<column>_mask`` is True
         where one was. "nan": whole numbers and truth values are float64, in every slice. A value takes their place."""
         if batch_format == "numpy":
-            return self._batches(True, Arrays(self.feed.schema, nulls, self._shapes).of)
+            return self._batches(self._arrays(nulls))
         if nulls is not None:
-            raise ConfigurationError(f"nulls={nulls!r}", 'Arrow has nulls of its own: give batch_format="numpy"')
-        return self._batches(False, _as_it_is)
+            raise ConfigurationError(f"nulls={nulls!r}", 'it is for arrays: give batch_format="numpy"')
+        self._join()
+        if batch_format == "pandas":
+            return self._converted(lambda found: self._in_one(found, wide=False).to_pandas())
+        return self._converted(partial(self._in_one, wide=False))
 
     @checked(ConfigurationError)
     def iter_torch_batches(
@@ -223,40 +305,91 @@ class Reader:
         collate_fn: Callable[[dict[str, Any]], Any] | None = None,
         pin_memory: bool = False,
         nulls: Any = None,
+        threads: Threads | None = None,
     ) -> Iterator[Any]:
         """The slices as dictionaries of torch tensors, or what ``collate_fn`` makes of NumPy arrays. The arguments are
         Ray Data's. ``dtypes``: one for all columns, or by name; ``device``: where the tensors go, from pinned memory if
         ``pin_memory``. ``prefetch_batches`` replaces the reader's, if nothing has been read yet. ``nulls``: see
-        ``iter_batches``. Raises DataError for a column that is not of numbers, and for lists of different lengths."""
-        if prefetch_batches is not None and self._prefetcher is None:
-            self._prefetch = prefetch_batches
-        arrays = Arrays(self.feed.schema, nulls, self._shapes)
-        return self._batches(True, TorchBatches(arrays, dtypes, device, collate_fn, pin_memory).of)
+        ``iter_batches``. Raises DataError for a column that is not of numbers, and for lists of different lengths.
 
-    def _batches(self, wide: bool, convert: Callable[[pa.RecordBatch], Any]) -> Iterator[Any]:
-        """``wide``: what the rows are turned into has no bound on the size of a column."""
-        self._join()
-        return self._converted(lambda found: convert(self._in_one(found, wide)))
+        ``threads`` make batches ahead of the loop, and call ``collate_fn``, several at once; batches come in their
+        order, and the reader's step counts those that came. 0: the loop's own thread makes each when it asks for it,
+        which is the default but for a GPU: there it is one thread, and batches are copied from pinned memory, beside
+        what the loop computes, for the stream that is current when it takes them. At most ``threads + 1`` are ahead."""
+        if prefetch_batches is not None and self._prefetcher is None:
+            self._prefetch = _apart(prefetch_batches)
+        arrays = self._arrays(nulls)
+        torch = TorchBatches(arrays.names, dtypes, device, collate_fn, pin_memory)
+        return self._batches(arrays, torch.make, torch.give, int(torch.copies) if threads is None else threads)
+
+    @checked(ConfigurationError)
+    def iter_jax_batches(
+        self, *, sharding: Any = None, dtypes: Any = None, nulls: Any = None, threads: Threads = 0
+    ) -> Iterator[dict[str, Any]]:
+        """The slices as dictionaries of ``jax.Array``. ``sharding``: a ``jax.sharding.Sharding``, for all columns or by
+        name; each process gives its slice as its part of global arrays that are laid out so, and must be rank
+        ``jax.process_index()`` of ``jax.process_count()``, which is the default where JAX is distributed. Without it
+        arrays are on the default device. ``dtypes``: one for all columns, or by name. ``nulls``: see ``iter_batches``.
+        ``threads``: see ``iter_torch_batches``. Raises DataError for a column that is not of numbers, for lists of
+        different lengths, for rows that devices cannot divide, and for whole numbers that JAX would cut off."""
+        arrays = self._arrays(nulls)
+        return self._batches(arrays, JaxBatches(arrays.names, dtypes, sharding).make, threads=threads)
+
+    def _arrays(self, nulls: Any) -> Arrays:
+        return Arrays(self._schema, nulls, dict(self._shapes))
+
+    def _batches(
+        self,
+        arrays: Arrays,
+        make: Callable[[dict[str, Any]], Any] = _as_it_is,
+        give: Callable[[Any], Any] = _as_it_is,
+        threads: int = 0,
+    ) -> Iterator[Any]:
+        """Slices as arrays, then as what is made of them, maybe by others, and given by the thread of the loop."""
+
+        def first(found: Slice[pa.RecordBatch]) -> tuple[dict[str, Array], Shapes]:
+            return arrays.of(self._in_one(found, wide=True)), arrays.shapes
+
+        def rest(found: tuple[dict[str, Array], Shapes]) -> tuple[Any, Shapes]:
+            return make(found[0]), found[1]
+
+        making = MadeAhead(first, rest, self._join().fetched, self._skips, threads)
+
+        def convert(found: Slice[pa.RecordBatch]) -> Any:
+            made, shapes = making.of(found)
+            self._shapes.update(shapes)
+            return give(made)
+
+        return self._converted(convert, making.close)
 
     def _in_one(self, found: Slice[pa.RecordBatch], wide: bool) -> pa.RecordBatch:
+        place = f"batch {found.batch} at rank {self.rank} of {self.world_size}"
         try:
-            return combine(found.rows, self.feed.schema, wide)
+            whole = combine(found.rows, self.feed.schema, wide)
         except DataError as error:
             remedy = (
                 'read with more ranks, in smaller global batches, or with batch_format="numpy"; or give the column a '
                 "type with 64-bit offsets (large_string, large_binary, large_list) where it is read or made"
             )
-            message = f"batch {found.batch} at rank {self.rank} of {self.world_size}: {error.message}"
-            raise DataError(message, remedy, self.feed.name) from error
+            raise DataError(f"{place}: {error.message}", remedy, self.feed.name) from error
+        try:
+            return self._at.of(whole)
+        except DataError as error:
+            raise DataError(f"{place}: {error.message}", error.remedy, self.feed.name) from error
 
-    def _converted(self, convert: Callable[[Slice[pa.RecordBatch]], Any]) -> Iterator[Any]:
-        for found in self._take_epoch():
-            try:
-                made = convert(found)
-            except BaseException:
-                self._return(found)
-                raise
-            yield made
+    def _converted(
+        self, convert: Callable[[Slice[pa.RecordBatch]], Any], close: Callable[[], None] = lambda: None
+    ) -> Iterator[Any]:
+        try:
+            for found in self._take_epoch():
+                try:
+                    made = convert(found)
+                except BaseException:
+                    self._return(found)
+                    raise
+                yield made
+        finally:
+            close()
 
     @checked(ConfigurationError)
     def loader(self, *, fetches_ahead: bool = True, **arguments: Any) -> Loader:
@@ -269,15 +402,18 @@ class Reader:
             raise ConfigurationError(
                 f"loader: there is no argument {', '.join(sorted(unknown))}", "give those of iter_torch_batches"
             )
-        of_slices = {name: value for name, value in arguments.items() if name not in ("nulls", "prefetch_batches")}
-        TorchBatches(Arrays(self.feed.schema, arguments.get("nulls")), **of_slices)  # which refuses what cannot be
+        of_slices = {
+            name: value for name, value in arguments.items() if name not in ("nulls", "prefetch_batches", "threads")
+        }
+        TorchBatches(self._arrays(arguments.get("nulls")).names, **of_slices)  # which refuses what cannot be
         self._fetches_ahead = fetches_ahead
         return Loader(self, partial(self.iter_torch_batches, **arguments))
 
     def iter_rows(self) -> Iterator[dict[str, Any]]:
         """The rows of the slices, as dictionaries. Leaving the loop leaves the rest of the slice."""
         self._join()
-        return (row for found in self._take_epoch() for records in found.rows for row in records.to_pylist())
+        own = (self._at.of(records) for found in self._take_epoch() for records in found.rows)
+        return (row for records in own for row in records.to_pylist())
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self.iter_batches()
@@ -292,8 +428,8 @@ class Reader:
         skipped = (min(end, begin + known) - max(first, begin) for first, end in self._edits)
         return known - sum(max(0, each) for each in skipped)
 
-    def _join(self) -> Prefetcher:
-        """The prefetcher, which joins the group when it begins."""
+    def _join(self, commits: Sequence[Commit] = ()) -> Prefetcher:
+        """The prefetcher, which joins the group when it begins. ``commits``: not answered in the group before."""
         if self._closed:
             raise ConfigurationError(f"the reader of rank {self.rank} is closed", "make a new one", self.feed.name)
         self._check_process()
@@ -301,7 +437,9 @@ class Reader:
             feed, link = self.feed, self.feed.route.open()
             self._process = os.getpid()
             place = (self.rank, self.world_size, self._start)
-            self._prefetcher = Prefetcher(link, feed.name, *place, self._prefetch, self._max_ahead)
+            ahead, ahead_bytes = self._prefetch
+            far = ahead, self._max_ahead, ahead_bytes
+            self._prefetcher = Prefetcher(link, feed.name, *place, *far, copies=self._at.copies, commits=commits)
         return self._prefetcher
 
     def _take_epoch(self) -> Iterator[Slice[pa.RecordBatch]]:
@@ -389,6 +527,7 @@ class Reader:
         return {
             **self.feed.identity.identity(),
             "ranks": self.world_size,
+            "mesh": self._at.layout(),
             "step": self.step,
             "epoch": self.epoch,
             "skipped": [list(each) for each in self._edits],
@@ -414,14 +553,44 @@ class Reader:
                 f"committed with {in_words(self.feed.model_edits or ())} skipped",
                 "load the state that was saved with this model, or none",
             )
-        self._check_process()
-        if self._prefetcher is not None:
-            self._prefetcher.raise_refused()
-            self._prefetcher.close(0.0, has_seen_all=False)
-            self._warn_of_commits(self._prefetcher)
+        if (before := self._stand_at(step, epoch)) is not None:
+            self._warn_of_commits(before)
         self._edits = united(self.feed.edits, skipped)
+
+    @checked(ConfigurationError)
+    def rejoin(
+        self,
+        rank: int | None = None,
+        world_size: Ranks | None = None,
+        *,
+        mesh: Any = None,
+        data: Names = "dp",
+        replicate: Names = (),
+        sequence: str | None = None,
+        zigzag: bool = False,
+        sequence_columns: Sequence[str] | None = None,
+    ) -> None:
+        """Go on from this step as another rank, in a group of another size or mesh, when ranks have gone or come and
+        nothing is to be started anew. The arguments are those of :meth:`FeedHandle.reader`. All ranks of the new group
+        must stand at the same step: one that comes loads the ``state_dict`` of one that stays; ranks that differ load
+        the same state. The feed still has what a rank has not taken; if the new group starts before what *all* of the
+        old one have taken, ``keep`` says how far it can."""
+        roles = MeshRoles(data, replicate, sequence, zigzag, sequence_columns)
+        place = place_of(rank, world_size, mesh, roles, self.feed.schema)
+        before = self._stand_at(self.step, self.epoch)
+        self._at, self._schema, self._shapes = place, place.schema(self.feed.schema), {}
+        if before is not None and (commits := before.unanswered):
+            self._join(commits)  # at once, so that they are not lost if the loop ends here
+
+    def _stand_at(self, step: int, epoch: int) -> Prefetcher | None:
+        """Leave the group; the next batch is asked for from another one. The prefetcher that it had is given back."""
+        self._check_process()
+        if (before := self._prefetcher) is not None:
+            before.raise_refused()
+            before.close(0.0, has_seen_all=False)
         self._start, self._epoch, self._prefetcher = step, epoch, None
         self._seen = self._returned = self._process = None
+        return before
 
     # ------------------------------------------------------------------ models
 
@@ -522,8 +691,11 @@ class Reader:
             self._leave(BINDING_SECONDS if prefetcher is not None and prefetcher.unbound else 0.0, has_failed=True)
 
 
-def _as_it_is(records: pa.RecordBatch) -> pa.RecordBatch:
-    return records
+def _apart(prefetch: int | str | None) -> tuple[int | None, int | None]:
+    """How many batches are fetched ahead, or how many bytes."""
+    if isinstance(prefetch, str):
+        return None, bytes_of("prefetch_batches", prefetch, ConfigurationError)
+    return prefetch, None
 
 
 def united(edits: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

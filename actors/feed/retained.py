@@ -19,14 +19,12 @@ from typing import TypeAlias
 
 import pyarrow as pa
 from msgspec.structs import replace
-from pyarrow import ipc
 
-from ...coordinator.model.manifest import Claim, LogEntry, Manifest, TaskState
+from ...coordinator.model.manifest import Claim, LogEntry, Manifest, TaskState, reweights_in
 from ...coordinator.restore.finished_check import FinishedState
 from ...coordinator.restore.stored_state import Snapshot
 from ...engine.core.errors import ConfigurationError, StorageError
-from ...engine.core.identity import StateHandle
-from ...engine.feed.batch_grid import BatchGrid
+from ...engine.core.identity import Reweight, StateHandle
 from ...engine.feed.state import read_state
 from ...engine.integrity.checksums import digest
 from ...engine.plan.plan import JobPlan
@@ -35,6 +33,7 @@ from ..storage.digest_files import recorded_feeds
 from ..storage.input_records import RecordedInputs, inputs_key, read_inputs
 from ..storage.log import read_log_in
 from ..storage.snapshots import SnapshotFiles
+from ..storage.state_file import to_ipc
 from ..storage.stores import checkpoint_folder, is_gone
 
 Start: TypeAlias = Snapshot
@@ -83,6 +82,11 @@ class JobFolder:
         last = next((entry for entry in reversed(self._entries) if isinstance(entry, Manifest)), None)
         return frozenset() if last is None else frozenset((e.name.source, e.name.split) for e in last.skipped)
 
+    @property
+    def reweights(self) -> tuple[Reweight, ...]:
+        """What was changed of mixtures while the job ran."""
+        return reweights_in(self._entries)
+
     def inputs(self) -> RecordedInputs | None:
         """The inputs as the job reads them; None: they were not recorded. Raises StorageError."""
         found = [entry.inputs for entry in self._entries if isinstance(entry, (Claim, Manifest))]
@@ -129,8 +133,8 @@ class JobFolder:
         if table is None:
             return Retained(manifest, root)
         state = read_state(table, schema)
-        grid = BatchGrid.of(batch_size, drop_last, [end.position for end in state.ends])
-        return Retained(manifest, root, state.position, grid.batch_from(state.first), grid.batch_from(state.position))
+        grid = batch_size, drop_last
+        return Retained(manifest, root, state.position, state.first_batch(*grid), state.next_batch(*grid))
 
 
 def copied(kept: Retained, job: str, operators: frozenset[str], folder: str, adapt: Adapt) -> Start | None:
@@ -140,13 +144,12 @@ def copied(kept: Retained, job: str, operators: frozenset[str], folder: str, ada
     tasks: list[TaskState] = []
     for task in kept.manifest.tasks:
         state: list[StateHandle] = []
-        for handle in task.state:
-            if handle.is_channel_file or handle.operator not in operators:
-                continue
-            table = adapt(handle.operator, files.read([handle])[handle.operator])
+        known = [handle for handle in task.state if not handle.is_channel_file and handle.operator in operators]
+        for operator, stored in files.read(known).items():
+            table = adapt(operator, stored)
             if table is None:
                 return None
-            state.append(_written(folder, handle, table))
+            state.append(_written(folder, f"{len(tasks)}-{len(state)}.arrow", operator, table))
         tasks.append(TaskState(task=task.task, state=tuple(state)))
     running = FinishedState.ALL_RUNNING.value
     manifest = replace(
@@ -165,14 +168,9 @@ def copied(kept: Retained, job: str, operators: frozenset[str], folder: str, ada
     return Start(manifest, folder, allow_left_behind=True)
 
 
-def _written(folder: str, handle: StateHandle, table: pa.Table) -> StateHandle:
+def _written(folder: str, location: str, operator: str, table: pa.Table) -> StateHandle:
     """The handle of a file in this folder, which is a temporary one."""
-    sink = pa.BufferOutputStream()
-    with ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table.unify_dictionaries())
-    data = sink.getvalue()
-    path = os.path.join(folder, handle.location)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as file:
+    data = to_ipc(table)
+    with open(os.path.join(folder, location), "wb") as file:
         file.write(data)
-    return StateHandle(handle.operator, handle.location, data.size, table.num_rows, handle.holds, digest(data))
+    return StateHandle(operator, location, data.size, table.num_rows, digest=digest(data))

@@ -10,19 +10,22 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
-import pyarrow as pa
 
-from ...engine.core.errors import ConfigurationError, DataError
-from .arrays import Arrays
+from ...engine.core.errors import ConfigurationError
+from .arrays import Array, check_named, check_numeric, of_column
 
 
 class TorchBatches:
-    """Makes what ``Reader.iter_torch_batches`` gives of each slice. Raises ConfigurationError for arguments that cannot
-    be; DataError for a slice, by column."""
+    """Makes what ``Reader.iter_torch_batches`` gives of arrays with these ``names``. Raises ConfigurationError for
+    arguments that cannot be; DataError for a slice, by column.
+
+    To a GPU everything goes from pinned memory, on a stream of its own, beside what the loop computes there. Whoever
+    is ``given`` it uses it on the stream that is current then, which waits for the copies; no thread does.
+    """
 
     def __init__(
         self,
-        arrays: Arrays,
+        names: list[str],
         dtypes: Any = None,
         device: Any = None,
         collate_fn: Callable[[dict[str, Any]], Any] | None = None,
@@ -31,19 +34,47 @@ class TorchBatches:
         self._torch = _torch()
         if collate_fn is not None and dtypes is not None:
             raise ConfigurationError("dtypes and collate_fn", "convert the types in collate_fn")
-        _check_dtypes(self._torch, dtypes, arrays.names)
-        self._arrays, self._dtypes, self._collate = arrays, dtypes, collate_fn
+        _check_dtypes(self._torch, dtypes, names)
+        self._dtypes, self._collate = dtypes, collate_fn
         self._device, self._pin = device, pin_memory
         _try(self._torch, device, pin_memory)
+        self.copies = device is not None and self._torch.device(device).type == "cuda"
+        """Whether tensors are copied beside the loop, so that making them ahead pays."""
+        self._stream = self._torch.cuda.Stream(device) if self.copies else None
 
-    def of(self, records: pa.RecordBatch) -> Any:
-        """One slice."""
-        arrays = self._arrays.of(records)
+    def make(self, arrays: dict[str, Array]) -> Any:
+        """The tensors of one slice, which may be on their way. From any thread."""
+        if self._stream is None:
+            made = self._collated(arrays)
+            return _moved(made, self._device, self._pin) if self._pin or self._device is not None else made
+        torch = self._torch
         if self._collate is not None:
-            made: Any = self._collate(arrays)
+            pinned: Any = _moved(self._collate(arrays), None, True)
         else:
-            made = {name: _tensor(self._torch, name, array, self._dtypes) for name, array in arrays.items()}
-        return _moved(made, self._device, self._pin) if self._pin or self._device is not None else made
+            pinned = {name: _pinned(torch, name, array, self._dtype(name)) for name, array in arrays.items()}
+        with torch.cuda.stream(self._stream):
+            moved = _moved(pinned, self._device, False, non_blocking=True)
+            if self._dtypes is not None:
+                moved = {name: tensor.to(self._dtype(name) or tensor.dtype) for name, tensor in moved.items()}
+            return moved, self._stream.record_event()
+
+    def give(self, made: Any) -> Any:
+        """The tensors, ready for the current stream. From the thread of the loop."""
+        if self._stream is None:
+            return made
+        moved, event = made
+        current = self._torch.cuda.current_stream(self._device)
+        current.wait_event(event)
+        _used_on(moved, current)
+        return moved
+
+    def _collated(self, arrays: dict[str, Array]) -> Any:
+        if self._collate is not None:
+            return self._collate(arrays)
+        return {name: _tensor(self._torch, name, array, self._dtype(name)) for name, array in arrays.items()}
+
+    def _dtype(self, name: str) -> Any:
+        return of_column(self._dtypes, name)
 
 
 def _torch() -> Any:
@@ -54,10 +85,8 @@ def _torch() -> Any:
 
 
 def _check_dtypes(torch: Any, dtypes: Any, names: list[str]) -> None:
-    found = dtypes if isinstance(dtypes, Mapping) else {} if dtypes is None else {None: dtypes}
-    for name, dtype in found.items():
-        if name is not None and name not in names:
-            raise ConfigurationError(f"dtypes: the feed has no column {name!r}", f"its columns: {', '.join(names)}")
+    check_named("dtypes", dtypes, names)
+    for dtype in dtypes.values() if isinstance(dtypes, Mapping) else (dtypes,):
         if dtype is not None and not isinstance(dtype, torch.dtype):
             raise ConfigurationError(
                 f"dtypes: {dtype!r} is no type of torch", "give torch.float32 and the like, one for all, or by column"
@@ -77,34 +106,57 @@ def _try(torch: Any, device: Any, pin_memory: bool) -> None:
         ) from error
 
 
-def _tensor(torch: Any, name: str, array: np.ndarray[Any, Any], dtypes: Any) -> Any:
-    if array.dtype.kind not in "biufc":
-        lists = array.dtype == object and len(array) > 0 and isinstance(array[0], np.ndarray)
-        raise DataError(
-            f"column {name!r} cannot become a tensor: "
-            f"{'its lists have different lengths' if lists else f'its values are {array.dtype}'}",
-            "leave the column out (project), make it a number, or pass collate_fn=",
-        )
+def _tensor(torch: Any, name: str, array: Array, dtype: Any) -> Any:
+    check_numeric(name, array, "pass collate_fn=")
     if not array.flags.writeable:
         array = array.copy()  # torch may write into what it is given
-    dtype = dtypes.get(name) if isinstance(dtypes, Mapping) else dtypes
     return torch.as_tensor(array, dtype=dtype)
 
 
-def _moved(found: Any, device: Any, pin_memory: bool) -> Any:
+def _pinned(torch: Any, name: str, array: Array, dtype: Any) -> Any:
+    """The same in pinned memory, in one copy. A type that NumPy does not have, or that it makes of others in ways of
+    its own, is left to the device."""
+    check_numeric(name, array, "pass collate_fn=")
+    kind = torch.from_numpy(np.empty(0, array.dtype)).dtype
+    if dtype in (torch.float16, torch.float32, torch.float64) and kind.is_floating_point:
+        kind = dtype
+    found = torch.empty(array.shape, dtype=kind, pin_memory=True)
+    with np.errstate(over="ignore"):  # to half precision, as torch does it
+        np.copyto(found.numpy(), array, casting="same_kind")
+    return found
+
+
+def _moved(found: Any, device: Any, pin_memory: bool, non_blocking: bool = False) -> Any:
     """Tensors, alone or in dictionaries, lists and tuples, where they are wanted."""
+
+    def moved(tensor: Any) -> Any:
+        if pin_memory:
+            tensor = tensor.pin_memory()
+        return tensor if device is None else tensor.to(device, non_blocking=non_blocking or pin_memory)
+
+    return _each_tensor(found, moved)
+
+
+def _used_on(found: Any, stream: Any) -> None:
+    """Their memory is not given to others before the stream has come past its present end, once nobody holds them."""
+
+    def used(tensor: Any) -> Any:
+        if tensor.is_cuda:
+            tensor.record_stream(stream)
+        return tensor
+
+    _each_tensor(found, used)
+
+
+def _each_tensor(found: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(found, Mapping):
-        return {key: _moved(value, device, pin_memory) for key, value in found.items()}
+        return {key: _each_tensor(value, change) for key, value in found.items()}
     if isinstance(found, list | tuple):
-        moved = [_moved(value, device, pin_memory) for value in found]
+        changed = [_each_tensor(value, change) for value in found]
         if hasattr(found, "_fields"):  # a NamedTuple takes its values one by one
-            return type(found)(*moved)
-        return type(found)(moved)
-    if not hasattr(found, "to"):
-        return found
-    if pin_memory:
-        found = found.pin_memory()
-    return found if device is None else found.to(device, non_blocking=pin_memory)
+            return type(found)(*changed)
+        return type(found)(changed)
+    return change(found) if hasattr(found, "to") else found
 
 
 class Stateful(Protocol):

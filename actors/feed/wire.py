@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from ...coordinator.model.events import Failure
 from ...engine.core.errors import ConfigurationError, InternalError
 from ...engine.feed.messages import Answer, Ask, FeedEnded, RankGroup, Refusal, Refused, Reply, Slice
+from ...engine.feed.status import FeedStatus
 from ..protocol.translate import error_of, failure_of
 from ..transport.frames import HEAD_BYTES, GarbageError, head_of, read_head
 from ..transport.wire import UNREADABLE, BatchReader, BatchWriter
@@ -89,6 +90,7 @@ class ReplyNote(msgspec.Struct, frozen=True, rename={"group": "world"}):
     bound: tuple[tuple[str, str], ...] = ()
     remarks: tuple[tuple[str, str], ...] = ()
     fresh: tuple[bool, ...] = ()
+    status: FeedStatus | None = None
     failure: Failure | None = None
     garbage: str = ""
     """Why the rank's request cannot be read."""
@@ -142,7 +144,8 @@ class ReplyWriter:
             fresh.append(begins)
             pieces += [head_of(b"", piece), *piece]
         notes = tuple(map(_note_of, reply.answers))
-        note = ReplyNote(reply.group, notes, reply.reason, reply.settled, reply.bound, reply.remarks, tuple(fresh))
+        told = (reply.group, notes, reply.reason, reply.settled, reply.bound, reply.remarks)
+        note = ReplyNote(*told, tuple(fresh), reply.status)
         return [*_note_parts(note), *pieces]
 
 
@@ -232,7 +235,7 @@ class ReplyReader:
             raise GarbageError(f"it cannot read our request: {note.garbage}")
         pieces = [self._piece(fresh) for fresh in note.fresh]
         answers = tuple(_answers(note.answers, pieces))
-        return Reply(note.group, answers, note.reason, note.settled, note.bound, note.remarks)
+        return Reply(note.group, answers, note.reason, note.settled, note.bound, note.remarks, note.status)
 
     def _piece(self, fresh: bool) -> pa.RecordBatch:
         _, piece = _receive(self._connection, self._silent)

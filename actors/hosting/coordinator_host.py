@@ -261,7 +261,7 @@ class CoordinatorHost:
         self,
         core: Coordinator,
         files: Callable[[Callable[[Event], None]], CoordinatorFiles],
-        drivers: Callable[[Callable[[ProcessMessage], None]], Drivers],
+        drivers: Callable[[Callable[[CoordinatorMessage], None]], Drivers],
         validate: bool = False,
         heartbeat: float | None = None,
         on_status: Callable[[JobStatus], None] | None = None,
@@ -282,6 +282,8 @@ class CoordinatorHost:
         self._drivers = drivers(self.post)
         self._thread = threading.Thread(target=self._run, name="penstock-coordinator", daemon=True)
         self._open = True
+        #: more has happened than signs of life since the status was last published
+        self._may_differ = True
         #: what is deleted at the job's end, once those who wait for it have had the time to audit it
         self._at_close: list[FileCommand] = []
         #: guards the four fields below; notified when they change
@@ -347,7 +349,9 @@ class CoordinatorHost:
                 for message in self._mailbox.take(self._patience()):
                     self._handle(message)
                 self._look_at_clock()
-                self._publish()
+                if self._may_differ:
+                    self._may_differ = False
+                    self._publish()
         except Exception as error:
             failure = unexpected(error)
             if self._on_death is not None:
@@ -374,6 +378,7 @@ class CoordinatorHost:
             for event in self._drivers.handle(message):
                 self._notify(event)
             return
+        self._may_differ = True
         match message:
             case CheckpointsAsked(found):
                 answer(found, self._core.checkpoint_statistics)
@@ -387,6 +392,7 @@ class CoordinatorHost:
     def _notify(self, event: Event) -> None:
         if self._observer is not None:
             self._observer.on_event(event)
+        self._may_differ = True
         self._perform(self._core.handle(replace(event, now=time.monotonic())))
         if self._validate:
             self._core.validate()

@@ -8,7 +8,7 @@ Rules:
 2. A counter's sample is the total since its ``epoch`` began (an attempt, a generation of the coordinator), and the
    meter hands on what has come since the last look. So a restart neither repeats nor loses what was reported.
 3. A gauge that is no longer reported (the task has ended, or sits in another process now) goes to 0.
-4. Tags are few and bounded by the plan: never a split, a checkpoint or an attempt.
+4. Tags are few and bounded by the plan, and by the number of ranks: never a split, a checkpoint or an attempt.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import msgspec
 
 from ...coordinator.model.statistics import CheckpointStatistics, JobStatus, Overview
 from ...engine.core.identity import TaskId
+from ...engine.feed.status import FeedStatus
 from ...engine.plan.plan import JobPlan
 from ...engine.plan.rounds import SplitAssignment, evenly_assigned, lanes_of
 from ...engine.runtime.statistics import TaskStatistics
@@ -50,6 +51,7 @@ DURATION_BOUNDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Of histograms of seconds."""
 
 _EDGE, _OPERATOR = (*TASK_TAGS, "edge", "direction"), (*TASK_TAGS, "operator", "direction")
+_FEED, _RANK = ("job", "feed"), ("job", "feed", "rank")
 _SOURCE, _PIPELINE = (*TASK_TAGS, "source"), (*TASK_TAGS, "pipeline")
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
@@ -75,6 +77,12 @@ WAITING = Metric(
 )
 HELD = Metric("penstock_state_bytes", _G, "bytes", TASK_TAGS, "what a task's operators hold in memory")
 SPILLED = Metric("penstock_spilled_bytes", _C, "bytes", TASK_TAGS, "what they have spilled to disk")
+FEED_WAITING = Metric("penstock_feed_waiting_rows", _G, "rows", _FEED, "rows that some rank has not taken")
+FEED_KEPT = Metric("penstock_feed_kept_bytes", _G, "bytes", _FEED, "bytes of the rows that the feed keeps")
+RANK_BATCH = Metric("penstock_rank_batch", _G, "batches", _RANK, "the global batch that the rank takes next")
+RANK_AHEAD = Metric("penstock_rank_ahead_batches", _G, "batches", _RANK, "what it has fetched and not taken")
+RANK_AHEAD_BYTES = Metric("penstock_rank_ahead_bytes", _G, "bytes", _RANK, "the same in bytes")
+RANK_WAITED = Metric("penstock_rank_waited_seconds", _C, "seconds", _RANK, "how long its loop has waited for data")
 RUNNING = Metric("penstock_job_running", _G, "0 or 1", JOB_TAGS, "whether the job's state is running")
 RESTARTS = Metric("penstock_restarts", _C, "restarts", JOB_TAGS, "restarts of regions")
 COMPLETED = Metric(
@@ -107,6 +115,7 @@ WRITTEN = Metric("penstock_checkpoint_written_bytes", _G, "bytes", JOB_TAGS, "wh
 METRICS = (
     *(EDGE_ROWS, EDGE_BATCHES, EDGE_BYTES, EDGE_QUEUED, OPERATOR_ROWS, SOURCE_ROWS, SOURCE_LEFT),
     *(BUSY, QUEUED, WAITING, HELD, SPILLED),
+    *(FEED_WAITING, FEED_KEPT, RANK_BATCH, RANK_AHEAD, RANK_AHEAD_BYTES, RANK_WAITED),
     *(RUNNING, RESTARTS, COMPLETED, FAILED, AGE, DURATION, ALIGNMENT, START_DELAY, SIZE, WRITTEN),
 )
 """All of them."""
@@ -220,6 +229,19 @@ class TaskFigures:
             often = self._plan.epochs.count if plan.repeats and self._plan.epochs else 1
             self._planned[key] = None if None in rows else often * sum(each or 0 for each in rows)
         return self._planned[key]
+
+
+def feed_samples(job: str, found: FeedStatus) -> Iterator[Sample]:
+    """What a feed and its ranks say of themselves."""
+    tags = (job, found.feed)
+    yield Sample(FEED_WAITING, found.waiting_rows, tags)
+    yield Sample(FEED_KEPT, found.kept_bytes, tags)
+    for each in found.ranks:
+        rank = (*tags, str(each.rank))
+        yield Sample(RANK_BATCH, each.taken, rank)
+        yield Sample(RANK_AHEAD, each.ahead, rank)
+        yield Sample(RANK_AHEAD_BYTES, each.bytes_ahead, rank)
+        yield Sample(RANK_WAITED, each.waited, rank, str(each.generation))
 
 
 class JobFigures:

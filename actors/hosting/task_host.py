@@ -8,19 +8,25 @@ Rules:
 3. An attempt is built in place of an older one, which is stopped first; orders and frames of others are dropped, and
    orders to build or start one that name another incarnation of the process: they were repeated on the way.
    Frames that come before ``StartTask`` are kept: a producer may have been started earlier.
+   What tasks of the same process send each other goes past the mailbox (``arrive``) as soon as the task runs on threads
+   of a scheduler and everything that came before is out of it: no thread is woken only to hand something on.
 4. Files are read, written and committed on a few other threads. They report what comes of it to the coordinator,
    whatever has become of the attempt: a stale attempt's files must be discarded by somebody who knows of them.
-5. Nothing is decided here: an error ends the attempt and is reported, and the coordinator says what happens next.
+5. A sign of life is given by the thread, so that one that hangs is found out; for it by who asks while it may take its
+   time: where it runs the task itself, and while an attempt is built or closed, which calls users' functions.
+6. Nothing is decided here: an error ends the attempt and is reported, and the coordinator says what happens next.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
+
+import msgspec
 
 from ...coordinator.model import commands
 from ...coordinator.model.commands import CommitCheckpoint, DeployTask
@@ -28,6 +34,7 @@ from ...coordinator.model.events import (
     DataEnded,
     Event,
     Failure,
+    MixtureSteered,
     RoundProposed,
     SnapshotTiming,
     TaskAcked,
@@ -46,10 +53,11 @@ from ...engine.feed.server import FeedServer
 from ...engine.plan.plan import JobPlan
 from ...engine.runtime.checkpointing import TaskSnapshot
 from ...engine.runtime.key_meetings import KeyMeetings
+from ...engine.runtime.orders import Steer
 from ...engine.runtime.statistics import OperatorWindow, TaskStatistics
 from ...engine.runtime.task import Step, Task
 from ...engine.scheduler.protocol import QueryOpener
-from ...engine.scheduler.threads import Threads
+from ...engine.scheduler.threads import InOrder, Threads
 from ..protocol.messages import (
     UNKNOWN_TIME,
     Arrived,
@@ -59,6 +67,7 @@ from ..protocol.messages import (
     Deployment,
     Mailbox,
     Order,
+    SignAsked,
     StateRead,
     StatisticsAsked,
     TaskMessage,
@@ -87,6 +96,7 @@ class TaskFiles:
        promises must become visible, so the coordinator restarts and commits again.
     3. Committing is idempotent (the committer's contract), so an order given twice is carried out twice; but one after
        the other: the permit of a later checkpoint lists what the commit before has not answered for yet.
+    4. Snapshots are stored one after the other, in their order, as states in parts want it (``change_log``, rule 2).
     """
 
     def __init__(self, plan: JobPlan, snapshots: SnapshotFiles, report: Callable[[Event], None]) -> None:
@@ -94,10 +104,9 @@ class TaskFiles:
         self._snapshots = snapshots
         self._report = report
         self._threads = Threads(THREADS, "penstock-files")
-        #: commits that have not begun; whether one has
-        self._commits: deque[Callable[[], None]] = deque()
-        self._commits_now = False
-        self._lock = threading.Lock()
+        self._commits, self._writes = InOrder(self._threads), InOrder(self._threads)
+        #: the snapshots that are being written
+        self._under_way: dict[tuple[Attempt, CheckpointId], TaskSnapshot] = {}
         #: the files of the last snapshot: those that are named again were not written again
         self._named: frozenset[str] = frozenset()
 
@@ -106,8 +115,18 @@ class TaskFiles:
         """The checkpoint folder."""
         return self._snapshots.url
 
+    @property
+    def writing(self) -> int:
+        """Bytes of snapshots that are being written."""
+        under_way = list(self._under_way.values())
+        flights = sum(each.flight.nbytes for each in under_way if each.flight is not None)
+        return flights + sum(int(table.nbytes) for each in under_way for table in each.tables.values())
+
     def read(self, command: DeployTask, done: Callable[[Restored | PenstockError], None]) -> None:
-        """Read what an attempt is restored from and hand it, or the error, to ``done``."""
+        """Read what an attempt is restored from and hand it, or the error, to ``done``: at once if there is nothing."""
+        if not (command.state or command.ended or command.finished or command.reweights):
+            done(NOTHING_RESTORED)
+            return
 
         def work() -> None:
             snapshots = SnapshotFiles(command.root, self._plan.name) if command.root else self._snapshots
@@ -123,29 +142,32 @@ class TaskFiles:
         state = command.state
         if command.finished:
             state = tuple(each for each in state if each.operator in self._plan.sources)
-        if not (state or command.ended or command.finished):
-            return NOTHING_RESTORED
-        return Restored(snapshots.read(state), snapshots.read_channels(state), command.ended, command.finished)
+        tables, channels, flight = snapshots.read(state), snapshots.read_channels(state), snapshots.read_flight(state)
+        return Restored(tables, channels, command.ended, command.finished, flight, command.reweights)
 
     def write(self, task: TaskId, attempt: Attempt, checkpoint: CheckpointId, snapshot: TaskSnapshot) -> None:
         """Store a snapshot and report that it is there, or why it is not."""
 
         def work() -> None:
             started = time.perf_counter()
+            self._under_way[attempt, checkpoint] = snapshot
             try:
-                tables, channels = snapshot.tables, snapshot.channels
                 # the files of a task that was deployed as finished are carried on by the coordinator
                 carried = snapshot.finished_on_restore
-                state = () if carried else self._snapshots.write(task, checkpoint, attempt, tables, channels)
+                held = snapshot.tables, snapshot.channels, snapshot.flight
+                state = () if carried else self._snapshots.write(task, checkpoint, attempt, *held)
             except Exception as error:
                 failure = failure_of(as_penstock_error(error))
                 self._report(TaskDeclined(task, attempt, checkpoint, failure, UNKNOWN_TIME))
                 return
+            finally:
+                del self._under_way[attempt, checkpoint]
             ended, named = snapshot.data_ended, self._named
             self._named = frozenset(handle.location for handle in state)
-            written = sum(handle.bytes for handle in state if handle.location not in named)
+            written = sum(each.bytes for each in state if not each.location or each.location not in named)
             timing = SnapshotTiming(
                 alignment=snapshot.alignment,
+                synchronous=snapshot.synchronous,
                 asynchronous=time.perf_counter() - started,
                 new_bytes=written,
                 processed_bytes=snapshot.processed_bytes,
@@ -168,7 +190,7 @@ class TaskFiles:
                 )
             )
 
-        self._threads.submit(work)
+        self._writes.submit(work)
 
     def commit(self, command: CommitCheckpoint, done: Callable[[CommitDone], None]) -> None:
         """Make a permit's committables visible, report it, then call ``done``."""
@@ -184,27 +206,7 @@ class TaskFiles:
                 self._report(TaskCommitted(command.task, command.attempt, command.permit.checkpoint, UNKNOWN_TIME))
             done(CommitDone(command.attempt, command.permit.checkpoint, error))
 
-        with self._lock:
-            self._commits.append(work)
-        self._commit_next(False)
-
-    def _commit_next(self, was_last: bool) -> None:
-        """Begin a commit, unless one is under way; ``was_last``: that one has ended."""
-        with self._lock:
-            if self._commits_now and not was_last:
-                return
-            self._commits_now = bool(self._commits)
-            if not self._commits:
-                return
-            work = self._commits.popleft()
-
-        def then_next() -> None:
-            try:
-                work()
-            finally:
-                self._commit_next(True)
-
-        self._threads.submit(then_next)
+        self._commits.submit(work)
 
     def close(self) -> None:
         """Let what runs end and start nothing new."""
@@ -237,6 +239,9 @@ class TaskHost:
         self._split_sets = TaskSplitSets(plan, files.folder, report)
         self._transport = transport(self._link_broke)
         self._mailbox: Mailbox[TaskMessage] = Mailbox()
+        #: the task, while what arrives goes past the mailbox; set under the lock, when nothing that has is left in that
+        self._reached: Task | None = None
+        self._door = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"penstock-task-{task}", daemon=True)
         #: the newest deployment; its attempt is the only one that orders and frames may name
         self._deployment: DeployTask | None = None
@@ -246,6 +251,8 @@ class TaskHost:
         #: frames that came between deployment and start
         self._early: list[Frame] = []
         self._open = True
+        #: the thread may be in users' functions for as long as these take
+        self._takes_time = scheduler is None
 
     # ------------------------------------------------------------------ from any thread
 
@@ -257,11 +264,35 @@ class TaskHost:
         """Put a message into the thread's mailbox."""
         self._mailbox.post(message)
 
+    def arrive(self, message: Frame | Upstream) -> None:
+        """Take what a task of this process sends. What comes from one of its drivers stays in order."""
+        task = self._reached
+        if task is None:
+            with self._door:
+                task = self._reached
+                if task is None:
+                    self.post(Arrived((message,), ()) if isinstance(message, Frame) else Arrived((), (message,)))
+                    return
+        if isinstance(message, Frame):
+            task.receive(message)
+        else:
+            task.deliver(message)
+
+    def give_sign(self, answer: Callable[[], None]) -> None:
+        """Have ``answer`` called to show that the host is alive (rule 5)."""
+        if self._takes_time:
+            answer()
+        else:
+            self.post(SignAsked(answer))
+
     def statistics(self, timeout: float) -> TaskStatistics | None:
         """What the task has counted; None if none is deployed. Raises TimeoutError if it is too busy to say."""
         found: Future[TaskStatistics | None] = Future()
         self.post(StatisticsAsked(found))
         return found.result(timeout)
+
+    def _with_writing(self, found: TaskStatistics) -> TaskStatistics:
+        return msgspec.structs.replace(found, writing=self._files.writing)
 
     def close(self) -> None:
         """Stop the task and end the thread; returns when both have ended."""
@@ -276,8 +307,16 @@ class TaskHost:
             for message in self._mailbox.take(self._patience(step)):
                 with _Guard(self):
                     self._handle(message)
+            if self._started and self._reached is None and self._scheduler is not None:
+                self._pass_mailbox()
             step = self._step()
         self._transport.close()
+
+    def _pass_mailbox(self) -> None:
+        """Let what arrives go past the mailbox if it is empty; else what is in it comes first."""
+        with self._door:
+            if self._mailbox.is_empty:
+                self._reached = self._task
 
     def _patience(self, step: Step) -> float | None:
         if step.progressed:
@@ -303,7 +342,9 @@ class TaskHost:
                 self._commit_done(message)
             case StatisticsAsked(found):
                 task = self._task
-                answer(found, lambda: None if task is None else task.statistics())
+                answer(found, lambda: None if task is None else self._with_writing(task.statistics()))
+            case SignAsked(sign):
+                sign()
             case Woken():
                 pass
             case CoordinatorGone():
@@ -348,7 +389,7 @@ class TaskHost:
         if isinstance(state, PenstockError):
             self._fail(state)
             return
-        with _Guard(self):
+        with _Guard(self), self._taking_time():
             listener = _Listener(self, attempt)
             attempts = dict(deployment.attempts)
             self._split_sets.begin()
@@ -398,6 +439,8 @@ class TaskHost:
                     pass  # the files' threads do that
                 case commands.ExpectBarrier(checkpoint=checkpoint):
                     task.expect(checkpoint)
+                case commands.SteerMixture():
+                    task.steer(command.operator, command.reweights, command.limit)
 
     def _start(self, task: Task) -> None:
         if self._started:
@@ -428,10 +471,20 @@ class TaskHost:
         self._release()
 
     def _release(self) -> None:
-        task, self._task = self._task, None
+        task, self._task, self._reached = self._task, None, None
         self._started, self._early = False, []
         if task is not None:
-            task.stop(CLOSE_SECONDS)
+            with self._taking_time():
+                task.stop(CLOSE_SECONDS)
+
+    @contextmanager
+    def _taking_time(self) -> Iterator[None]:
+        """Rule 5."""
+        before, self._takes_time = self._takes_time, True
+        try:
+            yield
+        finally:
+            self._takes_time = before
 
     def _link_broke(self, link: BrokenLink) -> None:
         self._report(TaskLost(link.task, link.attempt, f"{self._id} lost its connection: {link.reason}", UNKNOWN_TIME))
@@ -471,6 +524,11 @@ class _Listener:
 
     def drained(self, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
         self._host._split_sets.drained(self._host._task, barrier, window)
+
+    def steered(self, order: Steer, possible: int | None) -> None:
+        known = len(order.reweights)
+        report = MixtureSteered(self._id, self._attempt, order.operator, known, order.limit, possible, UNKNOWN_TIME)
+        self._report(report)
 
     def data_ended(self) -> None:
         self._report(DataEnded(self._id, self._attempt, UNKNOWN_TIME))

@@ -102,7 +102,7 @@ class TaskSplitSets:
             self._report(TaskDeclined(command.task, command.attempt, command.checkpoint, TOO_LATE, UNKNOWN_TIME))
         elif allowed:
             stop: Stop | None = None if command.stop is None else command.stop.value
-            task.trigger(command.checkpoint, command.kind, command.at_round, command.timestamp, stop)
+            task.trigger(command.checkpoint, command.kind, command.at_round, command.timestamp, stop, command.unaligned)
 
     def allows(self, command: TriggerCheckpoint) -> bool | None:
         """Whether the checkpoint's barrier may be placed now; False: not yet, None: not any more."""

@@ -7,6 +7,8 @@ Rules:
 2. What no chain from the end has come to (producers that wait for room, say) follows, again with those they wait for.
 3. A task with several drivers works if one of them can; otherwise it waits for what they all wait for.
 4. Tasks that have finished are left out.
+5. An open checkpoint waits for the first tasks that have not answered it, and for what these are in the middle of: a
+   call of an operator, bytes that are written, or what they wait for themselves.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from ...coordinator.model.statistics import PendingStatus
 from ...engine.core.identity import TaskId
+from ...engine.plan.sizes import size
 from ...engine.runtime.statistics import TaskStatistics
 from ...engine.scheduler.protocol import HandleStatistics
 
@@ -42,6 +46,21 @@ def chain_of_waiting(
         held_up = task in waited_for and not _waits_for(standings.get(task))
         sentences.append(f"{task}: {sentence}{'; others wait for it' if held_up else ''}")
     return sentences
+
+
+def checkpoint_waits(pending: PendingStatus, standings: Mapping[TaskId, Standing]) -> list[str]:
+    """What an open checkpoint waits for, a sentence for each task (rule 5)."""
+    name = f"{pending.kind} {pending.checkpoint}"
+    return [f"{name} waits for {task}: {_under_way(standings.get(task))}" for task in pending.waits_for]
+
+
+def _under_way(standing: Standing | None) -> str:
+    found = None if standing is None else standing.statistics
+    if found is None:
+        return _sentence(standing, "has no attempt")
+    words = [f"it writes {size(found.writing)}"] if found.writing else []
+    words += [f"{each.operator or each.driver} has been at a piece for {each.seconds:.1f} s" for each in found.pieces]
+    return "; ".join(words) or _sentence(standing, found.state)
 
 
 def _in_chains(live: Sequence[TaskId], standings: Mapping[TaskId, Standing]) -> Iterator[TaskId]:

@@ -19,7 +19,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -45,11 +45,11 @@ from ..hosting.measures import JobFigures, Sample
 from ..hosting.supervisor import DEFAULT_POISON, Supervisor, seconds_left
 from ..protocol.messages import (
     Address,
+    CoordinatorMessage,
     Identity,
     JobDescriptor,
     NodesDraining,
     ProcessAppeared,
-    ProcessMessage,
     Versioned,
     WorkerSlot,
 )
@@ -57,6 +57,8 @@ from ..protocol.translate import failure_of, peers_of
 from ..storage.log import Deaths
 from ..storage.snapshots import SnapshotFiles
 from ..storage.stores import open_store
+from ..transport.control_wire import Content
+from ..transport.conversation import Packet
 from ..transport.dialling import Secrets
 from .driver_calls import RayDriverCalls
 from .metrics import Reporter
@@ -121,8 +123,8 @@ class CoordinatorActor:
         snapshots = SnapshotFiles(options.folder, plan.name)
         me = ray.get_runtime_context().current_actor
 
-        def supervise(post: Callable[[ProcessMessage], None]) -> Supervisor:
-            calls = RayDriverCalls(drivers, partial(peers_of, plan), me, post)
+        def supervise(post: Callable[[CoordinatorMessage], None]) -> Supervisor:
+            calls = self._calls = RayDriverCalls(drivers, partial(peers_of, plan), me, post, plan.uuid, options.secrets)
             tasks = plan.tasks()
             spares = [slot for slot in drivers if slot not in set(tasks)]
             self._supervisor = Supervisor(
@@ -187,6 +189,11 @@ class CoordinatorActor:
     def deliver(self, event: Event) -> None:
         """Tell the coordinator a fact."""
         self._host.post(event)
+
+    @ray.method(concurrency_group="events")
+    def say(self, slot: WorkerSlot, incarnation: str, generation: int, packets: Sequence[Packet[Content]]) -> int:
+        """Take what a process says, in want of a connection. What has been taken of it."""
+        return self._calls.said(slot, incarnation, generation, packets)
 
     @ray.method(concurrency_group="events")
     def announce(self, identity: Identity) -> None:
@@ -276,6 +283,7 @@ class CoordinatorActor:
             self._reporter.close()
         if self._draining is not None:
             self._draining.close()
+        self._calls.close()
         self._host.close()
 
 

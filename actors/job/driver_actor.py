@@ -4,6 +4,8 @@ Rules:
 
 1. No call does anything but post to the host, except the questions, which wait for its answer. Data do not come in
    through calls at all, but on streams from the other processes (``transport``), so control never waits behind them.
+   Orders and reports go over one connection of the coordinator's (``transport.control_process``), and by calls while
+   there is none.
 2. Ray restarts the actor when its process dies. The new process holds nothing and waits to be deployed to; it announces
    itself to the coordinator, which is the quickest sign that the old one is gone.
 3. Every call may be repeated or come late: orders and frames are fenced by attempt, behind the door.
@@ -20,7 +22,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -31,6 +33,7 @@ from ray.exceptions import GetTimeoutError, RayError
 
 from ...coordinator.model.events import Event, NoticeGiven, TaskFailed
 from ...coordinator.model.split_sets import SplitName
+from ...engine.core.errors import unexpected
 from ...engine.core.identity import Attempt, TaskId
 from ...engine.exchange.channels import Frame, Upstream
 from ...engine.runtime.statistics import TaskStatistics
@@ -41,7 +44,7 @@ from ..cluster.environment import NAMESPACE
 from ..feed.discovery import FeedDiscovery, run_of
 from ..feed.tcp_server import TcpFeedServer, feeds_of
 from ..hosting.logs import TaskLog, write_json_lines
-from ..hosting.measures import Sample, TaskFigures
+from ..hosting.measures import Sample, TaskFigures, feed_samples
 from ..hosting.split_guard import SplitGuard
 from ..hosting.task_host import TaskFiles, TaskHost
 from ..hosting.waiting_chain import Standing
@@ -57,6 +60,9 @@ from ..protocol.messages import (
     SplitBegun,
 )
 from ..storage.snapshots import SnapshotFiles
+from ..transport.control_process import ProcessEnd
+from ..transport.control_wire import Content, Report
+from ..transport.conversation import Packet
 from ..transport.dialling import Endpoint
 from ..transport.listener import Listener
 from ..transport.protocol import BrokenLink
@@ -98,6 +104,7 @@ class DriverActor:
         self._over = threading.Event()
         #: when the coordinator last asked
         self._asked_at = time.monotonic()
+        self._control = self._take_control()
         self._files = TaskFiles(self._plan, SnapshotFiles(options.folder, self._plan.name), self._report)
         self._listener = self._listen()
         self._resolver = EndpointResolver()
@@ -118,6 +125,17 @@ class DriverActor:
             self._announce(self._plan.name)
 
     # ------------------------------------------------------------------ the task
+
+    def _take_control(self) -> ProcessEnd:
+        return ProcessEnd(
+            self._plan.uuid,
+            self._identity.incarnation,
+            self._listen(),
+            self._report_by_calls,
+            self._carry_out,
+            self._give_sign,
+            self._ask_for_coordinator,
+        )
 
     def _listen(self) -> Listener:
         options, me = self._options, self._identity
@@ -201,6 +219,15 @@ class DriverActor:
         self._asked_at = time.monotonic()
         return self._identity
 
+    def _give_sign(self, answer: Callable[[], None]) -> None:
+        """As ``ready``, on the connection: the thread that takes a task's messages answers."""
+        self._asked_at = time.monotonic()
+        host = self._host
+        if host is None:
+            answer()
+        else:
+            host.give_sign(answer)
+
     @ray.method(concurrency_group="control")
     def endpoint(self) -> Endpoint:
         """Where this process takes the streams of others."""
@@ -217,9 +244,10 @@ class DriverActor:
         os.kill(os.getpid(), signal.SIGKILL)
 
     @ray.method(concurrency_group="control")
-    def cut(self) -> None:
-        """Lose all streams at once, as if the network had failed."""
-        if self._streams is not None:
+    def cut(self, streams: bool = True) -> None:
+        """Lose all streams and the connection for orders at once, or that alone, as if the network had failed."""
+        self._control.cut()
+        if streams and self._streams is not None:
             self._streams.cut()
 
     @ray.method(concurrency_group="control")
@@ -234,14 +262,16 @@ class DriverActor:
         else:
             self._host.close()
         self._files.close()
+        self._control.close()
         self._over.set()
 
     # ------------------------------------------------------------------ orders
 
     @ray.method(concurrency_group="control")
-    def deploy(self, deployment: Deployment) -> Identity:
-        """Build an attempt in place of an older one."""
+    def deploy(self, deployment: Deployment) -> tuple[Identity, Endpoint]:
+        """Build an attempt in place of an older one. Who has taken it, and where it is dialled."""
         self._coordinator = deployment.coordinator
+        self._control.hear(deployment.command.attempt.generation)
         task, known = deployment.command.task, self._host
         say = partial(self._say_split, task, deployment.command.attempt) if deployment.cautious else None
         self._guard.begin(say, frozenset(each.name for each in deployment.command.skipped))
@@ -252,7 +282,7 @@ class DriverActor:
             for peer, actor in deployment.peers.items():
                 if peer < task:  # it dials, and may wait for Ray to tell it that there is a new process
                     actor.announce_endpoint.remote(task, self._listener.endpoint)
-        return self._identity
+        return self._identity, self._control.endpoint
 
     @ray.method(concurrency_group="control")
     def announce_endpoint(self, task: TaskId, endpoint: Endpoint) -> None:
@@ -267,6 +297,15 @@ class DriverActor:
     @ray.method(concurrency_group="control")
     def order(self, command: Order) -> None:
         """Carry out an order for the attempt that it names."""
+        self._carry_out(command)
+
+    @ray.method(concurrency_group="control")
+    def say(self, incarnation: str, generation: int, packets: Sequence[Packet[Content]]) -> int | None:
+        """Take what the coordinator says, in want of a connection, to that incarnation. What has been taken, if it is
+        listened to."""
+        return self._control.called(generation, packets) if incarnation == self._identity.incarnation else None
+
+    def _carry_out(self, command: Order) -> None:
         if self._hosted is not None and self._hosted[0] == command.task:
             self._hosted[1].post(command)
 
@@ -286,7 +325,9 @@ class DriverActor:
             found = self._statistics()
         except TimeoutError:
             return None
-        return () if found is None else self._figures.samples(found)
+        feeds = {} if self._feeds is None else self._feeds.servers
+        told = [sample for server in feeds.values() for sample in feed_samples(self._plan.name, server.status())]
+        return told if found is None else [*self._figures.samples(found), *told]
 
     def _statistics(self) -> TaskStatistics | None:
         host = self._host
@@ -300,9 +341,29 @@ class DriverActor:
         if self._coordinator is None:
             return
         if isinstance(event, TaskFailed) and self._guard.raised is not None:
-            begun = SplitBegun(event.task, event.attempt, self._guard.raised, raised=True)
-            when_done(self._coordinator.deliver.remote(begun), self._reported)
-        when_done(self._coordinator.deliver.remote(event), self._reported)
+            self._control.put(SplitBegun(event.task, event.attempt, self._guard.raised, raised=True))
+        if isinstance(event, Report):
+            self._control.put(event)
+        else:
+            raise unexpected(TypeError(f"{type(event).__name__} is nothing that a process reports"))
+
+    def _report_by_calls(self, generation: int, packets: Sequence[Packet[Content]]) -> None:
+        """Ray repeats the call until a restarting coordinator has it."""
+
+        def ended(seen: Any, error: BaseException | None) -> None:
+            if error is None:
+                self._control.acknowledged(generation, seen)
+            else:
+                self._reported(None, error)
+
+        me = self._identity
+        with suppress(RayError):  # the end of this process
+            when_done(self._coordinator.say.remote(me.task, me.incarnation, generation, packets), ended)
+
+    def _ask_for_coordinator(self) -> None:
+        """The connection to it has ended: Ray knows whether it is gone."""
+        with suppress(RayError):
+            when_done(self._coordinator.process.remote(), self._reported)
 
     def _say_split(self, task: TaskId, attempt: Attempt, name: SplitName | None) -> None:
         """Tell the coordinator what is about to be read, and wait until it knows: reading it may be our end."""

@@ -1,18 +1,21 @@
-"""The coordinator's calls to the driver actors, over Ray. What comes of them is posted, never waited for.
+"""The coordinator's orders to the driver actors: over a connection to each process that has been deployed to, over Ray
+until there is one. What comes of them is posted, never waited for.
 
 ``actors`` are the slots (see ``supervisor``). Which of them a task is on changes here, with ``move``, and nowhere else.
 
 Rules:
 
-1. Orders are sent once: one that does not arrive is reported, and fenced by its attempt should it arrive late.
+1. Orders reach a process once (``transport.control_coordinator``). One that a call could not bring is reported, and
+   fenced by its attempt should it arrive late.
 2. ``ready`` and ``deploy`` wait while Ray restarts the process, and are repeated by Ray if it dies meanwhile.
 3. ``watch`` is sent once, and fails with the process or the connection; it is silent when the actor is told to end.
-4. ``ask`` is sent once and never repeated. ``replace`` kills: Ray does that with a process that is stopped, too.
+4. A connection that ends says nothing about its process: Ray does. ``ask`` is sent once and never repeated. ``replace``
+   kills: Ray does that with a process that is stopped, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -24,13 +27,18 @@ from ..protocol.messages import (
     Address,
     AttemptAccepted,
     CallFailed,
+    CoordinatorMessage,
     Deployment,
+    Identity,
     Order,
     ProcessAppeared,
     ProcessGone,
-    ProcessMessage,
     WorkerSlot,
 )
+from ..transport.control_coordinator import CoordinatorEnd
+from ..transport.control_wire import Content
+from ..transport.conversation import Packet
+from ..transport.dialling import Secrets
 
 
 class RayDriverCalls:
@@ -41,7 +49,9 @@ class RayDriverCalls:
         actors: Mapping[WorkerSlot, Address],
         peers: Callable[[TaskId], list[TaskId]],
         coordinator: Address,
-        post: Callable[[ProcessMessage], None],
+        post: Callable[[CoordinatorMessage], None],
+        job: str,
+        secrets: Secrets | None,
     ) -> None:
         self._actors = dict(actors)
         #: the actor of each task (a spare one is in no entry that is asked for)
@@ -49,6 +59,20 @@ class RayDriverCalls:
         self._peers = peers
         self._coordinator = coordinator
         self._post = post
+        #: where each task is
+        self._slot_of = {slot: slot for slot in actors}
+        self._control = CoordinatorEnd(job, secrets or Secrets(b""), self._say, post, self._is_alive)
+
+    def said(self, slot: WorkerSlot, incarnation: str, generation: int, packets: Sequence[Packet[Content]]) -> int:
+        """A process has told us this by a call. What has been taken of it."""
+        return self._control.called(slot, incarnation, generation, packets)
+
+    def close(self) -> None:
+        """End the connections."""
+        self._control.close()
+
+    def _is_alive(self, identity: Identity) -> None:
+        self._post(ProcessAppeared(identity))
 
     def ready(self, slot: WorkerSlot) -> None:
         """Post ``ProcessAppeared`` as soon as the slot has a process."""
@@ -70,6 +94,8 @@ class RayDriverCalls:
 
     def ask(self, slot: WorkerSlot) -> None:
         """Post ``ProcessAppeared`` if the process answers."""
+        if self._control.ask(slot):
+            return
 
         def ended(identity: Any, error: BaseException | None) -> None:
             if error is None:
@@ -84,6 +110,7 @@ class RayDriverCalls:
     def move(self, task: TaskId, slot: WorkerSlot) -> None:
         """Send what is for the task to this slot."""
         self._drivers[task] = self._actors[slot]
+        self._slot_of[task] = slot
 
     def clear(self, slot: WorkerSlot) -> None:
         """Have the process of the slot drop what it holds."""
@@ -94,20 +121,39 @@ class RayDriverCalls:
         peers = {task: self._drivers[task] for task in (command.task, *self._peers(command.task))}
         deployment = Deployment(command, peers, self._coordinator, cautious)
 
-        def ended(identity: Any, error: BaseException | None) -> None:
-            failed = None if error is None else _call_failed(command.task, command.attempt, error)
-            self._post(failed or AttemptAccepted(command.attempt, identity))
+        def ended(answer: Any, error: BaseException | None) -> None:
+            if error is not None:
+                self._post(_call_failed(command.task, command.attempt, error))
+                return
+            identity, endpoint = answer
+            self._control.accepted(identity, endpoint, command.attempt)
+            self._post(AttemptAccepted(command.attempt, identity))
 
         when_done(self._drivers[command.task].deploy.options(max_task_retries=-1).remote(deployment), ended)
 
     def order(self, command: Order) -> None:
         """Post ``CallFailed`` if the order does not arrive."""
+        if self._control.put(self._slot_of[command.task], command):
+            return
 
         def ended(_: Any, error: BaseException | None) -> None:
             if error is not None:
                 self._post(_call_failed(command.task, command.attempt, error))
 
         when_done(self._drivers[command.task].order.remote(command), ended)
+
+    def _say(self, slot: WorkerSlot, incarnation: str, generation: int, packets: Sequence[Packet[Content]]) -> None:
+        """Have a call carry orders, in want of a connection."""
+
+        def ended(seen: int | None, error: BaseException | None) -> None:
+            if error is not None:
+                for content in (packet.content for packet in packets):
+                    if isinstance(content, Order):
+                        self._post(_call_failed(content.task, content.attempt, error))
+            elif seen is not None:
+                self._control.acknowledged(slot, incarnation, generation, seen)
+
+        when_done(self._actors[slot].say.remote(incarnation, generation, packets), ended)
 
 
 def _call_failed(task: TaskId, attempt: Attempt, error: BaseException) -> CallFailed:

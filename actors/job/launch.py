@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ...coordinator.restore.stored_state import Snapshot
 from ...engine.core.arguments import Parallelism, Rate, Threads, checked
 from ...engine.core.errors import ConfigurationError
 from ...engine.flow.flow import Flow
@@ -23,6 +24,7 @@ from ..claims.deferred import closing_leases, hand_over
 from ..claims.inputs import plan_with_inputs
 from ..claims.place import Place, Resume, place_in
 from ..claims.start import Claim, begin_in, begin_nowhere, check_first
+from ..client.moving import Planned, start_in_shape
 from ..cluster.environment import ClusterInfo, check_cluster, connect, disconnect
 from ..cluster.fitting import check_spares
 from ..process.ending import print_interrupts_briefly
@@ -78,7 +80,9 @@ def run(
     ``take_over``: outputs are taken over from a job whose log is still open: it must not go on. Without it they are
     refused, unless that job has finished, was stopped, or is gone with its checkpoint folder.
     ``detached``: the job outlives this script; ``attach(name)`` finds it again.
-    A job that goes on reads the files that it has begun with, and is refused if one has changed or is gone.
+    A job that goes on reads the files that it has begun with, and is refused if one has changed or is gone. If its
+    newest checkpoint holds what was in flight at another ``parallelism``, it goes on there first, for one checkpoint
+    with nothing in flight, which is waited for.
     ``include_new``: it takes in those that came since, behind all others.
     ``audit="content"``: sources and sinks digest their rows, and at the end all inputs are read again and what is
     visible is read back, by this process: the audit then says which sources are *proven* to have handed on the rows of
@@ -98,41 +102,33 @@ def run(
         if detached:
             _refuse_own_cluster(connect(address, verbose))
     flow = hand_over(flow, place, name=name, resume=resume, detached=detached, from_snapshot=from_snapshot)
-    with closing_leases(flow):
-        plan = plan_with_inputs(
-            flow,
-            planned,
-            place,
-            name or flow.name,
-            from_snapshot=from_snapshot,
-            include_new=include_new,
-        )
-        _check(plan, runtime, place, resume, from_snapshot or resume_model)
-        plan = replace(with_alignment(plan, None if place is None else place.alignment_timeout), audit=audit)
-        start = None
-        if place is not None:
-            beginning = begin_in(
-                place.folder,
-                plan,
-                resume=resume,
-                from_snapshot=from_snapshot,
-                claim=claim,
-                allow_changes=allow_changes,
-                resume_model=resume_model,
-                take_over=take_over,
-            )
-            plan, start = beginning.plan, beginning.start
-        else:
-            plan = begin_nowhere(plan, take_over)
-        print_interrupts_briefly()
-        cluster = connect(address, verbose)
-        from .options import check_detachable
-        from .starting import start_job
+    start = partial(_start, runtime, address, verbose, take_over)
 
-        if detached:
-            check_detachable(plan)
-            _refuse_own_cluster(cluster)
-        job = start_job(plan, place, runtime, start, detached=detached, take_over=take_over)
+    def plan_as(planned: Planned) -> JobPlan:
+        job = name or flow.name
+        plan = plan_with_inputs(flow, planned, place, job, from_snapshot=from_snapshot, include_new=include_new)
+        _check(plan, runtime, place, resume, from_snapshot or resume_model)
+        return replace(with_alignment(plan, None if place is None else place.alignment_timeout), audit=audit)
+
+    def begin(plan: JobPlan, place: Place, resume: Resume) -> Job:
+        begun = begin_in(
+            place.folder,
+            plan,
+            resume=resume,
+            from_snapshot=from_snapshot,
+            claim=claim,
+            allow_changes=allow_changes,
+            resume_model=resume_model,
+            take_over=take_over,
+        )
+        stays = detached and not place.settings.moves  # on its way to another shape it is this script's
+        return start(begun.plan, place, begun.start, detached=stays)
+
+    with closing_leases(flow):
+        if place is None:
+            job = start(begin_nowhere(plan_as(planned), take_over), None, None, detached=detached)
+        else:
+            job = start_in_shape(plan_as, planned, begin, place, resume, from_snapshot)
         job.follow_leases()
         return job
 
@@ -154,6 +150,29 @@ def list_jobs(*, address: str | None = None, verbose: bool = False) -> list[JobE
     from .ray_backend import list_job_entries
 
     return list_job_entries()
+
+
+def _start(
+    runtime: Runtime,
+    address: str | None,
+    verbose: bool,
+    take_over: bool,
+    plan: JobPlan,
+    place: Place | None,
+    snapshot: Snapshot | None,
+    *,
+    detached: bool,
+) -> Job:
+    """Start what is planned, on the cluster."""
+    print_interrupts_briefly()
+    cluster = connect(address, verbose)
+    from .options import check_detachable
+    from .starting import start_job
+
+    if detached:
+        check_detachable(plan)
+        _refuse_own_cluster(cluster)
+    return start_job(plan, place, runtime, snapshot, detached=detached, take_over=take_over)
 
 
 def _check_detached(place: Place | None, runtime: Runtime) -> None:

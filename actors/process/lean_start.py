@@ -1,4 +1,4 @@
-"""Processes of actors start without pandas, and with small pages.
+"""Processes of actors start without pandas, and with small pages (``engine``).
 
 Without pandas, because importing it takes a third of the time that it takes to start one.
 
@@ -6,10 +6,6 @@ pyarrow imports pandas, where it is installed, as soon as it is given a Python v
 As long as nobody has imported pandas it cannot be one. So pyarrow's first look for pandas finds none, and as soon as
 somebody does import it, pyarrow is told to look again; from then on it is as if it had found it at first. What needs
 pandas (``to_pandas``) imports it as ever.
-
-With small pages, because mimalloc, from which pyarrow has its memory, asks the kernel for pages of 2 MiB: a process
-that is given a few hundred of these clears 600 MiB before it has read its first 20, which took more time than reading
-them. Once the pages are there they make no difference that we could measure.
 """
 
 from __future__ import annotations
@@ -22,8 +18,8 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-_LARGE_PAGES = "MIMALLOC_ALLOW_THP"
-"""Read by mimalloc when pyarrow is imported."""
+from ...engine import use_small_pages
+
 _WORKER = "default_worker.py"
 """The script that Ray's worker processes run."""
 
@@ -36,7 +32,7 @@ def is_worker() -> bool:
 def start_lean() -> None:
     """Have pyarrow's memory in small pages, and let it have its first look at Python values now, without pandas.
     Changes nothing where the user has said otherwise, or pyarrow is at work already."""
-    os.environ.setdefault(_LARGE_PAGES, "0")
+    use_small_pages()
     if "pandas" in sys.modules:
         return
     import pyarrow as pa

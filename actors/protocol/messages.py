@@ -28,6 +28,7 @@ from ...coordinator.model.commands import (
     ProposeRound,
     ReplaceProcess,
     StartTask,
+    SteerMixture,
     StopTask,
     TriggerCheckpoint,
 )
@@ -61,6 +62,11 @@ class Mailbox(Generic[Message]):
         """Put a message in."""
         self._queue.put(message)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything that was posted has been taken."""
+        return self._queue.empty()
+
     def take(self, timeout: float | None) -> list[Message]:
         """Everything that was posted; waits up to ``timeout`` seconds (None: for ever, 0: not at all) for the first."""
         taken: list[Message] = []
@@ -81,6 +87,7 @@ Order: TypeAlias = (
     | ProposeRound
     | TriggerCheckpoint
     | ExpectBarrier
+    | SteerMixture
     | AssignSplits
     | AbortCheckpoint
     | CommitCheckpoint
@@ -155,6 +162,12 @@ class StatisticsAsked(msgspec.Struct, frozen=True):
     found: Future[TaskStatistics | None]
 
 
+class SignAsked(msgspec.Struct, frozen=True):
+    """Does the thread still take what is posted? ``answer`` is called by it."""
+
+    answer: Callable[[], None]
+
+
 class Woken(msgspec.Struct, frozen=True):
     """Something that the task waits for has happened on another thread: let it go on."""
 
@@ -168,7 +181,16 @@ class Closed(msgspec.Struct, frozen=True):
 
 
 TaskMessage: TypeAlias = (
-    Deployment | Order | Arrived | StateRead | CommitDone | StatisticsAsked | Woken | CoordinatorGone | Closed
+    Deployment
+    | Order
+    | Arrived
+    | StateRead
+    | CommitDone
+    | StatisticsAsked
+    | SignAsked
+    | Woken
+    | CoordinatorGone
+    | Closed
 )
 """All that is posted to the thread that owns a task (``hosting.task_host``)."""
 

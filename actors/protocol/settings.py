@@ -61,7 +61,8 @@ class Checkpoints:
     """Checkpoints that may be in flight at once, savepoints aside. With a minimum pause it is always one."""
     alignment: Alignment = "aligned"
     """"unaligned": barriers overtake batches, which then belong to the checkpoint, so that it does not wait for who is
-    slow. Only for flows with ``order="arrival"``; savepoints are aligned all the same."""
+    slow. In a flow with deterministic order so are savepoints, unless they are asked for as aligned, and a job goes on
+    in the middle of what it was doing, at the same parallelism; with ``order="arrival"`` savepoints are aligned."""
     alignment_timeout: Duration | None = None
     """With "aligned": after so long barriers overtake batches nevertheless. None: never."""
     retained: int = 2
@@ -113,6 +114,7 @@ class Checkpoints:
                 timeout=seconds(self.timeout, "timeout"),
                 max_concurrent=self.max_concurrent,
                 unaligned=self.overtaking_after is not None,
+                alignment_timeout=self.overtaking_after or 0.0,
                 retained=self.retained,
                 retention=_RETENTION[self.retention],
                 tolerable_failures=self.tolerable_failures,

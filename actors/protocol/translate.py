@@ -5,6 +5,8 @@ Both shells use it, the actors and the embedded runner.
 
 from __future__ import annotations
 
+import hashlib
+
 from ...coordinator.model.events import Failure
 from ...coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
 from ...coordinator.model.rescaling import ChannelMapper
@@ -39,7 +41,30 @@ def execution_graph(plan: JobPlan) -> ExecutionGraph:
         deterministic=True,  # sources agree on a round in every flow, also where barriers may then overtake batches
         lanes=plan.lanes,
         parts=plan.parts,
+        broadcasts=plan.broadcasts,
+        cuts=plan.deterministic,
+        shape=_shape(plan),
+        round_rows=plan.round_rows,
     )
+
+
+def _shape(plan: JobPlan) -> str:
+    """Of the drivers and what joins them: only in the same shape a task goes on in the middle of what it was doing."""
+    drivers = [
+        (
+            stage.name,
+            stage.parallelism,
+            stage.lanes,
+            pipeline.name,
+            [(port.kind, port.id) for port in pipeline.ports],
+            [(operator.id, type(operator.config).__name__) for operator in pipeline.operators],
+            [(output.kind, output.id) for output in pipeline.outputs],
+        )
+        for stage in plan.stages.values()
+        for pipeline in stage.pipelines
+    ]
+    exchanges = [(each.id, each.source, each.target, each.pattern) for each in plan.exchanges]
+    return hashlib.blake2b(repr((drivers, exchanges)).encode(), digest_size=8).hexdigest()
 
 
 def _goes_in_step(plan: JobPlan) -> bool:

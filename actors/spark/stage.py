@@ -141,6 +141,9 @@ class StageManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return sum(each.bytes for each in self.partitions)
 
 
+_MANIFESTS = msgspec.json.Decoder(StageManifest)
+
+
 @dataclass(frozen=True, slots=True)
 class StagedSplit(IpcSplit):
     """One accepted file. ``digest``: which kind, and the digest."""
@@ -320,8 +323,7 @@ def _reference(fingerprint: str) -> str:
 def decode_stage(key: str, data: bytes) -> StageManifest:
     """The manifest under this key. Raises DamagedFileError."""
     with decoding(f"{key} in the checkpoint folder", f"{FROM_A_COPY}, or start over with an empty checkpoint folder"):
-        manifest: StageManifest = decode_record(data, StageManifest, FORMAT)
-    return manifest
+        return decode_record(data, _MANIFESTS, FORMAT)
 
 
 def _fingerprint(schema: pa.Schema, partitions: Sequence[StagedPartition]) -> str:

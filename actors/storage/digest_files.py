@@ -106,8 +106,8 @@ class DigestFiles:
                 "name the checkpoint folder of a job that feeds ranks and has completed a checkpoint",
             )
         if len(sizes) > 1:
-            known = ", ".join(map(str, sorted(sizes)))
-            raise ConfigurationError(f"{self._url} records batches of {known} rows", "use a folder for each batch size")
+            known = ", ".join(f"of {size:,} rows" if size else "by cost" for size in sorted(sizes))
+            raise ConfigurationError(f"{self._url} records batches {known}", "use a folder for each kind of batches")
         return merged(runs), sizes.pop()
 
 

@@ -59,6 +59,9 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
     before: tuple[str, ...]
 
 
+_HEADERS = msgspec.json.Decoder(_Header)
+
+
 def inputs_key(job: str, digest: str) -> str:
     """Where the record is, below the checkpoint folder."""
     return f"{safe_name(job)}/inputs/{digest}.arrow"
@@ -91,7 +94,7 @@ def decode_inputs(data: bytes, place: str) -> RecordedInputs:
     """The record read back. Raises StorageError that names the ``place``."""
     try:
         table = ipc.open_file(data).read_all()
-        header = msgspec.json.decode((table.schema.metadata or {})[_HEADER], type=_Header)
+        header = _HEADERS.decode((table.schema.metadata or {})[_HEADER])
     except (pa.ArrowInvalid, KeyError, msgspec.MsgspecError) as error:
         raise unreadable(place, error, GO_ON) from error
     if header.format not in (1, FORMAT):

@@ -6,7 +6,8 @@ Entry ``n`` is the key ``<job>/log/<n>.json``. Rules:
 1. Numbers have twelve digits, so the order of keys is the order of entries.
 2. Entries may have been deleted, so numbers may be missing; each entry that is there carries its own number. Whether
    what is left is enough is decided by who reads it. An entry that is deleted between the listing and its reading was
-   followed by others that the listing may not show: then all is listed again.
+   followed by others that the listing may not show: then all is listed again. What stands right behind the last listed
+   entry is asked for by its name, so that a listing which lags does not hide how far the log goes.
 3. An entry that exists with exactly our bytes is ours: the reply to the first try was lost.
 4. An entry that is damaged, or of another format, is an error that names it; it is never left out.
 5. OSError of the store passes through: the coordinator makes an event of it, and tries again. A script has nobody to
@@ -16,15 +17,16 @@ Entry ``n`` is the key ``<job>/log/<n>.json``. Rules:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Literal
 
 from ...coordinator.model.events import Failure
-from ...coordinator.model.manifest import LogEntry, decode, encode, split_dropped
+from ...coordinator.model.manifest import Dropped, LogEntry, Manifest, Pinned, Unpinned, decode, encode, split_dropped
 from ...coordinator.model.split_sets import SetAdded, SplitEntry, decode_splits, encode_splits
 from ...coordinator.model.store import Store
 from ...engine.core.errors import StorageError
+from ...engine.core.identity import CheckpointId
 from ...engine.files.paths import safe_name, storage_error
 from .damage import FROM_A_COPY, GO_ON, decoding
 from .stores import open_store
@@ -33,6 +35,10 @@ _DIGITS = 12
 
 LISTINGS = 20
 """Times that the log is listed anew: entries go once a checkpoint, and reading them takes a moment."""
+LOOKAHEAD = 8
+"""Numbers behind the last known entry that are tried: so many may have gone before they were read."""
+KNOWN_CHECKPOINTS = 1024
+"""Of so many it is known where they are: a model is bound to the newest."""
 
 
 def key_of(job: str, number: int) -> str:
@@ -53,11 +59,19 @@ def read_entries(store: Store, job: str) -> list[LogEntry]:
         keys = store.list(_folder(job))
         known.update({key: data for key in keys if key not in known and (data := store.read(key)) is not None})
         if all(key in known for key in keys):
-            return [_decode(job, key, known[key]) for key in keys]
+            return [*(found := [_decode(job, key, known[key]) for key in keys]), *_behind(store, job, found)]
     raise StorageError(
         f"the log of job {job!r} changes faster than it can be read",
         "find out who deletes files in the checkpoint folder; only the job's own coordinator may",
     )
+
+
+def _behind(store: Store, job: str, listed: Sequence[LogEntry]) -> Iterator[LogEntry]:
+    """The entries right behind the listed ones."""
+    number = listed[-1].number + 1 if listed else 0
+    while (data := store.read(key := key_of(job, number))) is not None:
+        yield _decode(job, key, data)
+        number += 1
 
 
 def create_entry(store: Store, job: str, entry: LogEntry) -> Literal["stored", "refused"]:
@@ -114,6 +128,73 @@ def naming_log(action: str, folder: str, job: str) -> Iterator[None]:
         file = str(error.filename or "")
         place = file if file.startswith(f"{folder.rstrip('/')}/") else folder
         raise storage_error(f"{action} the log of job {job!r} in", place, error) from error
+
+
+class LogTail:
+    """Follows the job's log: what it says of pins, and which checkpoints it has, without reading all of it each time.
+
+    1. The log is dense where it grows, and its last entry never goes: so what comes is found by the number behind the
+       last one that is known, or one of the next few if entries have gone meanwhile.
+    2. Whatever that misses is found when all is read anew (``read``), which who waits for an entry does now and then.
+    3. A checkpoint is kept as long as its entry is there.
+    """
+
+    def __init__(self, folder: str, job: str, opened: Callable[[str], Store] = open_store) -> None:
+        self._folder, self._job, self._open = folder, job, opened
+        self._store: Store | None = None
+        #: of the last entry that was read
+        self._number = -1
+        #: names to what they depend on
+        self.pins: dict[str, CheckpointId] = {}
+        #: the numbers of the newest checkpoints' entries
+        self._manifests: dict[CheckpointId, int] = {}
+
+    def read(self) -> None:
+        """Read all. Raises ConfigurationError or StorageError."""
+        self._store = self._open(self._folder)
+        with naming_log("read", self._folder, self._job):
+            entries = read_log(self._store, self._job)
+        self.pins, self._manifests = {}, {}
+        for entry in entries:
+            self._note(entry)
+
+    def follow(self, ahead: int = LOOKAHEAD) -> None:
+        """Read what has come: up to ``ahead`` numbers behind the last entry. Raises as ``read`` does."""
+        if self._store is None:
+            self.read()
+            return
+        missing = 0
+        with naming_log("read", self._folder, self._job):
+            while missing < ahead:
+                missing += 1
+                key = key_of(self._job, self._number + missing)
+                if (data := self._store.read(key)) is not None:
+                    self._note(_decode(self._job, key, data))
+                    missing = 0
+
+    def is_kept(self, checkpoint: CheckpointId) -> bool:
+        """Whether the log has the checkpoint. Raises as ``read`` does."""
+        if checkpoint not in self._manifests:
+            self.read()
+        number = self._manifests.get(checkpoint)
+        if number is None or self._store is None:
+            return False
+        with naming_log("read", self._folder, self._job):
+            return self._store.read(key_of(self._job, number)) is not None
+
+    def _note(self, entry: LogEntry) -> None:
+        self._number = entry.number
+        if isinstance(entry, Pinned):
+            self.pins[entry.name] = entry.checkpoint
+        elif isinstance(entry, Unpinned):
+            self.pins.pop(entry.name, None)
+        elif isinstance(entry, Manifest):
+            self._manifests[entry.checkpoint] = entry.number
+            if len(self._manifests) > KNOWN_CHECKPOINTS:
+                del self._manifests[next(iter(self._manifests))]
+        elif isinstance(entry, Dropped):
+            dropped = set(entry.numbers)
+            self._manifests = {id: at for id, at in self._manifests.items() if at not in dropped}
 
 
 class SplitLog:

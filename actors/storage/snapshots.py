@@ -1,27 +1,29 @@
-"""The state files of checkpoints: one Arrow IPC file per task, operator and checkpoint, never changed.
+"""The state files of checkpoints: at most one for each task and checkpoint, never changed.
 
-They lie in ``<checkpoint folder>/<job>/state/<vertex>-<subtask>/<checkpoint>-<attempt>-<operator>.arrow``; any Arrow
-tool can read them. What barriers have overtaken lies beside them, as ``…-<exchange>.input.arrow`` and
-``…-<exchange>.output.arrow``.
+They lie in ``<checkpoint folder>/<job>/state/<vertex>-<subtask>/<checkpoint>-<attempt>.arrow``. A file has a part for
+each operator whose state is new, and some for what is in flight. A part is an Arrow IPC file; handles say where it
+begins and ends. A file of one part is an Arrow file, which any Arrow tool can read.
 
 Rules:
 
 1. A file's name is never used twice: it carries the checkpoint and the attempt. A file that could not be completed is
    removed, and no handle to it is given away.
-2. An operator whose state is the same as in its last file gets that file's handle again instead of a new file. This
+2. What is new and takes no more than ``INLINE_BYTES`` in all is put into the handles, and there is no file. So a task
+   with little state costs the store nothing, and a manifest of a thousand such tasks a few megabytes.
+3. An operator whose state is the same as in its last file gets that file's handle again instead of a new part. This
    is done only once ``completed`` has reported a checkpoint with that handle as durable: the files of a checkpoint
-   that was aborted are deleted, so they must not be shared.
-3. Handles are relative to the checkpoint folder, and they come from storage, so they are checked to lie inside it.
-4. Files of batches in flight are never shared.
-5. Any Arrow schema will do; whether the rows make sense is the operators' business.
-6. A handle carries the digest of its file's bytes. A file that has others is an error, never another table.
-7. Nothing is acknowledged before it survives a power cut: the files of a task, and their folder.
+   that was aborted are deleted, so they must not be shared. A file stays as long as any of its parts is referred to.
+4. Handles are relative to the checkpoint folder, and they come from storage, so they are checked to lie inside it.
+5. Batches in flight are never shared.
+6. Any Arrow schema will do; whether the rows make sense is the operators' business.
+7. A handle carries the digest of its part's bytes. A part that has others is an error, never another table.
+8. Nothing is acknowledged before it survives a power cut: the file of a task, and its folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
 
@@ -31,15 +33,18 @@ from pyarrow import ipc
 from ...engine.core.errors import StorageError
 from ...engine.core.identity import Attempt, CheckpointId, Holds, StateHandle, TaskId
 from ...engine.exchange.channel_state import ChannelPart
-from ...engine.files.durable import make_durable, make_folder
+from ...engine.exchange.flight import Flight
+from ...engine.files.durable import make_folder
 from ...engine.files.paths import absolute, resolve, safe_name, storage_error
 from ...engine.integrity.checksums import digest
+from ...engine.state.change_log import Changes, StatePart, merge_from, merged, states_of
 from .damage import GO_ON, check_bytes, unreadable
+from .state_file import INLINE_BYTES, StateFile, to_ipc
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """The file that holds an operator's state, and the checkpoint it was written for."""
+    """The part that holds an operator's state, and the checkpoint it was written for."""
 
     handle: StateHandle
     since: CheckpointId
@@ -47,21 +52,22 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _LastWrite:
-    """What one task stored last: all of its operators."""
+    """What one task stored last: of the operators whose state is in one part."""
 
     attempt: Attempt
     checkpoint: CheckpointId
-    files: dict[str, _Kept]
+    parts: dict[str, _Kept]
 
 
 class SnapshotFiles:
-    """Writes, reads and deletes the state files of ``job``. Safe to use from several threads."""
+    """Writes, reads and deletes the state files of ``job``. Safe to use from several threads. ``inline``: rule 2."""
 
-    def __init__(self, folder_url: str, job: str) -> None:
+    def __init__(self, folder_url: str, job: str, inline: int = INLINE_BYTES) -> None:
         self._url = absolute(folder_url)
         self._filesystem, folder = resolve(self._url)
         self._folder = folder.rstrip("/")
         self._job = safe_name(job)
+        self._inline = inline
         self._lock = Lock()
         #: folders that were made, and synced with all above them
         self._made: set[str] = set()
@@ -84,38 +90,74 @@ class SnapshotFiles:
         task: TaskId,
         checkpoint: CheckpointId,
         attempt: Attempt,
-        tables: Mapping[str, pa.Table],
+        tables: Mapping[str, pa.Table | Changes],
         channels: Sequence[ChannelPart] = (),
+        flight: Flight | None = None,
     ) -> tuple[StateHandle, ...]:
-        """Store one table per operator, and the batches in flight. Raises StorageError; then no new file of this call
+        """Store the state of each operator, and what is in flight. Raises StorageError; then no new file of this call
         is left."""
-        kept: dict[str, _Kept] = {}
-        new: list[StateHandle] = []
+        location = self._location(task, checkpoint, attempt)
+        file = StateFile(self._filesystem, self._folder, location, self._make, self._inline)
+        #: of each operator: handles of what is stored, and places among what is new
+        states: dict[str, list[StateHandle | int]] = {}
+        parts: list[tuple[StatePart, int]] = []
         try:
-            for operator, table in tables.items():
-                data = _to_ipc(table)
-                found = digest(data)
-                if (shared := self._shared(task, operator, attempt, found)) is not None:
-                    kept[operator] = shared
+            for operator, state in tables.items():
+                if isinstance(state, Changes):
+                    states[operator] = self._write_changes(file, task, operator, state, parts)
                     continue
-                location = self._location(task, checkpoint, attempt, operator)
-                handle = StateHandle(operator, location, data.size, table.num_rows, digest=found)
-                new.append(handle)
-                self._store(location, data)
-                kept[operator] = _Kept(handle, checkpoint)
-            for part in channels:
-                location = self._location(task, checkpoint, attempt, part.exchange, f".{part.holds.value}")
-                data = _to_ipc(part.table)
-                new.append(
-                    StateHandle(part.exchange, location, data.size, part.table.num_rows, part.holds, digest(data))
-                )
-                self._store(location, data)
-            make_durable(self._filesystem, *(f"{self._folder}/{handle.location}" for handle in new))
+                data = to_ipc(state)
+                found = digest(data)
+                shared = self._shared(task, operator, attempt, found)
+                new = shared or file.add(StateHandle(operator, "", data.size, state.num_rows, digest=found), data)
+                states[operator] = [new]
+            for part in (*channels, *_flight_parts(task, flight)):
+                file.add_table(part.exchange, part.table, part.holds)
+            written = file.end()
         except OSError as error:
-            self._remove(new)
+            file.remove()
+            self._made.clear()  # a folder that is gone is made again
             raise storage_error("write a checkpoint into", self._url, error) from error
-        self._remember(task, _LastWrite(attempt, checkpoint, kept), new)
-        return (*(each.handle for each in kept.values()), *(handle for handle in new if handle.is_channel_file))
+        handles = {
+            name: [written[each] if isinstance(each, int) else each for each in found] for name, found in states.items()
+        }
+        for state_part, place in parts:
+            if state_part.kept is None or state_part.kept.since < checkpoint:
+                state_part.kept = _Kept(written[place], checkpoint)
+        self._remember(task, attempt, checkpoint, handles, written)
+        flying = (each for each in written if each.is_channel_file)
+        return (*(each for found in handles.values() for each in found), *flying)
+
+    def _write_changes(
+        self, file: StateFile, task: TaskId, operator: str, state: Changes, new: list[tuple[StatePart, int]]
+    ) -> list[StateHandle | int]:
+        """Store those parts that are not safe, put together if they are many."""
+        parts = state.up_to_date()
+        first = merge_from([part.rows for part in parts])
+        if first < len(parts) - 1:
+            table = merged([self._rows_of(part) for part in parts[first:]])
+            whole = StatePart(lambda: table, table.num_rows)
+            state.log.merged(parts[first:], whole)
+            parts[first:] = [whole]
+        found: list[StateHandle | int] = []
+        for part in parts:
+            if part.kept is not None and self._is_safe(task, part.kept):
+                part.let_go()
+                found.append(part.kept.handle)
+            else:
+                place = file.add_table(operator, self._rows_of(part))
+                new.append((part, place))
+                found.append(place)
+        return found
+
+    def _is_safe(self, task: TaskId, kept: _Kept) -> bool:
+        with self._lock:
+            completed = self._completed.get(task)
+        return completed is not None and kept.since <= completed and bool(kept.handle.location)
+
+    def _rows_of(self, part: StatePart) -> pa.Table:
+        table = part.table
+        return self._read(part.kept.handle) if table is None else table
 
     def completed(self, task: TaskId, checkpoint: CheckpointId) -> None:
         """The checkpoint is durable, with the handles that ``write`` gave for this task."""
@@ -130,96 +172,120 @@ class SnapshotFiles:
             if not handle.is_channel_file:
                 tables.setdefault(handle.operator, []).append(self._read(handle))
         # tasks that finished earlier may have stored less (``lane_counts``)
-        return {operator: pa.concat_tables(each, promote_options="default") for operator, each in tables.items()}
+        return {
+            operator: pa.concat_tables(states_of(each), promote_options="default") for operator, each in tables.items()
+        }
 
     def read_channels(self, handles: Iterable[StateHandle]) -> dict[tuple[str, Holds], pa.Table]:
         """The batches in flight of the other handles, by exchange and side."""
         tables: dict[tuple[str, Holds], list[pa.Table]] = {}
         for handle in handles:
-            if handle.is_channel_file:
+            if handle.is_channel_file and handle.holds is not Holds.FLIGHT:
                 tables.setdefault((handle.operator, handle.holds), []).append(self._read(handle))
         return {key: pa.concat_tables(each) for key, each in tables.items()}
 
+    def read_flight(self, handles: Iterable[StateHandle]) -> Flight | None:
+        """What the task had in flight when it was cut as a whole; None: it was not."""
+        tables = [self._read(handle) for handle in handles if handle.holds is Holds.FLIGHT]
+        return Flight(tables[0].column("place")[0].as_py(), tuple(tables[1:])) if tables else None
+
     def _read(self, handle: StateHandle) -> pa.Table:
-        data = self.read_bytes(handle)
+        data = pa.py_buffer(handle.inline) if handle.inline else self._part(handle)
+        place = f"the state file {self._inside(handle.location)}" if handle.location else "a state in the log"
+        check_bytes(place, data, handle.bytes, handle.digest, GO_ON)
         try:
             with ipc.open_file(data) as reader:
                 return reader.read_all()
         except (OSError, pa.ArrowInvalid) as error:
-            raise unreadable(f"the state file {self._inside(handle)}", error, GO_ON) from error
+            raise unreadable(place, error, GO_ON) from error
 
-    def read_bytes(self, handle: StateHandle) -> pa.Buffer:
-        """The file of a handle, sure to be what was written. Raises StorageError."""
-        path = self._inside(handle)
+    def _part(self, handle: StateHandle) -> pa.Buffer:
+        with self._opened(handle.location) as file:
+            file.seek(handle.offset)
+            return file.read_buffer(handle.bytes)
+
+    def read_file(self, location: str, parts: Sequence[StateHandle]) -> pa.Buffer:
+        """A whole file of which these are parts, sure to be what was written. Raises StorageError."""
+        with self._opened(location) as file:
+            data = file.read_buffer()
+        for part in parts:
+            piece = data[part.offset : part.offset + part.bytes]
+            check_bytes(f"the state file {self._inside(location)}", piece, part.bytes, part.digest, GO_ON)
+        return data
+
+    @contextmanager
+    def _opened(self, location: str) -> Iterator[pa.NativeFile]:
+        path = self._inside(location)
         try:
             with self._filesystem.open_input_file(path) as file:
-                data = file.read_buffer()
+                yield file
         except FileNotFoundError as error:
             raise StorageError(f"the state file {path} is gone", GO_ON) from error
         except OSError as error:
             raise storage_error("read the state file", path, error) from error
-        check_bytes(f"the state file {path}", data, handle.bytes, handle.digest, GO_ON)
-        return data
 
     def delete(self, handles: Iterable[StateHandle]) -> None:
         """Delete the files; those that are gone already do not matter."""
         try:
-            for handle in handles:
+            for location in dict.fromkeys(handle.location for handle in handles if handle.location):
                 with suppress(FileNotFoundError):
-                    self._filesystem.delete_file(self._inside(handle))
+                    self._filesystem.delete_file(self._inside(location))
         except OSError as error:
             raise storage_error("delete old checkpoints in", self._url, error) from error
 
-    def _shared(self, task: TaskId, operator: str, attempt: Attempt, found: str) -> _Kept | None:
-        """The operator's last file, if it holds the same state and is sure to stay."""
+    def _shared(self, task: TaskId, operator: str, attempt: Attempt, found: str) -> StateHandle | None:
+        """The operator's last part, if it holds the same state and is sure to stay."""
         with self._lock:
-            last, completed = self._last.get(task), self._completed.get(task)
-        if last is None or completed is None or last.attempt != attempt:
+            last = self._last.get(task)
+        if last is None or last.attempt != attempt:
             return None
-        kept = last.files.get(operator)
-        same = kept is not None and kept.handle.digest == found
-        return kept if kept is not None and same and kept.since <= completed else None
+        kept = last.parts.get(operator)
+        return kept.handle if kept is not None and kept.handle.digest == found and self._is_safe(task, kept) else None
 
-    def _remember(self, task: TaskId, write: _LastWrite, new: Sequence[StateHandle]) -> None:
+    def _remember(
+        self,
+        task: TaskId,
+        attempt: Attempt,
+        checkpoint: CheckpointId,
+        handles: Mapping[str, list[StateHandle]],
+        new: Sequence[StateHandle],
+    ) -> None:
         written = sum(handle.bytes for handle in new)
+        named = sum(handle.bytes for found in handles.values() for handle in found)
+        locations = {handle.location for handle in new}
         with self._lock:
             self.bytes_written += written
-            self.bytes_shared += sum(each.handle.bytes for each in write.files.values()) - written
+            self.bytes_shared += named - sum(each.bytes for each in new if not each.is_channel_file)
             last = self._last.get(task)
             # a slow write of an older checkpoint changes nothing
-            if last is None or (last.attempt, last.checkpoint) < (write.attempt, write.checkpoint):
-                self._last[task] = write
+            if last is not None and (last.attempt, last.checkpoint) >= (attempt, checkpoint):
+                return
+            known = {operator: _Kept(found[0], checkpoint) for operator, found in handles.items() if len(found) == 1}
+            before = last.parts if last is not None else {}
+            kept = {op: each if each.handle.location in locations else before.get(op) for op, each in known.items()}
+            parts = {operator: each for operator, each in kept.items() if each is not None}
+            self._last[task] = _LastWrite(attempt, checkpoint, parts)
 
-    def _location(self, task: TaskId, checkpoint: CheckpointId, attempt: Attempt, operator: str, side: str = "") -> str:
-        name = f"{checkpoint.generation:04d}.{checkpoint.number:06d}-{attempt}-{safe_name(operator)}{side}.arrow"
+    def _location(self, task: TaskId, checkpoint: CheckpointId, attempt: Attempt) -> str:
+        name = f"{checkpoint.generation:04d}.{checkpoint.number:06d}-{attempt}.arrow"
         return f"{self._job}/state/{safe_name(task.vertex)}-{task.subtask:05d}/{name}"
 
-    def _store(self, location: str, data: pa.Buffer) -> None:
-        path = f"{self._folder}/{location}"
-        folder = path.rsplit("/", 1)[0]
+    def _make(self, folder: str) -> None:
         if folder not in self._made:
             make_folder(self._filesystem, folder)
             self._made.add(folder)
-        with self._filesystem.open_output_stream(path) as stream:
-            stream.write(data)
 
-    def _remove(self, handles: Iterable[StateHandle]) -> None:
-        self._made.clear()  # a folder that is gone is made again
-        for handle in handles:
-            with suppress(OSError):
-                self._filesystem.delete_file(self._inside(handle))
-
-    def _inside(self, handle: StateHandle) -> str:
-        if handle.location.startswith("/") or ".." in handle.location.split("/"):
+    def _inside(self, location: str) -> str:
+        if location.startswith("/") or ".." in location.split("/"):
             raise StorageError(
-                f"the state file {handle.location!r} lies outside {self._url}", "the checkpoint was altered by hand"
+                f"the state file {location!r} lies outside {self._url}", "the checkpoint was altered by hand"
             )
-        return f"{self._folder}/{handle.location}"
+        return f"{self._folder}/{location}"
 
 
-def _to_ipc(table: pa.Table) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
-    with ipc.new_file(sink, table.schema, options=ipc.IpcWriteOptions(compression="lz4")) as writer:
-        # a file takes one dictionary per column, the rows of an operator may have come with several
-        writer.write_table(table.unify_dictionaries())
-    return sink.getvalue()
+def _flight_parts(task: TaskId, flight: Flight | None) -> list[ChannelPart]:
+    """Where each thing stood comes first, then the rows."""
+    if flight is None:
+        return []
+    place = pa.table({"place": pa.array([flight.place], pa.large_binary())})
+    return [ChannelPart(task.vertex, Holds.FLIGHT, table) for table in (place, *flight.tables)]

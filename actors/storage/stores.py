@@ -173,8 +173,8 @@ def checkpoint_folder(url: str | os.PathLike[str]) -> str:
         return local_path(
             url,
             "the checkpoint folder",
-            "give a local path, file:///… on storage that all machines share, or a folder of a bucket: s3://… or "
-            "gs://…; the log needs a store that creates an object only if it is absent",
+            "give a local path, file:///… on storage that all machines share, or a folder of a bucket: s3://…, "
+            "gs://… or az://…; the log needs a store that creates an object only if it is absent",
         )
     return plain_address(place, "the checkpoint folder")
 
@@ -208,6 +208,24 @@ def open_store(url: str | os.PathLike[str]) -> Store:
         failed = storage_error("make the checkpoint folder", path, error)
         raise ConfigurationError(failed.message, "make its parent writable, or choose another folder") from error
     return FileStore(path)
+
+
+def check_creates(bucket: Bucket, folder: str, what: str) -> None:
+    """Raise ConfigurationError if the store makes an object that is there already: two jobs would both get the place,
+    and a coordinator that was superseded would not be stopped. What is tried is removed."""
+    address = f"{bucket.address}/{folder}"
+    try:
+        keeps = bucket.keeps_first(folder)
+    except OSError as error:
+        failed = storage_error(f"write into {what}", address, error)
+        raise ConfigurationError(failed.message, failed.remedy) from error
+    if not keeps:
+        raise ConfigurationError(
+            f"the store of {what} {address} replaces an object that was to be created only if it is absent: it ignores "
+            "If-None-Match, by which one of several jobs gets a place",
+            "use a store that knows conditional puts, as those of AWS, Google and Azure do, or a newer version of this "
+            "one; or a folder that all machines share",
+        )
 
 
 def store_in(filesystem: fs.FileSystem, folder: str) -> Store | None:

@@ -7,9 +7,10 @@ import resource
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from side import Answer, serve, settings
+from side import Answer, read_folder, serve, settings
 from tpch_queries import NAMES, flow_of
 from tpch_rows import texts, told
 
@@ -21,15 +22,15 @@ def penstock(number: int, folder: Path, threads: int) -> Work:
     import penstock as ps
 
     def run() -> Rows:
-        flow = flow_of(number, folder, "key" if threads > 1 else "gather")
-        job = ps.run_local(flow, parallelism=threads, threads=threads).wait()
+        job = ps.run_local(flow_of(number, folder, "gather"), threads=threads).wait()
         return [row.values() for row in job.result("rows").to_pylist()]
 
     return run
 
 
 def penstock_ray(number: int, folder: Path, threads: int) -> Work:
-    """On a cluster of this machine that is running when the work begins; the job's start is in its time."""
+    """On a cluster of this machine that is running when the work begins; the job's start and end are in its time. Its
+    rows go to a file, as no actor hands them to this process."""
     from ray_cluster import join_ray
 
     import penstock as ps
@@ -37,8 +38,9 @@ def penstock_ray(number: int, folder: Path, threads: int) -> Work:
     join_ray()
 
     def run() -> Rows:
-        job = ps.run(flow_of(number, folder, "key"), parallelism=threads).wait()
-        return [row.values() for row in job.result("rows").to_pylist()]
+        with TemporaryDirectory() as out:
+            ps.run(flow_of(number, folder, "key", Path(out)), parallelism=threads).wait()
+            return [row.values() for records in read_folder(out) for row in records.to_pylist()]
 
     return run
 

@@ -18,7 +18,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -26,7 +26,7 @@ from ...engine.core.identity import FINAL_ROUND, CheckpointId, Committable, Stat
 from ..model.commands import AbortCheckpoint, DiscardState, ExpectBarrier, ProposeRound, TriggerCheckpoint
 from ..model.events import Failure, RoundProposed, TaskAcked, TaskDeclined
 from ..model.job_states import TaskStatus
-from ..model.kinds import Cause, CheckpointKind, FailureReason, Request
+from ..model.kinds import Cause, CheckpointKind, FailureReason, Request, StopMode
 from ..model.manifest import Manifest, TaskState
 from ..model.statistics import Overview, SavepointResult
 from ..state.context import Context
@@ -51,6 +51,9 @@ _REMEMBERED = 64
 
 SOURCE_ENDS = Failure("the end of a source is still on its way to the sinks", retry=True)
 """Why no place could be found for the barriers. The next checkpoint may find one."""
+
+NOT_ALIGNED = Failure("its barriers did not align in time: the tasks cut where they stand instead", retry=True)
+"""Why a checkpoint by agreement was given up."""
 
 OVERTAKEN_END = Failure("a task has finished whose last rows the checkpoint's barrier may have overtaken", retry=True)
 """Why its own acknowledgement is needed, and not waited for: the next checkpoint comes behind those rows."""
@@ -182,16 +185,24 @@ class Checkpoints:
 
     def _start(self, plan: CheckpointPlan, request: Request) -> None:
         context, id = self._context, self.draw_id()
-        triggers, proposing = plan.to_trigger, context.graph.deterministic
+        is_cut = self._cuts(request)
+        triggers, proposing = plan.to_trigger, context.graph.deterministic and not is_cut
         wait_for, finished = plan.waiting_set(), plan.finished_set()
         triggered = context.tasks.ids({vertex: numbers.tolist() for vertex, numbers in triggers.items()})
-        pending = PendingCheckpoint(id, triggered, wait_for, proposing, context.now, request, finished)
+        pending = PendingCheckpoint(id, triggered, wait_for, proposing, context.now, request, finished, is_cut=is_cut)
         if context.splits.begun:
             pending.splits, pending.assigned = context.splits.boundary, context.splits.released
         self.pendings[id] = pending
         self._history.started(pending)
         self._requests.started(request, context.now)
         self._orders.begin(pending)
+
+    def _cuts(self, request: Request) -> bool:
+        """Whether the tasks cut where they stand, and not at a place that their sources agree on."""
+        settings = self._context.settings
+        if not (self._context.graph.cuts and settings.unaligned) or request.aligned or request.stop is StopMode.DRAIN:
+            return False
+        return not settings.alignment_timeout or request.cause is Cause.INSTEAD or request.kind.is_savepoint
 
     def proposed(self, event: RoundProposed, record: TaskRecord) -> None:
         """A source holds. When all do, the barrier goes to the largest round of each region."""
@@ -314,7 +325,7 @@ class Checkpoints:
         """Whether the checkpoint still waits for the task, and may need rows that its barrier has overtaken there."""
         context = self._context
         overtakes = context.settings.unaligned and pending.kind is CheckpointKind.CHECKPOINT
-        feeds = overtakes and bool(context.graph.outputs[record.id.vertex])
+        feeds = (overtakes or pending.is_cut) and bool(context.graph.outputs[record.id.vertex])
         return feeds and pending.is_open and record.id in pending.waiting
 
     # --- end -----------------------------------------------------------------------------------------------------
@@ -323,7 +334,16 @@ class Checkpoints:
         """When the checkpoint is aborted."""
         if pending.phase is Phase.STORING or pending.location:
             return None
-        return pending.started_at + self._context.settings.timeout
+        settings = self._context.settings
+        after = settings.alignment_timeout if self._gives_way(pending) else settings.timeout
+        return pending.started_at + min(after, settings.timeout)
+
+    def _gives_way(self, pending: PendingCheckpoint) -> bool:
+        """Whether a cut takes the place of the checkpoint if its barriers do not align in time."""
+        settings = self._context.settings
+        may_cut = self._context.graph.cuts and settings.unaligned and settings.alignment_timeout > 0
+        may_give_way = not pending.is_cut and not pending.request.aligned and pending.kind is CheckpointKind.CHECKPOINT
+        return may_cut and pending.is_open and may_give_way
 
     def time_out(self) -> None:
         """Abort the pending checkpoints whose time is over."""
@@ -332,9 +352,11 @@ class Checkpoints:
             expires = self._expires_at(pending)
             if expires is None or now < expires or pending.id not in self.pendings:
                 continue
-            silent = sorted(pending.unproposed)[:5] or pending.waiting.first(5)
-            missing = ", ".join(map(str, silent)) or "the storage"
-            message = f"checkpoint {pending.id} was not complete after {timeout:g} s; it waited for {missing}"
+            if self._gives_way(pending):
+                self.abort(pending, NOT_ALIGNED)
+                self._requests.request_instead()
+                continue
+            message = f"checkpoint {pending.id} was not complete after {timeout:g} s; it waited for {_missing(pending)}"
             remedy = "raise the checkpoint timeout, or find out in the status what the task waits for"
             failure = Failure(message, retry=True, remedy=remedy, kind="StorageError")
             # behind the end of all data there may be work for long, and nobody is unwell
@@ -395,7 +417,7 @@ class Checkpoints:
                 context.order(AbortCheckpoint(task, record.attempt, pending.id, latest))
         if request.kind.is_savepoint:
             self._savepoints.failed(request, pending.id, failure)
-        if request.cause is Cause.STOP and triggered:
+        if request.cause is Cause.STOP and triggered and not pending.is_cut:
             self._interrupted = replace(failure, message=f"the job could not stop: {failure.message}", retry=True)
         self.discard(pending.handles())
 
@@ -406,6 +428,11 @@ class Checkpoints:
         self._close(pending, Phase.COMPLETED)
         self._requests.completed(self._context.now)
         self._history.completed(pending, self._context.now)
+
+    def committed(self, checkpoints: Sequence[CheckpointId]) -> None:
+        """For each of these a committable of it is visible."""
+        if checkpoints:
+            self._history.committed(checkpoints, self._context.now)
 
     def savepoint_taken(self, request: Request, checkpoint: CheckpointId, location: str) -> None:
         """The savepoint is complete, by us or by a coordinator before us."""
@@ -479,6 +506,16 @@ class Checkpoints:
             self._context.order(DiscardState(gone))
 
 
+def _missing(pending: PendingCheckpoint) -> str:
+    """What a checkpoint waits for: whose answer, and to what."""
+    silent = pending.silent(5)
+    if not silent:
+        return "the storage"
+    names, proposing = ", ".join(map(str, silent)), pending.phase is Phase.PROPOSING
+    left, total = len(pending.waiting), len(pending.waiting) + len(pending.acked)
+    return f"the rounds of {names}" if proposing else f"the snapshots of {names} ({left} of {total} tasks)"
+
+
 def align_sources(
     proposals: Mapping[TaskId, int], regions: Mapping[TaskId, int], aligned_sources: Collection[str], max_drift: int
 ) -> dict[int, HeldSources]:
@@ -525,6 +562,8 @@ class BarrierOrders:
        others the proposal does not say where each of their sources stands. Nobody waits for a source that has ended,
        nor for another region.
     6. What has had no answer is ordered again.
+    7. A cut needs none of this: nothing is proposed, nobody waits for anybody, and tasks take what there is room for.
+       A job that stops with one stops there: what its tasks did behind the cut is made again by whoever goes on.
     """
 
     def __init__(self, context: Context) -> None:
@@ -555,8 +594,8 @@ class BarrierOrders:
         """Ask for a round, or order the barrier, whatever the phase wants."""
         context, triggers, now = self._context, pending.triggers, self._context.now
         deterministic, proposing = context.graph.deterministic, pending.phase is Phase.PROPOSING
-        id, barrier, started, stop = pending.id, pending.barrier, pending.started_at, pending.request.stop
-        assigned = pending.assigned
+        id, barrier, started, assigned = pending.id, pending.barrier, pending.started_at, pending.assigned
+        is_cut, stop = pending.is_cut, None if pending.is_cut else pending.request.stop
         for task in tasks:
             record = context.tasks[task]
             attempt = record.attempt
@@ -567,12 +606,12 @@ class BarrierOrders:
             if proposing:
                 context.out.append(ProposeRound(task, attempt, id))
             else:
-                at = pending.at_round(record.region, True) if deterministic else None
-                context.out.append(TriggerCheckpoint(task, attempt, id, barrier, at, started, stop, assigned))
+                at = pending.at_round(record.region, deterministic and not is_cut)
+                context.out.append(TriggerCheckpoint(task, attempt, id, barrier, at, started, stop, assigned, is_cut))
 
     def _announce(self, pending: PendingCheckpoint) -> None:
         context = self._context
-        for vertex in context.graph.paced:
+        for vertex in context.graph.paced if not pending.is_cut else ():
             for subtask in range(context.graph.parallelism[vertex]):
                 record = context.tasks[TaskId(vertex, subtask)]
                 if record.id in pending.waiting and record.attempt is not None:

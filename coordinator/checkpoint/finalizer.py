@@ -24,7 +24,7 @@ from enum import Enum
 
 from msgspec.structs import replace
 
-from ...engine.core.identity import Attempt, CheckpointId, CommitPermit, Committable, JobIdentity, StateHandle, TaskId
+from ...engine.core.identity import Attempt, CheckpointId, CommitPermit, Committable, JobIdentity, TaskId
 from ...engine.core.state_machine import check_move
 from ..log.recovery import TakeOver
 from ..log.retained import Gone, RetainedCheckpoints
@@ -44,6 +44,7 @@ from ..model.kinds import Cause, CheckpointKind, FailureReason, Request
 from ..model.manifest import Manifest, OperatorEntry, TaskState
 from ..model.task_set import TaskSet
 from ..restore.finished_check import FinishedState
+from ..restore.stored_channels import flights
 from ..state.context import Context
 from .checkpoints import Checkpoints
 from .failures import Origin
@@ -83,6 +84,8 @@ class CheckpointFinalizer:
         #: The checkpoint that the job stops with, once it is durable, and how far its savepoint is.
         self.stopped_with: Manifest | None = None
         self._stop = StopState.NONE
+        #: Whether the newest checkpoint is the one that a job moves to another shape with.
+        self.moved = False
 
     def store_due(self) -> None:
         """Order what everybody has answered; abort what nobody is left to answer."""
@@ -117,7 +120,7 @@ class CheckpointFinalizer:
 
     def _manifest(self, pending: PendingCheckpoint) -> Manifest:
         made = make_manifest(self._context, pending, self._retained, self._commits.uncommitted())
-        pending.named = {handle.location: handle for state in made.tasks for handle in state.state}
+        pending.named = {each.location: each for state in made.tasks for each in state.state if each.location}
         return made
 
     # --- savepoints ----------------------------------------------------------------------------------------------
@@ -204,6 +207,7 @@ class CheckpointFinalizer:
             elif not state.finished:
                 self._commits.completed(manifest.checkpoint, state.task, state.committables)
         self._checkpoints.subsume(manifest.checkpoint)
+        self.moved = self._moves_with(manifest)
         if stops:
             self.stop_with(manifest)
 
@@ -211,6 +215,10 @@ class CheckpointFinalizer:
         """What the log holds of checkpoints is ours; what of it nobody needs can go."""
         self.let_go(self._retained.restore(decision.manifests, decision.pins))
         self.let_go(self._retained.finish_dropping(decision.dropped))
+        self.moved = decision.latest is not None and self._moves_with(decision.latest)
+
+    def _moves_with(self, manifest: Manifest) -> bool:
+        return self._context.settings.moves and not flights(manifest)
 
     def imported(self, snapshot: Manifest) -> None:
         """The snapshot that the job starts from is in our log."""
@@ -251,7 +259,7 @@ def make_manifest(
     uncommitted: tuple[tuple[TaskId, Committable], ...],
 ) -> Manifest:
     """The manifest, at the log's next number."""
-    return Manifest(
+    made = Manifest(
         number=context.log.next_number,
         checkpoint=pending.id,
         fingerprint=context.fingerprint,
@@ -262,6 +270,8 @@ def make_manifest(
         operators=describe_operators(context.graph, pending),
         lanes=context.graph.lanes,
         parts=context.graph.parts,
+        broadcasts=context.graph.broadcasts,
+        round_rows=context.graph.round_rows,
         savepoint=pending.location,
         request=pending.request.name,
         skipped=context.skipped,
@@ -269,7 +279,9 @@ def make_manifest(
         ancestors=context.identity.ancestors,
         inputs=context.recorded_inputs,
         splits=pending.splits,
+        reweights=context.reweights,
     )
+    return replace(made, shape=context.graph.shape) if flights(made) else made
 
 
 def describe_operators(graph: ExecutionGraph, pending: PendingCheckpoint) -> tuple[OperatorEntry, ...]:
@@ -350,16 +362,18 @@ def make_savepoint(manifest: Manifest) -> tuple[Manifest, tuple[tuple[str, str],
         for handle in state.state:
             name = handle.location.rpartition("/")[2]
             place = f"state/{manifest.checkpoint}/{len(places):06d}-{name}"
-            places.setdefault(handle.location, place)
+            if handle.location:
+                places.setdefault(handle.location, place)
     tasks = tuple(
-        replace(state, state=tuple(_moved(handle, places[handle.location]) for handle in state.state))
+        replace(
+            state,
+            state=tuple(
+                replace(each, location=places[each.location]) if each.location else each for each in state.state
+            ),
+        )
         for state in manifest.tasks
     )
     return replace(manifest, number=0, savepoint="", tasks=tasks), tuple(places.items())
-
-
-def _moved(handle: StateHandle, location: str) -> StateHandle:
-    return StateHandle(handle.operator, location, handle.bytes, handle.rows, handle.holds, handle.digest)
 
 
 def imported(
@@ -471,17 +485,20 @@ class SinkCommits:
         self.add(checkpoint, task, committables)
         self._notify(task, checkpoint)
 
-    def confirm(self, task: TaskId, attempt: Attempt, checkpoint: CheckpointId) -> None:
-        """Somebody has committed everything up to the checkpoint. An attempt that was not told last settles nothing."""
+    def confirm(self, task: TaskId, attempt: Attempt, checkpoint: CheckpointId) -> list[CheckpointId]:
+        """Somebody has committed everything up to the checkpoint. An attempt that was not told last settles nothing.
+        For each committable that is known to be visible now: its checkpoint."""
         commits = self._tasks.get(task)
         if commits is None or commits.state is not CommitState.NOTIFIED or commits.attempt != attempt:
-            return
-        if commits.entries:
+            return []
+        visible = [known for known, _ in commits.entries if known <= checkpoint]
+        if visible:
             commits.entries = [entry for entry in commits.entries if entry[0] > checkpoint]
         answered = commits.checkpoint is not None and commits.checkpoint <= checkpoint
         # a task that is gone needs no notice, only its entries gone
         if answered or (attempt == self.orphan_attempt and not commits.entries):
             self._release(task, commits)
+        return visible
 
     def deployed(self, task: TaskId) -> None:
         """A new attempt is there: it commits what the one before may not have."""

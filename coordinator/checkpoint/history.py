@@ -36,7 +36,10 @@ from .pending import PendingCheckpoint
 SLOWEST = 5
 SUMMARISED = 1000
 PORTION = 128
-SPREADS = ("duration", "alignment", "start_delay", "synchronous", "asynchronous", "sizes", "processed", "persisted")
+SPREADS = (
+    *("duration", "alignment", "start_delay", "synchronous", "asynchronous"),
+    *("sizes", "processed", "persisted", "placed"),
+)
 """The figures of a vertex, in the order in which they are added."""
 _FIGURES = ("duration", "bytes", "new_bytes", "processed_bytes", "persisted_bytes")
 
@@ -114,6 +117,7 @@ class _Vertex:
                 size,
                 timing.processed_bytes,
                 timing.persisted_bytes,
+                max(0.0, duration - timing.after_cut),
             )
         )
         if len(self.slowest) < SLOWEST or duration > self.slowest[0][0]:
@@ -160,6 +164,8 @@ class CheckpointHistory:
     _counts: Counts = field(default_factory=Counts)
     _latest: dict[str, CheckpointStatistics] = field(default_factory=dict)
     _restored: Restored | None = None
+    #: By completed checkpoint that is remembered: the committables that are not known to be visible, if there are any.
+    _hidden: dict[CheckpointId, int] = field(default_factory=dict)
 
     def started(self, pending: PendingCheckpoint) -> None:
         """A checkpoint has an id and a plan."""
@@ -185,11 +191,23 @@ class CheckpointHistory:
 
     def completed(self, pending: PendingCheckpoint, now: float) -> None:
         """The checkpoint is complete."""
-        shown = self._end(pending, "completed", now, "")
+        made = [each for state in pending.acked.values() for each in state.committables] if pending.kind.commits else []
+        shown = self._end(pending, "completed", now, "", sum(each.rows for each in made), visible=not made)
         if shown is not None:
             self._count(completed=1, in_progress=-1)
+            if made:
+                self._hidden[pending.id] = len(made)
             self._latest["savepoint" if pending.kind.is_savepoint else "completed"] = shown
             self._completed.append(tuple(float(getattr(shown, figure) or 0) for figure in _FIGURES))
+
+    def committed(self, checkpoints: Sequence[CheckpointId], now: float) -> None:
+        """For each of these a committable of it is visible."""
+        for checkpoint in checkpoints:
+            left = self._hidden.get(checkpoint, 0) - 1
+            if left > 0:
+                self._hidden[checkpoint] = left
+            elif self._hidden.pop(checkpoint, None) is not None:
+                self._change([checkpoint], visible_at=now)
 
     def failed(self, pending: PendingCheckpoint, now: float, message: str) -> None:
         """The checkpoint was aborted."""
@@ -200,13 +218,15 @@ class CheckpointHistory:
 
     def discarded(self, checkpoints: Collection[CheckpointId]) -> None:
         """They were deleted."""
-        if not checkpoints:
-            return
-        gone = {one.checkpoint: replace(one, discarded=True) for one in self._over if one.checkpoint in checkpoints}
-        self._over = deque(gone.get(one.checkpoint, one) for one in self._over)
+        if checkpoints:
+            self._change(checkpoints, discarded=True)
+
+    def _change(self, checkpoints: Collection[CheckpointId], **changes: object) -> None:
+        """Note something of checkpoints that are over."""
+        self._over = deque(replace(one, **changes) if one.checkpoint in checkpoints else one for one in self._over)
         for kind, one in self._latest.items():
             if one.checkpoint in checkpoints:
-                self._latest[kind] = replace(one, discarded=True)
+                self._latest[kind] = replace(one, **changes)
 
     def restored(self, manifest: Manifest, now: float) -> None:
         """Tasks are started from a checkpoint."""
@@ -233,14 +253,16 @@ class CheckpointHistory:
     def completed_count(self) -> int:
         return self._counts.completed
 
-    def _end(self, pending: PendingCheckpoint, status: str, now: float, message: str) -> CheckpointStatistics | None:
+    def _end(
+        self, pending: PendingCheckpoint, status: str, now: float, message: str, rows: int = 0, visible: bool = False
+    ) -> CheckpointStatistics | None:
         running = self._running.pop(pending.id, None)
         if running is None:
             return None
-        shown = self._show(running, status, now, message)
+        shown = replace(self._show(running, status, now, message), rows=rows, visible_at=now if visible else None)
         self._over.append(shown)
         while len(self._over) > self.length:
-            self._over.popleft()
+            self._hidden.pop(self._over.popleft().checkpoint, None)
         return shown
 
     def _count(self, **changes: int) -> None:

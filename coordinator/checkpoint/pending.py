@@ -106,8 +106,12 @@ class PendingCheckpoint:
         now: float,
         request: Request = PERIODIC,
         finished: TaskSet | None = None,
+        *,
+        is_cut: bool = False,
     ) -> None:
         self.id = id
+        #: Whether tasks cut where they stand: nothing is proposed, and what is in flight is state.
+        self.is_cut = is_cut
         self.request = request
         self.started_at = now
         self.phase = Phase.PROPOSING if proposing else Phase.TRIGGERED
@@ -173,6 +177,10 @@ class PendingCheckpoint:
     def participants(self) -> tuple[TaskId, ...]:
         """Who must hear of an abort, sorted."""
         return tuple(sorted((*self.waiting, *self.acked)))
+
+    def silent(self, count: int) -> Sequence[TaskId]:
+        """The first of the tasks that have not answered."""
+        return sorted(self.unproposed)[:count] or self.waiting.first(count)
 
     def move(self, to: Phase) -> None:
         self.phase = check_move(f"checkpoint {self.id}", LEGAL_PHASE_MOVES, self.phase, to)

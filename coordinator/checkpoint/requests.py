@@ -14,8 +14,10 @@ Rules:
    starts anew when the job runs; savepoints leave it alone. When the job *resumes* (tasks were lost, or another
    coordinator came before) the first periodic one follows after ``after_restart``, if that is less than the interval:
    rows that were made again, and those that waited meanwhile, become visible soon.
-5. A user's checkpoint that fails is wanted again; a savepoint that fails is not: its caller is told.
-6. A name of a savepoint is answered once.
+5. A checkpoint whose barriers did not align in time is followed by a cut, at once.
+6. A user's checkpoint that fails is wanted again; a savepoint that fails is not: its caller is told.
+7. A name of a savepoint is answered once.
+8. A job that moves to another shape takes the one checkpoint that it moves with, and no other.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from collections.abc import Iterable
 
 from ...engine.core.identity import CheckpointId
 from ..model.events import Failure
-from ..model.kinds import FINAL, PERIODIC, USER, Cause, FailureReason, Request
+from ..model.kinds import FINAL, INSTEAD, MOVE, PERIODIC, USER, Cause, FailureReason, Request
 from ..model.settings import Settings
 from ..model.statistics import SavepointResult
 from ..state.tasks import Region, TaskRecord, TaskTable
@@ -55,6 +57,8 @@ class RequestDecider:
         self._requested = False
         #: Whether a branch has ended that no checkpoint covers.
         self._final = False
+        #: Whether a cut is to take the place of a checkpoint that was given up.
+        self._instead = False
         #: Not before this time: minimum pause, and pause after a failure.
         self._pause_until = _NOW
         self._retry_at = _NOW
@@ -72,6 +76,10 @@ class RequestDecider:
     def request(self) -> None:
         """A user asks for a checkpoint now."""
         self._requested = True
+
+    def request_instead(self) -> None:
+        """A checkpoint was given up whose barriers did not align in time."""
+        self._instead = True
 
     def request_savepoint(self, request: Request) -> FailureReason | None:
         """A user asks for a savepoint; why it is refused, or None."""
@@ -103,7 +111,7 @@ class RequestDecider:
             self._savepoints.remove(request)
             self._stopping |= request.cause is Cause.STOP
         else:
-            self._requested = False
+            self._requested = self._instead = False
             self._schedule(now)
 
     def completed(self, now: float) -> None:
@@ -132,6 +140,8 @@ class RequestDecider:
         """What is wanted, with the earliest time; the most urgent first."""
         if not self._running or self._stopping:
             return []
+        if self._settings.moves:
+            return [] if self._in_flight else [(self._retry_at, MOVE)]
         wanted: list[tuple[float, Request]] = []
         full = self._in_flight >= self._settings.concurrent
         if self._savepoints and not (full and self._settings.unaligned):
@@ -139,6 +149,8 @@ class RequestDecider:
         if full:
             return wanted
         paused = max(self._pause_until, self._retry_at)
+        if self._instead:
+            wanted.append((_NOW, INSTEAD))
         if self._requested:
             wanted.append((self._retry_at, USER))
         if self._final and not self._in_flight:

@@ -4,7 +4,8 @@ Rules:
 
 1. Every account of every task must balance (``engine.core.identity.Account``; ``engine/runtime/ledger.py`` says who
    counts what). Its producers' word has come through the channel itself, with the barrier, so an account needs no other
-   task's. The channel files of a task hold as many rows as its accounts say are in flight.
+   task's. The channel files of a task hold as many rows as its accounts say are in flight; a flight holds more than
+   channels do, so of a task that cut as a whole the accounts alone are looked at.
 2. What the tasks of a region were restored with, in flight, is together what the manifest holds for them: each row
    once, also at another parallelism. That is checked before the region starts.
 3. An imbalance is a bug: rows were lost or repeated inside the job. The job fails at once; started again it goes on
@@ -14,7 +15,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ...engine.core.identity import Account, CheckpointId, Holds, Opening, StateHandle, Tally, TaskId
 from ..model.events import Failure
@@ -26,12 +27,14 @@ _REMEDY = (
 
 
 def imbalance(
-    checkpoint: CheckpointId, task: TaskId, ledger: Sequence[Account], files: Iterable[StateHandle]
+    checkpoint: CheckpointId, task: TaskId, ledger: Sequence[Account], files: Collection[StateHandle]
 ) -> Failure | None:
     """Why a checkpoint with this ledger and these files of a task may not be stored; None if it may."""
     for account in ledger:
         if not account.balances:
             return _not_stored(checkpoint, _unequal(task, account))
+    if any(each.holds is Holds.FLIGHT for each in files):
+        return None
     stored = Counter({each.operator: each.rows for each in files if each.holds is Holds.INPUT})
     told = Counter({each.place: each.in_flight.rows for each in ledger if each.kind == "exchange"})
     for place in sorted(stored.keys() | told.keys()):

@@ -85,6 +85,7 @@ class Deployment:
                 context.skipped,
                 context.identity.claim,
                 stored.ended(task),
+                context.reweights,
             )
             context.order(record.deploy)
         region.files, region.opening = stored.in_flight(region.tasks), []

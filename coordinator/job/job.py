@@ -40,13 +40,14 @@ from ..model.events import (
 )
 from ..model.job_states import LEGAL_JOB_MOVES, JobState, TaskStatus
 from ..model.kinds import CheckpointKind, ClaimMode
-from ..model.manifest import Claim, Dropped, Ended, LogEntry, Manifest, Pinned, Unpinned
+from ..model.manifest import Claim, Dropped, Ended, LogEntry, Manifest, Pinned, Reweighted, Unpinned
 from ..model.restarts import RestartBudget
 from ..model.retention import Ending
 from ..restore.stored_state import Snapshot
 from ..state.context import Context
 from .deployment import Deployment
 from .migration import TaskMigrations
+from .reweighting import Reweighting
 from .split_assignment import SplitAssignment
 from .takeover import TRIES, AlreadyOver, Claimed, Order, Outcome, SteppedDown, Takeover
 
@@ -74,6 +75,7 @@ class Job:
         self.deployment = Deployment(context, self.commits)
         self.splits = SplitAssignment(context, self.checkpoints, self.commits)
         self.pins = Pins(context, self.finalizer.let_go)
+        self.reweighting = Reweighting(context)
         self.restarts = RestartBudget(context.settings.restart_policy)
         self.migrations = TaskMigrations(context, self.checkpoints, self.restart)
         #: What a job without a checkpoint of its own starts from.
@@ -99,6 +101,7 @@ class Job:
         self.context.generation = decision.generation
         self.checkpoints.next_number = decision.next_checkpoint
         self.finalizer.begin(decision)
+        self.context.reweigh(decision.reweights)
         if decision.latest is not None:
             self._restore(decision.latest)
         elif self._snapshot is not None:
@@ -118,6 +121,7 @@ class Job:
     def _import(self, snapshot: Snapshot) -> None:
         """Put the snapshot into our log: a coordinator that comes later must find it there."""
         context, found = self.context, snapshot.manifest
+        context.reweigh(found.reweights)
         self._importing = imported(
             found,
             checkpoint=CheckpointId(context.generation, found.checkpoint.number),
@@ -155,7 +159,7 @@ class Job:
         """
         self.migrations.advance()
         tasks, log = self.context.tasks, self.context.log
-        if not tasks.restarting or self.checkpoints.may_change_newest or not log.is_idle:
+        if not tasks.restarting or self.checkpoints.may_change_newest or self.reweighting.is_storing or not log.is_idle:
             return
         at = self.deployment.next_restart()
         if at is None or at > self.context.now:
@@ -172,7 +176,7 @@ class Job:
 
     def next_restart(self) -> float | None:
         """When a region may be deployed, or a task migrated, next; None if that waits for something else than time."""
-        waits = self.checkpoints.may_change_newest or not self.context.log.is_idle
+        waits = self.checkpoints.may_change_newest or self.reweighting.is_storing or not self.context.log.is_idle
         times = (self.migrations.next_deadline(), None if waits else self.deployment.next_restart())
         return min((at for at in times if at is not None), default=None)
 
@@ -199,6 +203,8 @@ class Job:
                 self._imported(entry)
             case Pinned() | Unpinned():
                 self.pins.stored(entry)
+            case Reweighted():
+                self.reweighting.stored(entry)
             case Dropped():
                 self.finalizer.dropped(entry.numbers)
             case Ended():
@@ -266,6 +272,14 @@ class Job:
         return replace(failure, message=f"gave up after {count} restarts; the last failure: {failure.message}")
 
     # --- the end -------------------------------------------------------------------------------------------------
+
+    def move_on(self) -> None:
+        """What the log holds fits every shape: leave it to the next coordinator, which commits what is open."""
+        if self.context.log.is_idle:
+            self.checkpoints.refuse_queued("the job goes on in another shape: ask it again then")
+            for region in self.context.tasks.regions:
+                self.deployment.stop(region)
+            self.end(JobState.MOVED)
 
     def stop(self) -> None:
         """The savepoint that the job stops with is durable: what is left is to commit, whatever still runs."""

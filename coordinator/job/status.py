@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 from ...engine.core.identity import TaskId
 from ..checkpoint.pending import PendingCheckpoint, Phase
-from ..model.job_states import JobState, TaskStatus
+from ..model.job_states import FINAL_JOB_STATES, JobState, TaskStatus
 from ..model.statistics import JobStatus, PendingStatus
 from .job import Job
+
+_NAMED = 4
+"""So many of the tasks that a checkpoint waits for are named."""
 
 
 def describe(job: Job) -> JobStatus:
@@ -33,6 +36,7 @@ def describe(job: Job) -> JobStatus:
         pins=retained.pins,
         refused_pins=tuple(job.pins.refused),
         skipped=tuple(map(str, context.skipped)),
+        reweights=tuple(job.reweighting.results),
         uuid=context.identity.uuid,
         splits=job.splits.status(job.state),
     )
@@ -41,26 +45,30 @@ def describe(job: Job) -> JobStatus:
 def _pending(pending: PendingCheckpoint) -> PendingStatus:
     done = len(pending.acked) + len(pending.finished)
     total, kind = done + len(pending.waiting), pending.kind.value
-    return PendingStatus(pending.id, pending.phase.value, pending.started_at, done, total, kind)
+    waits_for = tuple(pending.silent(_NAMED))
+    return PendingStatus(pending.id, pending.phase.value, pending.started_at, done, total, kind, waits_for)
 
 
 def why(job: Job) -> str:
     """One sentence: what the job waits for, and for whom."""
     log, pendings = job.context.log, job.checkpoints.pendings.values()
+    if job.state in FINAL_JOB_STATES:
+        return job.failure.message if job.failure is not None else f"the job is over: {job.state.value}"
     match job.state:
         case JobState.CREATED:
             return "not started"
         case JobState.CLAIMING:
             return f"taking the job over: {log.waits_for()}"
-        case JobState.FINISHED | JobState.STOPPED | JobState.FAILED | JobState.CANCELLED | JobState.SUPERSEDED:
-            return job.failure.message if job.failure is not None else f"the job is over: {job.state.value}"
         case JobState.FINISHING | JobState.STOPPING | JobState.FAILING | JobState.CANCELLING:
             return f"ending: {_commits(job) or log.waits_for()}"
-        case JobState.DEPLOYING | JobState.RESTARTING | JobState.RUNNING:
+        case _:
             pass
     stored = next((one.id for one in pendings if one.phase is Phase.STORING), None)
     if stored is not None:
         return f"checkpoint {stored} is being stored: {log.waits_for()}"
+    if job.context.settings.moves and job.state is JobState.RUNNING:
+        what = _in_flight(next(iter(pendings))) if pendings else "it starts soon"
+        return f"the job goes on in another shape after one checkpoint with nothing in flight: {what}"
     if job.state is not JobState.RUNNING:
         return _deploying(job)
     oldest = next(iter(pendings), None)
@@ -70,9 +78,9 @@ def why(job: Job) -> str:
 def _in_flight(pending: PendingCheckpoint) -> str:
     name = f"{'savepoint' if pending.kind.is_savepoint else 'checkpoint'} {pending.id}"
     if pending.phase is Phase.PROPOSING:
-        return f"{name} waits for the rounds of {_names(sorted(pending.unproposed)[:4], len(pending.unproposed))}"
+        return f"{name} waits for the rounds of {_names(pending.silent(_NAMED), len(pending.unproposed))}"
     if pending.waiting:
-        return f"{name} waits for the snapshots of {_names(pending.waiting.first(4), len(pending.waiting))}"
+        return f"{name} waits for the snapshots of {_names(pending.silent(_NAMED), len(pending.waiting))}"
     return f"{name} is being copied to its folder"
 
 

@@ -182,6 +182,8 @@ class Takeover:
             uuid=context.identity.uuid,
             ancestors=context.identity.ancestors,
             parts=context.graph.parts,
+            broadcasts=context.graph.broadcasts,
+            round_rows=context.graph.round_rows,
             by=self._claimant,
         )
         self._ordered.add(encode(self._claim))

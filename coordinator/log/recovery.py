@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from ...engine.core.identity import JobIdentity
+from ...engine.core.identity import JobIdentity, Reweight
 from ..model.events import Failure
-from ..model.manifest import Claim, Claimant, Ended, LogEntry, Manifest, Pinned, Unpinned, split_dropped
+from ..model.manifest import Claim, Claimant, Ended, LogEntry, Manifest, Pinned, Unpinned, reweights_in, split_dropped
 
 END_IT = "end it first, or give this run a folder of its own"
 
@@ -71,6 +71,8 @@ class TakeOver:
     """The owners of all claims so far."""
     dropped: tuple[Manifest, ...] = ()
     """Manifests that an ending of the job has dropped and not deleted."""
+    reweights: tuple[Reweight, ...] = ()
+    """All that was changed of mixtures."""
 
     @property
     def latest(self) -> Manifest | None:
@@ -125,6 +127,7 @@ def decide_recovery(
         claims=tuple(entry.owner for entry in entries if isinstance(entry, Claim)),
         pins=pins,
         dropped=dropped,
+        reweights=reweights_in(entries),
     )
 
 

@@ -29,6 +29,7 @@ from ...engine.core.identity import (
     CommitPermit,
     EndedLanes,
     JobIdentity,
+    Reweight,
     StateHandle,
     TaskId,
 )
@@ -97,6 +98,8 @@ class DeployTask(msgspec.Struct, frozen=True):
     """That of the coordinator, for the names of what is written and not yet committed."""
     ended: tuple[EndedLanes, ...] = ()
     """For which lanes which operators had finished, some of them other tasks': they are not run for these again."""
+    reweights: tuple[Reweight, ...] = ()
+    """What the log says of mixtures."""
 
 
 class StartTask(msgspec.Struct, frozen=True):
@@ -124,7 +127,10 @@ class ProposeRound(msgspec.Struct, frozen=True, gc=False):
 
 
 class TriggerCheckpoint(msgspec.Struct, frozen=True, gc=False):
-    """Inject the barrier: at the end of round ``at_round`` (None: now), or at the end of data if that comes first."""
+    """Inject the barrier: at the end of round ``at_round`` (None: now), or at the end of data if that comes first.
+
+    ``unaligned``: the task cuts as a whole, where it stands, and its barriers pass what waits (``at_round`` is None).
+    """
 
     task: TaskId
     attempt: Attempt
@@ -139,6 +145,7 @@ class TriggerCheckpoint(msgspec.Struct, frozen=True, gc=False):
     assigned: int | None = None
     """How many entries of the log of split sets the task's sources have got when it comes, if it has such. A task that
     has got fewer does nothing: the rest is on its way, and the order comes again. One that has got more declines."""
+    unaligned: bool = False
 
 
 class AssignSplits(msgspec.Struct, frozen=True, gc=False):
@@ -153,6 +160,17 @@ class AssignSplits(msgspec.Struct, frozen=True, gc=False):
     start: int
     entries: tuple[SplitEntry, ...]
     barriers: tuple[CheckpointId, ...]
+
+
+class SteerMixture(msgspec.Struct, frozen=True):
+    """Let a mixture go by these changes of its weights, which are all that the log has, and hold it before its row at
+    position ``limit`` (None: nowhere); answer ``MixtureSteered``."""
+
+    task: TaskId
+    attempt: Attempt
+    operator: str
+    reweights: tuple[Reweight, ...]
+    limit: int | None
 
 
 class ExpectBarrier(msgspec.Struct, frozen=True, gc=False):
@@ -274,7 +292,7 @@ class ReplaceProcess(msgspec.Struct, frozen=True):
 
 
 class EndJob(msgspec.Struct, frozen=True):
-    """The job is over: notify those that wait. ``status``: finished, stopped, failed, cancelled or superseded.
+    """The job is over: notify those that wait. ``status``: finished, stopped, failed, cancelled, superseded or moved.
 
     ``failure`` is None if it finished, was stopped or cancelled.
     """
@@ -293,6 +311,7 @@ Command: TypeAlias = (
     | ProposeRound
     | TriggerCheckpoint
     | ExpectBarrier
+    | SteerMixture
     | AssignSplits
     | AbortCheckpoint
     | CommitCheckpoint

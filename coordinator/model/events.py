@@ -21,6 +21,7 @@ from ...engine.core.identity import (
     Committable,
     EndedLanes,
     Opening,
+    Reweight,
     StateHandle,
     TaskId,
 )
@@ -137,6 +138,11 @@ class SnapshotTiming(msgspec.Struct, frozen=True):
     """In-flight data that the checkpoint holds."""
     unaligned: bool = False
 
+    @property
+    def after_cut(self) -> float:
+        """From the cut to the acknowledgement: of an unaligned one the last barrier may come behind it."""
+        return self.asynchronous + (self.alignment if self.unaligned else 0.0)
+
 
 NO_TIMING = SnapshotTiming()
 
@@ -241,13 +247,14 @@ class CheckpointRequested(msgspec.Struct, frozen=True):
 class SavepointRequested(msgspec.Struct, frozen=True):
     """A user asks for a savepoint. ``request``: the asker's own name for it; asked twice, it is one request.
 
-    ``target``: the folder, as the shell understands it; empty: where the job's savepoints usually go. The result is
-    in the job's status.
+    ``target``: the folder, as the shell understands it; empty: where the job's savepoints usually go. ``aligned``: with
+    nothing in flight. The result is in the job's status.
     """
 
     request: str
     target: str
     now: float
+    aligned: bool = False
 
 
 class StopRequested(msgspec.Struct, frozen=True):
@@ -257,6 +264,7 @@ class StopRequested(msgspec.Struct, frozen=True):
     target: str
     mode: StopMode
     now: float
+    aligned: bool = False
 
 
 class SavepointCopied(msgspec.Struct, frozen=True):
@@ -299,6 +307,28 @@ class UnpinRequested(msgspec.Struct, frozen=True):
     """``name`` does not need its checkpoint any more."""
 
     name: str
+    now: float
+
+
+class ReweightRequested(msgspec.Struct, frozen=True):
+    """A user changes the weights of a mixture. Asked twice, it is one request. The result is in the job's status.
+    ``attempt``: of the tasks while which it was found that nobody outside has rows from there on."""
+
+    reweight: Reweight
+    attempt: Attempt
+    now: float
+
+
+class MixtureSteered(msgspec.Struct, frozen=True):
+    """``SteerMixture`` is carried out: the mixture knows so many changes, and is held at ``limit`` unless it has come
+    further than that. ``possible``: the first position that can still be a limit; None: none can."""
+
+    task: TaskId
+    attempt: Attempt
+    operator: str
+    known: int
+    limit: int | None
+    possible: int | None
     now: float
 
 
@@ -431,6 +461,8 @@ Event: TypeAlias = (
     | SavepointStored
     | SavepointFailed
     | PinRequested
+    | ReweightRequested
+    | MixtureSteered
     | UnpinRequested
     | NoticeGiven
     | SplitSkipped

@@ -85,7 +85,10 @@ class ExecutionGraph:
 
     ``deterministic``: barriers lie at round ends, so a checkpoint begins with proposals. ``lanes``: into how many
     order lanes state is divided, subtasks owning contiguous ranges of them (:func:`owned_lanes`); 0: not said.
-    ``parts``: into how many the flow divides rows by key, or in turn; 0: not said.
+    ``parts``: into how many the flow divides rows by key, or in turn; 0: not said. ``broadcasts``: the joins by key
+    whose right side is broadcast instead. ``cuts``: its tasks cut as a whole, wherever they stand, if they are told to.
+    ``shape``: unlike that of any other plan whose tasks could not go on in the middle of what these were doing.
+    ``round_rows``: rows of a lane's round; 0: not said.
     """
 
     vertices: tuple[Vertex, ...]
@@ -93,6 +96,10 @@ class ExecutionGraph:
     deterministic: bool = False
     lanes: int = 0
     parts: int = 0
+    broadcasts: tuple[str, ...] = ()
+    cuts: bool = False
+    shape: str = ""
+    round_rows: int = 0
 
     def __post_init__(self) -> None:
         names = [vertex.name for vertex in self.vertices]

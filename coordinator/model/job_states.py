@@ -44,6 +44,8 @@ class JobState(Enum):
     CANCELLED = "cancelled"
     SUPERSEDED = "superseded"
     """Another coordinator has taken the job over; this one says nothing more."""
+    MOVED = "moved"
+    """Its newest checkpoint holds nothing in flight, as was wanted: the next coordinator runs it in another shape."""
 
 
 class TaskStatus(Enum):
@@ -76,9 +78,9 @@ _STOPS = {JobState.STOPPING, *_ENDINGS}
 LEGAL_JOB_MOVES: Mapping[JobState, frozenset[JobState]] = {
     JobState.CREATED: frozenset({JobState.CLAIMING}),
     JobState.CLAIMING: frozenset({JobState.DEPLOYING, JobState.FINISHED, JobState.STOPPED, *_STOPS}),
-    JobState.DEPLOYING: frozenset({JobState.RUNNING, JobState.RESTARTING, *_ENDINGS}),
-    JobState.RUNNING: frozenset({JobState.RESTARTING, JobState.FINISHING, *_STOPS}),
-    JobState.RESTARTING: frozenset({JobState.RUNNING, *_STOPS}),
+    JobState.DEPLOYING: frozenset({JobState.RUNNING, JobState.RESTARTING, JobState.MOVED, *_ENDINGS}),
+    JobState.RUNNING: frozenset({JobState.RESTARTING, JobState.FINISHING, JobState.MOVED, *_STOPS}),
+    JobState.RESTARTING: frozenset({JobState.RUNNING, JobState.MOVED, *_STOPS}),
     JobState.FINISHING: frozenset({JobState.FINISHED, JobState.FAILING, JobState.SUPERSEDED}),
     JobState.STOPPING: frozenset({JobState.STOPPED, JobState.FAILING, JobState.SUPERSEDED}),
     JobState.FAILING: frozenset({JobState.FAILED, JobState.SUPERSEDED}),
@@ -88,6 +90,7 @@ LEGAL_JOB_MOVES: Mapping[JobState, frozenset[JobState]] = {
     JobState.FAILED: frozenset(),
     JobState.CANCELLED: frozenset(),
     JobState.SUPERSEDED: frozenset(),
+    JobState.MOVED: frozenset(),
 }
 
 LEGAL_TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {

@@ -62,18 +62,24 @@ class Cause(Enum):
     USER = "a user asked for a checkpoint"
     SAVEPOINT = "a user asked for a savepoint"
     STOP = "a user stops the job with a savepoint"
+    INSTEAD = "the barriers of the one before did not align in time"
+    MOVE = "the job is to go on in another shape"
 
 
 _KINDS = {Cause.SAVEPOINT: CheckpointKind.SAVEPOINT, Cause.STOP: CheckpointKind.STOP_WITH_SAVEPOINT}
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One wish. ``name``, ``target`` and ``stop`` belong to savepoints: the asker's name, the folder, how to stop."""
+    """One wish. ``name``, ``target`` and ``stop`` belong to savepoints: the asker's name, the folder, how to stop.
+
+    ``aligned``: its barriers stand at a round that all sources agree on, so that nothing is in flight.
+    """
 
     cause: Cause
     name: str = ""
     target: str = ""
     stop: StopMode | None = None
+    aligned: bool = False
 
     @property
     def kind(self) -> CheckpointKind:
@@ -87,6 +93,12 @@ FINAL = Request(Cause.FINAL)
 
 
 USER = Request(Cause.USER)
+
+
+INSTEAD = Request(Cause.INSTEAD)
+
+
+MOVE = Request(Cause.MOVE, aligned=True)
 
 
 class FailureReason(Enum):

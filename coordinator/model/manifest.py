@@ -4,8 +4,8 @@ Rules:
 
 1. The log is one dense sequence of entries, each created if absent. ``Claim`` takes the job over for a generation;
    ``Manifest`` completes a checkpoint: its creation *is* the commit point; ``Pinned`` and ``Unpinned`` keep one from
-   being deleted; ``Dropped`` says that manifests are about to be deleted by an ending that leaves the log open;
-   ``Ended`` closes the log.
+   being deleted; ``Reweighted`` changes a mixture; ``Dropped`` says that manifests are about to be deleted by an ending
+   that leaves the log open; ``Ended`` closes the log.
 2. An entry is never changed. It is sealed by its length and digest, and of one format: what is damaged, of an
    unknown format, or holds a field that is not known is refused (``records``).
 3. A manifest lists everything a restore needs: state files by task, finished tasks, how far each operator has
@@ -16,20 +16,21 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import msgspec
 
-from ...engine.core.identity import CheckpointId, Committable, EndedLanes, StateHandle, TaskId
+from ...engine.core.identity import CheckpointId, Committable, EndedLanes, Reweight, StateHandle, TaskId
 from .records import decode_record, encode_record
 from .split_sets import SetPosition, Skipped
 
-FORMAT = 6
+FORMAT = 8
 """Version of the form, stored in every entry. 2: manifests with a root, a kind and operators; pins. 3: files of
 batches in flight among those of a task. 4: the job's identity; for which lanes operators have finished; ``Dropped``;
 operators without UNION state; digests of entries and files. 5: who has claimed. 6: into how many parts the
-flow divides rows."""
+flow divides rows. 7: which joins by key get their right side broadcast. 8: parts of state files, and states that are
+inlined; what tasks were in the middle of, and the plan's shape; rows of a round; changed weights of mixtures."""
 OLDEST = 4
 """The oldest form that is read: the newer ones have fields more."""
 
@@ -65,7 +66,9 @@ class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True, forbid_unkno
     ancestors: tuple[str, ...] = ()
     """The jobs whose snapshots this one goes on from, the oldest first."""
     parts: int = 0
-    """As in the manifest."""
+    broadcasts: tuple[str, ...] = ()
+    round_rows: int = 0
+    """These as in the manifest."""
     by: Claimant | None = None
     """Whose run it is; None: an older version did not say."""
 
@@ -73,8 +76,8 @@ class Claim(msgspec.Struct, frozen=True, tag="claim", kw_only=True, forbid_unkno
 class TaskState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a checkpoint holds of one task. A finished task's last state is carried on, so that its lanes stay known.
 
-    ``state``: all its files, those of batches in flight among them. ``ended``: for which lanes which operators had
-    finished; a restore does not run them again.
+    ``state``: all its files and what is inlined, batches in flight among them. ``ended``: for which lanes which
+    operators had finished; a restore does not run them again.
     """
 
     task: TaskId
@@ -116,10 +119,17 @@ class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True, forb
     parts: int = 0
     """Into how many parts the flow divides rows by key, or in turn; 0: a version wrote it that did not say, and divided
     the rows of a flow that did not say either into 128."""
+    broadcasts: tuple[str, ...] = ()
+    """The joins by key whose right side every subtask gets instead, by sizes when the job began; of older versions
+    none."""
+    round_rows: int = 0
+    """Rows of a lane's round of a source; 0: a version wrote it that did not say, and read 262,144."""
     root: str = ""
     """Not empty: the job started from a snapshot there, and the handles are relative to it, not to the job's folder."""
     claimed: bool = False
     """Whether the snapshot at ``root`` is the job's to delete."""
+    shape: str = ""
+    """The plan's, to which what tasks were in the middle of belongs (``Holds.FLIGHT``); empty: they were in none."""
     savepoint: str = ""
     """Where the savepoint lies that the job stops with."""
     request: str = ""
@@ -133,6 +143,8 @@ class Manifest(msgspec.Struct, frozen=True, tag="checkpoint", kw_only=True, forb
     """As in the claim: what the cursors of the sources refer to."""
     splits: SetPosition | None = None
     """What it covers of the log of split sets; None: the job takes none."""
+    reweights: tuple[Reweight, ...] = ()
+    """What had been changed of mixtures: of a savepoint all that its copy knows."""
 
 
 def committables_of(manifest: Manifest) -> list[Committable]:
@@ -160,6 +172,16 @@ class Unpinned(msgspec.Struct, frozen=True, tag="unpinned", kw_only=True, forbid
     name: str
 
 
+class Reweighted(msgspec.Struct, frozen=True, tag="reweighted", kw_only=True, forbid_unknown_fields=True):
+    """A mixture has other weights from a position on, in this run and in every one that goes on from this log. No row
+    from there on left before."""
+
+    format: int = FORMAT
+    number: int
+    generation: int
+    reweight: Reweight
+
+
 class Dropped(msgspec.Struct, frozen=True, tag="dropped", kw_only=True, forbid_unknown_fields=True):
     """The manifests of these entries are nobody's any more: the job failed or was cancelled, and its policy keeps them
     for no such end. A coordinator that takes the job over must not go on from them, as they are being deleted."""
@@ -180,7 +202,8 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", kw_only=True, forbid_unkno
     reason: str = ""
 
 
-LogEntry: TypeAlias = Claim | Manifest | Pinned | Unpinned | Dropped | Ended
+LogEntry: TypeAlias = Claim | Manifest | Pinned | Unpinned | Reweighted | Dropped | Ended
+_ENTRIES: msgspec.json.Decoder[LogEntry] = msgspec.json.Decoder(LogEntry)
 
 
 def encode(entry: LogEntry) -> bytes:
@@ -190,12 +213,30 @@ def encode(entry: LogEntry) -> bytes:
 
 def decode(data: bytes) -> LogEntry:
     """The entry read back. Raises msgspec.ValidationError for what is no whole entry of this form."""
-    entry: LogEntry = decode_record(data, LogEntry, FORMAT, OLDEST)
-    return entry
+    return decode_record(data, _ENTRIES, FORMAT, OLDEST)
+
+
+def reweights_in(entries: Iterable[LogEntry]) -> tuple[Reweight, ...]:
+    """All that has been changed of mixtures by these entries of one log, once each, in their order."""
+    found: dict[str, Reweight] = {}
+    for entry in entries:
+        told = entry.reweights if isinstance(entry, Manifest) else ()
+        for each in (entry.reweight,) if isinstance(entry, Reweighted) else told:
+            found.setdefault(each.request, each)
+    return tuple(found.values())
 
 
 def split_dropped(entries: Sequence[LogEntry]) -> tuple[list[LogEntry], tuple[Manifest, ...]]:
-    """The entries that count, and the manifests among the rest: dropped, and not deleted yet."""
-    numbers = {number for entry in entries if isinstance(entry, Dropped) for number in entry.numbers}
-    gone = tuple(entry for entry in entries if isinstance(entry, Manifest) and entry.number in numbers)
+    """The entries that count, and the manifests among the rest: dropped, and not deleted yet. Where the newest of its
+    time was dropped nothing older counts, named or not: a superfluous one may still stand whose deletion was late or
+    failed. But for snapshots that the job does not own."""
+    manifests = [entry for entry in entries if isinstance(entry, Manifest)]
+    numbers = set[int]()
+    for entry in entries:
+        if isinstance(entry, Dropped):
+            numbers |= set(entry.numbers)
+            standing = [each for each in manifests if each.number < entry.number]
+            if all(each.number <= max(entry.numbers, default=-1) for each in standing):
+                numbers |= {each.number for each in standing if each.claimed or not each.root}
+    gone = tuple(entry for entry in manifests if entry.number in numbers)
     return [entry for entry in entries if entry.number not in numbers], gone

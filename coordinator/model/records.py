@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
@@ -22,8 +22,14 @@ class FormatError(msgspec.ValidationError):
     """The record is whole, or was once, and of another version's form."""
 
 
+T = TypeVar("T")
+
+
 class _Form(msgspec.Struct):
     format: int = 0
+
+
+_FORMS = msgspec.json.Decoder(_Form)
 
 
 def encode_record(record: msgspec.Struct) -> bytes:
@@ -31,9 +37,9 @@ def encode_record(record: msgspec.Struct) -> bytes:
     return sealed(msgspec.json.encode(record))
 
 
-def decode_record(data: bytes, kind: Any, format: int, oldest: int | None = None) -> Any:
-    """The record read back: of type ``kind``, in this ``format``, or one from ``oldest`` on. Raises FormatError if it
-    is another version's, and otherwise msgspec.MsgspecError."""
+def decode_record(data: bytes, decoder: msgspec.json.Decoder[T], format: int, oldest: int | None = None) -> T:
+    """The record read back, as the ``decoder`` has it: in this ``format``, or one from ``oldest`` on. Raises
+    FormatError if it is another version's, and otherwise msgspec.MsgspecError."""
     oldest = format if oldest is None else oldest
     try:
         record = unsealed(data)
@@ -42,12 +48,12 @@ def decode_record(data: bytes, kind: Any, format: int, oldest: int | None = None
             _check_format(data, oldest, format)  # older versions did not seal
         raise msgspec.ValidationError(f"it is damaged: {error}") from None
     _check_format(record, oldest, format)
-    return msgspec.json.decode(record, type=kind)
+    return decoder.decode(record)
 
 
 def _check_format(record: bytes, oldest: int, format: int) -> None:
     try:
-        found = msgspec.json.decode(record, type=_Form).format
+        found = _FORMS.decode(record).format
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return
     if not oldest <= found <= format:

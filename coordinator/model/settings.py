@@ -32,12 +32,17 @@ class Settings:
     unaligned: bool = False
     """Whether barriers may overtake data. Then one checkpoint is in flight at a time, savepoints included: an aligned
     barrier that a newer one overtakes never arrives."""
+    alignment_timeout: float = 0.0
+    """With ``unaligned``: seconds that a checkpoint whose barriers stand in order is waited for. 0: there is none."""
     tolerable_failures: int = 0
     """This many checkpoints in a row may fail; one more fails the job."""
     retained: int = 2
     """Completed checkpoints kept."""
     retention: RetentionPolicy = RetentionPolicy.ALWAYS
     """At which ends of the job the kept ones are deleted. ``ALWAYS`` deletes none."""
+    moves: bool = False
+    """Whether the job is to go on in another shape than the one it is deployed in. It takes one checkpoint with nothing
+    in flight, and ends there."""
     max_drift: int = 8
     """A source of a deterministic flow that is so many rounds ahead of another one at a checkpoint waits for it.
     0: none ever does, and checkpoints may take longer and longer."""
@@ -66,7 +71,8 @@ class Settings:
         for name in ("timeout", "resend", "restart_factor", "quiet_period", "ending_timeout"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("after_restart", "min_pause", "restart_delay", "max_restart_delay", "retry_pause"):
+        pauses = ("after_restart", "min_pause", "restart_delay", "max_restart_delay", "retry_pause")
+        for name in (*pauses, "alignment_timeout"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
         for name, least in (

@@ -105,6 +105,9 @@ def following(entry: SplitEntry) -> SetPosition:
     )
 
 
+_ENTRIES: msgspec.json.Decoder[SplitEntry] = msgspec.json.Decoder(SplitEntry)
+
+
 def encode_splits(entry: SplitEntry) -> bytes:
     """The entry as sealed JSON."""
     return encode_record(entry)
@@ -112,5 +115,4 @@ def encode_splits(entry: SplitEntry) -> bytes:
 
 def decode_splits(data: bytes) -> SplitEntry:
     """The entry read back. Raises msgspec.ValidationError for what is no whole entry of this form."""
-    entry: SplitEntry = decode_record(data, SplitEntry, FORMAT)
-    return entry
+    return decode_record(data, _ENTRIES, FORMAT)

@@ -18,7 +18,8 @@ from .settings import Settings
 
 
 class PendingStatus(msgspec.Struct, frozen=True):
-    """A checkpoint in flight. Finished tasks count as acknowledged."""
+    """A checkpoint in flight. Finished tasks count as acknowledged. ``waits_for``: the first of the tasks that have not
+    answered."""
 
     checkpoint: CheckpointId
     phase: str
@@ -26,6 +27,7 @@ class PendingStatus(msgspec.Struct, frozen=True):
     acknowledged: int
     total: int
     kind: str = "checkpoint"
+    waits_for: tuple[TaskId, ...] = ()
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -49,8 +51,9 @@ class TaskCheckpoint(msgspec.Struct, frozen=True):
 class VertexCheckpoint(msgspec.Struct, frozen=True):
     """All tasks of one vertex in a checkpoint. ``slowest``: those with the longest duration, the slowest first.
 
-    The figures are those of :class:`SnapshotTiming`; ``sizes``: of each task's state. ``unaligned``: how many tasks cut
-    before the data that their barriers had yet to pass.
+    The figures are those of :class:`SnapshotTiming`; ``sizes``: of each task's state; ``placed``: from the trigger to
+    the task's cut, as far as its own clock can tell. ``unaligned``: how many tasks cut before the data that their
+    barriers had yet to pass.
     """
 
     vertex: str
@@ -68,13 +71,15 @@ class VertexCheckpoint(msgspec.Struct, frozen=True):
     processed: Spread = Spread()
     persisted: Spread = Spread()
     unaligned: int = 0
+    placed: Spread = Spread()
 
 
 class CheckpointStatistics(msgspec.Struct, frozen=True):
     """One checkpoint. ``status``: in progress, completed or failed. Finished tasks count as acknowledged.
 
     ``duration`` is from the trigger to the latest acknowledgement; ``bytes`` all of its state, carried state excluded,
-    ``new_bytes`` what was written for it.
+    ``new_bytes`` what was written for it. ``rows``: those that become visible with it, ``visible_at``: when all of them
+    were; None: some are not yet.
     """
 
     checkpoint: CheckpointId
@@ -96,6 +101,40 @@ class CheckpointStatistics(msgspec.Struct, frozen=True):
     failure: str = ""
     discarded: bool = False
     """Whether it was deleted since."""
+    rows: int = 0
+    visible_at: float | None = None
+
+    @property
+    def referenced_bytes(self) -> int:
+        """Of its state, what older checkpoints had written."""
+        return max(0, self.bytes - self.new_bytes)
+
+    @property
+    def place(self) -> float:
+        """Seconds from the trigger until the last task had cut."""
+        return max((vertex.placed.most for vertex in self.vertices), default=0.0)
+
+    @property
+    def pause(self) -> float:
+        """The longest time in which a task did nothing else."""
+        return max((vertex.synchronous.most for vertex in self.vertices), default=0.0)
+
+    @property
+    def write(self) -> float:
+        """The longest time in which a task wrote its state."""
+        return max((vertex.asynchronous.most for vertex in self.vertices), default=0.0)
+
+    @property
+    def commit(self) -> float | None:
+        """Seconds from the last acknowledgement until it was complete; None: it is not."""
+        if self.status != "completed" or self.ended_at is None or self.latest_ack_at is None:
+            return None
+        return self.ended_at - self.latest_ack_at
+
+    @property
+    def visible(self) -> float | None:
+        """Seconds from the trigger until all rows up to it were visible; None: some are not yet."""
+        return None if self.visible_at is None else self.visible_at - self.triggered_at
 
     @property
     def unaligned(self) -> int:
@@ -182,6 +221,8 @@ class JobStatus(msgspec.Struct, frozen=True):
     """The newest names whose checkpoint was not kept any more when they asked."""
     skipped: tuple[str, ...] = ()
     """Splits of the input that are poison and are not read any more, each with the reason, in a sentence."""
+    reweights: tuple[ReweightResult, ...] = ()
+    """How the newest changes of weights that were asked for turned out, oldest first."""
     uuid: str = ""
     """The job's identity, which is in its log and in whatever it writes."""
     splits: SplitStatus | None = None
@@ -195,6 +236,21 @@ class JobStatus(msgspec.Struct, frozen=True):
     def savepoint(self, request: str) -> SavepointResult | None:
         """The result of a savepoint; None while there is none."""
         return next((one for one in reversed(self.savepoints) if one.request == request), None)
+
+    def reweight(self, request: str) -> ReweightResult | None:
+        """What came of a change of weights; None while it is open."""
+        return next((one for one in reversed(self.reweights) if one.request == request), None)
+
+
+class ReweightResult(msgspec.Struct, frozen=True):
+    """How a change of weights turned out: in the log (``refused`` is empty), or why not. ``possible``: the first
+    position that could still have been changed, if that is the reason. ``again``: its tasks were started anew, so it
+    has to be found again how far those have come who read."""
+
+    request: str
+    refused: str = ""
+    possible: int | None = None
+    again: bool = False
 
 
 class SavepointResult(msgspec.Struct, frozen=True):

@@ -8,6 +8,8 @@ Rules:
    lane and the part that they had. What consumers had not processed goes as the exchange's mapper says.
 3. Several tasks may get one file: each keeps the rows of its own lanes.
 4. A remainder that nobody can read is refused before anything is deployed: :func:`check_channels`.
+5. A flight (``Holds.FLIGHT``) is what one subtask was in the middle of when it cut as a whole. It goes to that subtask,
+   and only in a plan of that shape: :func:`fits`. Another shape is reached by way of an aligned checkpoint.
 """
 
 from __future__ import annotations
@@ -28,9 +30,14 @@ Files = dict[int, list[StateHandle]]
 def check_channels(graph: ExecutionGraph, manifest: Manifest, allow_left_behind: bool = False) -> Failure | None:
     """Why the batches in flight cannot be restored; None if they can (rule 4)."""
     edges = {edge.name: edge for edge in graph.edges}
+    if not fits(graph, manifest):
+        held = [handle for handle in flights(manifest) if handle.operator not in graph.parallelism]
+        names = ", ".join(sorted({repr(handle.operator) for handle in held}))
+        message = f"the flow has no stage {names}" if held else "the plan has another shape now"
+        return _refused(message, "run the flow as it was until it has made an aligned savepoint")
     for state in manifest.tasks:
         for handle in state.state:
-            if not handle.is_channel_file:
+            if not handle.is_channel_file or handle.holds is Holds.FLIGHT:
                 continue
             edge, old = edges.get(handle.operator), manifest.parallelism[state.task.vertex]
             if edge is None and not allow_left_behind:
@@ -50,9 +57,20 @@ def _refused(message: str, remedy: str) -> Failure:
     return Failure(
         message=f"the checkpoint holds batches that were in flight and that nobody can read: {message}",
         retry=False,
-        remedy=f"{remedy}, or start from a savepoint, which holds none",
+        remedy=f"{remedy}, or start from an aligned savepoint, which holds none",
         kind="ConfigurationError",
     )
+
+
+def flights(manifest: Manifest) -> list[StateHandle]:
+    """What tasks were in the middle of."""
+    return [handle for state in manifest.tasks for handle in state.state if handle.holds is Holds.FLIGHT]
+
+
+def fits(graph: ExecutionGraph, manifest: Manifest) -> bool:
+    """Whether tasks of the graph can go on in the middle of what the manifest's were doing (rule 5)."""
+    same = manifest.shape == graph.shape and manifest.parallelism == dict(graph.parallelism)
+    return same or not flights(manifest)
 
 
 class StoredChannels:
@@ -73,7 +91,8 @@ class StoredChannels:
         """The channel files that the task reads."""
         if not self._files:
             return ()
-        found: list[StateHandle] = []
+        _, flying = self._files.get((task.vertex, Holds.FLIGHT), (0, {}))
+        found = list(flying.get(task.subtask, ()))
         for edge in self._graph.inputs[task.vertex]:
             found += self._chosen(task, edge.name, Holds.INPUT, edge.mapper)
         for edge in self._graph.outputs[task.vertex]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...engine.core.identity import JobIdentity
+from ...engine.core.identity import JobIdentity, Reweight
 from ..log.log_writer import LogWriter
 from ..log.retained import RetainedCheckpoints
 from ..model.commands import Command
@@ -51,6 +51,8 @@ class Context:
         self.claim: Claim | None = None
         #: Splits that are not read any more.
         self.skipped: tuple[Skipped, ...] = ()
+        #: What the log says of mixtures whose weights were changed.
+        self.reweights: tuple[Reweight, ...] = ()
         #: The largest time that any event told.
         self.now = float("-inf")
         #: The orders of the event being handled.
@@ -65,6 +67,11 @@ class Context:
         """Read these splits no more; what is known is not said again."""
         known = {each.name for each in self.skipped}
         self.skipped += tuple(each for each in skipped if each.name not in known)
+
+    def reweigh(self, reweights: Iterable[Reweight]) -> None:
+        """The log says these; what is known is not said again."""
+        known = {each.request for each in self.reweights}
+        self.reweights += tuple(each for each in reweights if each.request not in known)
 
     def order(self, command: Command) -> None:
         self.out.append(command)

@@ -40,3 +40,10 @@ def elements(lists: pa.Array, counts: npt.NDArray[np.int64]) -> tuple[pa.Array, 
         return found, None
     before = np.cumsum(counts) - counts
     return found, np.repeat(starts - before - first, counts) + np.arange(total)
+
+
+def lists_of(lengths: npt.NDArray[np.int64], values: pa.Array, type: pa.DataType, mask: pa.Array | None) -> pa.Array:
+    """Lists, or large ones, of these lengths, one behind the other in ``values``. ``mask``: which are null."""
+    large = pa.types.is_large_list(type)
+    offsets = pa.array(np.append(0, np.cumsum(lengths)), pa.int64() if large else pa.int32())
+    return (pa.LargeListArray if large else pa.ListArray).from_arrays(offsets, values, type=type, mask=mask)

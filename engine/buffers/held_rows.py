@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from ..core.operator import LANE, OUTPUT_BYTES, OUTPUT_ROWS
 from ..core.schemas import no_rows
 from ..kernels.pieces import Bound, Positions
 from ..kernels.row_bits import row_bits
-from .state_rows import rows_of_state
+from .state_rows import as_rows, rows_of_state
 from .stored_rows import RowsApart, StoredRows, brought_together
 
 Lanes = npt.NDArray[np.int32]
@@ -73,12 +73,34 @@ class Held:
         ]
 
 
+class LeavingRows:
+    """All rows of a collection, for one who picks pieces of them in another order; as a state, what they were."""
+
+    def __init__(self, schema: pa.Schema, parts: list[Held], bound: Bound) -> None:
+        """The list is emptied."""
+        self._tags = [(part.rounds, part.lanes) for part in parts]
+        batches = [part.records for part in parts]
+        parts.clear()
+        self.records = RowsApart(schema, batches, bound)
+
+    @property
+    def held(self) -> Iterator[Held]:
+        """The rows in the order in which they came, a part at a time."""
+        start = 0
+        for rounds, lanes in self._tags:
+            rows = self.records.picked(pa.array(np.arange(start, start + len(lanes))))
+            start += len(lanes)
+            yield Held(rows, rounds, lanes)
+
+
 class HeldRows:
     """A growing collection of rows of one schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self._parts: list[Held] = []
+        #: all rows as one batch, of which the parts are slices, if anybody has asked for it since the last ones came
+        self._whole: pa.RecordBatch | None = None
         #: the number of rows, and of their bytes
         self.rows = 0
         self.bytes = 0
@@ -89,32 +111,34 @@ class HeldRows:
         # arrays of one number that take no memory: nothing is written to what is held
         rounds: Positions = np.ndarray(rows, np.int64, np.array([batch.tag.round], dtype=np.int64), strides=(0,))
         lanes: Lanes = np.ndarray(rows, np.int32, np.array([batch.tag.lane], dtype=np.int32), strides=(0,))
-        self.put(Held(batch.records, rounds, lanes))
+        self.put(Held(batch.records, rounds, lanes), batch.size)
 
-    def put(self, held: Held) -> None:
-        """Hold these rows as well."""
+    def put(self, held: Held, size: int | None = None) -> None:
+        """Hold these rows as well. ``size``: that of the rows, if it is known."""
         if held.records.num_rows:
+            self._whole = None
             self._parts.append(held)
             self.rows += held.records.num_rows
-            self.bytes += held.records.nbytes
+            self.bytes += held.records.nbytes if size is None else size
 
     def keep(self, pick: Callable[[pa.RecordBatch], Positions]) -> None:
         """Let go of all rows but those that ``pick`` names of each batch."""
-        parts, self._parts, self.rows, self.bytes = self._parts, [], 0, 0
+        parts = self._parts
+        self.clear()
         for part in parts:
             self.put(part.take(pick(part.records)))
 
     def take_all(self) -> Held:
         """All rows, which are held no longer."""
         whole = self.peek()
-        self._parts, self.rows, self.bytes = [], 0, 0
+        self.clear()
         return whole
 
-    def take_records(self, bound: Bound) -> RowsApart:
-        """All rows, which are held no longer, for one who picks pieces and does not ask where they came from."""
-        batches = [part.records for part in self._parts]
-        self._parts, self.rows, self.bytes = [], 0, 0
-        return RowsApart(self.schema, batches, bound)
+    def leave(self, bound: Bound) -> LeavingRows:
+        """All rows, which are held no longer, for one who picks pieces, and is asked for them until all have left."""
+        parts, self._parts = self._parts, []
+        self.clear()
+        return LeavingRows(self.schema, parts, bound)
 
     @property
     def lanes(self) -> Lanes:
@@ -123,8 +147,8 @@ class HeldRows:
 
     def take_pieces(self, bound: Bound) -> Iterator[Held]:
         """All rows, a piece at a time (``Held.pieces``), in whatever batches they came; those of a piece are held no
-        longer when the next one is asked for."""
-        parts, self._parts = deque(self._parts), []
+        longer when the next one is asked for, and are no state any more from when they are given."""
+        parts, self._parts, self._whole = deque(self._parts), [], None
         last: list[Held] = []  # the piece that may take more
         while parts:
             together, last = last, []
@@ -138,8 +162,10 @@ class HeldRows:
             pieces = list(whole.pieces(bound))
             if parts:
                 last.append(whole.part(pieces.pop()))
-            for part in pieces:
+            for number, part in enumerate(pieces, 1):
+                self._parts, self._whole = [*(whole.part(later) for later in pieces[number:]), *last, *parts], None
                 yield whole.part(part)
+            self._parts, self._whole = [], None
             self.rows = sum(len(held.lanes) for held in (*last, *parts))
             self.bytes = sum(held.records.nbytes for held in (*last, *parts))
 
@@ -148,8 +174,28 @@ class HeldRows:
         if not self._parts:
             return Held(no_rows(self.schema), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
         if len(self._parts) > 1:
-            self._parts = [_followed(self.schema, self._parts)]
+            whole = self.records()
+            self._parts = [_joined(whole, self._parts)]
         return self._parts[0]
+
+    def records(self) -> pa.RecordBatch:
+        """The same for one who does not ask where they came from: that stays as short as it is."""
+        if len(self._parts) < 2:
+            return self._parts[0].records if self._parts else no_rows(self.schema)
+        if self._whole is None:
+            tags = [(part.rounds, part.lanes) for part in self._parts]
+            batches = [part.records for part in self._parts]
+            self._parts.clear()
+            whole = self._whole = brought_together(self.schema, batches)
+            start = 0
+            for rounds, lanes in tags:
+                self._parts.append(Held(whole.slice(start, len(lanes)), rounds, lanes))
+                start += len(lanes)
+        return self._whole
+
+    def clear(self) -> None:
+        """Hold nothing any more. (``take_all`` would bring everything together first.)"""
+        self._parts, self._whole, self.rows, self.bytes = [], None, 0, 0
 
     def snapshot(self) -> pa.Table | None:
         """The rows as a state table."""
@@ -171,11 +217,16 @@ def _followed(schema: pa.Schema, parts: list[Held]) -> Held:
     """The first ones, then the others, as one. The list is emptied."""
     if len(parts) == 1:
         return parts.pop()
-    rounds = np.concatenate([part.rounds for part in parts])
-    lanes = np.concatenate([part.lanes for part in parts])
+    tags = [Held(no_rows(schema), part.rounds, part.lanes) for part in parts]
     batches = [part.records for part in parts]
     parts.clear()
-    return Held(brought_together(schema, batches), rounds, lanes)
+    return _joined(brought_together(schema, batches), tags)
+
+
+def _joined(whole: pa.RecordBatch, parts: Sequence[Held]) -> Held:
+    """All rows, with the rounds and lanes of these parts."""
+    rounds = np.concatenate([part.rounds for part in parts])
+    return Held(whole, rounds, np.concatenate([part.lanes for part in parts]))
 
 
 def state_table(parts: Iterable[Held]) -> pa.Table:
@@ -226,9 +277,8 @@ def from_stored(records: pa.RecordBatch, schema: pa.Schema) -> Held:
 
 
 def _state(held: Held) -> pa.RecordBatch:
-    fields = [field.with_nullable(True) for field in held.records.schema]
-    rows = pa.StructArray.from_arrays(held.records.columns, fields=fields)
-    return pa.record_batch({LANE: pa.array(held.lanes), "round": pa.array(held.rounds), "row": rows})
+    lanes, rounds = pa.array(held.lanes), pa.array(held.rounds)
+    return pa.record_batch({LANE: lanes, "round": rounds, "row": as_rows(held.records)})
 
 
 def _held(state: pa.RecordBatch, schema: pa.Schema, column: str) -> Held:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from ..core.operator import LANE, Memory, SpillFile
 from ..kernels.pieces import Bound, Positions, picked
-from .state_rows import rows_of_state
+from .state_rows import row_type, rows_of_state
 from .stored_rows import concatenated
 
 
@@ -83,7 +83,7 @@ class MixedRows:
     @property
     def row_type(self) -> pa.DataType:
         """A row as a state table holds it."""
-        return pa.struct([field.with_nullable(True) for field in self._schema])
+        return row_type(self._schema)
 
     def add(self, port: int, round: int, records: pa.RecordBatch) -> None:
         """Hold rows of a port, behind those that it has."""

@@ -6,8 +6,10 @@ Rules:
    their order: it does not matter in which order pieces came, or which of them are on disk.
 2. ``spill`` writes all pieces in memory into one run: part by part, within a part by key. Its index (how many rows of
    each part each piece has) stays in memory, so a run is read from front to back once, beside the others.
-3. Many tiny pieces would cost more than their rows: they are sorted into one before they are given out, if all of them
-   are not much.
+3. Many small pieces would cost more than their rows: they are sorted into one before they are given out, if all of
+   them are not much.
+4. Of a piece in memory the size is measured once, and its slices are taken to have their share of it: that decides when
+   slices are brought together, not where batches end, which ``cut`` measures.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ import pyarrow as pa
 
 from ..core.operator import Memory, SpillFile
 from ..kernels.hashing import part_order
-from ..kernels.pieces import Bound, Positions
-from .stored_rows import concatenated, rebatched
+from ..kernels.pieces import Bound, Positions, picked
+from .stored_rows import concatenated, rebatched, rebatched_sized
 
 Key = tuple[int, int]
 """Where a piece belongs among those of its round."""
 
-_FEW_ROWS = 32
-"""So many rows of a part and piece, or less, are not worth a slice of their own."""
+_FEW_ROWS = 256
+"""So many rows of a part and piece, or less, are not worth a slice of their own: it costs as much as copying them."""
 
 _RUN_BATCH, _RUN_BYTES = 8 * 1024, 1024 * 1024
 """Rows and bytes of a batch on disk: of each run one is in memory."""
@@ -40,11 +42,17 @@ class PartPiece:
     key: Key
     records: pa.RecordBatch
     borders: Positions
+    bytes: int
 
-    def slices(self, part: int) -> Iterator[tuple[Key, pa.RecordBatch]]:
+    def slices(self, part: int) -> Iterator[_Slice]:
         start, end = int(self.borders[part]), int(self.borders[part + 1])
-        if start < end:
-            yield self.key, self.records.slice(start, end - start)
+        rows = end - start
+        if rows:
+            yield self.key, self.records.slice(start, rows), self.bytes * rows // self.records.num_rows
+
+
+_Slice = tuple[Key, pa.RecordBatch, int]
+"""Rows of a part, where they belong, and their bytes, or about so many."""
 
 
 class _Run:
@@ -54,20 +62,25 @@ class _Run:
         self._keys = [piece.key for piece in pieces]
         self.counts = np.stack([np.diff(piece.borders) for piece in pieces])
         self._file = file
-        self._batches: Iterator[pa.RecordBatch] = iter(())
-        self._batch: pa.RecordBatch | None = None
 
-    def open(self) -> None:
-        """Begin to read, from the first part on."""
-        self._batches, self._batch = iter(self._file.read()), None
+    def read(self) -> _RunReader:
+        """From the first part on. Several may read at once."""
+        return _RunReader(self._keys, self.counts, self._file.read())
 
-    def close(self) -> None:
-        self._batches, self._batch = iter(()), None
+    def delete(self) -> None:
         self._file.delete()
 
-    def slices(self, part: int) -> Iterator[tuple[Key, pa.RecordBatch]]:
-        for number in np.flatnonzero(self.counts[:, part]).tolist():
-            missing = int(self.counts[number, part])
+
+class _RunReader:
+    """How far a run has been read."""
+
+    def __init__(self, keys: Sequence[Key], counts: Positions, batches: Iterator[pa.RecordBatch]) -> None:
+        self._keys, self._counts, self._batches = keys, counts, batches
+        self._batch: pa.RecordBatch | None = None
+
+    def slices(self, part: int) -> Iterator[_Slice]:
+        for number in np.flatnonzero(self._counts[:, part]).tolist():
+            missing = int(self._counts[number, part])
             while missing:
                 if self._batch is None:
                     self._batch = next(self._batches)
@@ -75,7 +88,7 @@ class _Run:
                 rest = self._batch.slice(found.num_rows)
                 self._batch = rest if rest.num_rows else None
                 missing -= found.num_rows
-                yield self._keys[number], found
+                yield self._keys[number], found, found.nbytes
 
 
 class RoundRows:
@@ -93,7 +106,7 @@ class RoundRows:
         """Hold one more piece."""
         self._pieces.append(piece)
         self.rows += piece.records.num_rows
-        self.bytes += piece.records.nbytes
+        self.bytes += piece.bytes
 
     def spill(self) -> None:
         """Write what is in memory to disk."""
@@ -102,28 +115,38 @@ class RoundRows:
         pieces, self._pieces, self.bytes = sorted(self._pieces, key=lambda piece: piece.key), [], 0
         file = self._memory.spill(self._schema)
         run = _Run(pieces, file)
-        slices = (found for part in range(self._parts) for piece in pieces for _, found in piece.slices(part))
+        slices = (found for part in range(self._parts) for piece in pieces for _, found, _ in piece.slices(part))
         for records in rebatched(slices, self._schema, _RUN_BATCH, _RUN_BYTES):
             file.write(records)
         self._runs.append(run)
 
     def by_part(self, bound: Bound) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Every part that has rows, by number, and its rows in pieces. It may be called again."""
+        """Every part that has rows, by number, and its rows in pieces. It may be called again, also meanwhile."""
         pieces = self._dense() if self.bytes <= bound.bytes else self._pieces
-        holders: Sequence[PartPiece | _Run] = [*pieces, *self._runs]
-        for run in self._runs:
-            run.open()
+        for part, found in self._slices(pieces):
+            sized = ((records, size) for _, records, size in found)
+            for piece in rebatched_sized(sized, self._schema, bound.rows, bound.bytes):
+                yield part, piece
+
+    def by_key(self) -> Iterator[tuple[int, Key, pa.RecordBatch]]:
+        """Every part that has rows, by number, the key of a piece, and its rows of the part."""
+        for part, found in self._slices(self._pieces):
+            for key, records, _ in found:
+                yield part, key, records
+
+    def _slices(self, pieces: Sequence[PartPiece]) -> Iterator[tuple[int, list[_Slice]]]:
+        runs = [run.read() for run in self._runs]
+        holders: Sequence[PartPiece | _RunReader] = [*sorted(pieces, key=lambda piece: piece.key), *runs]
         for part in self._present().tolist():
             found = [each for holder in holders for each in holder.slices(part)]
-            found.sort(key=lambda each: each[0])
-            slices = (records for _, records in found)
-            for piece in rebatched(slices, self._schema, bound.rows, bound.bytes):
-                yield part, piece
+            if self._runs:
+                found.sort(key=lambda each: each[0])
+            yield part, found
 
     def clear(self) -> None:
         """Hold nothing any more."""
         for run in self._runs:
-            run.close()
+            run.delete()
         self._pieces, self._runs, self.rows, self.bytes = [], [], 0, 0
 
     def _present(self) -> Positions:
@@ -146,4 +169,5 @@ class RoundRows:
         parts = np.concatenate([np.repeat(numbers, np.diff(piece.borders)) for piece in pieces])
         order, _ = part_order(parts)
         borders = np.append(0, np.cumsum(np.bincount(parts, minlength=self._parts)))
-        return [PartPiece(pieces[0].key, records.take(pa.array(order)), borders)]
+        records = picked(records, pa.array(order))
+        return [PartPiece(pieces[0].key, records, borders, self.bytes)]

@@ -13,6 +13,22 @@ import pyarrow as pa
 from ..core.errors import ConfigurationError
 
 
+def row_type(schema: pa.Schema) -> pa.DataType:
+    """What rows of this schema are in a column of a state, beside rows that hold something else."""
+    return pa.struct([field.with_nullable(True) for field in schema])
+
+
+def as_rows(records: pa.RecordBatch) -> pa.StructArray:
+    """Rows as such a column has them."""
+    return pa.StructArray.from_arrays(records.columns, fields=list(row_type(records.schema)))
+
+
+def in_one(table: pa.Table, column: str) -> pa.Array:
+    """A column of a state without chunks."""
+    found = table.combine_chunks().column(column).combine_chunks()
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+
 def rows_of_state(rows: pa.StructArray, schema: pa.Schema) -> pa.RecordBatch:
     """The rows of a column of a state. Raises ConfigurationError as :func:`fitted` does."""
     fields = [rows.type.field(place) for place in range(rows.type.num_fields)]

@@ -50,12 +50,20 @@ def rebatched(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, rows: int, bytes: int = OUTPUT_BYTES
 ) -> Iterator[pa.RecordBatch]:
     """The same rows in batches of exactly ``rows`` rows, or as many as have ``bytes`` bytes, but for the last one."""
+    return rebatched_sized(((records, records.nbytes) for records in batches), schema, rows, bytes)
+
+
+def rebatched_sized(
+    batches: Iterable[tuple[pa.RecordBatch, int]], schema: pa.Schema, rows: int, bytes: int = OUTPUT_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """The same, of batches with about so many bytes each: how many decides when they are brought together, not where
+    the new ones end."""
     waiting: list[pa.RecordBatch] = []
     count = size = 0
-    for records in batches:
+    for records, more in batches:
         waiting.append(records)
         count += records.num_rows
-        size += records.nbytes
+        size += more
         if count < rows and size < bytes:
             continue
         pieces = cut(brought_together(schema, waiting), rows, bytes)

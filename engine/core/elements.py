@@ -139,9 +139,14 @@ class EndOfPartition(msgspec.Struct, frozen=True):
 Element: TypeAlias = Batch | EndOfRound | Watermark | Barrier | CancelBarrier | EndOfData | EndOfPartition
 
 
+def is_task_barrier(element: Element) -> bool:
+    """Whether it is a barrier that ends a window."""
+    return isinstance(element, Barrier) and element.kind is BarrierKind.DRAIN
+
+
 def ends_window(element: Element) -> bool:
     """Whether no batch behind the element belongs to its window: it is a task barrier, or the end of the data."""
-    return isinstance(element, EndOfData) or (isinstance(element, Barrier) and element.kind is BarrierKind.DRAIN)
+    return isinstance(element, EndOfData) or is_task_barrier(element)
 
 
 def size_of(element: Element) -> int:

@@ -13,7 +13,7 @@ This is the only engine module that ``coordinator`` imports, so it knows nothing
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -110,13 +110,22 @@ class Holds(Enum):
     """Batches that had come to the task and that it had not processed at its cut (unaligned checkpoints)."""
     OUTPUT = "output"
     """Batches that the task had made and that its barrier overtook before they left it."""
+    FLIGHT = "flight"
+    """All that a task was in the middle of when it cut as a whole: it is that subtask's, at that shape of the plan."""
+
+
+Data: TypeAlias = bytes
+"""The type, where a field has its name."""
 
 
 class StateHandle(msgspec.Struct, frozen=True):
-    """An immutable file of one task. ``location`` is relative to the checkpoint folder.
+    """A part of an immutable file of one task. ``location`` is relative to the checkpoint folder; empty: the part is in
+    no file, it is so small that it stands here (``inline``).
 
-    ``operator``: whose state it is; of a channel file (``holds`` is not STATE) the exchange whose batches are in it.
-    ``digest``: of the file's bytes (``engine.integrity.checksums``), which whoever reads it compares.
+    ``operator``: whose state it is; of a channel file (``holds`` is not STATE) the exchange whose batches are in it, of
+    a flight the vertex.
+    ``digest``: of the part's bytes (``engine.integrity.checksums``), which whoever reads it compares. ``offset``: where
+    in the file its ``bytes`` begin.
     """
 
     operator: str
@@ -125,10 +134,12 @@ class StateHandle(msgspec.Struct, frozen=True):
     rows: int
     holds: Holds = Holds.STATE
     digest: str = ""
+    offset: int = 0
+    inline: Data = b""
 
     @property
     def is_channel_file(self) -> bool:
-        """Whether it holds batches in flight."""
+        """Whether it holds what was in flight."""
         return self.holds is not Holds.STATE
 
 
@@ -139,6 +150,16 @@ class EndedLanes(msgspec.Struct, frozen=True):
     operator: str
     start: int
     stop: int
+
+
+class Reweight(msgspec.Struct, frozen=True):
+    """From row ``position`` of mixture ``operator`` on, counted over all epochs, the streams at these ports have these
+    weights. ``request``: the asker's name for the change; asked for twice, it is one."""
+
+    operator: str
+    position: int
+    weights: tuple[tuple[int, float], ...]
+    request: str
 
 
 class Committable(msgspec.Struct, frozen=True):

@@ -12,8 +12,8 @@ Rules that an operator may rely on:
 
 1. Batches of a port come in order of their tags. ``end_round(port, r)`` follows the last batch of round ``r``.
 2. A port that ended (``end_port``) sends no more batches and counts as having ended every round.
-3. ``snapshot`` is never called while steps are left, nor is anything else but ``close``: all output so far has been
-   taken over.
+3. ``snapshot`` is not called while steps are left, unless the operator says that it may be (``Traits.cut``), nor is
+   anything else but ``close``: all output so far has been taken over.
 4. ``finish`` runs once for each lane: after a restore from a checkpoint behind it the operator is not built again.
 5. After ``close`` nothing is called. ``close`` is called exactly once, also after an error.
 
@@ -41,7 +41,7 @@ import pyarrow as pa
 from .elements import Batch, Tag
 from .epochs import Epochs
 from .errors import InternalError
-from .identity import Attempt, CheckpointId, CommitPermit, Committable, TaskId
+from .identity import Attempt, CheckpointId, CommitPermit, Committable, Reweight, TaskId
 from .offering import offers
 from .source import Condition
 
@@ -131,7 +131,19 @@ class KeyListener(Protocol):
         built and the next one. The bytes that this takes."""
 
     def give_up(self) -> None:
-        """They are not told: there are too many."""
+        """They are not told: there are too many, or the join is closed. Nobody need wait for them any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortPlace:
+    """How far a port of an operator had come at a cut: the last round that had ended there, whether its data had, the
+    tag of the last batch, and whether the final round had ended (``is_final``). The operator that is built of the cut's
+    state is not told so again."""
+
+    round: int = -1
+    ended: bool = False
+    at: Tag | None = None
+    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +181,19 @@ class OperatorContext:
     """Of a join: the port of which it takes all rows before any of the other one (:class:`ReadsInTurn`)."""
     listeners: Mapping[int, Sequence[KeyListener]] = field(default_factory=dict)
     """Of a join: for each port in ``Traits.key_filters`` those that read it in this process, for this subtask alone."""
+    ports: Sequence[PortPlace] = ()
+    """Where its ports stood at the cut that it is restored from; (): at their beginning, or ends are said again."""
+    last: Mapping[int, Tag] = field(default_factory=dict)
+    """The last tag that it had given in each lane at that cut."""
+    reweights: tuple[Reweight, ...] = ()
+    """Of a mixture: what has been changed of its weights since the job began, in the order of the log."""
     server: object | None = None
     """Of a feed: what serves its ranks, across attempts. Whoever hosts the job owns it."""
+
+    @property
+    def ended_round(self) -> int:
+        """The last round that had ended on any port at that cut; -1: none."""
+        return max((port.round for port in self.ports), default=-1)
 
 
 class Output(Protocol):
@@ -258,9 +281,9 @@ class RunningOperator(Protocol):
 class AsynchronousOperator(Protocol):
     """What a running operator offers besides, if it has work under way elsewhere (``OperatorContext.background``).
 
-    The driver calls ``poll`` whenever it is woken. It gives the operator batches only while it ``accepts`` them, and
-    ends of rounds, ``finish``, ``drain`` and ``snapshot`` only while nothing is under way: so what is in flight is
-    never part of a checkpoint, and leaves before the end of its round.
+    The driver calls ``poll`` whenever it is woken. It gives the operator batches, all on its only port, only while it
+    ``accepts`` them, and ends of rounds, ``finish`` and ``drain`` only while nothing is under way: so what is in flight
+    leaves before the end of its round. It is never part of the operator's state (``unanswered``).
     """
 
     @property
@@ -269,6 +292,11 @@ class AsynchronousOperator(Protocol):
 
     def poll(self, out: Output) -> bool:
         """Take over what has come back and emit it, in the order of the input. Whether anything was."""
+
+    def unanswered(self, out: Output) -> Sequence[Batch]:
+        """A cut: emit the rest of a batch of which some has been emitted. The batches of which nothing has been come
+        back, in their order, and are given again to the operator that is built of the state. They stay under way here;
+        ``snapshot`` comes next, and is without them."""
 
 
 @runtime_checkable
@@ -330,6 +358,19 @@ class ReadsInTurn(Protocol):
     def past(self, port: int) -> int:
         """The port ends: the last round of which nothing comes out any more, in whatever round the other one stands; -1
         if that is not known."""
+
+
+@runtime_checkable
+class SteeredOperator(Protocol):
+    """What the first operator of a chain offers besides, if its course may be changed while it runs (a mixture's)."""
+
+    def steer(self, reweights: tuple[Reweight, ...], limit: int | None) -> int | None:
+        """These are all the changes that are known, and no row from position ``limit`` on may leave; None: all may.
+        Answers the first position that can still be a limit; None: none can. May be called while steps are left."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the next row is one that may not leave: its steps do nothing until ``steer`` is called again."""
 
 
 @runtime_checkable

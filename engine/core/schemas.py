@@ -98,3 +98,8 @@ def check_same_types(kind: str, pairs: Iterable[tuple[pa.Field, pa.Field]], left
                 f"{kind}: key {one.name!r} is {one.type} on the {left}, {other.name!r} is {other.type} on the {right}",
                 "cast one of them in a projection before the join",
             )
+
+
+def is_list(type: pa.DataType) -> bool:
+    """Whether values are lists, of any length or of one; views are none."""
+    return bool(pa.types.is_list(type) or pa.types.is_large_list(type) or pa.types.is_fixed_size_list(type))

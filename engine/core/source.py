@@ -17,6 +17,8 @@ Rules:
    the same rows under the same id, in these columns alone.
 7. A source that knows how many bytes reading takes at once, the batch that it gives included, says so with an attribute
    ``reads_at_once``; without it ``explain`` says that its batches have no bound. They are cut anyway (``RowStream``).
+8. A source that can guess cheaply between which values columns lie has a method ``bounds(columns)``, which gives pairs
+   (least, largest) by name, of those that it knows. Plans go by it, rows do not.
 """
 
 from __future__ import annotations

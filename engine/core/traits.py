@@ -22,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from .errors import FlowError
 
@@ -63,10 +64,27 @@ class Multiplicity(Enum):
     """Which rows come out."""
 
     SAME = "same"
-    """Each row of each input once, as it is; perhaps in another order."""
+    """Each row of each input once, as it is, perhaps with a further column; perhaps in another order."""
     ONE_EACH = "one each"
     """One row for each row of the input."""
     OTHER = "other"
+
+
+class Cut(Enum):
+    """On what the cut of a checkpoint stands that comes while steps of a call are left (``operator.Steps``).
+
+    Wherever it stands, what an operator emits for a lane before the cut, and what one emits for it that is built of the
+    state and goes on, are together the rows that it would have emitted without a cut, in their order.
+    """
+
+    AFTER = "after the call"
+    """The steps that are left are taken first; the state is asked for behind them."""
+    BEFORE = "before the call"
+    """The state is that before the call, whichever piece has been emitted: the call is made again, and as many rows of
+    each lane are left out as it had emitted. For who holds what it emits until the last piece has left."""
+    WITHIN = "within the call"
+    """The state lacks what has been emitted: the call is made again, and emits the rest. For who lets go of what it
+    emits a piece at a time. Not for ``process``: the batch would be taken twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +115,8 @@ class Columns:
 
 Columned: TypeAlias = Callable[[Sequence[pa.Schema]], Sequence[Columns]]
 Narrowed: TypeAlias = "Callable[[Collection[str]], OperatorConfig]"
+Asks: TypeAlias = Callable[[Sequence[pa.Schema]], Sequence[pc.Expression | None]]
+Early: TypeAlias = Callable[[Sequence[pa.Schema], Collection[str]], Sequence[Mapping[str, pc.Expression]]]
 
 
 def all_kept(reads: Iterable[str] | None = None) -> Columned:
@@ -117,6 +137,17 @@ class BuildSide:
     port: int
     gives_rows: str = ""
     instead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitDraws:
+    """The splits of the sources that lead here are read in an order drawn by (seed, epoch), at most ``interleave`` of
+    them at once; ``window``: over so many rows they are to be mixed."""
+
+    seed: int
+    epoch: int
+    interleave: int
+    window: int
 
 
 ALL_INPUTS = -1
@@ -152,6 +183,21 @@ def _check_names(what: str, value: object) -> None:
         raise FlowError(f"Traits: {what} has {value!r:.100} for names of columns", "give a tuple of names: ('key',)")
 
 
+_CUT_METHODS = frozenset({"process", "end_round", "end_port", "finish", "drain"})
+
+
+def _check_cut(cut: object) -> None:
+    if not isinstance(cut, Mapping) or not all(isinstance(how, Cut) for how in cut.values()):
+        raise FlowError(f"Traits: cut has {cut!r:.100}", 'give a dict: {"finish": ps.Cut.WITHIN}')
+    strange = [name for name in cut if name not in _CUT_METHODS]
+    if strange:
+        raise FlowError(
+            f"Traits: cut names {strange[0]!r:.100}", f"only these answer with steps: {', '.join(sorted(_CUT_METHODS))}"
+        )
+    if cut.get("process") is Cut.WITHIN:
+        raise FlowError("Traits: cut says WITHIN of process: its batch would be taken twice", "say ps.Cut.BEFORE")
+
+
 _KINDS = "use ps.Emission, ps.State, ps.Lineage, or leave it out: nothing is known then"
 
 
@@ -185,8 +231,18 @@ class Traits:
     may_miss_rows: Callable[[Sequence[pa.Schema]], Sequence[bool]] | None = None
     """For each input whether rows may be left out of it, by the values of a column that is kept: what is made of the
     others, their order, and whether there is an error stay as they are."""
+    asks: Asks | None = None
+    """For each input a condition that has an answer for every row: those for which it does not hold may be left out of
+    that input (None: there is none). Neither rows, nor their order, nor whether there is an error depends on it."""
+    early: Early | None = None
+    """For each input what stands in it for such columns of the output. If nobody behind needs a row for which a
+    condition on these does not hold, the rows of the input for which it does not hold may be left out of it: the others
+    come out in their order, and whether there is an error stays as it is. Without it: columns that are kept, of inputs
+    that may miss rows."""
     picks: bool = False
     """It lets some rows through, and the reader of a source that it stands behind does that (``PickingOperator``)."""
+    condition: Callable[[Sequence[pa.Schema]], pc.Expression] | None = None
+    """It lets the rows through for which this holds."""
     needs_order: bool = False
     """The flow must have a deterministic order."""
     build_side: BuildSide | None = None
@@ -204,17 +260,26 @@ class Traits:
     """Of a sink: how often it wants the sources to be read; None: it takes rows of one epoch."""
     throttled: bool = False
     """Somebody outside sets its pace (``runtime.pacing``)."""
+    lane_wise: bool = False
+    """It takes each lane for itself, so that it does not matter which of them come to one subtask."""
     read_in_ratio: tuple[float, ...] = ()
     """One weight for each input: their sources are read in this ratio."""
+    cut: Mapping[str, Cut] = field(default_factory=dict)
+    """For methods that answer with steps: on what a cut stands that comes while some are left; AFTER, if not named."""
     takes_compact: bool = False
     """It may be given columns in their compact forms (``arrow.compact``), and may pass them on, or give its own so;
     its snapshots and what it spills are plain. Else the chain makes them plain before it."""
+    draws_splits: SplitDraws | None = None
+    """In which order it wants the splits of its sources, where nothing between them and it minds."""
     beyond_budget: str = "what it keeps"
     """In words what it has in memory whatever the memory budget is, beside a batch of its input and of its output: "the
     rows of one key"; "": nothing."""
     held_bytes: Callable[[int], int] | None = None
     """Of a sink: bytes that it may hold, beside the memory budget, if a row has about so many; None: those that may
     wait to be written."""
+    held_at_most: tuple[int, str] | None = None
+    """Of such a sink: bytes that it may hold however wide its rows are, and in words what it holds beside; None: that
+    goes by their width."""
 
     def __post_init__(self) -> None:
         """Raises FlowError for a value of another kind."""
@@ -222,6 +287,7 @@ class Traits:
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
                 raise FlowError(f"Traits: {name}={getattr(self, name)!r:.100} is no {kind.__name__}", _KINDS)
+        _check_cut(self.cut)
         _check_names("grouped_by", () if self.grouped_by is None else self.grouped_by)
         if not isinstance(self.co_partitioned_by, tuple):
             _check_names("co_partitioned_by", self.co_partitioned_by)
@@ -232,7 +298,8 @@ class Traits:
     def row_wise(
         cls, columns: Columned | None = None, narrowed: Narrowed | None = None, lineage: Lineage = Lineage(follows=0)
     ) -> Traits:
-        """Those of an operator that makes each row of the output of one row of its only input, and keeps nothing."""
+        """Those of an operator that makes each row of the output of one row of its only input, and keeps nothing: a
+        batch may be processed again."""
         return cls(
             columns=columns,
             narrowed=narrowed,
@@ -243,6 +310,7 @@ class Traits:
             may_be_copied=True,
             beyond_budget="",
             ends_epochs=True,
+            cut={"process": Cut.BEFORE},
         )
 
     def is_row_wise(self) -> bool:

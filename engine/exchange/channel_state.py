@@ -21,9 +21,10 @@ import pyarrow as pa
 
 from ..buffers.state_rows import fitted
 from ..core.elements import FINAL_ROUND, Batch, Tag
-from ..core.identity import EndedLanes, Holds
+from ..core.identity import EndedLanes, Holds, Reweight
 from ..core.operator import LANE
 from ..plan.partitioning import PART
+from .flight import Flight
 
 _PLACE = pa.schema(
     [
@@ -49,12 +50,16 @@ class ChannelPart(msgspec.Struct, frozen=True):
 class Restored(msgspec.Struct, frozen=True):
     """What an attempt is restored from. ``tables``: state by operator, of the whole vertex; ``channels``: batches in
     flight by exchange and side; ``ended``: for which lanes operators had finished; ``finished``: all of them had, in
-    all tasks of the vertex, and their state is carried on by others."""
+    all tasks of the vertex, and their state is carried on by others. ``flight``: of a task that was cut as a whole,
+    what this very subtask had in flight (None: it was not; then nothing else says where its drivers stood).
+    ``reweights``: what the log says of mixtures."""
 
     tables: Mapping[str, pa.Table] = msgspec.field(default_factory=dict)
     channels: Mapping[tuple[str, Holds], pa.Table] = msgspec.field(default_factory=dict)
     ended: tuple[EndedLanes, ...] = ()
     finished: bool = False
+    flight: Flight | None = None
+    reweights: tuple[Reweight, ...] = ()
 
 
 NOTHING_RESTORED = Restored()

@@ -20,6 +20,12 @@ Rules:
    (``core.operator``).
 6. An end belongs to one pair of attempts. Messages of other attempts are dropped before they reach it. Each end is
    touched by one driver alone.
+7. Where tasks cut as a whole (``runtime.task_cut``) an unaligned barrier is never queued. What comes behind it waits
+   aside until the task has cut, so nothing of it is read before; on the channels whose barrier has not come yet, what
+   comes after the cut is recorded until it does.
+8. A consumer that is restored from such a cut may have heard the end of the data already. A producer that is deployed
+   again to say only its end says it again: that is not heard twice, and is answered again. The end of the partition is
+   forgotten, and waited for: else a consumer might be over before its producer has been answered.
 """
 
 from __future__ import annotations
@@ -31,9 +37,9 @@ from typing import Protocol
 import msgspec
 
 from ..core.channel_states import ANSWER_MOVES, DEMAND_MOVES, END_MOVES, Answer, Demand, EndState
-from ..core.elements import Barrier, Batch, Element, EndOfData, EndOfPartition, ends_window, size_of
+from ..core.elements import Barrier, Batch, Element, EndOfData, EndOfPartition, ends_window, is_task_barrier, size_of
 from ..core.errors import InternalError
-from ..core.identity import Attempt, BarrierKind, CheckpointId, Tally, TaskId
+from ..core.identity import NOTHING, Attempt, BarrierKind, CheckpointId, Tally, TaskId
 from ..core.state_machine import StateMachine
 from ..integrity.tally import RunningTally
 
@@ -113,8 +119,14 @@ _WITH_TALLY = (Barrier, EndOfData)
 Upstream = Grant | EndOfDataAck | CancelInput | DrainedAck | PauseRounds
 
 
-def _is_drain(element: Element) -> bool:
-    return isinstance(element, Barrier) and element.kind is BarrierKind.DRAIN
+class CutWatch(Protocol):
+    """Who hears on arrival what matters for the cuts of a task (rule 7). On the thread of the channel's driver."""
+
+    def barrier_came(self, channel: InputChannel, barrier: Barrier) -> bool:
+        """An unaligned barrier; whether what follows waits."""
+
+    def partition_ended(self, channel: InputChannel) -> None:
+        """Nothing follows."""
 
 
 class ResultPartition(Protocol):
@@ -204,7 +216,7 @@ class OutputChannel:
             if self.cancelled:
                 return
             self._count.add(element)
-        elif _is_drain(element):
+        elif is_task_barrier(element):
             self._window += 1
             if self._demand.state is Demand.NEXT_WINDOW:
                 self._demand.move(Demand.ALL)
@@ -234,6 +246,8 @@ class OutputChannel:
         """Take a message of the consumer. Those of other attempts and repeats change nothing."""
         if message.attempts != self.attempts:
             return
+        if isinstance(message, EndOfDataAck | DrainedAck) and self._end.state is EndState.OPEN:
+            return  # to what an earlier attempt had said: what this one says is answered again
         if isinstance(message, EndOfDataAck):
             if self._answer.state is Answer.NONE:
                 self._answer.move(Answer.END_OF_DATA)
@@ -278,6 +292,16 @@ class InputChannel:
         self.attempts = attempts
         self._reply = reply
         self._queue: deque[tuple[Element, int]] = deque()
+        #: a barrier at which the task is to cut, and what came behind it (rule 7)
+        self._behind: deque[tuple[Element, int]] = deque()
+        #: who hears of barriers, where tasks cut as a whole
+        self.watch: CutWatch | None = None
+        #: what is in flight across the cut that is open, beyond what was queued; None: its barrier has come
+        self.recorded: list[Element] | None = None
+        self._recorded_for: CheckpointId | None = None
+        #: the end of the data had been heard at the cut that is restored, or was queued; ``acknowledge_drained`` was
+        #: called
+        self._has_heard_end = self._drained = False
         self._expected = 0
         #: rows, batches and bytes of batches taken out of the queue, and bytes that the producer was granted again
         self.rows = self.batches = self.consumed = 0
@@ -321,20 +345,109 @@ class InputChannel:
             )
         self._expected += 1
         size = size_of(frame.element) if frame.size is None else frame.size
-        self._queue.append((frame.element, size))
-        self.queued_bytes += size
-        if isinstance(frame.element, Batch):
-            self._batches_of_windows[-1] += 1
-        elif ends_window(frame.element):
-            self._batches_of_windows.append(0)
         if isinstance(frame.element, EndOfData):
             self._final_tally = frame.sent
         elif isinstance(frame.element, Barrier) and frame.element.kind is not BarrierKind.DRAIN and not self.is_local:
             # nobody asks for the others, so nobody would forget them
             self._tallies[frame.element.checkpoint] = frame.sent
-        if self.on_element is not None:
-            self.on_element(frame.element)
+        if self._has_heard_end and self._was_heard(frame.element):
+            return True
+        if self._behind:
+            self._behind.append((frame.element, size))
+        else:
+            self._come(frame.element, size)
         return True
+
+    def _come(self, element: Element, size: int) -> None:
+        """The next element, with nothing that waits before it."""
+        watch = self.watch
+        if watch is not None:
+            if isinstance(element, Barrier) and element.unaligned:
+                if watch.barrier_came(self, element):
+                    self._behind.append((element, size))
+                return
+            if self.recorded is not None:
+                self.recorded.append(element)
+            if isinstance(element, EndOfPartition):
+                watch.partition_ended(self)
+        self._put(element, size)
+        if self.on_element is not None:
+            self.on_element(element)
+
+    def _put(self, element: Element, size: int) -> None:
+        self._queue.append((element, size))
+        if isinstance(element, Batch):
+            self.queued_bytes += size
+            self._batches_of_windows[-1] += 1
+        elif ends_window(element):
+            self._batches_of_windows.append(0)
+
+    def _was_heard(self, element: Element) -> bool:
+        """Whether the element says again what was heard before the restore (rule 8)."""
+        if isinstance(element, EndOfData) and self.data_ended:
+            self.answer_again()
+        return not isinstance(element, Barrier | EndOfPartition)
+
+    def answer_again(self) -> None:
+        """Tell the producer once more that its data were processed, and drained, if they were: the attempt that was
+        told so is gone."""
+        self.acknowledge_end_of_data()
+        if self._drained:
+            self.acknowledge_drained()
+
+    def record(self, checkpoint: CheckpointId) -> None:
+        """Keep what comes from now on, until the checkpoint's barrier does."""
+        self.recorded, self._recorded_for = [], checkpoint
+
+    def give_up(self, checkpoint: CheckpointId) -> None:
+        """The checkpoint was given up, and with it all older ones."""
+        if self._recorded_for is not None and self._recorded_for <= checkpoint:
+            self.recorded = self._recorded_for = None
+        self.go_on_behind(checkpoint)
+
+    def go_on_behind(self, checkpoint: CheckpointId) -> None:
+        """Let come what waits behind the barriers of checkpoints up to this one."""
+        while self._behind:
+            barrier, _ = self._behind[0]
+            assert isinstance(barrier, Barrier)
+            if barrier.checkpoint > checkpoint:
+                return
+            waiting, self._behind = self._behind, deque()
+            waiting.popleft()
+            while waiting and not self._behind:
+                self._come(*waiting.popleft())
+            self._behind += waiting
+
+    @property
+    def waits_at(self) -> CheckpointId | None:
+        """The checkpoint whose barrier has come, and at which the task has not cut yet."""
+        found = self._behind[0][0] if self._behind else None
+        return found.checkpoint if isinstance(found, Barrier) else None
+
+    @property
+    def queued(self) -> list[Element]:
+        """What waits in the queue."""
+        return [element for element, _ in self._queue]
+
+    @property
+    def end(self) -> EndState:
+        """How far what was taken out of the queue has come."""
+        return self._end.state
+
+    def put_back(self, elements: Sequence[Element], end: EndState, *, drained: bool) -> None:
+        """Go on as at a cut: these had come and were not taken, and what was taken had come to ``end``. Their producer
+        has forgotten them, so they count nothing against its credit. ``drained``: if the data had ended, the producer
+        had been told that they are drained, too. The end of the partition comes again (rule 8)."""
+        if end is not EndState.OPEN:
+            self._end.move(EndState.DATA_ENDED)
+            self._drained = drained
+        for element in elements:
+            if isinstance(element, Batch):
+                self.restored.add(element)
+            if not isinstance(element, EndOfPartition):
+                self._put(element, 0)
+        if end is not EndState.OPEN or any(isinstance(element, EndOfData) for element in elements):
+            self._has_heard_end, self._final_tally = True, NOTHING
 
     def refill(self, batches: Iterable[Batch]) -> None:
         """Put in front batches that were in flight at the checkpoint that is restored. Their producer has forgotten
@@ -420,6 +533,7 @@ class InputChannel:
 
     def acknowledge_drained(self) -> None:
         """Tell the producer that nothing of its end is on its way any more."""
+        self._drained = True
         self._reply(DrainedAck(self.channel, self.attempts))
 
     def validate(self) -> None:

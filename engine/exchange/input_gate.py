@@ -78,6 +78,13 @@ class Spooled(msgspec.Struct, frozen=True):
     """An element was put aside: something has happened, though there is nothing to deliver (``spooling``)."""
 
 
+class GatePlace(msgspec.Struct, frozen=True):
+    """Where a gate stands: the feeds whose end of ``FINAL_ROUND`` was taken in, and the one to look at first."""
+
+    final: tuple[int, ...] = ()
+    next: int = 0
+
+
 REFUSED = Unwanted()
 SPOOLED = Spooled()
 _AFTER_ALL_LANES = float("inf")
@@ -95,6 +102,14 @@ class InputGate:
     def data_ended(self) -> bool:
         """Whether every feed has ended its data."""
         return all(feed.data_ended for feed in self.feeds)
+
+    def capture(self) -> tuple[GatePlace, list[Batch | EndOfRound]]:
+        """What the gate knows besides what its feeds do, and what it has put aside, oldest first."""
+        return GatePlace(tuple(sorted(self._final))), []
+
+    def put_back(self, place: GatePlace, aside: Sequence[Batch | EndOfRound]) -> None:
+        """Go on as at a cut."""
+        self._final = set(place.final)
 
     def poll(
         self, blocked: Collection[int], accepts: bool = True, controls: bool = True
@@ -194,6 +209,16 @@ class UnorderedInputGate(InputGate):
         super().__init__(feeds)
         #: the feed to look at first, so that a busy one does not keep the others waiting
         self._next = 0
+
+    def capture(self) -> tuple[GatePlace, list[Batch | EndOfRound]]:
+        """Which feed is next, too."""
+        place, aside = super().capture()
+        return msgspec.structs.replace(place, next=self._next), aside
+
+    def put_back(self, place: GatePlace, aside: Sequence[Batch | EndOfRound]) -> None:
+        """Go on as at a cut."""
+        super().put_back(place, aside)
+        self._next = place.next
 
     def poll(
         self, blocked: Collection[int], accepts: bool = True, controls: bool = True
@@ -303,12 +328,17 @@ class _File:
                 self._elements.append(element.tag)
             else:
                 self._elements.append(element)
-        self._rows: Iterator[pa.RecordBatch] = iter(file.read())
+        file.read()  # which ends the writing
+
+    def peek(self) -> Iterator[Batch | EndOfRound]:
+        """The elements."""
+        rows = iter(self._file.read())
+        for found in self._elements:
+            yield Batch(next(rows), found) if isinstance(found, Tag) else found
 
     def read(self) -> Iterator[Batch | EndOfRound]:
-        """The elements, once."""
-        for found in self._elements:
-            yield Batch(next(self._rows), found) if isinstance(found, Tag) else found
+        """The elements, for good."""
+        yield from self.peek()
         self._file.delete()
 
 
@@ -338,6 +368,19 @@ class SpoolingInputGate(InputGate):
             return Delivered(0, self._front.popleft())
         return self._spool(blocked)
 
+    def capture(self) -> tuple[GatePlace, list[Batch | EndOfRound]]:
+        """The inner gate's, and what is put aside, here and in files."""
+        front: list[Batch | EndOfRound] = list(self._front)
+        for each in self._files:
+            front += each.peek()
+        return self._inner.capture()[0], front + self._back
+
+    def put_back(self, place: GatePlace, aside: Sequence[Batch | EndOfRound]) -> None:
+        """Go on as at a cut."""
+        self._inner.put_back(place, ())
+        for element in aside:
+            self._put_aside(element)
+
     def window_ends(self, behind: Collection[int]) -> bool:
         """The same; not while anything is put aside."""
         return not (self._front or self._files or self._back) and super().window_ends(behind)
@@ -353,12 +396,15 @@ class SpoolingInputGate(InputGate):
         element: Element = found.element
         if not isinstance(element, Batch | EndOfRound):
             raise InternalError(f"{type(element).__name__} cannot be put aside")
+        self._put_aside(element)
+        return SPOOLED
+
+    def _put_aside(self, element: Batch | EndOfRound) -> None:
         self._back.append(element)
         self._back_bytes += size_of(element)
         if self._back_bytes >= MEMORY_BYTES:
             self._files.append(_File(self._memory.spill(self._schema), self._back, self._schema))
             self._back, self._back_bytes = [], 0
-        return SPOOLED
 
     def _refill(self) -> bool:
         """Whether anything was put aside; the oldest of it is in front."""

@@ -24,9 +24,10 @@ from pyarrow import acero
 
 from ..arrow.compact import as_records, plain
 from ..core.errors import DataError, FlowError
-from ..core.schemas import missing_column, no_rows
+from ..core.schemas import missing_column, no_rows, value_type
 from .compact_calls import Kept
-from .kernel_calls import Evaluation, Program, columns_of, columns_read, program_of, serialized
+from .kernel_calls import Evaluation, Program, columns_of, columns_read, program_of
+from .tree import serialized
 
 _GUARD = "guard the expression against the values that it fails on"
 _FEWER_DIGITS = (
@@ -114,9 +115,17 @@ class Evaluator:
     def types(self, kind: str, schema: pa.Schema) -> list[pa.DataType]:
         """The types of the expressions over ``schema``."""
         try:
-            return list(self._run(pa.Table.from_batches([no_rows(schema)])).schema.types)
+            found = list(self._run(pa.Table.from_batches([no_rows(schema)])).schema.types)
+            if any(map(_holds_extensions, found)):  # some kernels take them, and find only with a row that they cannot
+                self._run(pa.table([pa.nulls(1, each.type) for each in schema], schema=schema))
+            return found
         except pa.ArrowException as error:
             raise _flow_error(kind, schema, self._names, error) from error
+
+
+def _holds_extensions(type: pa.DataType) -> bool:
+    fields = [type.field(number).type for number in range(type.num_fields)] if pa.types.is_nested(type) else []
+    return any(isinstance(each, pa.BaseExtensionType) or _holds_extensions(each) for each in fields)
 
 
 def _named(shown: str, error: pa.ArrowException) -> DataError:
@@ -168,8 +177,10 @@ def _flow_error(kind: str, schema: pa.Schema, names: list[str], error: pa.ArrowE
     unknown = _UNKNOWN.search(str(error))
     if unknown:
         return missing_column(kind, ".".join(_STEP.findall(unknown["reference"])), schema)
-    types = ", ".join(f"{field.name}: {field.type}" for field in schema)
-    return FlowError(f"{kind}: {', '.join(names)}: {error}", f"check the types of the columns: {types}")
+    remedy = "check the types of the columns: " + ", ".join(f"{field.name}: {field.type}" for field in schema)
+    if any(pa.types.is_float16(value_type(each.type)) for each in schema):
+        remedy += "; Arrow computes with few halffloats: cast them to float32 (in SQL: to float)"
+    return FlowError(f"{kind}: {', '.join(names)}: {error}", remedy)
 
 
 def single_array(column: pa.ChunkedArray) -> pa.Array:

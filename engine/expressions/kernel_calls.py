@@ -2,19 +2,19 @@
 
 Rules:
 
-1. An expression is taken apart through its serialized form: a record batch that holds literals and options, and whose
-   metadata list calls, columns and ends of calls in order. Whatever is not understood there is left to Acero.
+1. An expression is taken apart (``tree``). Whatever is not understood there is left to Acero.
 2. Kernels are chosen as Acero chooses them: a literal counts as the smallest type that can hold it, unless another
    argument has its type, or there is a kernel of just the types that are given. Each call is tried once, on its
    arguments over no rows, and its type compared with the one that Acero gives to this call of columns and literals;
    if they differ, Acero runs.
-3. Columns may be compact. What ``compact_calls`` has a kernel for is computed on that form, and may give one;
+3. A call of nothing but constants is computed once. It is not a literal for rule 2: its type is what it is. One that
+   fails is left to Acero, which says so of each batch.
+4. Columns may be compact. What ``compact_calls`` has a kernel for is computed on that form, and may give one;
    other calls get their arguments plain.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -27,13 +27,10 @@ import pyarrow.compute as pc
 from ..arrow.compact import plain
 from ..core.schemas import no_rows
 from .compact_calls import Argument, Kept, kernel_of
+from .tree import Call, ColumnPath, NotPlainError, Tree, parts_of, serialized, tokens_of, tree_of
 
 TypeOf: TypeAlias = Callable[[pc.Expression, pa.Schema], pa.DataType]
 """The type that Acero gives to an expression."""
-
-
-class NotPlainError(Exception):
-    """The expression has a part that must be left to Acero."""
 
 
 def program_of(expressions: Iterable[pc.Expression], schema: pa.Schema, type_of: TypeOf) -> Program | None:
@@ -47,7 +44,7 @@ def _program_of(serialized: tuple[bytes, ...], schema: pa.Schema, type_of: TypeO
     try:
         for each in serialized:
             writer.add(each)
-    except (NotPlainError, pa.ArrowException, StopIteration):
+    except (NotPlainError, pa.ArrowException):
         return None
     return writer.program
 
@@ -56,28 +53,16 @@ def exactly(expression: pc.Expression) -> str:
     """All that an expression is, with every value of its literals and options; ``str`` leaves out what is long."""
     parts = pa.ipc.open_file(serialized(expression)).get_batch(0)
     values = [f"{column.type}: {column.to_pylist()!r}" for column in parts.columns]
-    return f"{_metadata(parts.schema)!r} {values!r}"
+    return f"{tokens_of(parts.schema)!r} {values!r}"
 
 
 def columns_of(expression: pc.Expression) -> set[str] | None:
     """The columns that an expression names, of paths into structs the first step; None if it cannot be taken apart."""
-    found = _named_in(serialized(expression))
-    return None if found is None else set(found[0])
+    found = _columns_in(serialized(expression))
+    return None if found is None else set(found)
 
 
-def never_raises(expressions: Iterable[pc.Expression], schema: pa.Schema) -> bool:
-    """Whether it is certain that no values of the columns of ``schema`` make one of the expressions fail."""
-    for expression in expressions:
-        found = _named_in(serialized(expression))
-        if found is None or not found[1] <= _SAFE or not found[0] <= set(schema.names):
-            return False
-        types = {*(schema.field(name).type for name in found[0]), *found[2]}
-        if not _always_meet(types | ({pa.int64()} if found[1] & _COUNTING else set())):
-            return False
-    return True
-
-
-def _always_meet(types: set[pa.DataType]) -> bool:
+def always_meet(types: set[pa.DataType]) -> bool:
     """Whether values of any two of these types that can be compared at all can be cast for that, whatever they are: not
     decimals (scaled, one may not fit), dates and times of several units, integers beside floats, unsigned integers of
     64 bits beside signed ones, and what is inside a struct."""
@@ -91,48 +76,25 @@ def _always_meet(types: set[pa.DataType]) -> bool:
     return not (integers and any(map(pa.types.is_floating, types)))
 
 
-_SAFE = {
+SAFE = {
     *("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "and_kleene", "or_kleene", "invert"),
     *("is_null", "is_valid", "is_nan", "is_in", "if_else", "case_when", "coalesce", "year", "month", "day"),
     *("match_like", "match_substring", "starts_with", "ends_with", "utf8_length"),
 }
 """Kernels that have an answer for every value."""
-_COUNTING = {"year", "month", "day", "utf8_length"}
+COUNTING = {"year", "month", "day", "utf8_length"}
 """Those of them that give integers of something else."""
-
-
-def serialized(expression: pc.Expression) -> bytes:
-    """What stands for the expression where it must be compared and hashed."""
-    _, (form,) = expression.__reduce__()
-    return bytes(form.to_pybytes())
+FLIPPED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
+"""Comparisons whose sides have an order, and what they are with the sides exchanged."""
 
 
 @lru_cache(maxsize=1024)
-def _named_in(serialized: bytes) -> tuple[frozenset[str], frozenset[str], frozenset[pa.DataType]] | None:
-    """The columns, the functions, and the types of the literals in an expression, those in lists included."""
+def _columns_in(serialized: bytes) -> frozenset[str] | None:
     try:
-        parts = pa.ipc.open_file(serialized).get_batch(0)
-        tokens = iter(_metadata(parts.schema))
-        types: set[pa.DataType] = set()
-        found: set[str] = set()
-        calls: set[str] = set()
-        for kind, value in tokens:
-            if kind == "field_ref":
-                found.add(value)
-            elif kind == "nested_field_ref":
-                path = [next(tokens)[1] for _ in range(int(value))]
-                found.add(path[0])
-            elif kind == "call":
-                calls.add(value)
-            elif kind == "literal":
-                types.add(parts.column(int(value)).type)
-            elif kind == "options":
-                types |= {each.type.value_type for each in parts.column(int(value)).type if each.name == "value_set"}
-            elif kind != "end":
-                return None
-    except (pa.ArrowException, StopIteration, ValueError, IndexError):
+        parts = parts_of(tree_of(serialized))
+        return frozenset(part.path[0] for part in parts if isinstance(part, ColumnPath))
+    except NotPlainError:
         return None
-    return frozenset(found), frozenset(calls), frozenset(types)
 
 
 def columns_read(expressions: Iterable[pc.Expression], schema: pa.Schema) -> set[str]:
@@ -192,11 +154,13 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of an expression: its step, and its values over no rows; of a literal its value."""
+    """A part of an expression: its step, and its values over no rows; if it is the same for every row its value, of a
+    literal and of a call of constants."""
 
     step: int
     values: Any
-    literal: pa.Scalar | None = None
+    constant: pa.Scalar | None = None
+    is_literal: bool = False
 
 
 class _ProgramWriter:
@@ -212,27 +176,18 @@ class _ProgramWriter:
 
     def add(self, serialized: bytes) -> None:
         """Add an expression."""
-        parts = pa.ipc.open_file(serialized).get_batch(0)
-        tokens = iter(_metadata(parts.schema))
-        root = self._part(*next(tokens), tokens, parts.columns)
+        root = self._part(tree_of(serialized))
         self.program.roots.append((len(self.program.steps), root.step))
 
-    def _part(self, kind: str, value: str, tokens: Iterator[tuple[str, str]], columns: list[pa.Array]) -> _Part:
-        if kind == "field_ref":
-            return self._column((value,))
-        if kind == "nested_field_ref":
-            return self._column(tuple(next(tokens)[1] for _ in range(int(value))))
-        if kind == "literal":
-            return self._constant(columns[int(value)][0])
-        if kind == "call":
-            return self._call(value, tokens, columns)
-        raise NotPlainError(kind)
+    def _part(self, tree: Tree) -> _Part:
+        if isinstance(tree, ColumnPath):
+            return self._column(tree.path)
+        return self._call(tree) if isinstance(tree, Call) else self._constant(tree)
 
-    def _made(
-        self, key: object, run: Callable[[Evaluation], Any], values: Any, constant: pa.Scalar | None = None
-    ) -> _Part:
+    def _made(self, key: object, run: Callable[[Evaluation], Any], values: Any, *, is_literal: bool = False) -> _Part:
         program = self.program
-        part = self._parts[key] = _Part(len(program.steps), values, constant)
+        constant = values if isinstance(values, pa.Scalar) else None
+        part = self._parts[key] = _Part(len(program.steps), values, constant, is_literal)
         program.steps.append(run)
         program.types.append(values.type)
         program.constants.append(constant)
@@ -242,7 +197,7 @@ class _ProgramWriter:
         # its bytes: Python has no nanoseconds, and Arrow takes both zeros for equal
         value = pa.RecordBatch.from_arrays([pa.repeat(scalar, 1)], [""]).serialize().to_pybytes()
         key = ("literal", str(scalar.type), value)
-        return self._parts.get(key) or self._made(key, lambda frame: scalar, scalar, scalar)
+        return self._parts.get(key) or self._made(key, lambda frame: scalar, scalar, is_literal=True)
 
     def _column(self, path: tuple[str, ...]) -> _Part:
         if path in self._parts:
@@ -259,32 +214,34 @@ class _ProgramWriter:
             pc.struct_field(column, inner),
         )
 
-    def _call(self, name: str, tokens: Iterator[tuple[str, str]], columns: list[pa.Array]) -> _Part:
-        given: list[_Part] = []
-        options, bare = None, b""
-        for kind, value in tokens:
-            if kind == "end":
-                break
-            if kind == "options":
-                options, bare = _options(columns[int(value)])
-            else:
-                given.append(self._part(kind, value, tokens, columns))
-        if all(each.literal is not None for each in given):
-            raise NotPlainError(name)  # a constant, or a function of no argument
-        key = (name, bare, *(each.step for each in given))
-        return self._parts.get(key) or self._computed(key, name, given, options)
+    def _call(self, call: Call) -> _Part:
+        given = [self._part(each) for each in call.parts]
+        if not given:
+            raise NotPlainError(call.name)
+        options, bare = call.function_options
+        key = (call.name, bare, *(each.step for each in given))
+        return self._parts.get(key) or self._computed(key, call.name, given, options)
 
     def _computed(self, key: object, name: str, given: Sequence[_Part], options: pc.FunctionOptions | None) -> _Part:
         function = pc.get_function(name)
+        is_constant = all(each.constant is not None for each in given)
+        if is_constant and function.kind != "scalar" and name != "cast":
+            raise NotPlainError(name)
         type = self._type_of(*_alone(name, given, options))
-        for arguments in (self._fitted(given), given):  # the second, where a kernel has just these types
+        fitted = self._fitted(given)
+        # as they are: where a kernel has just these types, and first where there is no column for literals to fit
+        for arguments in (given, fitted) if is_constant else (fitted, given):
             values = function.call([each.values for each in arguments], options)
             if values.type == type:
                 break
         else:
             raise NotPlainError(name)
+        if is_constant:
+            if not isinstance(values, pa.Scalar):
+                raise NotPlainError(name)
+            return self._made(key, lambda frame: values, values)
         steps = [each.step for each in arguments]
-        known = [Argument(each.values.type, each.literal) for each in arguments]
+        known = [Argument(each.values.type, each.constant) for each in arguments]
         kernel = kernel_of(name, known, type, options, len(self.program.steps))
 
         def run(frame: Evaluation) -> Any:
@@ -298,9 +255,9 @@ class _ProgramWriter:
 
     def _fitted(self, arguments: Sequence[_Part]) -> list[_Part]:
         """The arguments, with literals in the type that Acero picks a kernel by."""
-        types = [each.values.type for each in arguments if each.literal is None]
+        types = [each.values.type for each in arguments if not each.is_literal]
         return [
-            each if each.literal is None or each.literal.type in types else self._constant(_smallest(each.literal))
+            self._constant(_smallest(each.values)) if each.is_literal and each.values.type not in types else each
             for each in arguments
         ]
 
@@ -311,7 +268,7 @@ def _alone(
     """The call of literals and of columns that have the other arguments' types, and the schema of these."""
     columns = [(str(at), each.values.type) for at, each in enumerate(arguments)]
     given = [
-        pc.field(column) if each.literal is None else pc.scalar(each.literal)
+        pc.scalar(each.values) if each.is_literal else pc.field(column)
         for (column, _), each in zip(columns, arguments, strict=True)
     ]
     return pc.Expression._call(name, given, options), pa.schema(columns)
@@ -335,31 +292,3 @@ def _smallest(literal: pa.Scalar) -> pa.Scalar:
             if smaller.bit_width < type.bit_width and bounds.min <= value <= bounds.max:
                 return literal.cast(smaller)
     return literal
-
-
-def _options(column: pa.Array) -> tuple[pc.FunctionOptions, bytes]:
-    """The options of a call, and their bytes: a file of their own, as the library expects it, around their column."""
-    sink = pa.BufferOutputStream()
-    records = pa.RecordBatch.from_arrays([column], [""])
-    with pa.ipc.new_file(sink, records.schema) as writer:
-        writer.write_batch(records)
-    found = sink.getvalue()
-    return pc.FunctionOptions.deserialize(found), found.to_pybytes()
-
-
-def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
-    """The metadata in their order with their repeated keys, which ``schema.metadata`` does not keep: read from Arrow's
-    C interface, where they are a count, then keys and values, each a length and its bytes."""
-    capsule = schema.__arrow_c_schema__()
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    at = ctypes.cast(pointer(capsule, b"arrow_schema"), ctypes.POINTER(ctypes.c_void_p))[2]
-    if not at:
-        return []
-    count, at = ctypes.c_int32.from_address(at).value, at + 4
-    texts = []
-    for _ in range(2 * count):
-        length = ctypes.c_int32.from_address(at).value
-        texts.append(ctypes.string_at(at + 4, length).decode())
-        at += 4 + length
-    return list(zip(texts[::2], texts[1::2], strict=True))

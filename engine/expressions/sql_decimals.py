@@ -71,8 +71,11 @@ def fitted(precision: int, scale: int) -> pa.DataType:
 
 
 def common_type(types: Iterable[pa.DataType]) -> pa.DataType:
-    """The type for values of either type. Digits before the point are all kept."""
-    whole, scale = _spans(types)
+    """The type for values of either type. Digits before the point are all kept; those of one wide type stay in it."""
+    given = list(types)
+    if given[0].precision > DIGITS and given.count(given[0]) == len(given):
+        return given[0]
+    whole, scale = _spans(given)
     return pa.decimal128(min(whole + scale, DIGITS), max(min(scale, DIGITS - whole), 0))
 
 

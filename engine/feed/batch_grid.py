@@ -8,11 +8,14 @@ Rules:
 2. Of the epoch that is open it is not known where it ends, so a batch after it is counted as if it never ended. Nothing
    is lost by that: none of the rows that have come is in such a batch, wherever it will be.
 3. Without epochs there is one, which ends with the feed.
+4. Where batches have different numbers of rows (``CutGrid``) it is known of a batch where it ends when its last row has
+   come. One that is not known is counted as if it began behind those that are, and never ended.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -87,3 +90,60 @@ class BatchGrid:
         epoch = bisect_right(self._ends, position)
         batch = self._firsts[epoch] - (self._begins[epoch] - position) // self.size
         return min(batch, self._firsts[epoch + 1]) if epoch < len(self._ends) else batch
+
+
+UNKNOWN = 2**62
+"""The end of a batch of which it is not known."""
+
+
+@dataclass(slots=True)
+class CutGrid(BatchGrid):
+    """Rule 4. ``base``: the first batch that it knows of."""
+
+    base: int = 0
+    #: where the batches from ``base`` on begin, and behind the last one that is known
+    _borders: array[int] = field(default_factory=lambda: array("q", [0]))
+
+    @classmethod
+    def going_on(cls, base: int, begin: int, ends: Sequence[int], firsts: Sequence[int]) -> CutGrid:
+        """With the epochs that have ended at these positions, with so many batches before and in them; batch ``base``
+        begins at ``begin``."""
+        grid = cls(1, base=base)
+        grid._ends, grid._begins, grid._firsts = list(ends), [0, *ends], [0, *firsts]
+        grid._borders[0] = begin
+        return grid
+
+    def cut(self, position: int) -> None:
+        """A batch ends before this position."""
+        self._borders.append(position)
+
+    @property
+    def next(self) -> int:
+        """The batch that comes next."""
+        return self.base + len(self._borders) - 1
+
+    @property
+    def firsts(self) -> list[int]:
+        """How many batches there are up to the end of each epoch that has ended."""
+        return self._firsts[1:]
+
+    def close(self, position: int) -> None:
+        """The open epoch ends before this position, where a batch ends."""
+        if self._borders[-1] != position:
+            raise AssertionError(f"an epoch ends at {position}, and the last batch at {self._borders[-1]}")
+        self._firsts.append(self.next)
+        self._ends.append(position)
+        self._begins.append(position)
+
+    def first_row(self, batch: int) -> int:
+        """The position of its first row."""
+        return self._borders[min(max(0, batch - self.base), len(self._borders) - 1)]
+
+    def end_row(self, batch: int) -> int:
+        """The position behind its last row."""
+        at = batch + 1 - self.base
+        return self._borders[max(0, at)] if at < len(self._borders) else UNKNOWN
+
+    def batch_from(self, position: int) -> int:
+        """The first batch that begins at this position or behind it."""
+        return self.base + bisect_left(self._borders, position)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Generic
 
 from ..core.errors import ConfigurationError
@@ -111,6 +112,11 @@ class ReadCursor(Generic[R]):
         if found is not None:
             self.next_batch, self.reason = self.next_batch + 1, ""
         return found
+
+    def next_arrived(self, most: int) -> Sequence[Slice[R]]:
+        """The slices that come next, as far as they are there without a gap."""
+        there = takewhile(self._arrived.__contains__, range(self.next_batch, self.next_batch + most))
+        return [self._arrived[batch] for batch in there]
 
     def saved(self, before: int) -> None:
         """The model that has seen every batch before this one is safe."""

@@ -127,6 +127,30 @@ class BatchDigests:
         return run
 
 
+class CutDigests:
+    """The same of batches that were cut by what rows cost. ``first``: the batch that comes next."""
+
+    def __init__(self, first: int = 0) -> None:
+        self._first = first
+        #: of the rows of the open batch
+        self._open = OrderHash()
+        self._made: list[int] = []
+
+    def add(self, hashes: npt.NDArray[np.uint64], ends: Iterable[int]) -> None:
+        """The next rows, by their hashes; behind which of them batches end."""
+        begin = 0
+        for end in ends:
+            self._made.append(self._open.extended(hashes[begin:end]).value)
+            self._open, begin = OrderHash(), end
+        self._open = self._open.extended(hashes[begin:])
+
+    def take(self) -> DigestRun:
+        """The digests of the batches that were completed since the last call."""
+        run = DigestRun(self._first, np.array(self._made, np.uint64))
+        self._first, self._made = run.end, []
+        return run
+
+
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """What is known of a feed: batches in ascending order, the digest of each, and the first batch of which two

@@ -100,7 +100,7 @@ class Membership:
             if group is None or ask.generation > group.generation:
                 if group is not None and self._is_ours and _same_attempt(ask.generation, group.generation):
                     return Refused(Refusal.STALE, group.generation)
-                return RankGroup(ask.generation, ask.ranks, ask.start)
+                return ask.group(ask.generation)
             if session not in (None, ask.session):
                 return Refused(Refusal.STALE, group.generation)
         elif session == ask.session:
@@ -116,10 +116,10 @@ class Membership:
         if group is not None and was_complete:
             return Refused(Refusal.STALE, group.generation)
         if group is not None and was_complete is False and self._assigned:
-            self._waiting[ask.session] = _in_words(ask.rank, ask.ranks, ask.start)
+            self._waiting[ask.session] = _in_words(ask.rank, ask.group(0))
             other = min(self._assigned)
-            return f"another group to end: {_in_words(other, group.ranks, group.start)} has joined"
-        return RankGroup(max(fresh, 0 if group is None else group.generation + 1), ask.ranks, ask.start)
+            return f"another group to end: {_in_words(other, group)} has joined"
+        return ask.group(max(fresh, 0 if group is None else group.generation + 1))
 
     def start(self, group: RankGroup, ask: Ask) -> None:
         """This reader's group is the newest."""
@@ -197,12 +197,13 @@ class Membership:
 
 
 def _is_of(ask: Ask, group: RankGroup) -> bool:
-    return (group.ranks, group.start) == (ask.ranks, ask.start)
+    return group == ask.group(group.generation)
 
 
 def _same_attempt(generation: int, other: int) -> bool:
     return generation >> GROUP_BITS == other >> GROUP_BITS
 
 
-def _in_words(rank: int, ranks: int, start: int) -> str:
-    return f"rank {rank} of {ranks}, from batch {start} on,"
+def _in_words(rank: int, group: RankGroup) -> str:
+    alike = f" ({group.copies} of them read the same rows)" if group.copies > 1 else ""
+    return f"rank {rank} of {group.ranks}{alike}, from batch {group.start} on,"

@@ -2,8 +2,9 @@
 
 Rules:
 
-1. A *global batch* is a run of ``batch_size`` rows in the feed's order; of every global batch each rank reads one
-   slice. Batches are counted from 0, rows by their global position, both over all epochs.
+1. A *global batch* is a run of rows in the feed's order, ``batch_size`` or as many as fit by their cost; of every
+   global batch each rank reads one slice. Batches are counted from 0, rows by their global position, both over all
+   epochs.
 2. A *group* is a number of ranks under a generation, a consumer group. Every message names its generation, so a late
    message of an older group changes nothing.
 3. Any message may be late, doubled or lost: requests are repeated, answers name what they answer.
@@ -16,6 +17,8 @@ from enum import Enum
 from typing import Generic, Protocol, Self, TypeAlias, TypeVar
 
 import msgspec
+
+from .status import FeedStatus
 
 
 class Rows(Protocol):
@@ -31,23 +34,33 @@ R = TypeVar("R", bound=Rows)
 
 
 class RankGroup(msgspec.Struct, frozen=True):
-    """The ranks that read. ``generation`` grows with every change; ``start``: the first global batch that they read."""
+    """The ranks that read. ``generation`` grows with every change; ``start``: the first global batch that they read;
+    ``copies``: so many neighbours read the same rows."""
 
     generation: int
     ranks: int
     start: int
+    copies: int = 1
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.start < 0:
             raise ValueError(f"a group has at least one rank and starts at batch 0 or later, unlike {self}")
+        if self.copies < 1 or self.ranks % self.copies:
+            raise ValueError(f"{self.ranks} ranks are not {self.copies} copies of some")
+
+    def part(self, rank: int) -> tuple[int, int]:
+        """The number of its part of a batch, and how many parts there are."""
+        return rank // self.copies, self.ranks // self.copies
 
     def share(self, rank: int, rows: int) -> range:
         """The indices in a global batch of ``rows`` rows that the rank reads: contiguous, as even as they come."""
-        return range(rank * rows // self.ranks, (rank + 1) * rows // self.ranks)
+        own, readers = self.part(rank)
+        return range(own * rows // readers, (own + 1) * rows // readers)
 
 
 class Slice(msgspec.Struct, Generic[R], frozen=True):
-    """One rank's part of one global batch. ``first``: the global position of its first row; it may have no row."""
+    """One rank's part of one global batch. ``first``: the global position of its first row, or of the
+    batch's where ranks are balanced by cost; it may have no row."""
 
     generation: int
     rank: int
@@ -143,6 +156,16 @@ class Ask(msgspec.Struct, frozen=True):
     unless the answer has its group."""
     max_ahead: int | None = None
     """So many batches before the slowest rank it wants to be at most; None: as many as there is room for."""
+    copies: int = 1
+    """So many neighbours of its group read the same rows."""
+    waited: float = 0.0
+    """So many seconds its loop has waited for batches."""
+    asks_status: bool = False
+    """It is no rank: somebody asks who waits for whom."""
+
+    def group(self, generation: int) -> RankGroup:
+        """The group that it names. Raises ValueError if there can be none."""
+        return RankGroup(generation, self.ranks, self.start, self.copies)
 
 
 def end_for(ask: Ask, batches: int) -> Reply[R] | None:
@@ -150,8 +173,7 @@ def end_for(ask: Ask, batches: int) -> Reply[R] | None:
     it lacks some."""
     if ask.taken < batches:
         return None
-    group = RankGroup(ask.generation, ask.ranks, ask.start)
-    return Reply(group, (FeedEnded(ask.generation, ask.taken, batches),), settled=ask.leaves)
+    return Reply(ask.group(ask.generation), (FeedEnded(ask.generation, ask.taken, batches),), settled=ask.leaves)
 
 
 class Reply(msgspec.Struct, Generic[R], frozen=True):
@@ -166,3 +188,5 @@ class Reply(msgspec.Struct, Generic[R], frozen=True):
     """Models whose commits have ended: "", or why they were refused."""
     remarks: tuple[tuple[str, str], ...] = ()
     """Warnings of models that are bound."""
+    status: FeedStatus | None = None
+    """The answer to who asks for it."""

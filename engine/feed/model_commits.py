@@ -15,6 +15,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -77,8 +78,9 @@ class ModelCommits:
         #: by checkpoint that is not known to be durable: the first batch that it holds
         self._snapshots: dict[CheckpointId, int] = {}
         self._newest: tuple[CheckpointId, int] | None = None
-        #: those that have ended in the order of their ends
         self._bindings: dict[Commit, _Binding] = {}
+        #: those that have ended, in the order of their ends
+        self._ended: deque[Commit] = deque()
 
     def on_new_attempt(self) -> None:
         """Snapshots of the attempt before may have been aborted."""
@@ -97,15 +99,14 @@ class ModelCommits:
 
     def on_outcome(self, commit: Commit, outcome: str | None) -> None:
         """What came of a commit; None: its checkpoint was gone."""
-        binding = self._bindings.pop(commit)
         if outcome is None:
+            del self._bindings[commit]
             self._newest = None
             return
-        binding.end(outcome)
-        self._bindings[commit] = binding
-        ended = [each for each, found in self._bindings.items() if found.has_ended]
-        for known in ended[:-REMEMBERED]:
-            del self._bindings[known]
+        self._bindings[commit].end(outcome)
+        self._ended.append(commit)
+        if len(self._ended) > REMEMBERED:
+            del self._bindings[self._ended.popleft()]
 
     def is_known(self, commit: Commit) -> bool:
         """Whether it was started."""

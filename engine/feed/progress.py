@@ -30,6 +30,13 @@ class RankProgress:
     start: int
     taken: int
     given: int
+    copies: int | None = None
+    """So many neighbours read the same rows; None: an earlier release did not write it down."""
+
+    @property
+    def group(self) -> RankGroup:
+        """That of the rank."""
+        return RankGroup(self.generation, self.ranks, self.start, self.copies or 1)
 
     def __str__(self) -> str:
         return f"rank {self.rank} of {self.ranks}, from batch {self.start} on: taken before {self.taken}"
@@ -66,7 +73,7 @@ class GroupProgress:
         """As of a checkpoint."""
         book = cls(untaken=untaken)
         if each_rank:
-            book.group = RankGroup(each_rank[0].generation, each_rank[0].ranks, each_rank[0].start)
+            book.group = each_rank[0].group
             book._taken, book._given = [each.taken for each in each_rank], [each.given for each in each_rank]
             book._is_restored, book._is_sure = True, False
         return book
@@ -102,7 +109,7 @@ class GroupProgress:
             return ()
         each = enumerate(zip(self._taken, self._given, strict=True))
         return tuple(
-            RankProgress(group.generation, rank, group.ranks, group.start, taken, given)
+            RankProgress(group.generation, rank, group.ranks, group.start, taken, given, group.copies)
             for rank, (taken, given) in each
         )
 

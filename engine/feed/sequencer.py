@@ -27,26 +27,39 @@ It is the state of one operator behind a gather, so its rows come in the flow's 
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Generic
+from typing import Generic, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from ..core.arguments import LARGEST
 from ..core.identity import CheckpointId
-from .batch_grid import BatchGrid
+from .batch_grid import BatchGrid, CutGrid
 from .digests import OrderHash
 from .messages import Answer, FeedEnded, NotYet, R, RankGroup, Refusal, Refused, Slice
-from .state import EpochEnd, SequencerState
+from .state import CutState, EpochEnd, SequencerState
 
 Hashing = Callable[[R], npt.NDArray[np.uint64]]
 """A hash for each row."""
 Sizing = Callable[[R], int]
 """Bytes of a piece."""
+
+
+class Marking(Protocol[R]):
+    """How rows say where batches end; ``marks.Marks``."""
+
+    def ends(self, rows: R) -> list[int]:
+        """Behind which of the rows batches end."""
+        ...
+
+    def share(self, batch: int, pieces: Sequence[R], rank: int, ranks: int) -> tuple[R, ...]:
+        """The rank's rows of a whole batch, as ranks get them."""
+        ...
 
 
 SnapshotPosition = tuple[int, bool, bool]
@@ -76,8 +89,8 @@ class FeedSettings:
 
     ``ahead``: of these, at most so many that some rank has not taken; the rest is for what all have taken and not
     saved, of which the oldest goes first. None: no such division. ``ahead_bytes``: nor more than so many bytes that
-    some rank has not taken, but for the batch that is wanted next; None: whatever they have. ``certain``: see rule
-    4."""
+    some rank has not taken, but for the batch that is wanted next, nor so many of all that is kept, but for the rows
+    that stay when all have taken them; None: whatever they have. ``certain``: see rule 4."""
 
     batch_size: int
     repeatable: bool = True
@@ -88,6 +101,9 @@ class FeedSettings:
     epochs: int = 1
     max_drift: int | None = None
     ahead_bytes: int | None = None
+    cut: bool = False
+    """Batches have different numbers of rows, and rows say where they end (``marks``). A batch of any size is taken,
+    and of what some rank has not taken no more than ``ahead`` rows are handed out, or one batch."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch_size <= self.most_rows:
@@ -100,6 +116,10 @@ class FeedSettings:
         """Rows of the same epoch behind a batch that tell that it is not the last one."""
         return 0 if self.epochs == 1 else self.batch_size if self.drop_last else 1
 
+    def grid(self, ends: Sequence[int]) -> BatchGrid:
+        """With the epochs that have ended at these positions."""
+        return CutGrid(1) if self.cut else BatchGrid.of(self.batch_size, self.drop_last, ends)
+
 
 @dataclass(slots=True)
 class Sequencer(Generic[R]):
@@ -109,6 +129,8 @@ class Sequencer(Generic[R]):
     hashing: Hashing[R] | None = None
     #: None: it does not matter
     sizing: Sizing[R] | None = None
+    #: None: batches have equally many rows
+    marks: Marking[R] | None = None
     #: The position that the next row gets.
     position: int = 0
     #: The first batch that may still be asked for. Never goes back.
@@ -134,14 +156,15 @@ class Sequencer(Generic[R]):
     _durable: int = 0
     #: Rows from this position on were emitted by operators that finished.
     _final_from: int | None = None
+    #: Rows before this position, and bytes before this number of them, are taken though there is no room.
+    _allowed: tuple[int, int] = (0, 0)
     #: Of each snapshot that is not known to be durable, oldest first: its position.
     _snapshots: dict[CheckpointId, SnapshotPosition] = field(default_factory=dict)
     #: The batches of the rows so far, and of those that come.
     grid: BatchGrid = field(init=False)
 
     def __post_init__(self) -> None:
-        ends = [end.position for end in self.ends]
-        self.grid = BatchGrid.of(self.settings.batch_size, self.settings.drop_last, ends)
+        self.grid = self.settings.grid([end.position for end in self.ends])
 
     @classmethod
     def restored(
@@ -150,10 +173,13 @@ class Sequencer(Generic[R]):
         settings: FeedSettings,
         hashing: Hashing[R] | None = None,
         sizing: Sizing[R] | None = None,
+        marks: Marking[R] | None = None,
     ) -> Sequencer[R]:
         """As of a durable checkpoint."""
-        oldest = state.first_batch(settings.batch_size, settings.drop_last)
-        made: Sequencer[R] = cls(settings, hashing, sizing, state.first, oldest, ends=list(state.ends))
+        grid = state.grid(settings.batch_size, settings.drop_last)
+        oldest = grid.batch_from(state.first)
+        made: Sequencer[R] = cls(settings, hashing, sizing, marks, state.first, oldest, ends=list(state.ends))
+        made.grid = grid
         for rows in state.rows:
             made._keep(rows)
         made.order, made._durable = state.order, state.position
@@ -190,12 +216,32 @@ class Sequencer(Generic[R]):
         """Whether there is room (rule 5)."""
         if self.settings.ahead is None:
             return self.kept_rows < self.settings.most_rows
+        if self.settings.cut and self.starves:
+            return True
         return self.ahead < self.settings.ahead and not self._is_heavy(self.settings.ahead_bytes)
+
+    def allow_more(self) -> None:
+        """As many rows may come, though there is no room, as there would be room for (rule 5)."""
+        rows, size = self.settings.ahead or 0, self.settings.ahead_bytes
+        self._allowed = (self.position + rows, self._bytes + (LARGEST if size is None else size))
+
+    def allow_no_more(self) -> None:
+        """A barrier has come."""
+        self._allowed = (0, 0)
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether rows may come though there is no room."""
+        return self.position < self._allowed[0] and self._bytes < self._allowed[1]
 
     @property
     def ahead(self) -> int:
         """Rows that some rank has not taken."""
         return max(0, self.position - self.grid.first_row(self.awaited))
+
+    def rows_of(self, batches: range) -> int:
+        """How many rows these batches have, as far as is known."""
+        return max(0, self.grid.first_row(batches.stop) - self.grid.first_row(batches.start))
 
     @property
     def is_half_full(self) -> bool:
@@ -209,8 +255,24 @@ class Sequencer(Generic[R]):
         """Whether what some rank has not taken has so many bytes, more than the batch that is wanted next."""
         if not limit or not self._starts or self.starves:
             return False
-        at = max(0, bisect_right(self._starts, self.grid.first_row(self.awaited)) - 1)
-        return self._bytes - self._bytes_before[at] >= limit
+        return self._bytes - self._bytes_up_to(self.grid.first_row(self.awaited)) >= limit
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of the kept pieces."""
+        return self._bytes - self._bytes_before[0] if self._bytes_before else 0
+
+    @property
+    def row_bytes(self) -> float:
+        """What a row has that is kept, on average; 0: not known, or none is."""
+        rows = self.position - self._starts[0] if self._starts else 0
+        return self.kept_bytes / rows if rows else 0.0
+
+    def _bytes_up_to(self, position: int) -> int:
+        """The bytes that had come before the kept piece with this position; rows of a piece count as one."""
+        if position >= self.position:
+            return self._bytes
+        return self._bytes_before[max(0, bisect_right(self._starts, position) - 1)]
 
     @property
     def awaited(self) -> int:
@@ -242,6 +304,7 @@ class Sequencer(Generic[R]):
         """What comes next is of the next epoch."""
         self.grid.close(self.position)
         self.ends.append(EpochEnd(self.position, self.order.content))
+        self._forget()
 
     def end(self) -> None:
         """No more rows come."""
@@ -306,13 +369,28 @@ class Sequencer(Generic[R]):
             return NotYet(generation, batch, self._why_not(needed))
         if self._is_too_far_ahead(batch, max_ahead):
             return NotYet(generation, batch, self.slow_ranks)
-        share = self.group.share(rank, end - begin)
-        rows, epoch = tuple(self._rows(begin + share.start, len(share))), self.grid.epoch_of(batch)
+        first, rows = self._share(batch, begin, end, rank, self.group)
         is_last = self.settings.epochs > 1 and self.grid.is_last(batch)
-        return Slice(generation, rank, batch, begin + share.start, rows, end - begin, epoch, is_last)
+        return Slice(generation, rank, batch, first, rows, end - begin, self.grid.epoch_of(batch), is_last)
+
+    def _share(self, batch: int, begin: int, end: int, rank: int, group: RankGroup) -> tuple[int, tuple[R, ...]]:
+        """The rank's rows of a batch, and the position of the first one, or of the whole batch's."""
+        if self.marks is not None:
+            return begin, self.marks.share(batch, tuple(self._rows(begin, end - begin)), *group.part(rank))
+        share = group.share(rank, end - begin)
+        return begin + share.start, tuple(self._rows(begin + share.start, len(share)))
 
     def _is_too_far_ahead(self, batch: int, max_ahead: int | None) -> bool:
-        ahead, max_drift = batch - self.awaited, self.settings.max_drift
+        awaited, settings = self.awaited, self.settings
+        ahead = batch - awaited
+        if ahead and settings.ahead_bytes is not None:
+            begin, end = (self._bytes_up_to(self.grid.first_row(each)) for each in (awaited, batch))
+            if end - begin >= settings.ahead_bytes:
+                return True
+        rows = self.grid.end_row(batch) - self.grid.first_row(awaited)
+        if ahead and settings.cut and settings.ahead is not None and rows > settings.ahead:
+            return True
+        max_drift = settings.max_drift
         return (max_drift is not None and ahead >= max_drift) or (max_ahead is not None and ahead > max_ahead)
 
     def acknowledge(self, generation: int, rank: int, taken: int, saved: int) -> bool:
@@ -340,6 +418,8 @@ class Sequencer(Generic[R]):
     def _why_not(self, end: int) -> str:
         if end <= self.position or self.ended:
             return f"a checkpoint: {self.position - self._durable:,} rows are in none that is durable"
+        if self.settings.cut:
+            return "rows of the flow: the batch is not complete"
         return f"rows of the flow: {end - self.position:,} are missing"
 
     def waits_for(self) -> str:
@@ -381,7 +461,10 @@ class Sequencer(Generic[R]):
         """What a snapshot that is taken now holds."""
         first = min(max(self._first_needed, self._starts[0]) if self._starts else self.position, self.position)
         rows = tuple(self._rows(first, self.position - first))
-        return SequencerState(first, self.position, self.ended, self.order, rows, tuple(self.ends))
+        cut, grid = None, self.grid
+        if isinstance(grid, CutGrid):
+            cut = CutState(grid.batch_from(first), grid.next, tuple(grid.firsts))
+        return SequencerState(first, self.position, self.ended, self.order, rows, tuple(self.ends), cut=cut)
 
     def committed(self, checkpoint: CheckpointId) -> None:
         """The checkpoint is durable, and with it all older snapshots."""
@@ -405,6 +488,9 @@ class Sequencer(Generic[R]):
             self._starts.append(self.position)
             self._bytes_before.append(self._bytes)
             self._bytes += 0 if self.sizing is None else self.sizing(rows)
+            if self.marks is not None and isinstance(self.grid, CutGrid):
+                for end in self.marks.ends(rows):
+                    self.grid.cut(self.position + end)
             self.position += rows.num_rows
 
     def _forget(self) -> None:
@@ -424,7 +510,16 @@ class Sequencer(Generic[R]):
         if settings.ahead is None:
             return taken if not self.ready and grid.end_row(taken) > self.position else 0
         kept = max(0, grid.first_row(taken) - (settings.most_rows - settings.ahead))
-        return min(grid.batch_from(max(0, self.position - settings.most_rows)), grid.batch_from(kept + 1) - 1)
+        first = max(0, self.position - settings.most_rows, self._first_within(settings.ahead_bytes))
+        found = min(grid.batch_from(first), grid.batch_from(kept + 1) - 1)
+        return min(found, taken - 1) if settings.cut else found
+
+    def _first_within(self, limit: int | None) -> int:
+        """The position of the first kept piece from which on rows have no more bytes than the limit; 0: all have."""
+        if limit is None or not self._starts or self._bytes - self._bytes_before[0] <= limit:
+            return 0
+        at = bisect_left(self._bytes_before, self._bytes - limit)
+        return self._starts[at] if at < len(self._starts) else self.position
 
     def _rows(self, first: int, length: int) -> Iterator[R]:
         """The kept rows from position ``first`` on."""

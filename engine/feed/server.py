@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -29,19 +29,22 @@ from ..core.identity import Attempt, CheckpointId
 from ..core.operator import do_nothing
 from .digests import DigestRun, not_recorded
 from .membership import Membership, first_generation
-from .messages import Ask, Commit, NotYet, RankGroup, Refusal, Refused, Reply, Slice, end_for
+from .messages import Answer, Ask, Commit, NotYet, RankGroup, Refusal, Refused, Reply, Slice, end_for
 from .model_commits import ModelCommits
 from .progress import GroupProgress
 from .sequencer import Sequencer, SnapshotPosition
 from .state import SequencerState
+from .status import FeedStatus, RankPace, RankStatus
 
 Rows: TypeAlias = pa.RecordBatch
 
-_NO_ATTEMPT = Attempt(0, 0)
+_NO_ATTEMPT, _FIRST = Attempt(0, 0), Attempt(1, 1)
 
 SLOW_SECONDS = 5.0
 """So long a commit waits till other ranks have acknowledged what it covers: they do so within a moment, and within two
 or three seconds after a restart of the feed's task."""
+REPLY_BYTES = 8 << 20
+"""A reply ends with the slice that gives it so many bytes: ranks need not wait for what comes later."""
 ASK_AGAIN = 2.0
 """Seconds after which the checkpoint that lets the ranks leave is asked for again."""
 
@@ -60,10 +63,16 @@ class FeedServer:
         #: the checkpoint whose barriers are on their way
         self._expected: CheckpointId | None = None
         self._full = False
-        #: rows before this position are taken though there is no room (rule 5)
-        self._allowed = 0
         self._members = Membership()
         self._progress = GroupProgress()
+        #: by rank of the present group: its pace; and of those that wait for data, for what
+        self._paces: dict[int, RankPace] = {}
+        self._waiting: dict[int, str] = {}
+        #: by rank of the present group that has asked here: it may have been given all before that batch, elsewhere
+        self._reached: dict[int, int] = {}
+        self._attempt = _NO_ATTEMPT
+        #: no attempt before this one can have given anything
+        self._is_first = False
         #: since when commits, by origin, have waited for other ranks
         self._deferred: dict[str, float] = {}
         #: the first generation that the attempt may give
@@ -90,8 +99,9 @@ class FeedServer:
         with self._changed:
             self._sequencer, self._wake = sequencer, wake
             self._generation = max(1, first_generation(attempt))
+            self._attempt, self._is_first = attempt, attempt == _FIRST and not sequencer.position
             self._members.on_new_attempt()
-            self._expected, self._full, self._allowed = None, False, 0
+            self._expected, self._full = None, False
             self.commits.on_new_attempt()
             if self._progress.group is None and progress is not None:
                 self._progress = progress
@@ -141,14 +151,14 @@ class FeedServer:
             sequencer = self._sequencer
             if self._expected is not None or sequencer is None:
                 return True
-            return sequencer.ready or sequencer.position < self._allowed
+            return sequencer.ready or sequencer.is_allowed
 
     @property
     def is_full(self) -> bool:
         """Whether no further round should begin; again when half of the room is free, or no whole batch is left."""
         with self._changed:
             sequencer = self._sequencer
-            if sequencer is None or sequencer.settings.ahead is None or sequencer.position < self._allowed:
+            if sequencer is None or sequencer.settings.ahead is None or sequencer.is_allowed:
                 return False
             much = self._full and sequencer.is_half_full and not sequencer.starves
             self._full = not sequencer.ready or much
@@ -183,8 +193,8 @@ class FeedServer:
         with self._changed:
             if self._expected is not None and self._expected <= checkpoint:
                 self._expected = None
-                if (sequencer := self._sequencer) is not None:
-                    self._allowed = sequencer.position + (sequencer.settings.ahead or 0)
+                if self._sequencer is not None:
+                    self._sequencer.allow_more()  # rule 5
 
     def state(self) -> tuple[SequencerState[Rows], SnapshotPosition] | None:
         """The state for a snapshot, and its position."""
@@ -203,7 +213,9 @@ class FeedServer:
                 sequencer.note_snapshot(checkpoint, at)
                 self.commits.on_snapshot(checkpoint, sequencer.grid.batch_from(first))
             if self._expected is not None and self._expected <= checkpoint:
-                self._expected, self._allowed = None, 0
+                self._expected = None
+                if self._sequencer is not None:
+                    self._sequencer.allow_no_more()
 
     def committed(self, checkpoint: CheckpointId) -> None:
         """The checkpoint is durable."""
@@ -255,6 +267,49 @@ class FeedServer:
             if self._members.on_disconnect(session):
                 self._changed.notify_all()
 
+    def status(self) -> FeedStatus:
+        """Who waits for whom."""
+        with self._changed:
+            return self._status()
+
+    def _status(self) -> FeedStatus:
+        sequencer, now = self._sequencer, time.monotonic()
+        if sequencer is None:
+            return FeedStatus(self.name, batches=self._batches)
+        group = self._members.group
+        parts = 1 if group is None else group.ranks // group.copies
+        row_bytes = sequencer.row_bytes / parts
+        ranks = []
+        for each in self._progress.each_rank if group is not None else ():
+            pace = self._paces.get(each.rank, RankPace())
+            size = int(sequencer.rows_of(range(each.taken, each.given)) * row_bytes)
+            place, waits = (each.generation, each.rank, each.taken, each.given), self._waiting.get(each.rank, "")
+            ranks.append(RankStatus(*place, pace.waited, pace.rate(now), size, waits))
+        is_held = not sequencer.ready and not sequencer.ended and group is not None and not self._members.missing
+        return FeedStatus(
+            self.name,
+            sequencer.position,
+            sequencer.ahead,
+            sequencer.kept_bytes,
+            sequencer.batches,
+            "" if sequencer.is_finished else self._members.missing,
+            sequencer.slow_ranks if is_held else "",
+            tuple(ranks),
+            self._attempt,
+            self._unseen,
+        )
+
+    @property
+    def _unseen(self) -> int | None:
+        """The first batch that no rank has, once every rank has said here how far it has come."""
+        group = self._members.group
+        if group is None:
+            return 0 if self._is_first else None
+        if not self._members.is_complete or len(self._reached) < group.ranks:
+            return None
+        given = (each.given for each in self._progress.each_rank if each.generation == group.generation)
+        return max((group.start, *self._reached.values(), *given))
+
     def _leave(self, ask: Ask) -> Reply[Rows]:
         """A reader leaves. It is sent its group if that is complete."""
         if not self._members.leave(ask):
@@ -265,6 +320,8 @@ class FeedServer:
     def _try(self, ask: Ask) -> tuple[Reply[Rows], bool]:
         """The answer at this moment, and whether there may soon be a better one."""
         group = self._members.group
+        if ask.asks_status:
+            return Reply(None, status=self._status()), False
         if ask.quits:
             return self._leave(ask), False
         if self._members.has_left(ask.session):
@@ -315,7 +372,7 @@ class FeedServer:
             self._want_last_checkpoint(sequencer)
             return Reply(group, reason=self._waits_at_end(sequencer), settled=self._settled), not self._settled
         assert group is not None
-        found = [sequencer.read(group.generation, ask.rank, batch, ask.max_ahead) for batch in ask.wanted]
+        found = list(self._slices(ask, group, sequencer))
         there = tuple(answer for answer in found if not isinstance(answer, NotYet))
         for answer in there:
             if isinstance(answer, Slice):
@@ -323,7 +380,24 @@ class FeedServer:
         missing = next((answer.reason for answer in found if isinstance(answer, NotYet)), "")
         if missing and not sequencer.ready:
             missing = self._members.missing or sequencer.slow_ranks
+        # a rank that has more than it has taken asks ahead of its loop
+        has_none = bool(ask.wanted) and ask.wanted[0] == ask.taken and not there
+        self._waiting[ask.rank] = missing if has_none else ""
         return Reply(group, there, missing), bool(ask.wanted) and not there
+
+    def _slices(self, ask: Ask, group: RankGroup, sequencer: Sequencer[Rows]) -> Iterator[Answer[Rows]]:
+        """Answers to what is wanted, up to the slice that makes the reply large, or the first batch that is not there:
+        what follows is asked for again."""
+        size, row_bytes = 0.0, sequencer.row_bytes
+        for batch in ask.wanted:
+            answer = sequencer.read(group.generation, ask.rank, batch, ask.max_ahead)
+            yield answer
+            if isinstance(answer, NotYet):
+                return
+            if isinstance(answer, Slice):
+                size += sum(rows.num_rows for rows in answer.rows) * row_bytes
+                if size >= REPLY_BYTES:
+                    return
 
     def _waits_at_end(self, sequencer: Sequencer[Rows]) -> str:
         return "a checkpoint that covers the end" if sequencer.is_finished else sequencer.slow_ranks
@@ -347,6 +421,8 @@ class FeedServer:
         if not sequencer.acknowledge(group.generation, ask.rank, ask.taken, ask.saved):
             return
         self._progress.on_taken(group, ask.rank, ask.taken)
+        self._reached[ask.rank] = max(self._reached.get(ask.rank, 0), ask.taken, *ask.wanted)
+        self._paces.setdefault(ask.rank, RankPace()).note(time.monotonic(), ask.taken, ask.waited)
         if before != (sequencer.ready, sequencer.oldest, sequencer.awaited, sequencer.is_finished) or self._full:
             self._wake()
             self._changed.notify_all()
@@ -362,6 +438,7 @@ class FeedServer:
             if isinstance(answer, Refused):
                 return answer
             self._members.start(joined, ask)
+            self._paces, self._waiting, self._reached = {}, {}, {}
             self._wake()
         elif joined is not None:
             if missing != self._members.missing:

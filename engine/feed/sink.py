@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
+from ..core.byte_sizes import bytes_of
 from ..core.elements import Batch
 from ..core.epochs import ends_epoch
 from ..core.errors import FlowError
@@ -20,8 +22,12 @@ from ..core.operator import Committer, OperatorContext, Output, Stateless
 from ..core.schemas import duplicate_of
 from ..core.traits import State, Traits
 from ..kernels.hashing import Hashes, hashes
+from ..kernels.pieces import Positions
 from .batch_grid import BatchGrid
-from .digests import BatchDigests
+from .digests import BatchDigests, CutDigests
+from .marks import Marks, marked, unmarked
+from .measures import Given, check_measure
+from .messages import RankGroup
 from .progress import GroupProgress
 from .sequencer import FeedSettings, Sequencer, SnapshotPosition
 from .server import FeedServer
@@ -31,10 +37,14 @@ MOST_ROWS = 2**31 - 1
 """Of a global batch: as many as one list of Arrow can number."""
 MOST_EPOCHS = 1_000_000
 """The audit counts every split of each."""
+CONTIGUOUS = "contiguous"
+"""A rank has one run of the rows of each global batch."""
 LEAST_ROOM = 128 * 1024
 BATCHES_OF_ROOM = 16
 BYTES_OF_ROOM = 256 << 20
 """Where the user does not say how much room there is, no more than so many bytes: rows may be large."""
+ANY_ROWS = 1 << 40
+"""The room in rows where the user gives it in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,12 @@ class FeedSink:
             epochs=self.epochs,
             throttled=True,
             held_bytes=self._held_bytes,
+            held_at_most=None if self.room_bytes is None else (self.room_bytes, self._beside),
         )
+
+    @property
+    def _beside(self) -> str:
+        return f"the {self.batch_size + self.kept:,} rows of the batch that is wanted next, and of those that stay"
 
     def _held_bytes(self, row: int) -> int:
         """Rows that it keeps for its ranks."""
@@ -71,12 +86,17 @@ class FeedSink:
         return waiting + self.kept * row
 
     @classmethod
-    def of(cls, name: str, batch_size: int, drop_last: bool, room: int | None, keep: int, epochs: int = 1) -> FeedSink:
-        """With the default for the room. Raises FlowError."""
+    def of(
+        cls, name: str, batch_size: int, drop_last: bool, room: int | str | None, keep: int, epochs: int = 1
+    ) -> FeedSink:
+        """With the default for the room, which is rows, or bytes as a text. Raises FlowError."""
         if not 1 <= batch_size <= MOST_ROWS:
             raise FlowError(f"global batches of {batch_size} rows", f"give 1 to {MOST_ROWS}", name)
-        room_bytes = BYTES_OF_ROOM if room is None else None
-        room = max(BATCHES_OF_ROOM * batch_size, LEAST_ROOM) if room is None else room
+        room_bytes = BYTES_OF_ROOM if room is None else bytes_of("room", room) if isinstance(room, str) else None
+        if room is None:
+            room = max(BATCHES_OF_ROOM * batch_size, LEAST_ROOM)
+        elif isinstance(room, str):
+            room = ANY_ROWS
         if room < batch_size:
             raise FlowError(f"a feed with room for {room} rows", f"a batch needs room={batch_size} at least", name)
         if keep < 0:
@@ -100,9 +120,7 @@ class FeedSink:
     def describe(self) -> str:
         last = "a last batch that is not full is dropped" if self.drop_last else "the last batch may be short"
         often = "" if self.epochs == 1 else f", in {self.epochs} epochs"
-        return (
-            f"global batches of {self.batch_size:,} rows{often} to any number of ranks, {last}; the ranks set the pace"
-        )
+        return f"global {self.describe_batches}{often} to any number of ranks, {last}; the ranks set the pace"
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         if not len(inputs[0]):
@@ -128,6 +146,29 @@ class FeedSink:
         )
 
     @property
+    def describe_batches(self) -> str:
+        """What its batches are."""
+        return f"batches of {self.batch_size:,} rows"
+
+    @property
+    def digested(self) -> int:
+        """What is written down beside the digests of batches."""
+        return self.batch_size
+
+    @property
+    def layout(self) -> str:
+        """How a batch is divided among ranks."""
+        return CONTIGUOUS
+
+    def share(self, batch: pa.Table, rank: int, ranks: int) -> Positions:
+        """The rows of a whole batch that a rank gets, by number."""
+        return np.array(RankGroup(0, ranks, 0).share(rank, len(batch)), np.int64)
+
+    def marks(self, schema: pa.Schema) -> Marks | None:
+        """How rows of this schema say where batches end, if they do."""
+        return None
+
+    @property
     def kept(self) -> int:
         """Rows that stay when all ranks have taken them: besides ``keep`` a batch, because a framework that fetches one
         ahead has not shown the last one to its model."""
@@ -142,6 +183,69 @@ class FeedSink:
 
     def check(self, job: str, resuming: bool = False) -> None:
         """Nothing can be wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutFeedSink(FeedSink):
+    """A feed whose batches were cut before it (``operators.sequence.batches``): ``batch_size`` is what one may cost.
+    ``balance``: what is to be equal on all ranks; None: how many rows they have."""
+
+    balance: Given | None = None
+
+    @classmethod
+    def over(cls, sink: FeedSink, most: int, balance: Given | None) -> CutFeedSink:
+        """The sink of batches that are cut before it and may cost so much, else like this one. Raises FlowError."""
+        if sink.drop_last:
+            raise FlowError("drop_last in a feed of batches by cost", "leave it out: none of them is full", sink.name)
+        own = (sink.name, most, False, sink.room, sink.keep, sink.epochs, sink.room_bytes)
+        return cls(*own, balance)
+
+    def describe(self) -> str:
+        often = "" if self.epochs == 1 else f", in {self.epochs} epochs"
+        even = "" if self.balance is None else f", balanced by {self.balance}"
+        return f"global {self.describe_batches}{often} to any number of ranks{even}; they set the pace"
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        schema = unmarked(FeedSink.output_schema(self, inputs))
+        if self.balance is not None:
+            check_measure("feed", "balance", self.balance, schema)
+        return schema
+
+    @property
+    def _beside(self) -> str:
+        return f"the batch that is wanted next, and the {self.kept:,} rows and one batch that stay"
+
+    def _held_bytes(self, row: int) -> int:
+        waiting = self.room * row
+        return (waiting if self.room_bytes is None else min(waiting, self.room_bytes)) + self.kept * row
+
+    @property
+    def settings(self) -> FeedSettings:
+        room = self.room + 1
+        return FeedSettings(1, True, False, room + self.kept, room, True, self.epochs, None, self.room_bytes, cut=True)
+
+    @property
+    def describe_batches(self) -> str:
+        return f"batches of at most {self.batch_size:,}"
+
+    @property
+    def digested(self) -> int:
+        return 0
+
+    @property
+    def layout(self) -> str:
+        return CONTIGUOUS if self.balance is None else f"balanced by {self.balance}"
+
+    def share(self, batch: pa.Table, rank: int, ranks: int) -> Positions:
+        return self.marks(marked(batch.schema)).shares(batch.to_batches(), ranks)[rank]
+
+    def marks(self, schema: pa.Schema) -> Marks:
+        return Marks(schema, self.balance)
+
+    @property
+    def kept(self) -> int:
+        """Rows that stay when all ranks have taken them; one batch does in any case."""
+        return self.keep
 
 
 class NothingToCommit:
@@ -163,16 +267,18 @@ class RunningFeedSink(Stateless):
         self._schema, self._lane = schema, context.lanes.start
         self._batch_size, self._drop_last, self._write = config.batch_size, config.drop_last, context.write
         self._epochs = context.epochs
-        self._digests = BatchDigests(config.batch_size)
+        self._marks, self._recorded_size = config.marks(schema), config.digested
+        self._digests: BatchDigests | CutDigests
+        self._digests = BatchDigests(config.batch_size) if self._marks is None else CutDigests()
         self._sequencer: Sequencer[pa.RecordBatch]
         progress = GroupProgress()
         if restored is None:
-            self._sequencer = Sequencer(config.settings, self._hashes, _bytes)
+            self._sequencer = Sequencer(config.settings, self._hashes, _bytes, self._marks)
         else:
             state = read_state(restored, schema)
             progress = GroupProgress.restored(state.progress, state.untaken)
             self._digests = self._digests_from(state)
-            self._sequencer = Sequencer.restored(state, config.settings, self._hashes, _bytes)
+            self._sequencer = Sequencer.restored(state, config.settings, self._hashes, _bytes, self._marks)
         self._server = context.server if isinstance(context.server, FeedServer) else FeedServer(context.operator)
         #: where the last snapshot was taken, and the position of its first row
         self._taken_at: SnapshotPosition | None = None
@@ -180,12 +286,19 @@ class RunningFeedSink(Stateless):
         self._server.open(self._sequencer, context.wake, context.attempt, progress)
 
     def _hashes(self, rows: pa.RecordBatch) -> Hashes:
-        found = hashes(rows.columns)
-        self._digests.add(found)
+        if isinstance(self._digests, BatchDigests):
+            found = hashes(rows.columns)
+            self._digests.add(found)
+        else:
+            assert self._marks is not None
+            found = hashes(self._marks.bare(rows).columns)
+            self._digests.add(found, self._marks.ends(rows))
         return found
 
-    def _digests_from(self, state: SequencerState[pa.RecordBatch]) -> BatchDigests:
+    def _digests_from(self, state: SequencerState[pa.RecordBatch]) -> BatchDigests | CutDigests:
         """Digests from the batch on that was open, if its rows are kept."""
+        if state.cut is not None:
+            return CutDigests(state.cut.next)
         grid = BatchGrid.of(self._batch_size, self._drop_last, [end.position for end in state.ends])
         come = state.position - grid.begin
         begun = come % self._batch_size
@@ -198,17 +311,23 @@ class RunningFeedSink(Stateless):
         return self._digests
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
+        if self._marks is not None:
+            self._marks.check(batch.records)
         self._server.accept(batch.records)
 
     def end_round(self, port: int, round: int, out: Output) -> None:
         if ends_epoch(self._epochs, round):
-            self._digests.end(self._drop_last)
+            self._end_digests()
             self._server.end_epoch()
 
     def finish(self, out: Output) -> None:
         if not self._sequencer.ended:
-            self._digests.end(self._drop_last)
+            self._end_digests()
             self._server.end()
+
+    def _end_digests(self) -> None:
+        if isinstance(self._digests, BatchDigests):
+            self._digests.end(self._drop_last)
 
     def accepts(self, port: int) -> bool:
         return self._server.accepts_rows
@@ -225,7 +344,7 @@ class RunningFeedSink(Stateless):
         if self._taken_at is not None:
             self._server.on_snapshot(checkpoint, self._taken_at, self._first)
         if len((run := self._digests.take()).digests):
-            self._write(partial(self._server.record, run, self._batch_size), run.digests.nbytes)
+            self._write(partial(self._server.record, run, self._recorded_size), run.digests.nbytes)
 
     def prepare(self, checkpoint: CheckpointId) -> list[Committable]:
         return []

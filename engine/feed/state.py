@@ -15,7 +15,7 @@ import pyarrow as pa
 from ..buffers.state_rows import children
 from ..core.errors import StorageError
 from ..core.operator import LANE
-from .batch_grid import BatchGrid
+from .batch_grid import BatchGrid, CutGrid
 from .digests import OrderHash
 from .messages import R
 from .progress import RankProgress, Untaken
@@ -27,6 +27,16 @@ class EpochEnd:
 
     position: int
     content: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutState:
+    """Of batches that were cut by what rows cost: the ``first`` one that is held, the ``next`` one that comes, and how
+    many there are up to the end of each epoch that has ended. Rows say where they end."""
+
+    first: int
+    next: int
+    epochs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +53,23 @@ class SequencerState(Generic[R]):
     progress: tuple[RankProgress, ...] = ()
     """Of the ranks of the newest group."""
     untaken: tuple[Untaken, ...] = ()
+    cut: CutState | None = None
+    """Where batches have different numbers of rows."""
+
+    def grid(self, batch_size: int, drop_last: bool) -> BatchGrid:
+        """Of the rows so far; where batches were cut, without those that it holds."""
+        ends = [end.position for end in self.ends]
+        if self.cut is not None:
+            return CutGrid.going_on(self.cut.first, self.first, ends, self.cut.epochs)
+        return BatchGrid.of(batch_size, drop_last, ends)
 
     def first_batch(self, batch_size: int, drop_last: bool) -> int:
         """The first batch that it holds, or that comes after it."""
-        return BatchGrid.of(batch_size, drop_last, [end.position for end in self.ends]).batch_from(self.first)
+        return self.grid(batch_size, drop_last).batch_from(self.first)
+
+    def next_batch(self, batch_size: int, drop_last: bool) -> int:
+        """The first batch of which it holds no row."""
+        return self.cut.next if self.cut is not None else self.grid(batch_size, drop_last).batch_from(self.position)
 
 
 _COUNTERS = pa.schema(
@@ -64,9 +87,14 @@ _COUNTERS = pa.schema(
 )
 
 
+_CUT = pa.field("cut", pa.list_(pa.int64()))
+"""The numbers of a ``CutState``; only where batches were cut."""
+
+
 def write_state(state: SequencerState[pa.RecordBatch], lane: int, schema: pa.Schema) -> pa.Table:
     """The table of a state; ``schema``: of the feed's rows."""
-    kind = pa.struct(list(schema))
+    kind, cut = pa.struct(list(schema)), state.cut
+    counters = _COUNTERS if cut is None else _COUNTERS.append(_CUT)
     header = pa.record_batch(
         [
             pa.array([lane], pa.int32()),
@@ -79,16 +107,17 @@ def write_state(state: SequencerState[pa.RecordBatch], lane: int, schema: pa.Sch
                 pa.array([[asdict(each) for each in found]], _COUNTERS.field(name).type)
                 for name, found in (("ends", state.ends), ("places", state.progress), ("untaken", state.untaken))
             ),
+            *([] if cut is None else [pa.array([[cut.first, cut.next, *cut.epochs]], _CUT.type)]),
             pa.nulls(1, kind),
         ],
-        schema=_COUNTERS.append(pa.field("row", kind)),
+        schema=counters.append(pa.field("row", kind)),
     )
     batches = [header]
     for rows in state.rows:
         count = rows.num_rows
         structs = pa.StructArray.from_arrays(rows.columns, fields=list(schema))
         columns = [pa.repeat(pa.scalar(lane, pa.int32()), count), pa.repeat(pa.scalar(0, pa.int64()), count)]
-        columns += [pa.nulls(count, field.type) for field in list(_COUNTERS)[2:]]
+        columns += [pa.nulls(count, field.type) for field in list(counters)[2:]]
         batches.append(pa.record_batch([*columns, structs], schema=header.schema))
     return pa.Table.from_batches(batches).unify_dictionaries()
 
@@ -108,6 +137,7 @@ def read_state(table: pa.Table, schema: pa.Schema) -> SequencerState[pa.RecordBa
     ends = counters.get("ends") or []
     if counters["ended"] and not ends:  # of an earlier release
         ends = [{"position": counters["rows"], "content": counters["content"]}]
+    cut = counters.get("cut")
     return SequencerState(
         counters["first"],
         counters["rows"],
@@ -117,4 +147,5 @@ def read_state(table: pa.Table, schema: pa.Schema) -> SequencerState[pa.RecordBa
         tuple(EpochEnd(**end) for end in ends),
         tuple(RankProgress(**each) for each in counters.get("places") or ()),
         tuple(Untaken(**each) for each in counters.get("untaken") or ()),
+        None if cut is None else CutState(cut[0], cut[1], tuple(cut[2:])),
     )

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
-from .object_store import Bucket, StoredObject, bucket_of, told_as_os_errors
+from .object_store import Bucket, StoredObject, bucket_of
 
 AHEAD_BYTES = 4 * 1024 * 1024
 """Fetched at once where bytes are read one after the other."""
@@ -241,12 +241,12 @@ class _Writer:
     """An object that is being written."""
 
     def __init__(self, bucket: Bucket, key: str) -> None:
-        self._key = key
+        self._bucket, self._key = bucket, key
         self._file = bucket.writer(key)
         self.closed = False
 
     def write(self, data: Any) -> int:
-        with told_as_os_errors(self._key):
+        with self._bucket.asked(self._key, answers=False):
             self._file.write(memoryview(data).cast("B"))
         return len(data)
 
@@ -265,5 +265,5 @@ class _Writer:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            with told_as_os_errors(self._key):
+            with self._bucket.asked(self._key):
                 self._file.close()

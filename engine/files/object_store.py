@@ -2,15 +2,21 @@
 
 Rules:
 
-1. An address is ``s3://bucket/key`` or ``gs://bucket/key``. Who asks, and where, stands in the environment
-   (``AWS_ACCESS_KEY_ID``, ``AWS_REGION``, ``AWS_ENDPOINT_URL``, ``GOOGLE_APPLICATION_CREDENTIALS``, …) or is what the
-   machine may do; an address may say it too, as pyarrow's may (``s3://KEY:SECRET@bucket/key?endpoint_override=…``).
+1. An address is ``s3://bucket/key``, ``gs://bucket/key`` or ``az://container/key``. Who asks, and where, stands in the
+   environment (``AWS_ACCESS_KEY_ID``, ``AWS_REGION``, ``AWS_ENDPOINT_URL``, ``GOOGLE_APPLICATION_CREDENTIALS``,
+   ``AZURE_STORAGE_ACCOUNT_NAME``, …) or is what the machine may do; an address may say it too, as pyarrow's may
+   (``s3://KEY:SECRET@bucket/key?endpoint_override=…``).
 2. What a store refuses is raised as OSError, with its number where there is one.
 3. ``create`` is a conditional put (``If-None-Match: *``). A store may do it and lose the reply, and the next try is
    told that the object is there: a nonce in its metadata says whose it is.
 4. ``version`` is the object's ETag. Reading with one is conditional (``If-Match``): a byte of another object under the
    same key never comes back, however long the reading takes.
-5. An object is visible when it is complete. One that is written in parts becomes visible when it is closed.
+5. An object is visible when it is complete. One that is written in parts becomes visible when it is closed; one that
+   is not finished (``Bucket.writer``) leaves no parts behind, as far as the store can be reached.
+6. A store that has answered this process before, and does not now (no connection, no answer in time, 429 or 5xx), is
+   waited for: ``PATIENCE`` for each request. One that never has is an error soon: its address may be wrong. Who waits,
+   and for how long, can be asked (``store_waits``).
+7. No text has what may be a secret: of the address that a request went to, everything behind ``?`` is left out.
 """
 
 from __future__ import annotations
@@ -18,11 +24,14 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import lru_cache
+from threading import Thread, get_ident
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
 
@@ -30,7 +39,7 @@ from pyarrow import fs
 
 from ..core.errors import ConfigurationError
 
-SCHEMES = ("s3", "gs")
+SCHEMES = ("s3", "gs", "az")
 """Of addresses that lead to object stores."""
 OTHER_SCHEMES = {"s3a": "s3", "gcs": "gs"}
 """What other systems write for them."""
@@ -42,13 +51,34 @@ PART_BYTES = 16 * 1024 * 1024
 PARTS_AT_ONCE = 4
 """Of one object that is written; so many may be in memory."""
 
-_NONCE = "penstock-nonce"
+RANGES_AT_ONCE = 8
+"""Of one object that is read."""
+
+_NONCE = "penstocknonce"
+"""Azure takes names of letters alone."""
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9._-]+")
 """What comes into a host's name or a URL as it is; the store knows more rules, and says so."""
-_OPTIONS = {"region", "scheme", "endpoint_override"}
+_OPTIONS = {"s3": {"region", "scheme", "endpoint_override"}, "gs": set[str](), "az": {"scheme", "endpoint_override"}}
 _CONFLICTS = 16
 """Times that a put may be refused because of another one, of which nothing is left."""
-_RETRIES = {"max_retries": 8}
+PATIENCE = 30.0
+"""Seconds that a request waits for a store which has answered before."""
+CLIENT: dict[str, Any] = {"timeout": "30s", "connect_timeout": "5s"}
+"""Of each try."""
+SLOW_SECONDS = 2.0
+"""A request that has taken longer than this is worth saying."""
+_BACKOFF = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=2)}
+_RETRIES: dict[str, Any] = {"max_retries": 8, "backoff": _BACKOFF}
+_PATIENT: dict[str, Any] = {"max_retries": 1000, "backoff": _BACKOFF, "retry_timeout": timedelta(seconds=PATIENCE)}
+_PASSING = re.compile(r"HTTP error|status code: (?:408|429|5\d\d)")
+"""How the library tells of what may be over the next time."""
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+"""Variables that say where a store is, if not where its scheme says."""
+_QUERY = re.compile(r"\?[^\s<]*")
+"""What a request's address says beyond a place; who asks may stand there."""
 _ANYBODY = "anonymous"
 
 
@@ -77,17 +107,35 @@ class Bucket:
 
     def create(self, key: str, data: bytes) -> bool:
         """Create the object unless it exists (rule 3). True: by this call."""
-        nonce = uuid.uuid4().hex
-        with _told(key):
-            for _ in range(_CONFLICTS):
+        nonce, since, conflicts = uuid.uuid4().hex, time.monotonic(), 0
+        with self.asked(key):
+            while conflicts < _CONFLICTS:
                 try:
                     _obstore().put(self._client, key, data, mode="create", attributes={_NONCE: nonce})
                 except (_errors().AlreadyExistsError, _errors().PreconditionError):
                     if (found := self._nonce(key)) is not None:
                         return found == nonce
+                    conflicts += 1
+                except _errors().GenericError as error:
+                    # the library does not repeat a conditional put that was not answered in time: it has no nonce
+                    if not self._waits_for(error, since):
+                        raise
                 else:
                     return True
         raise OSError(errno.EBUSY, "others create and delete it again and again", key)
+
+    def keeps_first(self, folder: str) -> bool:
+        """Whether the store does what ``create`` asks: makes an object of one name once. Tried in the folder."""
+        key = f"{folder}/_probe-{uuid.uuid4().hex}".lstrip("/")
+        self.create(key, b"first")
+        try:
+            return not self.create(key, b"second")
+        finally:
+            self.delete(key)
+
+    def _waits_for(self, error: Exception, since: float) -> bool:
+        """Whether what was refused is tried again (rule 6)."""
+        return self in _ANSWERED and bool(_PASSING.search(str(error))) and time.monotonic() - since < PATIENCE
 
     def _nonce(self, key: str) -> str | None:
         """That of the object which is there; None: there is none, so a put was refused for another one in progress."""
@@ -99,7 +147,7 @@ class Bucket:
 
     def put(self, key: str, data: bytes) -> None:
         """Write the object, in place of the one that may be there."""
-        with _told(key):
+        with self.asked(key):
             _obstore().put(self._client, key, data)
 
     def get(self, key: str, start: int, end: int, version: str = "") -> Any:
@@ -107,43 +155,70 @@ class Bucket:
         options: dict[str, Any] = {"range": (start, end)}
         if version:
             options["if_match"] = version
-        with _told(key):
+        with self.asked(key):
             return _obstore().get(self._client, key, options=options).bytes()
+
+    def get_together(self, key: str, ranges: Sequence[tuple[int, int]], version: str = "") -> list[Any]:
+        """The bytes of several ranges, as by ``get``, some at once."""
+        found: list[Any] = [None] * len(ranges)
+        wanted = iter(range(len(ranges)))
+
+        def work() -> None:
+            for place in wanted:  # of which each thread takes the next one
+                try:
+                    found[place] = self.get(key, *ranges[place], version)
+                except BaseException as error:
+                    found[place] = error
+
+        others = [Thread(target=work, name="ranges", daemon=True) for _ in ranges[1:RANGES_AT_ONCE]]
+        for other in others:
+            other.start()
+        work()
+        for other in others:
+            other.join()
+        for each in found:
+            if isinstance(each, BaseException):
+                raise each
+        return found
 
     def read(self, key: str) -> bytes:
         """All bytes of the object."""
-        with _told(key):
+        with self.asked(key):
             return bytes(_obstore().get(self._client, key).bytes())
 
     def head(self, key: str) -> StoredObject | None:
         """What there is under the key; None: nothing."""
         try:
-            with _told(key):
+            with self.asked(key):
                 return _stored(_obstore().head(self._client, key))
         except FileNotFoundError:
             return None
 
     def below(self, folder: str) -> Iterator[StoredObject]:
         """All objects below the folder, at any depth, in any order. "": all."""
-        with _told(folder):
-            for page in _obstore().list(self._client, prefix=folder or None, chunk_size=1000):
-                yield from map(_stored, page)
+        pages = iter(_obstore().list(self._client, prefix=folder or None, chunk_size=1000))
+        while True:
+            with self.asked(folder):
+                page = next(pages, None)
+            if page is None:
+                return
+            yield from map(_stored, page)
 
     def within(self, folder: str) -> tuple[list[StoredObject], list[str]]:
         """The objects in the folder itself, and the folders in it."""
-        with _told(folder):
+        with self.asked(folder):
             found = _obstore().list_with_delimiter(self._client, prefix=folder or None)
         return [_stored(each) for each in found["objects"]], list(found["common_prefixes"])
 
     def holds(self, folder: str) -> bool:
         """Whether there is any object below the folder."""
-        with _told(folder):
+        with self.asked(folder):
             return any(len(page) for page in _obstore().list(self._client, prefix=folder or None, chunk_size=1))
 
     def delete(self, *keys: str) -> None:
         """Delete objects, also such that are not there."""
         try:
-            with _told(keys[0] if keys else ""):
+            with self.asked(keys[0] if keys else ""):
                 _obstore().delete(self._client, list(keys))
         except FileNotFoundError:
             pass
@@ -152,15 +227,15 @@ class Bucket:
         """Copy an object, over the one that may be there."""
         found = self.head(source)
         if found is None or found.size < COPIED_AT_ONCE:
-            with _told(source):
+            with self.asked(source):
                 _obstore().copy(self._client, source, target)
             return
         writer = self.writer(target)
         for start in range(0, found.size, PART_BYTES):
             data = self.get(source, start, min(found.size, start + PART_BYTES), found.version)
-            with _told(target):
+            with self.asked(target):
                 writer.write(data)
-        with _told(target):
+        with self.asked(target):
             writer.close()
 
     def writer(self, key: str) -> Any:
@@ -172,14 +247,52 @@ class Bucket:
         """Which bucket it is, however an address says it: without who asks, and with the endpoint if it is not the one
         of the environment."""
         asked = dict(self.settings).get("endpoint", "").rstrip("/")
-        elsewhere = asked and asked != _endpoint_of_environment().rstrip("/")
+        elsewhere = asked and asked != _endpoint_of_environment(self.scheme).rstrip("/")
         return (
             f"{self.scheme}://{asked.partition('://')[2]}/{self.name}" if elsewhere else f"{self.scheme}://{self.name}"
         )
 
+    @contextmanager
+    def asked(self, key: str, *, answers: bool = True) -> Iterator[None]:
+        """Rules 2 and 6, for what is asked of ``key``. ``answers``: what is done has an answer of the store."""
+        me = get_ident()
+        before = _ASKING.get(me)
+        _ASKING[me] = (self.address, key, time.monotonic())
+        try:
+            with _told(key):
+                yield
+            if answers:
+                _ANSWERED.add(self)
+        except (FileNotFoundError, OtherObjectError):
+            _ANSWERED.add(self)
+            raise
+        finally:
+            if before is None:
+                del _ASKING[me]
+            else:
+                _ASKING[me] = before
+
     @property
     def _client(self) -> Any:
-        return _client(self)
+        return _client(self, self in _ANSWERED)
+
+
+_ANSWERED: set[Bucket] = set()
+"""Of which something was had in this process."""
+_ASKING: dict[int, tuple[str, str, float]] = {}
+"""What each thread asks for now: of which bucket, which key, and since when."""
+
+
+def store_waits() -> list[str]:
+    """One sentence for each store that has not answered this process for a while."""
+    now, since = time.monotonic(), dict[str, tuple[float, str]]()
+    for address, key, at in tuple(_ASKING.values()):
+        since[address] = min(since.get(address, (now, key)), (at, key))
+    return [
+        f"waits for {address}, which has not answered for {now - at:.0f} s ({key})"
+        for address, (at, key) in sorted(since.items())
+        if now - at >= SLOW_SECONDS
+    ]
 
 
 def bucket_of(address: str) -> tuple[Bucket, str] | None:
@@ -192,7 +305,7 @@ def bucket_of(address: str) -> tuple[Bucket, str] | None:
     host, _, key = place.partition("/")
     who, _, name = host.rpartition("@")
     asked = dict(parse_qsl(query, keep_blank_values=True))
-    known = _OPTIONS if scheme == "s3" else set[str]()
+    known = _OPTIONS[scheme]
     if not name or (unknown := sorted(set(asked) - known)):
         what = "names no bucket" if not name else f"has parameters that are unknown: {', '.join(unknown)}"
         more = f"; known parameters are {', '.join(sorted(known))}" if known else ""
@@ -203,7 +316,7 @@ def bucket_of(address: str) -> tuple[Bucket, str] | None:
     if not _BUCKET_NAME.fullmatch(name):
         remedy = "names of buckets are made of letters, digits, dots, hyphens and underscores"
         raise ConfigurationError(f"{name!r} is no bucket's name", remedy)
-    settings = tuple(sorted(_settings(asked, who).items()))
+    settings = tuple(sorted(_settings(scheme, asked, who).items()))
     path = unquote(key).strip("/")
     if wrong := sorted({"", ".", ".."} & set(path.split("/"))) if path else []:
         raise ConfigurationError(
@@ -220,7 +333,7 @@ def escaped(address: str) -> str:
     return address if found is None else f"{found[0].scheme}://{found[0].name}/{quote(found[1])}"
 
 
-def _settings(asked: dict[str, str], who: str) -> dict[str, str]:
+def _settings(scheme: str, asked: dict[str, str], who: str) -> dict[str, str]:
     settings = {"region": asked["region"]} if "region" in asked else {}
     if "endpoint_override" in asked:
         endpoint = asked["endpoint_override"]
@@ -229,7 +342,8 @@ def _settings(asked: dict[str, str], who: str) -> dict[str, str]:
     if user == _ANYBODY:
         settings["skip_signature"] = "true"
     elif user:
-        settings |= {"access_key_id": unquote(user), "secret_access_key": unquote(secret)}
+        names = ("account_name", "account_key") if scheme == "az" else ("access_key_id", "secret_access_key")
+        settings |= dict(zip(names, (unquote(user), unquote(secret)), strict=True))
     return settings
 
 
@@ -240,26 +354,31 @@ def writing_bytes() -> int:
 
 @contextmanager
 def _told(key: str) -> Iterator[None]:
-    """Rule 2."""
+    """Rules 2 and 7."""
     try:
         yield
     except (FileNotFoundError, _errors().NotFoundError) as error:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), key) from error
-    except _errors().PreconditionError as error:
-        raise OtherObjectError(f"{key} is another object now") from error
-    except (_errors().PermissionDeniedError, _errors().UnauthenticatedError) as error:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), key) from error
-    except _errors().BaseError as error:
-        raise OSError(f"{key}: {_first_line(error)}") from error
+        if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
+            raise OSError(f"{key}: the store has no such bucket") from None
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), key) from None
+    except _errors().PreconditionError:
+        raise OtherObjectError(f"{key} is another object now") from None
+    except (_errors().PermissionDeniedError, _errors().UnauthenticatedError):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), key) from None
+    except (_errors().BaseError, OSError) as error:  # what a writer of the library's says is an OSError
+        raise _refusal(key, str(error)) from None
 
 
-def told_as_os_errors(key: str) -> Any:
-    """A context in which what the store says of ``key`` is raised as OSError."""
-    return _told(key)
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+def _refusal(key: str, told: str) -> OSError:
+    """What the store says, in few words: the library's have several lines, and the address of the request."""
+    if "NoSuchBucket" in told or "ContainerNotFound" in told:
+        return OSError(f"{key}: the store has no such bucket")
+    if "403 Forbidden" in told:  # what a listing is refused with
+        return PermissionError(errno.EACCES, os.strerror(errno.EACCES), key)
+    line = next((line for line in told.splitlines() if line.strip()), "no reason was given")
+    words = [re.sub(r"<[^>]*>", " ", _QUERY.sub("", line)).strip()]
+    words += [found[1] for name in ("Code", "Message") if (found := re.search(f"<{name}>([^<]*)</{name}>", told))]
+    return OSError(f"{key}: {': '.join(dict.fromkeys(words))}")
 
 
 def _stored(meta: Any) -> StoredObject:
@@ -288,25 +407,33 @@ def _errors() -> Any:
 
 
 @lru_cache(maxsize=64)
-def _client(bucket: Bucket) -> Any:
-    """The connection to a bucket; one for each process."""
+def _client(bucket: Bucket, answered: bool) -> Any:
+    """The connections to a bucket, for each process. ``answered``: rule 6."""
     stores = _stores()
     settings: dict[str, Any] = dict(bucket.settings)
+    retries = _PATIENT if answered else _RETRIES
     try:
         if bucket.scheme == "gs":
-            return stores.GCSStore(bucket.name, config=settings or None, retry_config=_RETRIES)
-        endpoint = settings.get("endpoint") or _endpoint_of_environment()
+            # the address of a server is in the credentials, if at all: who wrote http there means it
+            options = CLIENT | {"allow_http": True}
+            return stores.GCSStore(bucket.name, config=settings or None, client_options=options, retry_config=retries)
+        endpoint = settings.get("endpoint") or _endpoint_of_environment(bucket.scheme)
         if endpoint:
             settings["endpoint"] = endpoint
-        elif "region" not in settings and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & set(os.environ):
+        elif (
+            bucket.scheme == "s3"
+            and "region" not in settings
+            and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & set(os.environ)
+        ):
             settings |= _found_region(bucket.name)
-        options = {"allow_http": True} if endpoint.startswith("http://") else None
-        return stores.S3Store(bucket.name, config=settings, client_options=options, retry_config=_RETRIES)
+        options = CLIENT | ({"allow_http": True} if endpoint.startswith("http://") else {})
+        kind = stores.S3Store if bucket.scheme == "s3" else stores.AzureStore
+        return kind(bucket.name, config=settings or None, client_options=options, retry_config=retries)
     except _errors().BaseError as error:
         raise ConfigurationError(
-            f"{bucket.scheme}://{bucket.name} cannot be reached: {_first_line(error)}",
+            f"{bucket.scheme}://{bucket.name} cannot be reached: {_refusal(bucket.name, str(error))}",
             "check the address, and what the environment says of the store",
-        ) from error
+        ) from None
 
 
 def _stores() -> Any:
@@ -316,11 +443,11 @@ def _stores() -> Any:
     return store
 
 
-def _endpoint_of_environment() -> str:
-    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-    return next(filter(None, map(os.environ.get, names)), "")
+def _endpoint_of_environment(scheme: str) -> str:
+    return next(filter(None, map(os.environ.get, _ENDPOINTS.get(scheme, ()))), "")
 
 
+@lru_cache(maxsize=64)
 def _found_region(bucket: str) -> dict[str, str]:
     """Where a bucket of AWS is, as AWS says; nothing if it does not."""
     try:

@@ -7,13 +7,14 @@ Rules:
 
 1. ``absolute`` turns every address that a user gives, to a function or on the command line, into a place. A path
    without a scheme is local and becomes absolute where the flow is built, because the processes that open it later have
-   other working folders. Object stores (``s3://``, ``gs://``) are reached through ``object_files``, anything else with
-   ``scheme://`` goes to ``pyarrow.fs`` as it is. Nothing becomes another place silently: what is neither is refused.
+   other working folders. Object stores (``s3://``, ``gs://``, ``az://``) are reached through ``object_files``, anything
+   else with ``scheme://`` goes to ``pyarrow.fs`` as it is. Nothing becomes another place silently: what is neither is
+   refused.
 2. A name that begins with ``_`` or ``.`` is hidden, at any depth: the rule that Spark and ``pyarrow.dataset`` follow.
 3. Files are listed in the order of their paths, and a file's id is its path relative to what the user named, so ids
    survive a move of the whole folder.
 4. A missing or unreadable place is a ConfigurationError while the job is planned and a StorageError while it runs.
-   A file that can be read but not understood is a DataError.
+   A file that can be read but not understood is a DataError, and so is one that is gone.
 5. A file of a source stays what it was when it was listed (``listing``): every opening compares its size and its time,
    every reading does so once more at its end. Where only the time is another one, the content decides. An object that
    had an ETag when it was listed is read under the condition that it still has it: that is asked by every request, so
@@ -31,6 +32,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -50,7 +53,8 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS}
 _REACH_IT = (
     "check that the store is there, and that the environment says rightly who asks and where (AWS_ACCESS_KEY_ID, "
-    "AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL; GOOGLE_APPLICATION_CREDENTIALS)"
+    "AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL; GOOGLE_APPLICATION_CREDENTIALS; AZURE_STORAGE_ACCOUNT_NAME, "
+    "AZURE_STORAGE_ACCOUNT_KEY)"
 )
 _WRONG_FILE = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, pa.ArrowSerializationError)
 _LONGEST_NAME = 80
@@ -66,6 +70,8 @@ _READ_BYTES = 256 * 1024
 """Read at once for a digest: larger pieces would be memory that the kernel clears anew for each, at twice the cost."""
 UNREADABLE = "repair the file, or leave it out of the source"
 """What to do about a file that is not what its name says."""
+BACK_AGAIN = "put it back and start the job again, which goes on from its checkpoint, or start a new job without it"
+"""What to do about a file that is gone. Trying again by ourselves would not bring it back."""
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
@@ -76,7 +82,17 @@ def absolute(path: str | os.PathLike[str]) -> str:
     text: object = os.fspath(path)
     if not isinstance(text, str) or not text or "\0" in text:
         raise ConfigurationError(f"{path!r} is no path", "give a path, or a URL, as text")
-    place = _absolute(text)
+    return _rooted(text) if text.startswith("/") else _fitting(_absolute(text))
+
+
+@lru_cache(maxsize=4096)
+def _rooted(text: str) -> str:
+    """What is absolute means the same wherever this process works, and is asked for again and again."""
+    return _fitting(os.path.abspath(text))
+
+
+def _fitting(place: str) -> str:
+    """The place, which can be one. Raises ConfigurationError."""
     if not _is_utf8(place):
         raise ConfigurationError(f"the path {_bytes_of(place)} is not UTF-8", "rename it, or link to it by another")
     if "://" not in place and _is_too_long(os.fsencode(place)):
@@ -168,7 +184,7 @@ def resolve(path: str) -> tuple[fs.FileSystem, str]:
     except (*_WRONG_FILE, OSError, ImportError) as error:
         raise ConfigurationError(
             f"{path} cannot be reached: {error}",
-            "use a local path, s3://…, gs://…, or a URL that pyarrow.fs knows",
+            "use a local path, s3://…, gs://…, az://…, or a URL that pyarrow.fs knows",
         ) from None  # Arrow's own words have the whole address, credentials included
     return filesystem, inner
 
@@ -242,6 +258,13 @@ class DataFile:
             raise self._other(f"had {self.size} bytes when the job was planned and has {file_size(self)} now")
         return file
 
+    def parts(self, opened: pa.NativeFile, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        """Parts of the open file, from a byte to another one: of an object some at once."""
+        objects = files_of(self.filesystem)
+        if objects is not None:
+            return objects.bucket.get_together(objects.key(self.path), ranges, self.version)
+        return [opened.read_at(end - begin, begin) for begin, end in ranges]
+
     @property
     def reached(self) -> fs.FileSystem:
         """The file system by which the file is read: where it has a version, only under that."""
@@ -286,6 +309,8 @@ class DataFile:
         except OtherObjectError as error:
             told = f"is another object than when the job was planned (then its ETag was {self.version})"
             raise self._other(told) from error
+        except FileNotFoundError as error:
+            raise self._other("was there when the job was planned and is gone", BACK_AGAIN) from error
         except OSError as error:
             # pyarrow gives broken pages and footers as an OSError without a number
             if error.errno is None and is_local(self.filesystem):

@@ -40,7 +40,7 @@ from ..core.operator import OperatorConfig, SinkConfig
 from ..core.source import SourceConfig
 from ..core.traits import Emission, traits_of
 from ..core.user_code import is_users_object, raised
-from ..feed.sink import FeedSink
+from ..feed.sink import CutFeedSink, FeedSink
 from ..kernels.sorting import as_sort_keys
 from ..operators import (
     Aggregate,
@@ -55,7 +55,9 @@ from ..operators import (
     MergeJoin,
     Mix,
     Pack,
+    PackWhole,
     Project,
+    Schedule,
     Shuffle,
     Sort,
     SortKey,
@@ -87,8 +89,10 @@ from ..sources.ipc import IpcSource
 from ..sources.memory import MemorySource
 from ..sources.parquet import ParquetSource
 from ..state.memory import DEFAULT_BUDGET
+from .batch_rules import BatchRules, Buckets
 from .handoff import open_outer
 from .index import Between, Index, InList
+from .shuffling import AskedShuffle, ShuffleOptions, operator_of
 
 Asked: TypeAlias = tuple[str, str] | str | Aggregate
 """An aggregate as a flow asks for it: (column, function), a function of the rows, or all of it."""
@@ -215,7 +219,7 @@ class Flow(Graph):
     @checked()
     def mix(
         self,
-        weights: Mapping[Stream, float],
+        weights: Mapping[Stream, float | Schedule],
         *,
         seed: int = 0,
         epoch: int = 0,
@@ -224,7 +228,8 @@ class Flow(Graph):
         name: str | None = None,
     ) -> Stream:
         """The rows of several streams of one schema, each in its order, interleaved at random in the ratio of their
-        ``weights``. Whose turn it is depends on ``seed``, ``epoch`` and the position alone.
+        ``weights``. Whose turn it is depends on ``seed``, ``epoch`` and the position alone. A weight may change with
+        the rows of the mixture or by epoch (``ps.Schedule``).
 
         ``at_end``: when it is the turn of a stream that has ended, "stop" ends the mixture (the others' rows that are
         left are not read), "go on" goes on with the others. Sources are read in the ratio of the weights; what comes
@@ -269,7 +274,7 @@ class Flow(Graph):
             raise FlowError(f"a {config.kind} of a flow without an order", 'build it with order="deterministic"', id)
         try:
             _output_schema(config, [stream.schema])
-            self._place(Node(id, config, (stream.id,), None))
+            self.put(Node(id, config, (stream.id,), None))
         except PenstockError as error:
             raise error.at(id) from None
 
@@ -287,7 +292,7 @@ class Flow(Graph):
             message = "its rows would have no columns, and neither files nor messages keep the number of such rows"
             raise FlowError(message, "keep one column, or count: aggregate([], n='count')", id)
         try:
-            self._place(Node(id, config, inputs, schema, rate, hold))
+            self.put(Node(id, config, inputs, schema, rate, hold))
         except FlowError as error:
             raise error.at(id) from None
         return Stream(self, id)
@@ -690,14 +695,28 @@ class Stream:
 
     @checked()
     def shuffle(
-        self, window: int, *, seed: int = 0, epoch: int = 0, at_barrier: AtBarrier = FLUSH, name: str | None = None
+        self,
+        window: int | Literal[True, "full"] | ShuffleOptions,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        at_barrier: AtBarrier = FLUSH,
+        name: str | None = None,
     ) -> Stream:
         """The rows of every ``window`` consecutive rows in a random order, which depends on ``seed``, ``epoch`` and the
         position in the stream alone. The open window is part of a checkpoint: a job that goes on gives the same order.
+        A window must fit into memory.
 
-        A window must fit into memory. For a shuffle of everything sort by a hash, or let Spark do it.
+        ``True``, or ``ps.Shuffle(window=…, interleave=…)``: the splits of the sources come in a drawn order too, many
+        of them in turn, so that a window has rows of all of these. They do where nothing between them and this minds
+        the order (``flow.explain()`` says so): in front of ``limit``, ``distinct`` or a merge join they stay as they
+        are.
+
+        ``"full"``: all rows in an order of which each is as likely as any other, sorted on disk if they are many. The
+        first one leaves behind the last one that comes.
         """
-        return self.apply(Shuffle(window, seed, epoch), at_barrier=at_barrier, name=name)
+        asked = Shuffle(window, seed, epoch) if type(window) is int else operator_of(window, seed, epoch)
+        return self.apply(asked, at_barrier=at_barrier, name=name)
 
     @checked()
     def pack(
@@ -711,6 +730,14 @@ class Stream:
         segments: str | None = "segment_ids",
         positions: str | None = "position_ids",
         documents: str | None = None,
+        window: int | None = None,
+        too_long: Literal["raise", "truncate", "drop", "split"] = "raise",
+        alike: Sequence[str] = (),
+        each: Sequence[str] = (),
+        cu_seqlens: str | None = None,
+        labels: str | None = None,
+        ignore: int = -100,
+        seed: int = 0,
         at_barrier: AtBarrier = FLUSH,
         name: str | None = None,
     ) -> Stream:
@@ -718,10 +745,32 @@ class Stream:
         become a tensor as they are. A sequence that does not fit goes on in the next row; ``separator`` is put behind
         each one. What is left at the end is padded with ``pad``, or dropped (``remainder="drop"``).
 
+        ``window``: no sequence is cut; those of so many rows are laid out together so that rows are full, and filled up
+        with ``pad``. ``too_long``: what becomes of a sequence of more than ``length`` tokens. ``alike``: list columns
+        that are packed like the tokens, which they are as long as in each row; ``each``: columns of which a packed row
+        has the values of its sequences. ``cu_seqlens``: where in the row sequences end, behind a 0. ``labels``: that
+        column, or the tokens, with ``ignore`` at the first token of each sequence and at padding. ``seed``: of the
+        order in which the rows of a window come.
+
         ``segments``, ``positions``, ``documents``: names of the columns that tell the sequences of a row apart (from 1;
         0 is padding), where each token stands in its part of a sequence (from 0), and which sequence of the stream it
-        is of (from 0; −1 is padding). None leaves a column out. Other columns of the stream are left out.
+        is of (from 0; −1 is padding; with a window they are counted as they are packed). None leaves a column out.
+        Other columns of the stream are left out.
         """
+        if window is not None:
+            if separator is not None or remainder != "pad":
+                raise FlowError("pack: a separator or remainder with a window", "leave them out: rows are filled up")
+            rules = BatchRules(
+                *(None, length, (tokens, *alike), None, too_long, window, False, Buckets(None, (), ()), None, seed)
+            )
+            whole = PackWhole(
+                *(length, tokens, tuple(alike), tuple(each), pad, segments, positions, documents),
+                *(cu_seqlens, labels, ignore),
+            )
+            stream = self._cut(rules, name or "pack", at_barrier)
+            return stream.apply(whole, name=name)
+        if too_long != "raise" or alike or each or cu_seqlens is not None or labels is not None:
+            raise FlowError("pack: sequences are whole only in a window", "say of how many rows: window=8192")
         config = Pack(length, tokens, separator, pad, remainder, segments, positions, documents)
         return self.apply(config, at_barrier=at_barrier, name=name)
 
@@ -746,12 +795,22 @@ class Stream:
     @checked()
     def feed(
         self,
-        batch_size: int,
+        batch_size: int | None = None,
         *,
+        tokens: int | None = None,
+        length: str | Sequence[str] | None = None,
+        cost: pc.Expression | str | None = None,
+        too_long: Literal["raise", "truncate", "drop", "split"] = "raise",
+        window: int | None = None,
+        padded: bool = False,
+        bucket_by: pc.Expression | str | None = None,
+        boundaries: Sequence[int] = (),
+        batch_sizes: Sequence[int] = (),
+        balance: pc.Expression | str | None = None,
         seed: int = 0,
-        shuffle: int | None = None,
+        shuffle: AskedShuffle | None = None,
         drop_last: bool = False,
-        room: int | None = None,
+        room: int | str | None = None,
         keep: int = 0,
         epochs: int = 1,
         name: str = "feed",
@@ -759,17 +818,42 @@ class Stream:
         """End the stream in a feed: training ranks read it in global batches of ``batch_size`` rows, the same whatever
         their number (``job.feed(name).reader(rank, world_size)``).
 
-        ``shuffle``: rows of a window in which they are shuffled first, by ``seed`` (:meth:`shuffle`).
+        ``tokens``: batches of as many rows as fit instead, never more: a row has as many as its list ``length`` (by
+        default "tokens"; of several names the first one counts, and they are cut alike), or what ``cost`` says, a
+        column or an expression that is a whole number. ``padded``: each row of a batch counts as much as its dearest
+        one. ``too_long``: what becomes of a row that has more than a batch. ``window``: so many rows are laid out
+        together, so that batches are full; without it rows stay in order. ``bucket_by`` and ``boundaries``: only rows
+        of one bucket are in a batch, those below the first boundary, and so on; each bucket has batches of its number
+        of ``batch_sizes``, one more than boundaries, or of ``tokens``. ``balance``: ranks get rows that are about
+        equal by this column or expression, not equally many.
+
+        ``shuffle``: shuffle the rows first, by ``seed`` (:meth:`shuffle`): ``True``, ``ps.Shuffle(…)``, ``"full"``, or
+        a number, which is a window: splits are drawn here.
         ``epochs``: how often the job reads its sources, one time behind the other without a pause; no batch has rows of
         two epochs, and shuffles and mixtures draw anew in each, by (seed, epoch). ``drop_last``: a last batch of an
-        epoch that is not full is left out. ``room``: rows that may wait for the slowest rank, and so how far ranks may
-        be apart, by default 16 batches, and at least 128 Ki rows, but no more of them wait than have 256 MiB. ``keep``:
-        rows that are kept after all ranks have taken them, for ranks that come back to an older place, but never from
-        before what they have started from or committed: an older model goes on with ``resume_model``.
+        epoch that is not full is left out. ``room``: rows that may wait for the slowest rank, or bytes of them
+        ("2GiB"), and so how far ranks may be apart, by default 16 batches, and at least 128 Ki rows, but no more of
+        them wait than have 256 MiB; the batch that is wanted next always fits. ``keep``: rows that are kept after all
+        ranks have taken them, for ranks that come back to an older place, but never from before what they have started
+        from or committed: an older model goes on with ``resume_model``.
         """
-        sink = FeedSink.of(name, batch_size, drop_last, room, keep, epochs)
-        stream = self if shuffle is None else self.shuffle(shuffle, seed=seed)
-        stream._gathered().write_to(sink, name=name)
+        stream = self if shuffle is None or shuffle is False else self.apply(operator_of(shuffle, seed, 0))
+        lists = (length,) if isinstance(length, str) else tuple(length or ())
+        buckets = Buckets(bucket_by, tuple(boundaries), tuple(batch_sizes))
+        rules = BatchRules(batch_size, tokens, lists, cost, too_long, window, padded, buckets, balance, seed)
+        most = rules.check(name)
+        if rules.are_plain:
+            sink = FeedSink.of(name, most, drop_last, room, keep, epochs)
+            stream._gathered().write_to(sink, name=name)
+            return
+        sink = CutFeedSink.over(FeedSink.of(name, 1, drop_last, room, keep, epochs), most, rules.balance)
+        stream._cut(rules, name).write_to(sink, name=name)
+
+    def _cut(self, rules: BatchRules, name: str, at_barrier: AtBarrier = FLUSH) -> Stream:
+        """In whole batches, whose last rows say so."""
+        fitting = rules.fitting()
+        stream = self if fitting is None else self.apply(fitting, name=f"{name}.too_long")
+        return stream._gathered().apply(rules.cutting(), name=f"{name}.batches", at_barrier=at_barrier)
 
     @checked()
     def collect(self, name: str) -> None:

@@ -72,7 +72,7 @@ def hand_over(flow: G, to: Destination) -> G:
     """The flow with the deferred sources replaced, one after the other. Raises PenstockError that names the source."""
     for node in _deferred(flow):
         try:
-            flow = flow.with_node(replace(node, config=cast(Deferred, node.config).handed_over(node.id, to)))
+            flow = flow.with_nodes([replace(node, config=cast(Deferred, node.config).handed_over(node.id, to))])
         except PenstockError as error:
             raise error.at(node.id) from error
     return flow
@@ -83,7 +83,7 @@ def not_handed_over(flow: G) -> G:
     for node in _deferred(flow):
         config = cast(SourceConfig, node.config)
         stand_in = _StandIn(config.kind, config.schema, config.describe())
-        flow = flow.with_node(replace(node, config=stand_in))
+        flow = flow.with_nodes([replace(node, config=stand_in)])
     return flow
 
 

@@ -32,6 +32,11 @@ def running_digest() -> Any:
     return xxhash.xxh3_128()
 
 
+def parquet_hash(content: bytes) -> int:
+    """The hash that Parquet's bloom filters are made of: XXH64 with seed 0."""
+    return xxhash.xxh64_intdigest(content)
+
+
 _NUMBERS = struct.Struct("<4q")
 
 

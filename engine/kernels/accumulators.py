@@ -10,6 +10,8 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,33 +23,56 @@ from .groups import stable_order
 from .growable_array import GrowableArray
 from .key_table import KeyTable
 from .keys import numbers, validity
-from .native import kernels_for
+from .native import FEW_GROUPS, Pair, kernels, kernels_for
 from .pieces import Flags, Positions
+
+_FLOAT64 = pa.float64().id
 
 
 class GroupRows:
     """Rows and their groups: ``ids`` are these, ``groups`` is the number of all groups that there are now."""
-
-    __slots__ = ("_counts", "groups", "ids", "masked")
 
     def __init__(self, ids: Positions, groups: int, masked: bool = False) -> None:
         self.ids = ids
         self.groups = groups
         #: rows have been left out, so a new group may have none here
         self.masked = masked
-        self._counts: Positions | None = None
 
-    @property
+    @cached_property
     def counts(self) -> Positions:
         """The number of rows of each group."""
-        if self._counts is None:
-            one = self.groups == 1
-            self._counts = np.array([len(self.ids)]) if one else np.bincount(self.ids, minlength=self.groups)
-        return self._counts
+        if self.groups == 1:
+            return np.array([len(self.ids)])
+        compiled = kernels_for(len(self.ids))
+        if compiled is None:
+            return np.bincount(self.ids, minlength=self.groups)
+        counts = np.zeros(self.groups, dtype=np.int64)
+        compiled.count(counts, self.ids)
+        return counts
 
     def only(self, flags: Flags) -> GroupRows:
         """Some of the rows."""
         return GroupRows(self.ids.take(np.flatnonzero(flags)), self.groups, True)
+
+
+class OnePass:
+    """Sums of few groups that one pass over the rows brings on, all at once; accumulators with ``feed`` join it."""
+
+    def __init__(self) -> None:
+        #: totals, in two words or as doubles, and what is added to them
+        self.whole: list[Pair] = []
+        self.floats: list[Pair] = []
+
+    @staticmethod
+    def over(rows: GroupRows) -> OnePass | None:
+        """A pass over these rows, if it is worth one."""
+        return OnePass() if 1 < rows.groups <= FEW_GROUPS and kernels_for(len(rows.ids)) is not None else None
+
+    def run(self, rows: GroupRows) -> None:
+        """Add the numbers of all rows; the rows of each group are counted, too."""
+        compiled = kernels()
+        if compiled is not None and (self.whole or self.floats):
+            rows.counts = compiled.totals(rows.ids, rows.groups, self.whole, self.floats)
 
 
 class Sized(Protocol):
@@ -88,9 +113,11 @@ def add_at(total: Any, rows: GroupRows, added: Any) -> None:
     if len(total) != 1:
         kernels = kernels_for(len(rows.ids))
         if kernels is None or not kernels.add(total, rows.ids, added):
-            np.add.at(total, rows.ids, added)
+            with np.errstate(invalid="ignore", over="ignore"):
+                np.add.at(total, rows.ids, added)
     elif added.dtype.kind == "f":
-        total[0] = np.add.accumulate(np.concatenate([total, added]))[-1]
+        with np.errstate(invalid="ignore", over="ignore"):
+            total[0] = np.add.accumulate(np.concatenate([total, added]))[-1]
     else:
         total[0] += added.sum()
 
@@ -127,9 +154,15 @@ class Validity:
         had[: len(flags)] = flags
         return np.flatnonzero(~had.take(rows.ids))
 
-    def missing(self) -> Flags | None:
-        """The groups that have had none; None if there is no such group."""
-        return None if self._all else ~self._flags.values
+    def missing(self, part: slice | Positions = slice(None)) -> Flags | None:
+        """Which of these groups have had none; None if there is no such group."""
+        return None if self._all else ~self._flags.values[part]
+
+    def frozen(self) -> Validity:
+        """The same as it is now."""
+        twin = copy(self)
+        twin._flags = self._flags.frozen()
+        return twin
 
 
 class Counting:
@@ -149,11 +182,12 @@ class Counting:
         counts = self._counts.to(rows.groups)
         if values is not None and values.null_count:
             rows = rows.only(validity(values))
-        kernels = kernels_for(len(rows.ids))
-        if kernels is not None and rows.groups > 1 and rows.ids.flags.c_contiguous:
-            kernels.count(counts, rows.ids)
-        elif rows.groups <= len(rows.ids):
+        if rows.groups <= len(rows.ids):
             counts += rows.counts
+            return
+        kernels = kernels_for(len(rows.ids))
+        if kernels is not None:
+            kernels.count(counts, rows.ids)
         else:
             np.add.at(counts, rows.ids, 1)
 
@@ -162,6 +196,10 @@ class Counting:
 
     def state(self) -> State:
         return (pa.array(self._counts.given()),)
+
+    def state_of(self, part: slice | Positions) -> State:
+        """The states of some groups."""
+        return (pa.array(self._counts.values[part]),)
 
     @property
     def counts(self) -> Positions:
@@ -187,14 +225,29 @@ class FloatSums:
     def add(self, values: pa.Array | None, rows: GroupRows) -> None:
         assert values is not None
         self._validity.mark(rows, values)
-        with np.errstate(invalid="ignore", over="ignore"):
-            add_at(self._totals.to(rows.groups), rows, numbers(values).astype(np.float64, copy=False))
+        plain = numbers(values)
+        if plain.dtype != np.float64:
+            with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN, not a warning
+                plain = plain.astype(np.float64)
+        add_at(self._totals.to(rows.groups), rows, plain)
+
+    def feed(self, values: pa.Array, rows: GroupRows, into: OnePass) -> bool:
+        """Join a pass over these rows, if that can be done."""
+        if values.null_count or values.type.id != _FLOAT64:
+            return False
+        self._validity.mark(rows, values)
+        into.floats.append((self._totals.to(rows.groups), numbers(values)))
+        return True
 
     def merge(self, state: State, rows: GroupRows) -> None:
         self.add(state[0], rows)
 
     def state(self) -> State:
         return (pa.array(self._totals.given(), mask=self._validity.missing()),)
+
+    def state_of(self, part: slice | Positions) -> State:
+        """The states of some groups."""
+        return (pa.array(self._totals.values[part], mask=self._validity.missing(part)),)
 
 
 class Merging:
@@ -237,6 +290,33 @@ def accumulator_of(function: AggregateFunction, column: pa.DataType | None) -> A
     """The states of no group, under any function."""
     make: Callable[[pa.DataType | None], Accumulator] | None = getattr(function, "accumulator", None)
     return Merging(function, column) if make is None else make(column)
+
+
+def state_maker(accumulator: Accumulator) -> Callable[[slice], State]:
+    """What gives the states of some groups, those of a slice, of an accumulator that gets no more rows."""
+    of_part: Callable[[slice], State] | None = getattr(accumulator, "state_of", None)
+    if of_part is not None:
+        return of_part
+    state = accumulator.state()
+    return lambda part: tuple(column.slice(part.start, part.stop - part.start) for column in state)
+
+
+def states_at(accumulator: Accumulator, groups: Positions) -> State:
+    """The states of some groups, which stay as they are."""
+    of_groups: Callable[[Positions], State] | None = getattr(accumulator, "state_of", None)
+    if of_groups is not None:
+        return of_groups(groups)
+    picked = pa.array(groups)
+    return tuple(column.take(picked) for column in accumulator.state())
+
+
+def states_later(accumulator: Accumulator) -> Callable[[], State]:
+    """What gives the states of all groups as they are now, on any thread."""
+    later: Callable[[], Callable[[], State]] | None = getattr(accumulator, "state_later", None)
+    if later is not None:
+        return later()
+    state = accumulator.state()
+    return lambda: state
 
 
 class ListAccumulator:

@@ -105,13 +105,14 @@ class Extremes:
         elif plain.dtype.kind == "f" and np.isnan(plain.max(initial=-np.inf)):
             plain = np.where(np.isnan(plain), plain.dtype.type("nan"), plain)
         found = self._found.to(rows.groups)
+        kernels = kernels_for(len(plain))
+        if kernels is not None and len(found) > 1 and kernels.extreme(self._smallest, found, rows.ids, plain):
+            return
         reduction = np.minimum if self._smallest else np.maximum
         with np.errstate(invalid="ignore"):
             if len(found) == 1:
                 found[0] = reduction.reduce(plain, initial=found[0])
-                return
-            kernels = kernels_for(len(plain))
-            if kernels is None or not kernels.extreme(self._smallest, found, rows.ids, plain):
+            else:
                 reduction.at(found, rows.ids, plain)
 
     def _without_nan(self, plain: Any, rows: GroupRows, values: pa.Array) -> tuple[Any, GroupRows]:

@@ -1,17 +1,22 @@
 """Arrays that grow: what a hash aggregation keeps for each group.
 
 Room is made in advance, by doubling, so that adding one group at a time costs no more than adding all at once. Room
-that nothing was written to takes no memory, so ``bytes`` counts what is in use.
+that nothing was written to takes no memory, so ``bytes`` counts what is in use, and large arrays get four times as
+much: each copy of one is written to pages that the system has to clear first.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from .pieces import Positions
+
+_LARGE = 1024 * 1024
+"""Bytes of an array that lies in memory of its own, which is taken from the system and given back."""
 
 
 class GrowableArray:
@@ -36,7 +41,8 @@ class GrowableArray:
         """Room for ``count`` numbers, those in use first: what is written behind them counts once it is ``taken``."""
         used = len(self.values)
         if count > len(self._room) or self._given:
-            room = np.empty(max(2 * used, count, 64) if count > used else used, dtype=self._room.dtype)
+            ahead = (4 if self.values.nbytes >= _LARGE else 2) * used
+            room = np.empty(max(ahead, count, 64) if count > used else used, dtype=self._room.dtype)
             room[:used] = self.values
             self._room, self.values, self._given = room, room[:used], False
         return self._room
@@ -46,14 +52,22 @@ class GrowableArray:
         self.values = self._room[:count]
 
     def put(self, numbers: Any) -> None:
-        """Append numbers."""
+        """Append numbers. Those that were given stay as they are: what is behind them was not."""
         used = len(self.values)
-        self.to(used + len(numbers))[used:] = numbers
+        count = used + len(numbers)
+        room = self.reserve(count) if count > len(self._room) else self._room
+        room[used:count] = numbers
+        self.values = room[:count]
 
     def given(self) -> Any:
         """The numbers, which stay as they are: whoever changes them further on changes a copy."""
         self._given = True
         return self.values
+
+    def frozen(self) -> GrowableArray:
+        """An array of the numbers as they are now."""
+        self._given = True
+        return copy(self)
 
     @property
     def bytes(self) -> int:

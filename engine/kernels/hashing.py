@@ -15,6 +15,7 @@ with every change of a hash value; values are pinned by tests. Rules:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import cast
 
@@ -35,6 +36,7 @@ _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
 _PLACE, _LENGTH, _JOIN = np.uint64(0xA0761D6478BD642F), np.uint64(0xE7037ED1A0B428DB), np.uint64(0x8EBC6AF09C88C6E3)
 _NULL = np.uint64(0x589965CC75374CC3)
 _HALF = np.uint64(32)
+_IS_LITTLE = sys.byteorder == "little"
 
 _MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], dtype=np.uint64)
 """What is left of a word of which only so many bytes count."""
@@ -68,6 +70,25 @@ def _hash_of_block(columns: Sequence[pa.Array]) -> Hashes:
 def part_numbers(found: Hashes, parts: int) -> Parts:
     """The part of each hash, out of ``parts`` (at most 2**15), each about equally likely."""
     return ((found >> _HALF) * np.uint64(parts) >> _HALF).astype(np.uint16)
+
+
+def parts_of(columns: Sequence[pa.Array], parts: int) -> Parts:
+    """The part of each row, by the hash of its key. Of one column of whole numbers, as keys mostly are, in one pass."""
+    compiled = kernels_for(len(columns[0]))
+    numbers = _whole_numbers(columns[0]) if compiled is not None and len(columns) == 1 else None
+    if compiled is None or numbers is None:
+        return part_numbers(hashes(columns), parts)
+    return cast(Parts, compiled.parts_of(numbers, parts))
+
+
+def _whole_numbers(column: pa.Array) -> npt.NDArray[np.int32 | np.int64] | None:
+    """The numbers by which a column is hashed, where they lie in memory as they are."""
+    type = column.type
+    if _is_point_in_time(type):
+        column = column.view(pa.int32() if type.bit_width == 32 else pa.int64())
+    elif type not in (pa.int32(), pa.int64()):
+        return None
+    return None if column.null_count else column.to_numpy()
 
 
 def part_order(parts: Parts) -> tuple[npt.NDArray[np.int32 | np.int64], Parts]:
@@ -215,6 +236,10 @@ def _hash_of_spans(
     content: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
 ) -> Hashes:
     """The hash of the bytes from each start to its end."""
+    compiled = kernels_for(max(len(starts), len(content)))
+    if compiled is not None and _IS_LITTLE:
+        starts, ends = np.ascontiguousarray(starts), np.ascontiguousarray(ends)
+        return cast(Hashes, compiled.hash_spans(content, starts, ends))
     padded = np.zeros(len(content) + 16, dtype=np.uint8)
     padded[: len(content)] = content
     # an overlapping view: the eight bytes from every position on, as one number
@@ -255,8 +280,22 @@ def _hash_of_lists(column: pa.Array) -> Hashes:
     column = as_lists(column)
     counts = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     values, places = elements(column, counts)
+    if places is None and (found := _hash_of_number_lists(values, counts)) is not None:
+        return found
     found = _hash(values) if places is None else _hash(values)[places]
     return mixed(_sums(mixed(found + _places(_positions(counts))), counts) + counts.astype(np.uint64) * _LENGTH)
+
+
+def _hash_of_number_lists(values: pa.Array, counts: npt.NDArray[np.int64]) -> Hashes | None:
+    """The same for lists of numbers one behind the other, at once; None: not for these."""
+    compiled, type = kernels_for(len(values)), values.type
+    if compiled is None or values.null_count:
+        return None
+    if _is_point_in_time(type):
+        values = values.view(pa.int32() if type.bit_width == 32 else pa.int64())
+    elif not (pa.types.is_integer(type) or pa.types.is_floating(type)):
+        return None
+    return cast("Hashes | None", compiled.hash_lists(values.to_numpy(), counts))
 
 
 def _places(positions: npt.NDArray[np.int64]) -> Hashes:

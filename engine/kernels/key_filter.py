@@ -6,7 +6,8 @@ Rules:
    them, too. It may let others through. So whether a test was there in time changes no row and no order.
 2. Integers in a narrow range are tested exactly, by a bit for each value. Others, and keys of several columns, by a
    bloom filter: four bits of one word for each key, about sixteen bits a key.
-3. Keys are the same in every form of a column: dictionary codes count as their values.
+3. Keys are the same in every form of a column: dictionary codes count as their values, decimals as the lowest 64 bits
+   of their digits.
 4. A :class:`KeyFilter` belongs to a running join and to one of its inputs; all rows that its readers give must go to
    this join. A test holds for one *window*, the part between two task barriers: reader and join count those that have
    passed since they were made, and mean the same number.
@@ -25,14 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .hashing import Hashes, hashes, mixed
+from .key_dictionary import is_narrow
 from .keys import comparable, is_coded, valid_rows
 from .native import kernels_for
 from .pieces import Positions, picked
 
 Words: TypeAlias = npt.NDArray[np.uint64]
-
-NARROW = 64
-"""A range of at most so many values for each key is tested by a bit for each value."""
 
 TRIED = 128 * 1024
 """So many rows are tested before a filter that lets nearly all of them through is left alone."""
@@ -123,7 +122,7 @@ class _Bits:
     def of(cls, codes: Positions) -> _Bits | None:
         """For codes of a narrow range."""
         low, high = (int(codes.min()), int(codes.max())) if len(codes) else (0, -1)
-        return cls(codes, low, high - low + 1) if high - low < NARROW * len(codes) or not len(codes) else None
+        return cls(codes, low, high - low + 1) if is_narrow(low, high, len(codes)) else None
 
     def picked(self, columns: Sequence[Positions]) -> Positions:
         (codes,) = columns
@@ -181,8 +180,19 @@ def _codes(column: pa.Array) -> Positions:
     if pa.types.is_dictionary(column.type) and len(column.dictionary) <= len(column):
         numbers: Positions = column.indices.to_numpy()
         return _codes(column.dictionary)[numbers]
+    if pa.types.is_decimal(column.type) and column.type.bit_width >= 64:
+        return _lowest_words(column)
     found: Any = comparable(column) if is_coded(column.type) else hashes([column]).view(np.int64)
     return np.ascontiguousarray(found)
+
+
+def _lowest_words(column: pa.Array) -> Positions:
+    """The lowest 64 bits of the digits of decimals: the same whether they come in 64 bits or more."""
+    words = column.type.bit_width // 64
+    if not len(column):
+        return np.zeros(0, dtype=np.int64)
+    found = np.frombuffer(column.buffers()[1], np.int64, words * len(column), 8 * words * column.offset)
+    return np.ascontiguousarray(found[::words])
 
 
 def _bounds(column: pa.Array) -> tuple[pa.Scalar, pa.Scalar] | None:

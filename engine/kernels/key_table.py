@@ -22,9 +22,9 @@ import pyarrow as pa
 from .growable_array import GrowableArray
 from .hashing import mixed
 from .key_codes import Codes, KeyCodes
-from .native import kernels_for
+from .native import Kernels, kernels_for
 from .pieces import Positions
-from .slots import Hashes, NumberKeys, Slots
+from .slots import Hashes, Numbered, NumberKeys, Slots
 
 PIECE_ROWS = 64 * 1024
 """Rows that are numbered at once: so few that what is computed of them stays in the cache."""
@@ -58,7 +58,7 @@ class KeyTable:
         #: whether the only code of each key is its number, as that of a string is if there are no other columns
         self._are_numbers = True
 
-    def number(self, columns: Sequence[pa.Array], rows: int) -> tuple[Positions, Positions]:
+    def number(self, columns: Sequence[pa.Array], rows: int) -> Numbered:
         """The number of the key of each row, and the first rows of the keys that are new, in order. No columns: one
         key."""
         if not columns:
@@ -82,42 +82,56 @@ class KeyTable:
 
     # ------------------------------------------------------------------ parts
 
-    def _number(self, columns: Sequence[pa.Array], rows: int) -> tuple[Positions, Positions]:
+    def _number(self, columns: Sequence[pa.Array], rows: int) -> Numbered:
         codes = self._codes.of(columns)
         if not rows:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        ranges = _ranges(codes)
-        if self._known_numbers(codes, ranges):
+        if self._known_numbers(codes):
             return codes[0], np.zeros(0, dtype=np.int64)
+        compiled = kernels_for(rows)
+        if compiled is None or self._places is None or len(codes) != len(self._known):
+            return self._fitted(codes, rows)
+        numbers, new = self._add(codes, self._places.number_first(compiled, codes, self.count))
+        done = len(numbers)
+        if done == rows:
+            return numbers, new
+        others, further = self._fitted([column[done:] for column in codes], rows - len(new))
+        return np.concatenate([numbers, others]), np.concatenate([new, further + done])
+
+    def _fitted(self, codes: Codes, rows: int) -> Numbered:
+        """The numbers of codes that there may be no place for; there may be as many new keys as ``rows``."""
+        ranges = _ranges(codes)
         self._adopt(codes, ranges)
         self._fit(ranges, rows)
-        numbers, new = self._looked_up(codes, rows)
+        compiled = kernels_for(len(codes[0]))
+        if self._slots is not None and compiled is not None:
+            found = self._slots.number_codes(compiled, [*map(np.ascontiguousarray, codes)], self._known)
+            return self._counted(codes, found)
+        if self._slots is not None:
+            return self._add(codes, self._slots.number(_hashes(codes), NumberKeys(codes, self._known)))
+        assert self._places is not None
+        return self._add(codes, self._places.number(codes, self.count))
+
+    def _add(self, codes: Codes, found: Numbered) -> Numbered:
+        """The same; the codes of new keys are known from now on."""
+        if len(found[1]):
+            for known, column in zip(self._known, codes, strict=True):
+                known.put(column[found[1]])
+        return self._counted(codes, found)
+
+    def _counted(self, codes: Codes, found: Numbered) -> Numbered:
+        new = found[1]
         if len(new) and self._are_numbers:
             following = np.arange(self.count, self.count + len(new))
             self._are_numbers = len(codes) == 1 and bool((codes[0][new] == following).all())
         self.count += len(new)
-        return numbers, new
+        return found
 
-    def _looked_up(self, codes: Codes, rows: int) -> tuple[Positions, Positions]:
-        """The number of each row's key, and the first rows of new keys, whose codes are known from now on."""
-        compiled = kernels_for(rows)
-        if self._slots is not None and compiled is not None:
-            return self._slots.number_codes(compiled, [*map(np.ascontiguousarray, codes)], self._known)
-        if self._slots is not None:
-            numbers, new = self._slots.number(_hashes(codes), NumberKeys(codes, self._known))
-        else:
-            assert self._places is not None
-            numbers, new = self._places.number(codes, self.count)
-        if len(new):
-            for known, column in zip(self._known, codes, strict=True):
-                known.put(column[new])
-        return numbers, new
-
-    def _known_numbers(self, codes: Codes, ranges: Ranges) -> bool:
+    def _known_numbers(self, codes: Codes) -> bool:
         """Whether these codes are the numbers of known keys, and nobody else's."""
         if not (self._are_numbers and len(codes) == 1 and self.count and codes[0].flags.writeable):
             return False
-        return ranges[0][0] >= 0 and ranges[0][1] < self.count
+        return bool(codes[0].view(np.uint64).max() < self.count)
 
     def _adopt(self, codes: Codes, ranges: Ranges) -> None:
         """Columns that tell nulls may be new; no key so far had one."""
@@ -159,6 +173,8 @@ class _Places:
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges = ranges
+        self._lows: Positions = np.array([low for low, _ in ranges], dtype=np.int64)
+        self._spans: Positions = np.array([high - low + 1 for low, high in ranges], dtype=np.int64)
         self._table: npt.NDArray[np.int32] = np.full(_places_in(ranges), _NONE, dtype=np.int32)
         #: the places of the rows at hand: fresh memory for every batch would cost more than what is computed in it
         self._scratch: Positions = np.empty(0, dtype=np.int64)
@@ -180,11 +196,15 @@ class _Places:
         """Number keys, all different, 0, 1, 2, …"""
         self._table[self._places(codes)] = np.arange(len(codes[0]))
 
-    def number(self, codes: Codes, count: int) -> tuple[Positions, Positions]:
+    def number_first(self, kernels: Kernels, codes: Codes, count: int) -> Numbered:
+        """The same for the rows before the first one with a code that has no place."""
+        return kernels.number_places([*map(np.ascontiguousarray, codes)], self._lows, self._spans, self._table, count)
+
+    def number(self, codes: Codes, count: int) -> Numbered:
         """The number of each row's key, and the first rows of new keys, which are numbered from ``count`` on."""
         kernels = kernels_for(len(codes[0]))
         if kernels is not None:
-            return kernels.number_places([*map(np.ascontiguousarray, codes)], self._ranges, self._table, count)
+            return self.number_first(kernels, codes, count)
         places = self._places(codes)
         numbers = self._table.take(places).astype(np.int64)
         if count and numbers.min() >= 0:

@@ -14,6 +14,9 @@ Rules:
 #define BLOCK 64
 #define NONE (-1)
 #define NEAR 4096 /* so many keys are in the cache in any case */
+#define CACHED (16 * 1024) /* so many totals are */
+#define WORDS 4            /* sums of whole numbers in one pass */
+#define FLOATS 2           /* and of doubles */
 
 #if defined(_WIN32)
 #define API __declspec(dllexport)
@@ -22,7 +25,7 @@ Rules:
 #endif
 
 /* Changes with every change of a function's name, arguments or meaning. */
-API int64_t penstock_kernels(void) { return 7; }
+API int64_t penstock_kernels(void) { return 13; }
 
 static inline uint64_t mixed(uint64_t x) {
     x *= UINT64_C(0x9E3779B97F4A7C15);
@@ -37,10 +40,22 @@ static inline uint64_t joined(uint64_t hash, uint64_t next) {
 
 /* ---------------------------------------------------------------- parts of an exchange */
 
+/* The first slot of a hash (slots.py): not by its uppermost bits, by which keys may come sorted. */
+static inline uint64_t home(uint64_t hash, int64_t bits) { return hash << 16 >> (64 - bits); }
+
 /* Numbers, thoroughly mixed (hashing.py). */
 API void penstock_mixed(const uint64_t *numbers, int64_t rows, uint64_t *found) {
     for (int64_t row = 0; row < rows; row++) found[row] = mixed(numbers[row]);
 }
+
+/* Of so many parts the one of each number of four or eight bytes (hashing.py). */
+#define PARTS_OF(name, type)                                                                                           \
+    API void penstock_parts_of_##name(const type *numbers, int64_t rows, int64_t parts, uint16_t *found) {             \
+        for (int64_t row = 0; row < rows; row++)                                                                       \
+            found[row] = (uint16_t)((mixed((uint64_t)(int64_t)numbers[row]) >> 32) * (uint64_t)parts >> 32);           \
+    }
+PARTS_OF(i32, int32_t)
+PARTS_OF(i64, int64_t)
 
 /* The rows by part, in each in their own order, and the parts in that order. ``starts``, all zero, has a place for each
  * part, and one more. Below 2^31 rows. */
@@ -54,6 +69,62 @@ API void penstock_part_order(const uint16_t *parts, int64_t rows, int64_t *start
         ordered[place] = parts[row];
     }
 }
+
+/* ---------------------------------------------------------------- hashes of bytes and lists (hashing.py) */
+
+static inline uint64_t placed(uint64_t hash, uint64_t place) {
+    return mixed(hash + (place + 1) * UINT64_C(0xA0761D6478BD642F));
+}
+
+/* Those of the bytes from each start to its end. Words are read in the order of their bytes, the least first. */
+API void penstock_hash_spans(const uint8_t *bytes, const int64_t *starts, const int64_t *ends, int64_t rows,
+                             uint64_t *found) {
+    for (int64_t row = 0; row < rows; row++) {
+        const uint8_t *at = bytes + starts[row];
+        const int64_t length = ends[row] - starts[row];
+        uint64_t sum = (uint64_t)length * UINT64_C(0xE7037ED1A0B428DB), place = 0;
+        int64_t left = length;
+        for (; left > 8; left -= 8, at += 8) {
+            uint64_t word;
+            memcpy(&word, at, 8);
+            sum += placed(word, place++);
+        }
+        uint64_t last = 0;
+        for (int64_t i = 0; i < left; i++) last |= (uint64_t)at[i] << (8 * i);
+        found[row] = mixed(sum + placed(last, place));
+    }
+}
+
+static inline uint64_t bits_of(double number) {
+    const double even = number + 0.0; /* both zeros are one */
+    uint64_t bits;
+    memcpy(&bits, &even, 8);
+    return number == number ? bits : UINT64_C(0x7FF8000000000000);
+}
+
+/* Those of lists that stand one behind the other, with so many numbers each, none of them null. */
+#define HASH_LISTS(NAME, TYPE, AS_BITS)                                                                              \
+    API void penstock_hash_lists_##NAME(const TYPE *numbers, const int64_t *counts, int64_t rows, uint64_t *found) { \
+        for (int64_t row = 0; row < rows; row++) {                                                                   \
+            const int64_t count = counts[row];                                                                       \
+            uint64_t sum = (uint64_t)count * UINT64_C(0xE7037ED1A0B428DB);                                           \
+            for (int64_t i = 0; i < count; i++) sum += placed(mixed(AS_BITS(numbers[i])), (uint64_t)i);              \
+            found[row] = mixed(sum);                                                                                 \
+            numbers += count;                                                                                        \
+        }                                                                                                            \
+    }
+#define SIGNED_BITS(x) ((uint64_t)(int64_t)(x))
+
+HASH_LISTS(i8, int8_t, SIGNED_BITS)
+HASH_LISTS(i16, int16_t, SIGNED_BITS)
+HASH_LISTS(i32, int32_t, SIGNED_BITS)
+HASH_LISTS(i64, int64_t, SIGNED_BITS)
+HASH_LISTS(u8, uint8_t, SIGNED_BITS)
+HASH_LISTS(u16, uint16_t, SIGNED_BITS)
+HASH_LISTS(u32, uint32_t, SIGNED_BITS)
+HASH_LISTS(u64, uint64_t, SIGNED_BITS)
+HASH_LISTS(f32, float, bits_of)
+HASH_LISTS(f64, double, bits_of)
 
 /* ---------------------------------------------------------------- numbers of keys
  *
@@ -77,29 +148,36 @@ static inline int64_t numbered_place(int32_t *place, int64_t row, int64_t *count
     return *place;
 }
 
-/* A table with a place for every combination of codes: of each column from its ``low`` on as many as its ``span``. */
+/* A table with a place for every combination of codes: of each column from its ``low`` on as many as its ``span``. It
+ * ends before the first row with a code that has no place; ``done`` gets the number of rows that it has done. */
 API int64_t penstock_number_places(const int64_t *const *columns, const int64_t *lows, const int64_t *spans, int64_t width,
-                                   int64_t rows, int32_t *table, int64_t count, int64_t *ids, int64_t *first) {
-    const int64_t *const codes = columns[0], low = lows[0];
+                                   int64_t rows, int32_t *table, int64_t count, int64_t *ids, int64_t *first,
+                                   int64_t *done) {
+    const int64_t *const codes = columns[0];
+    const uint64_t low = (uint64_t)lows[0], span = (uint64_t)spans[0];
+    int64_t row = 0;
     if (width == 1) {
-        for (int64_t row = 0; row < rows; row++) ids[row] = numbered_place(table + (codes[row] - low), row, &count, &first);
+        for (; row < rows; row++) {
+            const uint64_t place = (uint64_t)codes[row] - low;
+            if (place >= span) break;
+            ids[row] = numbered_place(table + place, row, &count, &first);
+        }
+        *done = row;
         return count;
     }
-    for (int64_t row = 0; row < rows; row++) {
-        int64_t place = codes[row] - low;
-        for (int64_t w = 1; w < width; w++) place = place * spans[w] + (columns[w][row] - lows[w]);
+    for (; row < rows; row++) {
+        uint64_t place = (uint64_t)codes[row] - low;
+        int outside = place >= span;
+        for (int64_t w = 1; w < width; w++) {
+            const uint64_t next = (uint64_t)columns[w][row] - (uint64_t)lows[w];
+            outside |= next >= (uint64_t)spans[w];
+            place = place * (uint64_t)spans[w] + next;
+        }
+        if (outside) break;
         ids[row] = numbered_place(table + place, row, &count, &first);
     }
+    *done = row;
     return count;
-}
-
-/* The number of each code in such a table of ``span`` places, behind which stands what codes beyond it get. */
-API void penstock_find_places(const int64_t *codes, int64_t rows, int64_t low, int64_t span, const int32_t *table,
-                              int64_t *ids) {
-    for (int64_t row = 0; row < rows; row++) {
-        const uint64_t place = (uint64_t)codes[row] - (uint64_t)low;
-        ids[row] = table[place < (uint64_t)span ? place : (uint64_t)span];
-    }
 }
 
 /* Keys of ``width`` columns of codes in a table of 2^bits slots, at most half of them taken: a slot holds the number of
@@ -116,7 +194,7 @@ API int64_t penstock_number_keys(const int64_t *const *columns, int64_t width, i
             uint64_t h = mixed((uint64_t)columns[0][start + i]);
             for (int64_t w = 1; w < width; w++) h = joined(h, (uint64_t)columns[w][start + i]);
             hash[i] = h;
-            at[i] = h >> (64 - bits);
+            at[i] = home(h, bits);
             __builtin_prefetch(slots + at[i]);
         }
         for (int64_t i = 0; i < size; i++) {
@@ -153,8 +231,8 @@ API int64_t penstock_number_keys(const int64_t *const *columns, int64_t width, i
 API void penstock_place_keys(const uint64_t *hashes, int64_t keys, int64_t number, int32_t *slots, int64_t bits) {
     const uint64_t mask = (UINT64_C(1) << bits) - 1;
     for (int64_t key = 0; key < keys; key++) {
-        if (key + AHEAD < keys) __builtin_prefetch(slots + (hashes[key + AHEAD] >> (64 - bits)));
-        uint64_t slot = hashes[key] >> (64 - bits);
+        if (key + AHEAD < keys) __builtin_prefetch(slots + home(hashes[key + AHEAD], bits));
+        uint64_t slot = home(hashes[key], bits);
         for (uint64_t step = 1; slots[slot] != NONE; step++) slot = (slot + step) & mask;
         slots[slot] = (int32_t)(number + key);
     }
@@ -217,22 +295,22 @@ static inline int same_bytes(const uint8_t *one, const uint8_t *other, int64_t l
             for (int64_t i = 0; i < size; i++) {                                                                       \
                 const int64_t low = bounds[start + i];                                                                 \
                 hash[i] = hash_of(content + low, bounds[start + i + 1] - low);                                         \
-                __builtin_prefetch(slots + (hash[i] >> (64 - bits)));                                                  \
+                __builtin_prefetch(slots + home(hash[i], bits));                                                       \
             }                                                                                                          \
             if (count > NEAR) {                                                                                        \
                 for (int64_t i = 0; i < size; i++) {                                                                   \
-                    const int32_t id = slots[hash[i] >> (64 - bits)];                                                  \
+                    const int32_t id = slots[home(hash[i], bits)];                                                     \
                     if (id >= 0) __builtin_prefetch(hashes + id), __builtin_prefetch(ends + id);                       \
                 }                                                                                                      \
                 for (int64_t i = 0; i < size; i++) {                                                                   \
-                    const int32_t id = slots[hash[i] >> (64 - bits)];                                                  \
+                    const int32_t id = slots[home(hash[i], bits)];                                                     \
                     if (id >= 0) __builtin_prefetch(kept + ends[id]);                                                  \
                 }                                                                                                      \
             }                                                                                                          \
             for (int64_t i = 0; i < size; i++) {                                                                       \
                 const uint8_t *bytes = content + bounds[start + i];                                                    \
                 const int64_t length = bounds[start + i + 1] - bounds[start + i];                                      \
-                uint64_t slot = hash[i] >> (64 - bits);                                                                \
+                uint64_t slot = home(hash[i], bits);                                                                   \
                 for (uint64_t step = 1;; step++) {                                                                     \
                     const int32_t id = slots[slot];                                                                    \
                     if (id == NONE && !add) {                                                                          \
@@ -262,6 +340,163 @@ static inline int same_bytes(const uint8_t *one, const uint8_t *other, int64_t l
 
 NUMBER_STRINGS(penstock_number_strings, int32_t)
 NUMBER_STRINGS(penstock_number_large_strings, int64_t)
+
+/* ---------------------------------------------------------------- joins */
+
+/* A bit for each of 64 values, and how many are set before: a set value's number is its rank (key_dictionary.py). */
+typedef struct {
+    uint64_t bits;
+    int64_t before;
+} Ranks;
+
+static inline int64_t ones(uint64_t x) {
+    x -= x >> 1 & UINT64_C(0x5555555555555555);
+    x = (x & UINT64_C(0x3333333333333333)) + (x >> 2 & UINT64_C(0x3333333333333333));
+    return (int64_t)(((x + (x >> 4)) & UINT64_C(0x0F0F0F0F0F0F0F0F)) * UINT64_C(0x0101010101010101) >> 56);
+}
+
+/* Set the bits of codes from ``low`` on in ``size`` empty words. How many are set comes back. */
+API int64_t penstock_number_ranks(const int64_t *codes, int64_t rows, uint64_t low, Ranks *words, int64_t size) {
+    int64_t count = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        const uint64_t place = (uint64_t)codes[row] - low;
+        words[place >> 6].bits |= UINT64_C(1) << (place & 63);
+    }
+    for (int64_t at = 0; at < size; at++) {
+        words[at].before = count;
+        count += ones(words[at].bits);
+    }
+    return count;
+}
+
+/* The rank of each code, or -1; there is a bit for each of ``span`` values. */
+API void penstock_find_ranks(const int64_t *codes, int64_t rows, uint64_t low, uint64_t span, const Ranks *words,
+                             int64_t *ids) {
+    for (int64_t row = 0; row < rows; row++) {
+        const uint64_t place = (uint64_t)codes[row] - low;
+        const Ranks found = words[place < span ? place >> 6 : 0];
+        const int is_there = place < span && found.bits >> (place & 63) & 1;
+        ids[row] = is_there ? found.before + ones(found.bits & ((UINT64_C(1) << (place & 63)) - 1)) : NONE;
+    }
+}
+
+/* The place of each number among ``known``, the ``count`` > 0 mixed ones, ascending, or -1. ``directory`` says for the
+ * uppermost 64 - ``shift`` bits of a mixed number where the first one with these, or a larger one, stands. */
+API void penstock_find_mixed(const uint64_t *numbers, int64_t rows, const uint64_t *known, int64_t count,
+                             const int64_t *directory, int64_t shift, int64_t *ids) {
+    uint64_t wanted[BLOCK];
+    for (int64_t start = 0; start < rows; start += BLOCK) {
+        const int64_t block = rows - start < BLOCK ? rows - start : BLOCK;
+        for (int64_t i = 0; i < block; i++) {
+            wanted[i] = mixed(numbers[start + i]);
+            if (count > NEAR) __builtin_prefetch(directory + (wanted[i] >> shift));
+        }
+        for (int64_t i = 0; i < block; i++) {
+            int64_t place = directory[wanted[i] >> shift];
+            while (known[place] < wanted[i] && place < count - 1) place++;
+            ids[start + i] = known[place] == wanted[i] ? place : NONE;
+        }
+    }
+}
+
+/* The rows by their ids, all below ``size``, in each in their own order, to ``order``, if there is one. ``starts``, all
+ * zero, has ``size`` places and two more: those of id n are from starts[n] to starts[n + 1] in the end. */
+API void penstock_order_ids(const int64_t *ids, int64_t rows, int64_t size, int64_t *starts, int64_t *order) {
+    if (!order) {
+        for (int64_t row = 0; row < rows; row++) starts[ids[row] + 1]++;
+        for (int64_t id = 0; id < size; id++) starts[id + 1] += starts[id];
+        return;
+    }
+    starts += 1; /* until all are placed an id's rows end where they will begin */
+    for (int64_t row = 0; row < rows; row++) starts[ids[row] + 1]++;
+    for (int64_t id = 0; id < size; id++) starts[id + 1] += starts[id];
+    for (int64_t row = 0; row < rows; row++) {
+        if (row + AHEAD < rows) __builtin_prefetch(starts + ids[row + AHEAD], 1);
+        order[starts[ids[row]]++] = row;
+    }
+}
+
+/* For each id where its rows begin, and how many there are; none for -1. */
+API void penstock_find_spans(const int64_t *ids, int64_t rows, const int64_t *starts, int64_t *first, int64_t *counts) {
+    for (int64_t row = 0; row < rows; row++) {
+        if (row + AHEAD < rows) __builtin_prefetch(starts + (ids[row + AHEAD] < 0 ? 0 : ids[row + AHEAD]));
+        const int64_t id = ids[row];
+        first[row] = id < 0 ? 0 : starts[id];
+        counts[row] = id < 0 ? 0 : starts[id + 1] - starts[id];
+    }
+}
+
+/* The first of ascending codes from ``at`` on that is not below ``code``: a few steps, then ever longer ones. */
+static inline int64_t not_below(const int64_t *codes, int64_t at, int64_t rows, int64_t code) {
+    int64_t step = 1;
+    for (; step < 8 && at < rows && codes[at] < code; step++) at++;
+    if (at >= rows || codes[at] >= code) return at;
+    while (at + step < rows && codes[at + step] < code) at += step, step *= 2;
+    int64_t end = at + step < rows ? at + step : rows;
+    while (end - at > 1) {
+        const int64_t middle = at + (end - at) / 2;
+        if (codes[middle] < code) at = middle;
+        else end = middle;
+    }
+    return end;
+}
+
+/* For each of ``ours`` where those of ``theirs`` that are equal begin, and how many there are; both are ascending. */
+API void penstock_merge_spans(const int64_t *ours, int64_t rows, const int64_t *theirs, int64_t others, int64_t *first,
+                              int64_t *counts) {
+    int64_t start = 0, end = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t code = ours[row];
+        if (row == 0 || code != ours[row - 1]) {
+            start = not_below(theirs, end, others, code);
+            end = start;
+            while (end < others && theirs[end] == code) end++;
+        }
+        first[row] = start;
+        counts[row] = end - start;
+    }
+}
+
+/* Pairs of rows: row n goes with those that ``numbers`` names from first[n] on, counts[n] of them (without ``numbers`` the
+ * places are the rows). From match at[1] of row at[0] on, which move, at most ``limit`` come; how many comes back. at[2]
+ * is set where a row comes twice. With ``missing`` rows without match come once, with 0, and are marked there. */
+API int64_t penstock_number_pairs(const int64_t *first, const int64_t *counts, int64_t rows, const int64_t *numbers,
+                                  int64_t limit, int64_t *at, int64_t *left, int64_t *right, uint8_t *missing) {
+    int64_t done = 0, row = at[0], match = at[1], twice = 0;
+    for (; row < rows && done < limit; row++, match = 0) {
+        const int64_t count = counts[row], start = first[row];
+        if (!count && missing) {
+            missing[done] = 1;
+            left[done] = row, right[done++] = 0;
+        }
+        int64_t upto = count - match > limit - done ? match + limit - done : count;
+        twice |= upto - match > 1;
+        for (int64_t place = start + match; place < start + upto; place++, done++) {
+            left[done] = row;
+            right[done] = numbers ? numbers[place] : place;
+        }
+        if (upto < count) {
+            match = upto;
+            break;
+        }
+    }
+    at[0] = row, at[1] = match, at[2] = twice;
+    return done;
+}
+
+/* Pairs of rows where none matches twice: each row whose place is not -1, with what ``numbers`` names there (none: the
+ * place itself). How many comes back. */
+API int64_t penstock_list_found(const int64_t *places, int64_t rows, const int64_t *numbers, int64_t *left,
+                                int64_t *right) {
+    int64_t done = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t place = places[row], is_there = place >= 0;
+        left[done] = row;
+        right[done] = numbers && is_there ? numbers[place] : place;
+        done += is_there;
+    }
+    return done;
+}
 
 /* ---------------------------------------------------------------- key filters
  *
@@ -374,20 +609,27 @@ API void penstock_ordered_bits(const double *values, int64_t rows, int64_t *bits
 
 /* ---------------------------------------------------------------- totals of groups */
 
+/* Of few groups all totals are in the cache: to ask for them takes longer than to have them. */
 #define EACH_ROW(STEP)                                                              \
+    if (groups <= CACHED) {                                                         \
+        for (int64_t row = 0; row < rows; row++) STEP;                              \
+        return;                                                                     \
+    }                                                                               \
     for (int64_t row = 0; row < rows; row++) {                                      \
         if (row + AHEAD < rows) __builtin_prefetch(total + ids[row + AHEAD], 1);    \
         STEP;                                                                       \
     }
 
-API void penstock_count(int64_t *total, const int64_t *ids, int64_t rows) { EACH_ROW(total[ids[row]] += 1) }
+API void penstock_count(int64_t *total, int64_t groups, const int64_t *ids, int64_t rows) {
+    EACH_ROW(total[ids[row]] += 1)
+}
 
 /* Sums wrap around: callers know that they fit. */
-API void penstock_add_i64(uint64_t *total, const int64_t *ids, const uint64_t *values, int64_t rows) {
+API void penstock_add_i64(uint64_t *total, int64_t groups, const int64_t *ids, const uint64_t *values, int64_t rows) {
     EACH_ROW(total[ids[row]] += values[row])
 }
 
-API void penstock_add_f64(double *total, const int64_t *ids, const double *values, int64_t rows) {
+API void penstock_add_f64(double *total, int64_t groups, const int64_t *ids, const double *values, int64_t rows) {
     EACH_ROW(total[ids[row]] += values[row])
 }
 
@@ -434,13 +676,52 @@ ADD_WORDS(penstock_add_words_1, 1)
 ADD_WORDS(penstock_add_words_2, 2)
 ADD_WORDS(penstock_add_words_4, 4)
 
+/* Several totals of few groups in one pass, so that the memory of all columns is fetched at once: rows are counted,
+ * ``words`` whole numbers are added to totals of two words, ``floats`` doubles to theirs. */
+typedef struct {
+    int64_t *counts, counted;
+    uint64_t *sums[WORDS];
+    const uint64_t *whole[WORDS];
+    double *totals[FLOATS];
+    const double *numbers[FLOATS];
+} Pass;
+
+static inline __attribute__((always_inline)) void pass_over(const Pass pass, const int64_t *ids, int64_t rows, int words,
+                                                            int floats) {
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t group = ids[row];
+        pass.counts[group] += pass.counted;
+        for (int w = 0; w < words; w++) {
+            const uint64_t value = pass.whole[w][row];
+            add_two(pass.sums[w] + 2 * group, 0, value, (int64_t)value >> 63);
+        }
+        for (int f = 0; f < floats; f++) pass.totals[f][group] += pass.numbers[f][row];
+    }
+}
+
+#define PASS(WIDTH, COUNT) case (WIDTH) * (FLOATS + 1) + (COUNT): pass_over(pass, ids, rows, WIDTH, COUNT); break;
+#define PASSES_OF(WIDTH) PASS(WIDTH, 0) PASS(WIDTH, 1) PASS(WIDTH, 2)
+
+API void penstock_totals(const int64_t *ids, int64_t rows, int64_t *counts, uint64_t *const *sums,
+                         const uint64_t *const *whole, int64_t words, double *const *totals, const double *const *numbers,
+                         int64_t floats) {
+    Pass pass = {counts, 1};
+    do {
+        const int64_t width = words < WORDS ? words : WORDS, count = floats < FLOATS ? floats : FLOATS;
+        for (int64_t w = 0; w < width; w++) pass.sums[w] = *sums++, pass.whole[w] = *whole++;
+        for (int64_t f = 0; f < count; f++) pass.totals[f] = *totals++, pass.numbers[f] = *numbers++;
+        switch (width * (FLOATS + 1) + count) { PASSES_OF(0) PASSES_OF(1) PASSES_OF(2) PASSES_OF(3) PASSES_OF(4) }
+        words -= width, floats -= count, pass.counted = 0;
+    } while (words || floats);
+}
+
 /* NaN is larger than any number for the largest; for the smallest there is none. */
 #define EXTREMES(NAME, TYPE)                                                                                     \
-    API void penstock_min_##NAME(TYPE *total, const int64_t *ids, const TYPE *values, int64_t rows) {            \
-        EACH_ROW(if (values[row] < total[ids[row]]) total[ids[row]] = values[row])                               \
-    }                                                                                                            \
-    API void penstock_max_##NAME(TYPE *total, const int64_t *ids, const TYPE *values, int64_t rows) {            \
-        EACH_ROW(TYPE *t = total + ids[row]; if (!(*t >= values[row] || *t != *t)) *t = values[row])             \
+    API void penstock_min_##NAME(TYPE *total, int64_t groups, const int64_t *ids, const TYPE *values, int64_t rows) { \
+        EACH_ROW(if (values[row] < total[ids[row]]) total[ids[row]] = values[row])                                    \
+    }                                                                                                                 \
+    API void penstock_max_##NAME(TYPE *total, int64_t groups, const int64_t *ids, const TYPE *values, int64_t rows) { \
+        EACH_ROW({ TYPE *t = total + ids[row]; if (!(*t >= values[row] || *t != *t)) *t = values[row]; })             \
     }
 
 EXTREMES(i32, int32_t)

@@ -1,37 +1,31 @@
 """The compiled decoder of Parquet pages (``pages.c``), which is in one library with the other kernels (``native.py``).
 
 Its functions are called by their names, with numbers and addresses. Each array that a call is given the address of is
-held by a name until it has come back; the interpreter's lock is free meanwhile.
+held by a name until it has come back; the interpreter's lock is free meanwhile, unless the call is brief.
 """
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from .native import PATH, kernels
+from .native import PATH, functions_of, kernels
 
-_VERSION = 2
+_VERSION = 4
 """That of ``pages.c``: a library that is left from another one is not used."""
 
-_TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int64}
 _FUNCTIONS = {
-    "page_header": "pip",
     **dict.fromkeys(["snappy", "lz4"], "pipi"),
-    "page_bytes": "",
-    "page_open": "ppipiiipi",
-    "page_begin": "pppiiiip",
-    "page_rows": "pipipiip",
-    "page_levels": "pip",
-    "page_places": "ppiipp",
-    "page_numbers": "pipiiipiip",
-    "page_texts": "pipiippippii",
-    "page_same_size": "pii",
-    "page_decimals": "ppip",
-    **dict.fromkeys(["page_spread", "page_spread_ends"], "pipii"),
+    "column_bytes": "",
+    "column_next": "p",
+    "column_read": "pipi",
+    "column_open": "ppipipi",
+    "words_as": "piiiiip",
+    "footer_fits": "piip",
+    "index_places": "piiip",
+    "words_texts": "piipp",
 }
 
 
@@ -39,18 +33,12 @@ class PageLibrary:
     """The functions of the library at ``path``. Raises OSError if it has none, or those of another version."""
 
     def __init__(self, path: Path) -> None:
-        library = ctypes.CDLL(str(path))
-        version = getattr(library, "penstock_pages", None)
-        if version is None or version() != _VERSION:
-            raise OSError(f"{path} has no decoder of pages, or that of another version")
-        self._functions = {name: getattr(library, f"penstock_{name}") for name in _FUNCTIONS}
-        for name, function in self._functions.items():
-            function.argtypes = [_TYPES[each] for each in _FUNCTIONS[name]]
-            function.restype = None if "spread" in name else ctypes.c_int64
+        self._functions = functions_of(path, "pages", _VERSION, _FUNCTIONS)
+        self._brief = functions_of(path, "pages", _VERSION, _FUNCTIONS, brief=True)
 
-    def call(self, name: str, *arguments: int) -> Any:
-        """What the function gives."""
-        return self._functions[name](*arguments)
+    def call(self, name: str, *arguments: int, brief: bool = False) -> Any:
+        """What the function gives. ``brief``: it takes some microseconds, as ``native.BRIEF`` says."""
+        return (self._brief if brief else self._functions)[name](*arguments)
 
 
 def address(array: Any) -> int:

@@ -1,10 +1,13 @@
-"""The pages of one flat column of a row group, one after the other: their headers, and their values without the codec.
+"""The pages of one flat column of a row group, one after the other, as ``pages.c`` walks through them.
+
+It reads rows until it needs something that is made here: a part of the file, a checksum, what a codec gives, memory.
 
 Rules:
 
 1. The file is untrusted. What does not fit raises DoubtfulPage, before anything of the page is given away: who reads
    the column leaves it to pyarrow then, which reads it or says what is wrong.
-2. Of the file a page and ``BLOCK`` bytes around it are held. The body of a page that nobody asks for is not read.
+2. Of the file a page and ``BLOCK`` bytes around it are held. The body of a page that nobody asks for is not read. The
+   memory goes to the next column when the rows of this one have been given away (``release``).
 3. A checksum is compared with the page where there is one.
 4. A codec gives exactly the bytes that the header says. pyarrow's codecs for GZIP and Brotli do not check that, so that
    other ways lead to them.
@@ -12,36 +15,39 @@ Rules:
 
 from __future__ import annotations
 
+import ctypes
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from .native import BRIEF
 from .page_library import PageLibrary, address
 
 BLOCK = 64 * 1024
 """Bytes of the file that are read at least, where the column has them."""
 LONGEST_BLOCK = 1024 * 1024
 _HEADER_ROOM = 1024
-_LONGEST_HEADER = 16 * 1024 * 1024
-"""That of pyarrow."""
 _MOST = {"SNAPPY": 24, "LZ4": 255}
 """What a byte may become at most: a header that says more lies, and gets no memory for it."""
 _MOST_MORE = 64
-CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "LZ4", "ZSTD", "GZIP", "BROTLI"})
-"""Those that are read here. LZ4 is the raw one; pyarrow calls the old one unknown."""
-_KERNELS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2}
-"""The codecs of ``pages.c``, by its numbers."""
+CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "LZ4": 2, "ZSTD": 3, "GZIP": 3, "BROTLI": 3}
+"""Those that are read here, by the numbers of ``pages.c``; 3: it has them from here. LZ4 is the raw one; pyarrow calls
+the old one unknown."""
 _ANY_ZLIB = 32 + zlib.MAX_WBITS
 
-DATA, INDEX, DICTIONARY, DATA_2 = range(4)
-"""Types of pages."""
-_PLAIN, _PLAIN_DICTIONARY, _RLE = 0, 2, 3
+DONE, NEEDS_BYTES, NEEDS_CHECK, NEEDS_BODY, NEEDS_ROOM, NEEDS_WORDS, NEEDS_TEXT_ROOM, OTHER_FORM = range(8)
+"""Why a call has come back."""
+ENCODINGS = 10
+_RLE, _DATA_2 = 3, 3
 
-Fetch = Callable[[int, int], Any]
-"""Of the file, from an offset on so many bytes, or fewer at its end: an object with a buffer."""
+Fetch = Callable[[int, Any], int]
+"""Reads a part of the file, from an offset on, into an array of bytes; how many there were."""
+
+_SPARE_SIZES = range(16, 21)
+_SPARES = 8
 
 
 class DoubtfulPage(Exception):
@@ -65,69 +71,161 @@ class PageHeader(NamedTuple):
     is_compressed: int
 
 
-class PageStream:
-    """The pages between ``begin`` and ``end`` of a file."""
+_Header = ctypes.c_int64 * len(PageHeader._fields)
+_FIELDS: list[tuple[str, Any]] = [
+    *((name, ctypes.c_int64) for name in ("rows", "nullable", "codec", "width")),
+    ("sources", ctypes.c_int64 * ENCODINGS),
+    *((name, ctypes.c_int64) for name in ("block", "block_size", "block_at", "next", "end", "needs_at", "needs_size")),
+    *((name, ctypes.c_int64) for name in ("room", "room_size")),
+    *((name, ctypes.c_int64) for name in ("page_left", "unmet", "pending", "checked", "body_at")),
+    ("header", _Header),
+    *((name, ctypes.c_int64) for name in ("words_state", "words_at")),
+    ("words_header", _Header),
+    *((name, ctypes.c_int64) for name in ("known", "kind", "out_width", "words", "bounds", "to", "ends", "valid")),
+    *(
+        (name, ctypes.c_int64)
+        for name in ("to_size", "places", "place_count", "base", "first", "done", "nulls", "size")
+    ),
+]
 
-    def __init__(self, library: PageLibrary, fetch: Fetch, begin: int, end: int, codec: str) -> None:
+
+class ColumnHead(ctypes.Structure):
+    """The beginning of what ``pages.c`` calls so; addresses are numbers here."""
+
+    _fields_ = _FIELDS
+
+
+class _Spares:
+    """Memory that columns had, of 64 KiB to 1 MiB: new one costs three times as much as to read a page into it, as the
+    system clears it first. Threads share it: each step is one of a list."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, list[Any]] = {size: [] for size in _SPARE_SIZES}
+
+    def take(self, size: int) -> Any:
+        """So many bytes, or more."""
+        bits = max(_SPARE_SIZES[0], (size - 1).bit_length())
+        try:
+            return self._held[bits].pop()
+        except (KeyError, IndexError):
+            return np.empty(1 << bits if bits in _SPARE_SIZES else size, dtype=np.uint8)
+
+    def give(self, array: Any) -> None:
+        """Nobody uses it any more."""
+        held = self._held.get(len(array).bit_length() - 1)
+        if held is not None and len(held) < _SPARES and not len(array) & (len(array) - 1):
+            held.append(array)
+
+
+_spares = _Spares()
+
+
+class PageStream:
+    """The pages between ``begin`` and ``end`` of a file, with so many ``rows``. ``width``: bytes of a value, 0: it is a
+    text. ``sources``: where values come from, by the encoding of a page."""
+
+    def __init__(
+        self,
+        library: PageLibrary,
+        fetch: Fetch,
+        begin: int,
+        end: int,
+        codec: str,
+        *,
+        rows: int,
+        nullable: bool,
+        width: int,
+        sources: Sequence[int],
+    ) -> None:
         self._library = library
         self._fetch = fetch
-        self._at, self._end = begin, end
-        """Where the next header stands, and where the column ends."""
         self._codec = codec
         self._zstd = pa.Codec("zstd") if codec == "ZSTD" else None
-        self._block, self._block_at = np.empty(0, dtype=np.uint8), begin
-        """A part of the file."""
-        self._ahead = BLOCK
-        """As many bytes as the page before had, for the next one may be as large."""
-        self._numbers = np.empty(len(PageHeader._fields), dtype=np.int64)
-        self._numbers_at = address(self._numbers)
-        self._header = self._numbers.copy()
-        self._header_at = address(self._header)
-        self._room = np.empty(0, dtype=np.uint8)
-        self._room_at = address(self._room)
+        memory: Any = np.zeros(library.call("column_bytes", brief=True), dtype=np.uint8)
+        self._column_at = address(memory)
+        self.column = ColumnHead.from_buffer(memory)
+        """What is handed to ``pages.c``: who reads says what is made of values, and where it goes."""
+        self.column.rows = self.column.unmet = rows
+        self.column.nullable, self.column.codec, self.column.width = nullable, CODECS[codec], width
+        self.column.sources[:] = sources
+        self.column.next, self.column.end = begin, end
+        self._block = np.empty(0, dtype=np.uint8)
+        self._memory = self._room = self._block
+        """What the block, which is a part of the file, lies in; and a page without the codec."""
+        self._taken: list[Any] = []
+        """Memory that whoever reads has of it."""
+        self._held: tuple[Any, ...] = ()
+        """What a page points to whose body was made here."""
 
-    def next(self) -> PageHeader:
-        """The next page that holds values or words. ``body_at`` is where it begins."""
+    def read(self, rows: int, picks: int, count: int) -> int:
+        """Read on: DONE, or what is needed of whoever reads."""
+        return self._walk("column_read", rows, picks, count)
+
+    def begin(self) -> None:
+        """Go to the first page."""
+        self._walk("column_next", brief=True)
+
+    def release(self) -> None:
+        """No page is read any more."""
+        for memory in (self._memory, self._room, *self._taken):
+            _spares.give(memory)
+        self._memory = self._room = self._block = np.empty(0, dtype=np.uint8)
+        self._taken.clear()
+        self.column.block_size = self.column.room_size = 0
+
+    def _walk(self, name: str, *arguments: int, brief: bool = False) -> int:
         while True:
-            header = self._read_header()
-            body_at = self._at
-            if header.type not in (DATA, INDEX, DICTIONARY, DATA_2):
-                raise DoubtfulPage(f"a page of type {header.type}")
-            if not 0 <= header.compressed <= self._end - self._at or header.uncompressed < 0:
-                raise DoubtfulPage("a page is larger than its column")
-            self._at += header.compressed
-            if header.type == INDEX:
-                continue
-            if header.values < 0 or max(header.values, header.uncompressed) >= 1 << 31:
-                raise DoubtfulPage("a page without a number of values")
-            self.body_at = body_at
-            return header
+            found: int = self._library.call(name, self._column_at, *arguments, brief=brief)
+            if found == NEEDS_BYTES:
+                self._load(self.column.needs_at, self.column.needs_size)
+            elif found == NEEDS_CHECK:
+                self._check(PageHeader(*self.column.header), self._body())
+                self.column.checked = True
+            elif found == NEEDS_BODY:
+                self._open_page()
+            elif found == NEEDS_ROOM:
+                self._make_room(self.column.header[1])
+            elif found < 0:
+                raise DoubtfulPage("values that do not fit their page, or no page where one should be")
+            else:
+                return found
 
-    @property
-    def has_kernel(self) -> bool:
-        """Whether ``begin`` knows the codec."""
-        return self._codec in _KERNELS
+    def words(self) -> tuple[Any, int]:
+        """The body of the dictionary, until ``release``, and how many words it has."""
+        header = PageHeader(*self.column.words_header)
+        whole = self._bytes(self.column.words_at, header.compressed)
+        self._check(header, whole)
+        size = header.uncompressed
+        if self._codec in _MOST and size:
+            self._bound(size, len(whole))
+            return self._by_kernel(whole, size, self.spare(size)), header.values
+        values = self._decompressed(whole, size)
+        kept = self.spare(size)[:size]
+        kept[:] = values
+        return kept, header.values
 
-    def begin(self, header: PageHeader, at: int, nullable: bool, page: int, source: int, width: int) -> tuple[Any, ...]:
-        """Begin a page of values, whose body is at ``at``, at the address ``page`` (``pages.c``); what it points to."""
-        whole = self._whole(header, at)
-        codec = _KERNELS[self._codec]
-        if codec:
-            self._make_room(header.uncompressed, header.compressed)
-        self._header[:] = header
-        where = self._header_at, address(whole), nullable, codec, source, width, self._room_at
-        if self._library.call("page_begin", page, *where) < 0:
+    def spare(self, size: int) -> Any:
+        """So many bytes of memory, or more, until ``release``."""
+        found = _spares.take(size)
+        self._taken.append(found)
+        return found
+
+    def _open_page(self) -> None:
+        header = PageHeader(*self.column.header)
+        levels, values = self._levels_and_values(header, self._body())
+        last = np.empty(len(values), dtype=np.uint8)
+        self._held = levels, values, last
+        where = (0, 0) if levels is None else (address(levels), len(levels))
+        page = *where, address(values), len(values), address(last), len(last)
+        if self._library.call("column_open", self._column_at, *page) < 0:
             raise DoubtfulPage("a page that does not fit its header")
-        return whole, self._room
 
-    def body(self, header: PageHeader, at: int, nullable: bool) -> tuple[Any, Any]:
-        """The levels (None: there are none) and the values of a page that begins at ``at``: arrays of bytes, until the
-        next one is asked for."""
-        whole = self._whole(header, at)
-        if header.type == DATA_2:
+    def _levels_and_values(self, header: PageHeader, whole: Any) -> tuple[Any, Any]:
+        nullable = self.column.nullable
+        if header.type == _DATA_2:
             return self._second_body(header, whole, nullable)
         values = self._decompressed(whole, header.uncompressed)
-        if header.type == DICTIONARY or not nullable:
+        if not nullable:
             return None, values
         if header.level_encoding != _RLE or len(values) < 4:
             raise DoubtfulPage("levels in another encoding")
@@ -135,13 +233,6 @@ class PageStream:
         if size > len(values) - 4:
             raise DoubtfulPage("levels that are longer than their page")
         return values[4 : 4 + size], values[4 + size :]
-
-    def _whole(self, header: PageHeader, at: int) -> Any:
-        whole = self._bytes(at, header.compressed)
-        self._ahead = min(max(BLOCK, header.compressed + _HEADER_ROOM), LONGEST_BLOCK)
-        if header.has_checksum and zlib.crc32(whole) != header.checksum & 0xFFFFFFFF:
-            raise DoubtfulPage("a page does not fit its checksum")
-        return whole
 
     def _second_body(self, header: PageHeader, whole: Any, nullable: bool) -> tuple[Any, Any]:
         size = header.level_bytes
@@ -156,37 +247,38 @@ class PageStream:
             raise DoubtfulPage("a page of another size than its header says")
         return (whole[:size] if nullable else None), values
 
-    def _read_header(self) -> PageHeader:
-        known = min(len(self._block) - (self._at - self._block_at), self._end - self._at)
-        if known <= 0:
-            known = self._load(self._at, min(self._ahead, self._end - self._at))
-        while True:
-            begin = self._at - self._block_at
-            read = self._library.call("page_header", address(self._block) + begin, known, self._numbers_at)
-            if read > 0:
-                self._at += read
-                return PageHeader(*self._numbers.tolist())
-            if read < 0 or known == self._end - self._at or known >= _LONGEST_HEADER:
-                raise DoubtfulPage("no header of a page where one should be")
-            known = self._load(self._at, min(max(2 * known, self._ahead), self._end - self._at))
+    # ------------------------------------------------------------------ bytes of the file
+
+    def _body(self) -> Any:
+        return self._bytes(self.column.body_at, self.column.header[2])
+
+    def _check(self, header: PageHeader, whole: Any) -> None:
+        if header.has_checksum and zlib.crc32(whole) != header.checksum & 0xFFFFFFFF:
+            raise DoubtfulPage("a page does not fit its checksum")
 
     def _bytes(self, at: int, size: int) -> Any:
-        begin = at - self._block_at
-        if begin < 0 or size > len(self._block) - begin:
-            self._load(at, min(max(size + _HEADER_ROOM, BLOCK), self._end - at))
+        begin = at - self.column.block_at
+        if size and (begin < 0 or size > len(self._block) - begin):
+            self._load(at, size)
             begin = 0
-            if size > len(self._block):
-                raise DoubtfulPage("the file ends within a page")
-        return self._block[begin : begin + size]
+        return self._block[begin : begin + size] if size else self._block[:0]
 
-    def _load(self, at: int, size: int) -> int:
-        """Read a block; how many bytes of it there are."""
+    def _load(self, at: int, size: int) -> None:
+        """Read a block, of so many bytes at least: a page, and one of this size behind it."""
+        column = self.column
+        ahead = min(max(BLOCK, size + _HEADER_ROOM), LONGEST_BLOCK)
+        size = min(max(size, ahead), column.end - at)
         if size <= 0:
             raise DoubtfulPage("the column ends before its values do")
-        self._block, self._block_at = np.frombuffer(self._fetch(at, size), dtype=np.uint8), at
-        if len(self._block) != size:
+        if size > len(self._memory):
+            _spares.give(self._memory)
+            self._memory = _spares.take(size)
+        self._block = self._memory[:size]
+        if self._fetch(at, self._block) != size:
             raise DoubtfulPage("the file ends before the column does")
-        return len(self._block)
+        column.block, column.block_size, column.block_at = address(self._block), size, at
+
+    # ------------------------------------------------------------------ codecs
 
     def _decompressed(self, given: Any, size: int) -> Any:
         codec = self._codec
@@ -195,7 +287,9 @@ class PageStream:
         elif size == 0:
             return given[:0]
         elif codec in _MOST:
-            made = self._by_kernel(given, size)
+            self._bound(size, len(given))
+            self._make_room(size)
+            made = self._by_kernel(given, size, self._room)
         elif self._zstd is not None:
             try:
                 made = np.frombuffer(self._zstd.decompress(given, decompressed_size=size), dtype=np.uint8)
@@ -207,19 +301,21 @@ class PageStream:
             raise DoubtfulPage("a page of another size than its header says")
         return made
 
-    def _by_kernel(self, given: Any, size: int) -> Any:
-        self._make_room(size, len(given))
-        if self._library.call(self._codec.lower(), address(given), len(given), self._room_at, size) < 0:
-            raise DoubtfulPage(f"a page that {self._codec} cannot have made")
-        return self._room[:size]
-
-    def _make_room(self, size: int, given: int) -> None:
-        """For so many bytes, which are made of those that are given."""
+    def _bound(self, size: int, given: int) -> None:
         if size > _MOST[self._codec] * given + _MOST_MORE:
             raise DoubtfulPage("a page cannot be as large as its header says")
+
+    def _by_kernel(self, given: Any, size: int, room: Any) -> Any:
+        where = address(given), len(given), address(room), size
+        if self._library.call(self._codec.lower(), *where, brief=size <= 8 * BRIEF) < 0:
+            raise DoubtfulPage(f"a page that {self._codec} cannot have made")
+        return room[:size]
+
+    def _make_room(self, size: int) -> None:
         if size > len(self._room):
-            self._room = np.frombuffer(pa.allocate_buffer(size), dtype=np.uint8)  # whose pages are there already
-            self._room_at = address(self._room)
+            _spares.give(self._room)
+            self._room = _spares.take(size)
+            self.column.room, self.column.room_size = address(self._room), len(self._room)
 
 
 def _streamed(codec: str, given: Any, most: int) -> Any:
@@ -231,8 +327,3 @@ def _streamed(codec: str, given: Any, most: int) -> Any:
             return stream.read(most)
     except (OSError, zlib.error, pa.ArrowException) as error:
         raise DoubtfulPage(str(error)) from error
-
-
-def is_words(header: PageHeader) -> bool:
-    """Whether a dictionary's words are encoded as they all are."""
-    return header.encoding in (_PLAIN, _PLAIN_DICTIONARY)

@@ -1,4 +1,4 @@
-/* Pages of flat Parquet columns, decoded. pages.py says in which order these are called, and what they may not fit.
+/* Pages of flat Parquet columns, decoded: ``penstock_column_read``. page_stream.py gives it what it needs.
 
 Rules:
 
@@ -22,11 +22,12 @@ Rules:
 #define NONE (-1)
 #define BLOCK 256  /* values that are made at once where they are picked or converted afterwards */
 #define CODES 1024 /* codes that are unpacked at once */
+#define FEW 16     /* where one of so many rows is picked, or fewer, the others are passed */
 #define WIDEST 32  /* bytes of a fixed value that goes through a block */
 #define SHORT_TEXT 32
 
 /* Changes with every change of a function's name, arguments or meaning. */
-API int64_t penstock_pages(void) { return 2; }
+API int64_t penstock_pages(void) { return 4; }
 
 static inline int64_t least(int64_t one, int64_t other) { return one < other ? one : other; }
 
@@ -53,6 +54,7 @@ enum {
     PAGE_TYPE, UNCOMPRESSED, COMPRESSED, CHECKSUM, HAS_CHECKSUM, VALUES, ENCODING, LEVEL_ENCODING, ROWS, LEVEL_BYTES,
     REPEAT_BYTES, IS_COMPRESSED, HEADER_FIELDS
 };
+enum { DATA, INDEX, DICTIONARY, DATA_2 }; /* Parquet's numbers of types of pages */
 #define DEEPEST 8
 
 typedef struct {
@@ -150,52 +152,246 @@ static void pass_value(Bytes *bytes, int type, int inside, int depth) {
     }
 }
 
-/* A number of 32 bits; one of another type is not the field that was meant. */
-static void number_field(Bytes *bytes, int type, int64_t *found) {
-    if (type == I32)
+/* A number, of 32 bits mostly; one of another type is not the field that was meant. */
+static void number_field(Bytes *bytes, int type, int meant, int64_t *found) {
+    if (type == meant)
         *found = unzigzag(varint(bytes));
     else
-        pass_value(bytes, type, 0, 1);
+        bytes->state = BAD;
 }
 
 /* The header of a data page of either version, or of a dictionary, which is inside the page's. */
-static void inner_header(Bytes *bytes, int64_t *header, int is_second) {
-    static const int8_t FIRST[] = {VALUES, ENCODING, LEVEL_ENCODING};
+static void inner_header(Bytes *bytes, int64_t *header, int64_t which) {
+    static const int8_t FIRST[] = {VALUES, ENCODING, LEVEL_ENCODING, NONE}; /* of a dictionary the first two */
     static const int8_t SECOND[] = {VALUES, NONE, ROWS, ENCODING, LEVEL_BYTES, REPEAT_BYTES};
+    const int is_second = which == 8;
     const int8_t *const places = is_second ? SECOND : FIRST;
-    const int64_t known = is_second ? 6 : 3;
+    const int64_t known = is_second ? 6 : which == 7 ? 2 : 4;
     int64_t id = 0;
     for (int type; (type = next_field(bytes, &id)) != STOP && bytes->state == FINE;) {
+        int64_t unused;
         if (is_second && id == 7 && (type == TRUE || type == FALSE))
             header[IS_COMPRESSED] = type == TRUE;
-        else if (id >= 1 && id <= known && places[id - 1] != NONE)
-            number_field(bytes, type, header + places[id - 1]);
+        else if (id >= 1 && id <= known)
+            number_field(bytes, type, I32, places[id - 1] == NONE ? &unused : header + places[id - 1]);
         else
             pass_value(bytes, type, 0, 2);
     }
 }
 
 /* Reads a page's header into ``header``: HEADER_FIELDS numbers, -1 what it lacks. Its bytes come back; 0: more of them are
- * needed. */
-API int64_t penstock_page_header(const uint8_t *from, int64_t size, int64_t *header) {
+ * needed. Fields that are known have their types, and the page has the header of its type, once. */
+static int64_t page_header(const uint8_t *from, int64_t size, int64_t *header) {
     static const int8_t PLACES[] = {PAGE_TYPE, UNCOMPRESSED, COMPRESSED, CHECKSUM};
+    static const int8_t INNER[] = {5, 6, 7, 8}; /* by the type of the page */
     Bytes bytes = {from, from + size, FINE};
-    int64_t id = 0;
+    int64_t id = 0, inner = NONE;
     for (int field = 0; field < HEADER_FIELDS; field++) header[field] = NONE;
     header[HAS_CHECKSUM] = 0;
     header[IS_COMPRESSED] = 1;
     for (int type; (type = next_field(&bytes, &id)) != STOP && bytes.state == FINE;) {
         if (id >= 1 && id <= 4) {
             header[HAS_CHECKSUM] |= id == 4;
-            number_field(&bytes, type, header + PLACES[id - 1]);
-        } else if ((id == 5 || id == 7 || id == 8) && type == STRUCT) {
-            inner_header(&bytes, header, id == 8);
+            number_field(&bytes, type, I32, header + PLACES[id - 1]);
+        } else if (id >= 5 && id <= 8) {
+            if (type != STRUCT || inner != NONE) return WRONG;
+            inner = id;
+            if (id == 6)
+                pass_value(&bytes, type, 0, 1);
+            else
+                inner_header(&bytes, header, id);
         } else {
             pass_value(&bytes, type, 0, 1);
         }
     }
-    if (bytes.state == BAD) return WRONG;
-    return bytes.state == TOO_SHORT ? 0 : bytes.at - from;
+    if (bytes.state == TOO_SHORT) return 0;
+    if (bytes.state == BAD || header[PAGE_TYPE] < DATA || header[PAGE_TYPE] > DATA_2) return WRONG;
+    return inner == INNER[header[PAGE_TYPE]] ? bytes.at - from : WRONG;
+}
+
+/* ---------------------------------------------------------------- footers: where the indexes of pages lie */
+
+enum { OFFSETS_AT, OFFSETS_SIZE, RANGES_AT, RANGES_SIZE, ONLY_WORDS, INDEX_FIELDS };
+
+/* How many structs stand in the list that the next field is. */
+static uint64_t structs(Bytes *bytes, int type) {
+    const uint8_t head = type == LIST ? one_byte(bytes) : 0;
+    uint64_t count = head >> 4;
+    if (count == 15) count = varint(bytes);
+    if (type != LIST || (count && (head & 15) != STRUCT)) bytes->state = BAD;
+    return count;
+}
+
+/* Whether all pages of values have codes of words; NONE: it is not said of any. */
+static void only_words(Bytes *bytes, int type, int64_t *found) {
+    for (uint64_t count = structs(bytes, type); count && bytes->state == FINE; count--) {
+        int64_t id = 0, page = NONE, encoding = NONE;
+        for (int inner; (inner = next_field(bytes, &id)) != STOP && bytes->state == FINE;) {
+            if (id == 1 || id == 2)
+                number_field(bytes, inner, I32, id == 1 ? &page : &encoding);
+            else
+                pass_value(bytes, inner, 0, 1);
+        }
+        if (page == DATA || page == DATA_2) *found = *found != 0 && (encoding == 2 || encoding == 8);
+    }
+}
+
+static void column_places(Bytes *bytes, int64_t *places) {
+    static const int8_t TYPES[] = {I64, I32, I64, I32};
+    int64_t id = 0;
+    for (int type; (type = next_field(bytes, &id)) != STOP && bytes->state == FINE;) {
+        if (id >= 4 && id <= 7) {
+            number_field(bytes, type, TYPES[id - 4], places + id - 4);
+        } else if (id == 3 && type == STRUCT) {
+            int64_t inner_id = 0;
+            for (int inner; (inner = next_field(bytes, &inner_id)) != STOP && bytes->state == FINE;) {
+                if (inner_id == 13)
+                    only_words(bytes, inner, places + ONLY_WORDS);
+                else
+                    pass_value(bytes, inner, 0, 1);
+            }
+        } else {
+            pass_value(bytes, type, 0, 1);
+        }
+    }
+}
+
+/* Of so many row groups of so many columns: INDEX_FIELDS numbers of each column, NONE what the footer does not say. */
+API int64_t penstock_index_places(const uint8_t *footer, int64_t size, int64_t groups, int64_t columns, int64_t *places) {
+    Bytes bytes = {footer, footer + size, FINE};
+    int64_t id = 0;
+    for (int64_t i = 0; i < groups * columns * INDEX_FIELDS; i++) places[i] = NONE;
+    for (int type; (type = next_field(&bytes, &id)) != STOP && bytes.state == FINE;) {
+        if (id != 4) {
+            pass_value(&bytes, type, 0, 1);
+            continue;
+        }
+        if (structs(&bytes, type) != (uint64_t)groups) return WRONG;
+        for (int64_t group = 0; group < groups && bytes.state == FINE; group++) {
+            int64_t inner_id = 0;
+            for (int inner; (inner = next_field(&bytes, &inner_id)) != STOP && bytes.state == FINE;) {
+                if (inner_id != 1) {
+                    pass_value(&bytes, inner, 0, 1);
+                    continue;
+                }
+                if (structs(&bytes, inner) != (uint64_t)columns) return WRONG;
+                for (int64_t i = 0; i < columns && bytes.state == FINE; i++)
+                    column_places(&bytes, places + (group * columns + i) * INDEX_FIELDS);
+            }
+        }
+    }
+    return bytes.state == FINE ? 0 : WRONG;
+}
+
+/* ---------------------------------------------------------------- footers: what pyarrow asks of them without a net */
+
+enum { BYTE_ARRAY = 6, LAST_CODEC = 7, DEEPEST_SCHEMA = 200 };
+enum { REQUIRED, OPTIONAL, REPEATED };
+
+typedef struct {
+    int64_t type, definition, repetition; /* the highest levels */
+} Leaf;
+
+typedef struct {
+    Leaf *found;
+    int64_t count, room;
+} Leaves;
+
+/* An element of the schema, of which so many are left, and what is below it. */
+static void schema_element(Bytes *bytes, uint64_t *left, Leaves *leaves, Leaf above, int depth) {
+    int64_t id = 0, type = NONE, children = 0, repeats = REQUIRED;
+    if (!*left || depth > DEEPEST_SCHEMA) bytes->state = BAD;
+    if (bytes->state != FINE) return;
+    --*left;
+    for (int field; (field = next_field(bytes, &id)) != STOP && bytes->state == FINE;) {
+        if (id == 1 || id == 3 || id == 5)
+            number_field(bytes, field, I32, id == 1 ? &type : id == 3 ? &repeats : &children);
+        else
+            pass_value(bytes, field, 0, 1);
+    }
+    if (depth) above.definition += repeats != REQUIRED, above.repetition += repeats == REPEATED;
+    if (children <= 0 && type != NONE) {
+        if (leaves->count == leaves->room) {
+            bytes->state = BAD;
+            return;
+        }
+        above.type = type;
+        leaves->found[leaves->count++] = above;
+    }
+    for (; children > 0 && bytes->state == FINE; children--) schema_element(bytes, left, leaves, above, depth + 1);
+}
+
+/* Whether a histogram, if there is one, has all of its levels. */
+static int levels_fit(Bytes *bytes, int type, int64_t highest) {
+    const uint8_t head = type == LIST ? one_byte(bytes) : 0;
+    uint64_t count = head >> 4;
+    if (count == 15) count = varint(bytes);
+    if (type != LIST) bytes->state = BAD;
+    for (uint64_t i = 0; i < count && bytes->state == FINE; i++) pass_value(bytes, head & 15, 1, 1);
+    return !count || count == (uint64_t)highest + 1;
+}
+
+static int column_fits(Bytes *bytes, Leaf leaf) {
+    int64_t id = 0, type = NONE, codec = NONE;
+    int fits = 1;
+    for (int field; (field = next_field(bytes, &id)) != STOP && bytes->state == FINE;) {
+        if (id == 1 || id == 4) {
+            number_field(bytes, field, I32, id == 1 ? &type : &codec);
+        } else if (id == 16 && field == STRUCT) {
+            int64_t inner_id = 0;
+            for (int inner; (inner = next_field(bytes, &inner_id)) != STOP && bytes->state == FINE;) {
+                if (inner_id == 2 || inner_id == 3) {
+                    fits &= levels_fit(bytes, inner, inner_id == 2 ? leaf.repetition : leaf.definition);
+                } else {
+                    fits &= inner_id != 1 || leaf.type == BYTE_ARRAY;
+                    pass_value(bytes, inner, 0, 2);
+                }
+            }
+        } else {
+            pass_value(bytes, field, 0, 1);
+        }
+    }
+    return fits && type == leaf.type && codec >= 0 && codec <= LAST_CODEC;
+}
+
+/* Whether each column of each row group has the type that the schema says, a codec that there is, and histograms of its
+ * levels: pyarrow ends the process where it is asked for one that has not. ``room``: three numbers for each of so many
+ * columns. WRONG: not understood. */
+API int64_t penstock_footer_fits(const uint8_t *footer, int64_t size, int64_t columns, int64_t *room) {
+    Bytes bytes = {footer, footer + size, FINE};
+    Leaves leaves = {(Leaf *)room, 0, columns};
+    int64_t id = 0, fits = 1;
+    for (int type; (type = next_field(&bytes, &id)) != STOP && bytes.state == FINE;) {
+        if (id == 2) {
+            uint64_t left = structs(&bytes, type);
+            leaves.count = 0;
+            schema_element(&bytes, &left, &leaves, (Leaf){NONE, 0, 0}, 0);
+            if (left) return WRONG;
+        } else if (id == 4) {
+            for (uint64_t groups = structs(&bytes, type); groups && bytes.state == FINE; groups--) {
+                int64_t inner_id = 0;
+                for (int inner; (inner = next_field(&bytes, &inner_id)) != STOP && bytes.state == FINE;) {
+                    if (inner_id != 1) {
+                        pass_value(&bytes, inner, 0, 1);
+                        continue;
+                    }
+                    if (structs(&bytes, inner) != (uint64_t)leaves.count) return WRONG;
+                    for (int64_t i = 0; i < leaves.count && bytes.state == FINE; i++) {
+                        int64_t chunk_id = 0;
+                        for (int chunk; (chunk = next_field(&bytes, &chunk_id)) != STOP && bytes.state == FINE;) {
+                            if (chunk_id == 3 && chunk == STRUCT)
+                                fits &= column_fits(&bytes, leaves.found[i]);
+                            else
+                                pass_value(&bytes, chunk, 0, 1);
+                        }
+                    }
+                }
+            }
+        } else {
+            pass_value(&bytes, type, 0, 1);
+        }
+    }
+    return bytes.state == FINE ? fits : WRONG;
 }
 
 /* ---------------------------------------------------------------- codecs: exactly ``room`` bytes come out, or WRONG */
@@ -331,6 +527,7 @@ static int64_t next_run(Runs *runs) {
             runs->left *= 8;
             if (runs->bits == 0) continue;
             if (size > room) {
+                if (size - room >= runs->bits) return WRONG; /* writers cut the last eight values short, but no others */
                 size = room;
                 runs->left = room * 8 / runs->bits;
             }
@@ -510,7 +707,7 @@ static const uint8_t *behind_deltas(Deltas deltas) {
 
 enum { PLAIN, WORDS, DELTA, SPLIT, BITS, BOOLEANS, LENGTHS, PREFIXES }; /* where values come from */
 enum { NO_CODEC, SNAPPY, LZ4 };
-enum { RLE = 3, DATA_2 = 3 }; /* Parquet's numbers of an encoding, and of a type of pages */
+enum { RLE = 3 }; /* Parquet's number of an encoding */
 
 typedef struct {
     int64_t source, width; /* of a value that is fixed */
@@ -520,15 +717,12 @@ typedef struct {
     Deltas lengths, prefixes;
     uint8_t *last; /* PREFIXES: the value before, in the memory of the caller */
     int64_t last_size, last_room;
-    int64_t taken, given; /* by the last call for texts: values that were read, and those of them that were given */
 } Page;
-
-API int64_t penstock_page_bytes(void) { return sizeof(Page); }
 
 /* Begins a page. ``levels``: of ``level_size`` bytes; NULL: no row may be null. ``last``: with room for every byte of
  * ``values``, where they share prefixes. */
-API int64_t penstock_page_open(Page *page, const uint8_t *levels, int64_t level_size, const uint8_t *values, int64_t size,
-                               int64_t source, int64_t width, uint8_t *last, int64_t last_room) {
+static int64_t page_open(Page *page, const uint8_t *levels, int64_t level_size, const uint8_t *values, int64_t size,
+                         int64_t source, int64_t width, uint8_t *last, int64_t last_room) {
     const uint8_t *end = values + size;
     memset(page, 0, sizeof(*page));
     page->source = source;
@@ -566,8 +760,8 @@ API int64_t penstock_page_open(Page *page, const uint8_t *levels, int64_t level_
 
 /* Begins a page as it lies in the file: ``header`` says of how many bytes ``body`` is. It is decompressed into ``room``, if
  * there is a codec, which is as large as ``header`` says. For all sources but PREFIXES. */
-API int64_t penstock_page_begin(Page *page, const int64_t *header, const uint8_t *body, int64_t is_nullable, int64_t codec,
-                                int64_t source, int64_t width, uint8_t *room) {
+static int64_t page_begin(Page *page, const int64_t *header, const uint8_t *body, int64_t is_nullable, int64_t codec,
+                          int64_t source, int64_t width, uint8_t *room) {
     const uint8_t *levels = NULL, *values = body;
     const int is_second = header[PAGE_TYPE] == DATA_2;
     int64_t size = header[COMPRESSED], made = header[UNCOMPRESSED], level_size = 0;
@@ -592,11 +786,34 @@ API int64_t penstock_page_begin(Page *page, const int64_t *header, const uint8_t
         levels = values + 4;
         values += 4 + level_size, made -= 4 + level_size;
     }
-    return penstock_page_open(page, is_nullable ? levels : NULL, level_size, values, made, source, width, NULL, 0);
+    return page_open(page, is_nullable ? levels : NULL, level_size, values, made, source, width, NULL, 0);
+}
+
+/* Whether runs go on behind the values that a page has. Packed ones end together, eight of them; DuckDB fills up to 256. */
+static int runs_on(const Runs *runs) {
+    if (runs->next < runs->end || runs->bit == NONE) return runs->next < runs->end || runs->left;
+    return runs->left >= 8 && (runs->left >= 256 || (runs->left + runs->bit / runs->bits) % 256);
+}
+
+/* Whether a page of which all rows were read has values left: its header says of fewer than there are. */
+static int has_more(const Page *page) {
+    switch (page->source) {
+    case WORDS:
+    case BOOLEANS:
+        return page->codes.bits && runs_on(&page->codes);
+    case DELTA:
+        return page->lengths.left > 0;
+    case SPLIT:
+        return page->bit < page->stride;
+    case BITS:
+        return (page->end - page->at) * 8 - page->bit >= 8;
+    default:
+        return page->at < page->end;
+    }
 }
 
 /* For each of the next rows, whether it is valid; and how many are. */
-API int64_t penstock_page_levels(Page *page, int64_t rows, uint8_t *valid) {
+static int64_t page_levels(Page *page, int64_t rows, uint8_t *valid) {
     Runs *const runs = &page->levels;
     uint32_t block[CODES];
     int64_t count = 0;
@@ -618,8 +835,8 @@ API int64_t penstock_page_levels(Page *page, int64_t rows, uint8_t *valid) {
 }
 
 /* Which of the picked rows are valid, and where these stand among the valid ones; how many they are comes back. */
-API int64_t penstock_page_places(const uint8_t *valid, const int64_t *picks, int64_t base, int64_t count, uint8_t *picked,
-                                 int64_t *places) {
+static int64_t page_places(const uint8_t *valid, const int64_t *picks, int64_t base, int64_t count, uint8_t *picked,
+                           int64_t *places) {
     int64_t row = 0, before = 0, found = 0;
     for (int64_t i = 0; i < count; i++) {
         for (const int64_t place = picks[i] - base; row < place; row++) before += valid[row];
@@ -644,15 +861,11 @@ static inline void store_128(uint8_t *to, int64_t low, int64_t high) {
     memcpy(to + 8, &high, 8);
 }
 
+/* Of more than 8 bytes. */
 static inline void big_to_128(const uint8_t *from, int64_t width, uint8_t *to) {
-    if (width <= 8) {
-        const int64_t found = from_big(from, width);
-        store_128(to, found, found >> 63);
-    } else {
-        uint64_t low = 0;
-        for (int64_t i = width - 8; i < width; i++) low = low << 8 | from[i];
-        store_128(to, (int64_t)low, from_big(from, width - 8));
-    }
+    uint64_t low = 0;
+    for (int64_t i = width - 8; i < width; i++) low = low << 8 | from[i];
+    store_128(to, (int64_t)low, from_big(from, width - 8));
 }
 
 #define EACH(STEP)                                                     \
@@ -739,6 +952,10 @@ static int64_t gather(const uint8_t *words, int64_t known, int64_t width, const 
     uint32_t beyond = 0; /* its highest bit: whether a code is none of ``known``, which are fewer than 2^31 */
     for (int64_t i = 0; i < count; i++) beyond |= codes[i] | ((uint32_t)known - 1 - codes[i]);
     if (beyond >> 31) return WRONG;
+    if (!words) { /* the codes are what is wanted */
+        memcpy(to, codes, (size_t)count * 4);
+        return 0;
+    }
     switch (width) {
         GATHER(1)
         GATHER(2)
@@ -752,29 +969,48 @@ static int64_t gather(const uint8_t *words, int64_t known, int64_t width, const 
     return 0;
 }
 
-/* The codes of the picked ones of the next ``values``, ``count`` of them from the first on. */
-static int64_t pick_codes(Runs *runs, int64_t *passed, const int64_t *picks, int64_t base, int64_t count,
-                          uint32_t *codes) {
-    for (int64_t i = 0; i < count; i++) {
-        const int64_t place = picks[i] - base;
-        if (pass_runs(runs, place - *passed) < 0 || next_run(runs) < 0) return WRONG;
-        *passed = place;
-        codes[i] = runs->bit == NONE ? (uint32_t)runs->value : packed_at(runs, runs->bit);
+/* How many picks, the first ``first`` among them, are before a row. */
+static inline int64_t picked_before(const int64_t *picks, int64_t first, int64_t count, int64_t row) {
+    while (first < count) {
+        const int64_t middle = first + (count - first) / 2;
+        if (picks[middle] < row)
+            first = middle + 1;
+        else
+            count = middle;
     }
-    return 0;
+    return first;
 }
 
+/* The codes of the picked ones of the next ``rows``, one by one. */
+static int64_t pick_codes(Runs *runs, int64_t rows, const int64_t *picks, int64_t base, int64_t count, uint32_t *codes) {
+    int64_t passed = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t place = picks[i] - base;
+        if (pass_runs(runs, place - passed) < 0 || next_run(runs) < 0) return WRONG;
+        passed = place;
+        codes[i] = runs->bit == NONE ? (uint32_t)runs->value : packed_at(runs, runs->bit);
+    }
+    return pass_runs(runs, rows - passed);
+}
+
+/* Of the next ``values`` the picked ones, as words. All codes are unpacked where many are picked. */
 static int64_t words_of(Page *page, int64_t values, const int64_t *picks, int64_t base, int64_t count,
                         const uint8_t *words, int64_t known, int64_t width, uint8_t *to) {
     uint32_t codes[CODES];
-    int64_t passed = 0;
-    for (int64_t done = 0; done < count; done += CODES) {
-        const int64_t now = least(count - done, CODES);
-        const int64_t fine = picks ? pick_codes(&page->codes, &passed, picks + done, base, now, codes)
-                                   : read_runs(&page->codes, now, codes);
-        if (fine < 0 || gather(words, known, width, codes, now, to + done * width) < 0) return WRONG;
+    if (picks && !count) return pass_runs(&page->codes, values);
+    for (int64_t done = 0; done < values; done += CODES, base += CODES) {
+        const int64_t rows = least(values - done, CODES);
+        const int64_t found = picks ? picked_before(picks, 0, least(count, rows), base + rows) : rows;
+        const int is_dense = found * FEW > rows;
+        if ((is_dense ? read_runs(&page->codes, rows, codes) : pick_codes(&page->codes, rows, picks, base, found, codes)) < 0)
+            return WRONG;
+        if (is_dense && found < rows) /* a position is never before its place, so that it was not overwritten */
+            for (int64_t i = 0; i < found; i++) codes[i] = codes[picks[i] - base];
+        if (gather(words, known, width, codes, found, to) < 0) return WRONG;
+        to += found * width;
+        if (picks) picks += found, count -= found;
     }
-    return picks ? pass_runs(&page->codes, values - passed) : 0;
+    return 0;
 }
 
 /* The next values as they lie in a page that is not plain. */
@@ -805,8 +1041,8 @@ static int64_t next_values(Page *page, int64_t count, uint8_t *to) {
 }
 
 /* Of the next ``values`` the picked ones, ``count`` of them, as ``kind`` says; ``words`` are made already. */
-API int64_t penstock_page_numbers(Page *page, int64_t values, const int64_t *picks, int64_t base, int64_t count,
-                                  int64_t kind, const uint8_t *words, int64_t known, int64_t word_width, uint8_t *to) {
+static int64_t page_numbers(Page *page, int64_t values, const int64_t *picks, int64_t base, int64_t count, int64_t kind,
+                            const uint8_t *words, int64_t known, int64_t word_width, uint8_t *to) {
     const int64_t width = page->width;
     if (page->source == PLAIN) {
         if (values > (page->end - page->at) / width) return WRONG;
@@ -880,31 +1116,24 @@ static int64_t next_texts(Page *page, int64_t count, const int32_t *bounds, cons
     }
 }
 
-/* Of the next ``values`` texts the picked ones, ``count`` of them: their ends from ``offset`` on, and their bytes. As
- * many as there is ``room`` for: ``taken`` and ``given`` say how many, 1 comes back if it was too small. ``bounds`` and
- * ``words``: the dictionary's. */
-API int64_t penstock_page_texts(Page *page, int64_t values, const int64_t *picks, int64_t base, int64_t count,
-                                const int32_t *bounds, const uint8_t *words, int64_t known, int32_t *ends, uint8_t *to,
-                                int64_t offset, int64_t room) {
+/* Of the next ``values`` texts the picked ones, ``count`` of them: their ends from ``offset`` on, and their bytes; 1 if
+ * there is not enough ``room``. ``bounds`` and ``words``: the dictionary's. */
+static int64_t page_texts(Page *page, int64_t values, const int64_t *picks, int64_t base, int64_t count,
+                          const int32_t *bounds, const uint8_t *words, int64_t known, int32_t *ends, uint8_t *to,
+                          int64_t offset, int64_t room) {
     const uint8_t *texts[BLOCK];
     int64_t sizes[BLOCK];
     const int64_t most = page->source == PREFIXES ? 1 : BLOCK;
     const uint8_t *const safe = page->source == WORDS ? words + bounds[known] : page->end;
     const int is_near = page->source != PREFIXES; /* what lies behind a text may be read up to ``safe`` */
     int64_t given = 0;
-    for (int64_t start = 0; start < values;) {
-        const Page before = *page;
+    for (int64_t start = 0; start < values; start += most) {
         const int64_t now = least(values - start, most);
         if (next_texts(page, now, bounds, words, known, texts, sizes) < 0) return WRONG;
         for (int64_t i = 0; i < now; i++) {
             if (picks && (given == count || picks[given] - base != start + i)) continue;
             const int64_t size = sizes[i];
-            if (size > room - offset) {
-                *page = before;
-                page->taken = start + i;
-                page->given = given;
-                return i && next_texts(page, i, bounds, words, known, texts, sizes) < 0 ? WRONG : 1;
-            }
+            if (size > room - offset) return 1;
             if (size <= SHORT_TEXT && room - offset >= SHORT_TEXT && is_near && safe - texts[i] >= SHORT_TEXT)
                 memcpy(to + offset, texts[i], SHORT_TEXT);
             else
@@ -912,28 +1141,24 @@ API int64_t penstock_page_texts(Page *page, int64_t values, const int64_t *picks
             offset += size;
             ends[given++] = (int32_t)offset;
         }
-        start += now;
     }
-    page->taken = values;
-    page->given = given;
     return 0;
 }
 
-/* Whether each text, up to its end, has this size. */
-API int64_t penstock_page_same_size(const int32_t *ends, int64_t count, int64_t size) {
-    for (int64_t i = 0; i < count; i++)
-        if (ends[i] != (i + 1) * size) return WRONG;
-    return 0;
-}
-
-/* Texts as numbers of 128 bits, the largest byte first: decimals. */
-API int64_t penstock_page_decimals(const int32_t *ends, const uint8_t *texts, int64_t count, uint8_t *to) {
-    int64_t begin = 0;
-    for (int64_t i = 0; i < count; i++) {
-        const int64_t size = ends[i] - begin;
-        if (size < 1 || size > 16) return WRONG;
-        big_to_128(texts + begin, size, to + 16 * i);
-        begin = ends[i];
+/* The same for texts that become numbers: decimals, and values of ``page->width`` that share prefixes. */
+static int64_t text_numbers(Page *page, int64_t values, const int64_t *picks, int64_t base, int64_t count, int64_t kind,
+                            int64_t out_width, uint8_t *to) {
+    const uint8_t *texts[BLOCK];
+    int64_t sizes[BLOCK], given = 0;
+    const int64_t most = page->source == PREFIXES ? 1 : BLOCK;
+    for (int64_t start = 0; start < values; start += most) {
+        const int64_t now = least(values - start, most);
+        if (next_texts(page, now, NULL, NULL, 0, texts, sizes) < 0) return WRONG;
+        for (int64_t i = 0; i < now; i++) {
+            if (page->width ? sizes[i] != page->width : sizes[i] < 1 || sizes[i] > 16) return WRONG;
+            if (picks && (given == count || picks[given] - base != start + i)) continue;
+            convert(kind, sizes[i], texts[i], texts[i] + sizes[i], NULL, 0, 1, to + given++ * out_width);
+        }
     }
     return 0;
 }
@@ -952,7 +1177,7 @@ API int64_t penstock_page_decimals(const int32_t *ends, const uint8_t *texts, in
         }                                                                     \
         break;
 
-API void penstock_page_spread(uint8_t *to, int64_t width, const uint8_t *valid, int64_t rows, int64_t count) {
+static void page_spread(uint8_t *to, int64_t width, const uint8_t *valid, int64_t rows, int64_t count) {
     switch (width) {
         SPREAD(1)
         SPREAD(2)
@@ -969,20 +1194,252 @@ API void penstock_page_spread(uint8_t *to, int64_t width, const uint8_t *valid, 
     }
 }
 
-/* All of the next ``rows``, nulls among them unless ``valid`` is NULL; how many are valid. The rest as for
- * penstock_page_numbers. */
-API int64_t penstock_page_rows(Page *page, int64_t rows, uint8_t *valid, int64_t kind, const uint8_t *words, int64_t known,
-                               int64_t width, uint8_t *to) {
-    const int64_t found = valid ? penstock_page_levels(page, rows, valid) : rows;
-    if (found < 0 || penstock_page_numbers(page, found, NULL, 0, found, kind, words, known, width, to) < 0) return WRONG;
-    if (found < rows) penstock_page_spread(to, width, valid, rows, found);
-    return found;
-}
-
 /* The same for the ends of texts; the first text begins at ``offset``. */
-API void penstock_page_spread_ends(int32_t *ends, int64_t offset, const uint8_t *valid, int64_t rows, int64_t count) {
+static void page_spread_ends(int32_t *ends, int64_t offset, const uint8_t *valid, int64_t rows, int64_t count) {
     for (int64_t row = rows; row-- > 0;) {
         ends[row] = count ? ends[count - 1] : (int32_t)offset;
         count -= valid[row];
     }
+}
+
+/* ---------------------------------------------------------------- columns
+ *
+ * The pages of a column chunk one after the other. A call goes on until its rows are read, or something is needed that
+ * the caller has to give; called again it goes on from there. ``_Column`` of page_stream.py is the same. */
+
+enum { DONE, NEEDS_BYTES, NEEDS_CHECK, NEEDS_BODY, NEEDS_ROOM, NEEDS_WORDS, NEEDS_TEXT_ROOM, OTHER_FORM };
+enum { TEXT = BIG_TO_128 + 1, CODES_OF_WORDS };         /* more kinds of what is made of a value */
+enum { NO_WORDS, WORDS_MET, WORDS_READ };
+enum { ENCODINGS = 10, PART = 4096, LONGEST_HEADER = 16 << 20 }; /* that of pyarrow */
+
+typedef struct {
+    /* what the caller says: whether rows may be null; the codec, or one that is not of here; bytes of a value, 0: it is
+     * a text; where values come from, by the encoding of a page (WRONG: it has none of these) */
+    int64_t rows, nullable, codec, width, sources[ENCODINGS];
+    /* a part of the file, of ``block_size`` bytes from ``block_at`` on; where the next header stands, and where the
+     * column ends; the bytes that are needed, from where on */
+    const uint8_t *block;
+    int64_t block_size, block_at, next, end, needs_at, needs_size;
+    uint8_t *room; /* for a page without the codec */
+    int64_t room_size;
+    /* the page at hand: the rows that it has left, those of later ones, whether it was not begun, its header, where its
+     * body begins, and whether that has its checksum */
+    int64_t page_left, unmet, pending, checked, body_at, header[HEADER_FIELDS];
+    int64_t words_state, words_at, words_header[HEADER_FIELDS], known;
+    /* what is made of values, of which width, and the words in that form; for TEXT with ``bounds`` */
+    int64_t kind, out_width;
+    const uint8_t *words;
+    const int32_t *bounds;
+    /* where it goes: numbers or the bytes of texts, the ends of these, whether each row is valid */
+    uint8_t *to;
+    int32_t *ends;
+    uint8_t *valid;
+    int64_t to_size;
+    /* where the file says that pages are, and with which rows they begin: two numbers of each, and of the end; or none */
+    const int64_t *places;
+    int64_t place_count;
+    /* of this call: rows that are behind, picks that are, rows that were given, nulls among them, bytes of texts */
+    int64_t base, first, done, nulls, size;
+    Page page;
+} Column;
+
+API int64_t penstock_column_bytes(void) { return sizeof(Column); }
+
+static int64_t need(Column *column, int64_t at, int64_t size) {
+    column->needs_at = at;
+    column->needs_size = least(size, column->end - at);
+    return NEEDS_BYTES;
+}
+
+/* The place of the page that has a row. */
+static int64_t place_of(const Column *column, int64_t row) {
+    int64_t low = 0, high = column->place_count;
+    while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        if (column->places[2 * middle + 1] <= row)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Goes from the end of a page over others of which no row is wanted up to one that is so many rows away, without their
+ * headers. Not before the first page, where a dictionary may be. How many rows are behind comes back. */
+static int64_t leap(Column *column, int64_t rows) {
+    const int64_t row = column->rows - column->unmet;
+    if (!column->place_count || !row || rows <= 0) return 0;
+    int64_t place = place_of(column, row + rows);
+    if (row + rows == column->places[2 * column->place_count + 1]) place = column->place_count;
+    const int64_t passed = column->places[2 * place + 1] - row;
+    if (passed <= 0) return 0;
+    column->next = column->places[2 * place];
+    column->unmet -= passed;
+    return passed;
+}
+
+/* Whether the page at hand is the one that the file says is there. */
+static int is_in_place(const Column *column, int64_t begin) {
+    const int64_t row = column->rows - column->unmet, *const place = column->places + 2 * place_of(column, row);
+    return place[0] == begin && place[1] == row && place[3] - row == column->header[VALUES];
+}
+
+/* Finds the next page of values, and keeps where a dictionary is. */
+static int64_t next_page(Column *column) {
+    int64_t *const header = column->header;
+    for (;;) {
+        const int64_t left = column->end - column->next, begin = column->next - column->block_at;
+        const int64_t here = begin < 0 ? 0 : least(column->block_size - begin, left);
+        if (left <= 0) return WRONG;
+        if (here <= 0) return need(column, column->next, 1);
+        const int64_t read = page_header(column->block + begin, here, header);
+        if (read < 0 || (read == 0 && (here == left || here >= LONGEST_HEADER))) return WRONG;
+        if (read == 0) return need(column, column->next, 2 * here);
+        if (header[COMPRESSED] < 0 || header[COMPRESSED] > left - read || header[UNCOMPRESSED] < 0) return WRONG;
+        column->body_at = column->next + read;
+        column->next = column->body_at + header[COMPRESSED];
+        if (header[PAGE_TYPE] == INDEX) continue;
+        if (header[VALUES] < 0 || header[VALUES] > INT32_MAX || header[UNCOMPRESSED] > INT32_MAX) return WRONG;
+        if (header[PAGE_TYPE] == DICTIONARY) {
+            const int is_plain = header[ENCODING] == 0 || header[ENCODING] == 2;
+            if (column->words_state != NO_WORDS || column->unmet < column->rows || !is_plain) return WRONG;
+            column->words_state = WORDS_MET;
+            column->words_at = column->body_at;
+            memcpy(column->words_header, header, sizeof(column->header));
+            continue;
+        }
+        if (header[VALUES] > column->unmet || (header[PAGE_TYPE] == DATA_2 && header[ROWS] != header[VALUES])) return WRONG;
+        if (column->place_count && !is_in_place(column, column->body_at - read)) return WRONG;
+        column->page_left = header[VALUES];
+        column->unmet -= header[VALUES];
+        column->pending = 1;
+        column->checked = 0;
+        return DONE;
+    }
+}
+
+/* Goes to the first page that has values, for a caller that wants to know of the dictionary before it. */
+API int64_t penstock_column_next(Column *column) {
+    int64_t found = DONE;
+    while (!column->page_left && column->unmet && (found = next_page(column)) == DONE) continue;
+    return found;
+}
+
+/* Begins the page at hand. */
+static int64_t open_page(Column *column) {
+    const int64_t *const header = column->header, encoding = header[ENCODING];
+    const int64_t source = encoding < 0 || encoding >= ENCODINGS ? WRONG : column->sources[encoding];
+    const int64_t size = header[COMPRESSED], begin = column->body_at - column->block_at;
+    if (source == WRONG) return WRONG;
+    if (source == WORDS && column->words_state == WORDS_MET) return NEEDS_WORDS;
+    if (size && (begin < 0 || size > column->block_size - begin)) return need(column, column->body_at, size);
+    if (header[HAS_CHECKSUM] && !column->checked) return NEEDS_CHECK;
+    if (source == PREFIXES || column->codec > LZ4) return NEEDS_BODY;
+    if (column->codec != NO_CODEC) {
+        if (header[UNCOMPRESSED] > (column->codec == SNAPPY ? 24 : 255) * size + 64) return WRONG; /* than there can be */
+        if (header[UNCOMPRESSED] > column->room_size) return NEEDS_ROOM;
+    }
+    const uint8_t *const body = size ? column->block + begin : column->block;
+    column->pending = 0;
+    return page_begin(&column->page, header, body, column->nullable, column->codec, source, column->width, column->room);
+}
+
+/* Begins the page at hand, whose body the caller has made. */
+API int64_t penstock_column_open(Column *column, const uint8_t *levels, int64_t level_size, const uint8_t *values,
+                                 int64_t size, uint8_t *last, int64_t last_room) {
+    column->pending = 0;
+    return page_open(&column->page, levels, level_size, values, size, column->sources[column->header[ENCODING]],
+                     column->width, last, last_room);
+}
+
+/* Values of the page at hand: of the next ``values`` the picked ones. */
+static int64_t read_values(Column *column, int64_t values, const int64_t *picks, int64_t base, int64_t count) {
+    Page *const page = &column->page;
+    if (column->kind == TEXT)
+        return page_texts(page, values, picks, base, count, column->bounds, column->words, column->known,
+                          column->ends + column->done, column->to, column->size, column->to_size);
+    uint8_t *const to = column->to + column->done * column->out_width;
+    if (page->source != WORDS && (page->source == PREFIXES || !page->width))
+        return text_numbers(page, values, picks, base, count, column->kind, column->out_width, to);
+    return page_numbers(page, values, picks, base, count, column->kind, column->words, column->known, column->out_width, to);
+}
+
+/* The next ``rows`` of the page at hand, or of these the picked ones. */
+static int64_t read_part(Column *column, int64_t rows, const int64_t *picks, int64_t count) {
+    uint8_t levels[PART], *const valid = column->valid + column->done;
+    int64_t places[PART], base = column->base, values = rows, chosen = count;
+    if (column->nullable) {
+        values = page_levels(&column->page, rows, picks ? levels : valid);
+        if (values < 0) return WRONG;
+        chosen = picks ? page_places(levels, picks, base, count, valid, places) : values;
+        if (picks) picks = places;
+        base = 0;
+    }
+    const int64_t found = read_values(column, values, picks, base, chosen);
+    if (found) return found < 0 ? WRONG : NEEDS_TEXT_ROOM;
+    if (column->kind == TEXT) {
+        int32_t *const ends = column->ends + column->done;
+        const int64_t begin = column->size;
+        if (chosen) column->size = ends[chosen - 1];
+        if (chosen < count) page_spread_ends(ends, begin, valid, count, chosen);
+    } else if (chosen < count) {
+        page_spread(column->to + column->done * column->out_width, column->out_width, valid, count, chosen);
+    }
+    column->done += count;
+    column->nulls += count - chosen;
+    return DONE;
+}
+
+/* So many of the next rows of a page are read at once: what may have to be read again (texts), or stands on the stack. */
+static int64_t part_of(const Column *column, int64_t rows, int is_picked) {
+    if (column->kind == TEXT && column->page.source == PREFIXES) return 1;
+    return column->kind == TEXT || (is_picked && column->nullable) ? least(rows, PART) : rows;
+}
+
+/* Reads rows up to ``rows`` from those on where the first of these calls began; of these the picked ones. */
+API int64_t penstock_column_read(Column *column, int64_t rows, const int64_t *picks, int64_t count) {
+    while (column->base < rows) {
+        if (!column->page_left) {
+            const int64_t wanted = picks && column->first < count ? picks[column->first] : rows;
+            const int64_t passed = picks ? leap(column, wanted - column->base) : 0;
+            column->base += passed;
+            const int64_t found = passed ? DONE : next_page(column);
+            if (found) return found;
+            continue;
+        }
+        int64_t now = least(rows - column->base, column->page_left), first = column->first;
+        if (!picks || now < column->page_left || picked_before(picks, first, count, column->base + now) > first) {
+            int64_t found = column->pending ? open_page(column) : DONE;
+            if (found) return found;
+            const int is_coded = column->page.source == WORDS && column->words_state == WORDS_READ;
+            if (column->kind == CODES_OF_WORDS && !is_coded) return OTHER_FORM;
+            now = part_of(column, now, picks != NULL);
+            const int64_t behind = picks ? picked_before(picks, first, count, column->base + now) : first + now;
+            const Page before = column->page;
+            found = read_part(column, now, picks ? picks + first : NULL, behind - first);
+            if (found == NEEDS_TEXT_ROOM) column->page = before;
+            if (found) return found;
+            if (now == column->page_left && has_more(&column->page)) return WRONG;
+            column->first = behind;
+        }
+        column->page_left -= now;
+        column->base += now;
+    }
+    return DONE;
+}
+
+/* The words of a dictionary as numbers. */
+API int64_t penstock_words_as(const uint8_t *values, int64_t size, int64_t count, int64_t width, int64_t kind,
+                              int64_t out_width, uint8_t *to) {
+    Page page;
+    if (page_open(&page, NULL, 0, values, size, PLAIN, width, NULL, 0) < 0) return WRONG;
+    return width ? page_numbers(&page, count, NULL, 0, count, kind, NULL, 0, out_width, to)
+                 : text_numbers(&page, count, NULL, 0, count, kind, out_width, to);
+}
+
+/* The words of a dictionary as texts: their ends, and their bytes, which are less than ``size``. */
+API int64_t penstock_words_texts(const uint8_t *values, int64_t size, int64_t count, int32_t *ends, uint8_t *to) {
+    Page page;
+    if (page_open(&page, NULL, 0, values, size, PLAIN, 0, NULL, 0) < 0) return WRONG;
+    return page_texts(&page, count, NULL, 0, count, NULL, NULL, 0, ends, to, 0, size);
 }

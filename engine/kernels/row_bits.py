@@ -43,6 +43,27 @@ def row_bits(columns: Iterable[Any], rows: npt.NDArray[np.int64], types: Sequenc
     return same if differing is None else np.add(differing, same, out=differing)
 
 
+def total_bits(records: pa.RecordBatch) -> int:
+    """The bits of all rows together, at the cost of one (rule 4)."""
+    start, end = np.zeros(1, np.int64), np.full(1, records.num_rows)
+    found = 0
+    for column in records.columns:
+        fixed = fixed_bits(column.type)
+        found += int(_range_bits(column, start, end)[0]) if fixed is None else fixed * records.num_rows
+    return found
+
+
+def row_bits_of_all(records: pa.RecordBatch) -> int | None:
+    """The bits of any row, if all have the same."""
+    found = 0
+    for column in records.columns:
+        fixed = fixed_bits(column.type)
+        if fixed is None:
+            return None
+        found += fixed
+    return found
+
+
 def _bits(array: pa.Array, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Of single rows. Those of text, the frequent case, without temporary arrays."""
     if not _is_text(array.type):

@@ -17,6 +17,9 @@ BLOCK_ROWS = 64 * 1024
 COMPARING = 0
 """The place for comparing keys with known ones; places further on are for loading them."""
 
+NEW_KEYS = 8
+"""The place for the first rows of new keys."""
+
 
 class _Scratch(threading.local):
     def __init__(self) -> None:

@@ -3,7 +3,9 @@
 Rules:
 
 1. A slot holds the number of a key, or nothing. The slots that a key may stand in follow from its hash: the first one
-   from the upper bits, the next ones each further on by one more. At most half of the slots are taken.
+   from the bits below the uppermost 16, the next ones each further on by one more. At most half of the slots are taken.
+   The uppermost bits tell the part of an exchange that a key belongs to: behind one, keys come part by part, and would
+   crowd in that share of the slots.
 2. All rows look for their keys at once, a slot at a time: who finds its key is done, of those who find nothing the
    first row takes the slot, all others go on. Rows of one key do the same steps, so the one that takes a slot is the
    key's first row.
@@ -30,6 +32,7 @@ Hashes = npt.NDArray[np.uint64]
 Numbered: TypeAlias = tuple[Positions, Positions]
 """The number of the key of each row, and the first rows of the keys that are new, in order."""
 
+_PARTS_BITS = np.uint64(16)
 _EMPTY = -1
 _FIRST_ROW = -2
 """A slot with -2, -3, -4, … belongs to row 0, 1, 2, … of the rows that are being looked up."""
@@ -150,7 +153,7 @@ class Slots:
     # ------------------------------------------------------------------ parts
 
     def _home(self, hashes: Hashes) -> Positions:
-        return (hashes >> np.uint64(65 - len(self._slots).bit_length())).view(np.int64)
+        return ((hashes << _PARTS_BITS) >> np.uint64(65 - len(self._slots).bit_length())).view(np.int64)
 
     def _taken(self, rows: Positions, slots: Positions, firsts: list[Positions]) -> Positions:
         """What stands in the slots after the first row of those that find one empty has taken it."""

@@ -4,18 +4,20 @@ Rules:
 
 1. In numpy, a number is added as one int64 where all sums of the batches so far are sure to fit; else in parts of 32
    bits, whose sums fit for any number of rows below 2³¹. What was added as one is put to the parts before it could
-   overflow. Compiled kernels add decimals as they are, to totals of 192 bits.
+   overflow. Compiled kernels add numbers as they are, integers to totals of 128 bits, decimals of 192.
 2. The parts are those of two's complement, the lowest first; only the highest one has a sign.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from .accumulators import Accumulator, GroupRows, Validity, add_at
+from .accumulators import Accumulator, GroupRows, OnePass, Validity, add_at
 from .aggregate_protocol import State
 from .growable_array import GrowableArray
 from .keys import numbers, validity
@@ -134,6 +136,12 @@ class WholeSums(_Sums):
         return tuple(pa.array(part, mask=missing) for part in (high, low))
 
 
+def whole_sums(column: pa.DataType | None) -> Accumulator:
+    """Sums of integers and booleans, as the halves of ``Sum``."""
+    compiled = kernels()
+    return WholeSums() if compiled is None or pa.types.is_uint64(column) else WholeWords(compiled)
+
+
 def decimal_sums(column: pa.DataType) -> Accumulator:
     """Sums of decimals, as decimals of 256 bits."""
     compiled = kernels()
@@ -142,50 +150,132 @@ def decimal_sums(column: pa.DataType) -> Accumulator:
     return DecimalWords(column.scale, compiled)
 
 
-class DecimalWords:
-    """Sums of decimals of at most 128 bits, as two words each, by compiled kernels. A third one counts what is too much
-    for these, once there are numbers of more than one word."""
+class _WordTotals:
+    """Totals of two words each, by compiled kernels."""
 
     in_place = True
-    takes_compact = True
 
-    def __init__(self, scale: int, kernels: Kernels) -> None:
-        self._type = pa.decimal256(_DIGITS, scale)
+    def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
         self._words = GrowableArray(np.int64)
-        self._high: GrowableArray | None = None
         self._validity = Validity()
 
     @property
     def bytes(self) -> int:
-        return self._words.bytes + (0 if self._high is None else self._high.bytes) + self._validity.bytes
+        return self._words.bytes + self._validity.bytes
+
+    def state(self) -> State:
+        return self.state_of(slice(0, len(self._words.values) // 2))
+
+    def state_of(self, part: slice | Positions) -> State:
+        """The states of some groups."""
+        raise NotImplementedError
+
+    def state_later(self) -> Callable[[], State]:
+        """What gives the states as they are now, on any thread."""
+        twin = copy(self)
+        twin._words, twin._validity = self._words.frozen(), self._validity.frozen()
+        return twin.state
+
+    def _join(self, values: pa.Array, whole: Positions, rows: GroupRows, into: OnePass) -> None:
+        self._validity.mark(rows, values)
+        into.whole.append((self._words.to(2 * rows.groups), whole))
+
+    def _add(self, words: Any, high: Any, rows: GroupRows, bits: Any, offset: int) -> None:
+        total = self._words.to(2 * rows.groups)
+        if len(words):
+            ids = None if rows.groups == 1 else np.ascontiguousarray(rows.ids)
+            self._kernels.add_words(total, high, ids, words, bits, offset)
+
+
+class WholeWords(_WordTotals):
+    """Sums of integers and booleans: fewer than 2³¹ numbers of 64 bits fit into two words."""
+
+    takes_compact = False
 
     def add(self, values: pa.Array | None, rows: GroupRows) -> None:
         assert values is not None
         self._validity.mark(rows, values)
-        total, words = self._words.to(2 * rows.groups), decimal_words(values)
+        self._add(numbers(values).astype(np.int64, copy=False).reshape(-1, 1), None, rows, None, 0)
+
+    def feed(self, values: pa.Array, rows: GroupRows, into: OnePass) -> bool:
+        """Join a pass over these rows, if that can be done."""
+        if values.null_count:
+            return False
+        self._join(values, numbers(values).astype(np.int64, copy=False), rows, into)
+        return True
+
+    def merge(self, state: State, rows: GroupRows) -> None:
+        self._validity.mark(rows, state[0])
+        high, low = (numbers(part) for part in state)
+        words = np.empty((len(high), 2), dtype=np.int64)
+        np.left_shift(high, _BITS, out=words[:, 0])
+        words[:, 0] += low
+        np.right_shift(high, _BITS, out=words[:, 1])
+        self._add(words, None, rows, None, 0)
+
+    def state_of(self, part: slice | Positions) -> State:
+        """The states of some groups."""
+        low, high = self._words.values.reshape(-1, 2)[part].T
+        missing = self._validity.missing(part)
+        upper = (high << _BITS) | ((low >> _BITS) & _LOW)
+        return tuple(pa.array(part, mask=missing) for part in (upper, low & _LOW))
+
+
+class DecimalWords(_WordTotals):
+    """Sums of decimals of at most 128 bits. A third word counts what is too much for two, once there are numbers of
+    more than one word."""
+
+    takes_compact = True
+
+    def __init__(self, scale: int, kernels: Kernels) -> None:
+        super().__init__(kernels)
+        self._type = pa.decimal256(_DIGITS, scale)
+        self._high: GrowableArray | None = None
+
+    def state_later(self) -> Callable[[], State]:
+        """What gives the states as they are now, on any thread."""
+        twin = copy(self)
+        twin._words, twin._validity = self._words.frozen(), self._validity.frozen()
+        twin._high = None if self._high is None else self._high.frozen()
+        return twin.state
+
+    @property
+    def bytes(self) -> int:
+        return super().bytes + (0 if self._high is None else self._high.bytes)
+
+    def add(self, values: pa.Array | None, rows: GroupRows) -> None:
+        assert values is not None
+        self._validity.mark(rows, values)
+        words = decimal_words(values)
         if words.shape[1] > 1 and self._high is None:
             self._high = GrowableArray(np.int64)
         high = None if self._high is None else self._high.to(rows.groups)
-        if len(values):
-            bits = np.frombuffer(values.buffers()[0], dtype=np.uint8) if values.null_count else None
-            ids = None if rows.groups == 1 else np.ascontiguousarray(rows.ids)
-            self._kernels.add_words(total, high, ids, words, bits, values.offset)
+        bits = np.frombuffer(values.buffers()[0], dtype=np.uint8) if values.null_count else None
+        self._add(words, high, rows, bits, values.offset)
+
+    def feed(self, values: pa.Array, rows: GroupRows, into: OnePass) -> bool:
+        """Join a pass over these rows, if that can be done."""
+        if values.null_count or values.type.bit_width != 64 or self._high is not None:
+            return False
+        self._join(values, decimal_words(values)[:, 0], rows, into)
+        return True
 
     def merge(self, state: State, rows: GroupRows) -> None:
         self.add(state[0], rows)
 
-    def state(self) -> State:
-        low = self._words.values.reshape(-1, 2)
+    def state_of(self, part: slice | Positions) -> State:
+        """The states of some groups."""
+        low = self._words.values.reshape(-1, 2)[part]
         words = np.empty((len(low), _WORDS), dtype=np.int64)
         words[:, :2] = low
         np.right_shift(low[:, 1], 63, out=words[:, 3])
         if self._high is None:
             words[:, 2] = words[:, 3]
         else:
-            np.add(self._high.values, words[:, 3], out=words[:, 2])
+            np.add(self._high.values[part], words[:, 3], out=words[:, 2])
             np.right_shift(words[:, 2], 63, out=words[:, 3])
-        return (_as_decimals(words, self._type, self._validity.missing()),)
+        return (_as_decimals(words, self._type, self._validity.missing(part)),)
 
 
 class DecimalParts(_Sums):

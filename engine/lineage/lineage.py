@@ -58,19 +58,19 @@ class _Place:
         return group, begin + row - first
 
 
-def lineage(column: pa.Array, first: int, splits: Sequence[tuple[str, Split]]) -> pa.Table:
-    """The table for the rows from position ``first`` on with these origins; ``splits``: source and split by number."""
+def lineage(column: pa.Array, positions: Numbers, splits: Sequence[tuple[str, Split]]) -> pa.Table:
+    """The table for the rows at these positions with these origins; ``splits``: source and split by number."""
     counts, spans = spans_of(column)
-    positions = first + np.repeat(np.arange(len(counts)), counts)
+    positions = np.repeat(positions, counts)
     places = _places(splits, {int(each) for each in np.unique(split_numbers(spans[:, 0])) if each >= 0})
     lines = [_line(int(position), span, places) for position, span in zip(positions, spans, strict=True)]
     return pa.Table.from_pylist([dict(zip(SCHEMA.names, line, strict=True)) for line in lines], schema=SCHEMA)
 
 
-def unknown(first: int, rows: int) -> pa.Table:
-    """The table of rows of which nothing is known."""
-    nothing = {field.name: pa.nulls(rows, field.type) for field in SCHEMA}
-    return pa.table({**nothing, "position": pa.array(np.arange(first, first + rows))}, schema=SCHEMA)
+def unknown(positions: Numbers) -> pa.Table:
+    """The table of the rows at these positions, of which nothing is known."""
+    nothing = {field.name: pa.nulls(len(positions), field.type) for field in SCHEMA}
+    return pa.table({**nothing, "position": pa.array(positions)}, schema=SCHEMA)
 
 
 def _line(position: int, span: Numbers, places: Mapping[int, _Place]) -> tuple[object, ...]:

@@ -20,6 +20,7 @@ from typing import cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..buffers.state_rows import in_one
 from ..core.errors import ConfigurationError
 from ..core.operator import OperatorConfig
 from ..core.source import SourceConfig, Split
@@ -58,7 +59,7 @@ class FeedGraph(Graph):
         for node in flow.nodes:
             if node.id in needed and not node.inputs:
                 names = frozenset(split for source, split in skipped if source == node.id)
-                given = plan.sources[node.id].splits
+                given = plan.sources[node.id].own_splits
                 source = TracedSource(
                     cast(SourceConfig, node.config),
                     given,
@@ -67,7 +68,7 @@ class FeedGraph(Graph):
                     self._type,
                     names,
                 )
-                self._place(replace(node, config=source, schema=source.schema))
+                self.put(replace(node, config=source, schema=source.schema))
                 self.splits += [(node.id, split) for split in given]
             elif node.id in needed:
                 self._add(node)
@@ -101,10 +102,10 @@ class FeedGraph(Graph):
 
     def _add(self, node: Node) -> None:
         if node.schema is None or not any(self._has_origin(each) for each in node.inputs):
-            self._place(node)
+            self.put(node)
             return
         if node.is_exchange:
-            self._place(replace(node, schema=self._schema(node.inputs[0])))
+            self.put(replace(node, schema=self._schema(node.inputs[0])))
             return
         found = self._traced(node)
         config, inputs = found if found is not None else self._cut(node)
@@ -112,7 +113,7 @@ class FeedGraph(Graph):
         if not _same_but_origin(schema, node.schema):
             config, inputs = self._cut(node)
             schema = config.output_schema([self._schema(each) for each in inputs])
-        self._place(replace(node, config=config, inputs=inputs, schema=schema))
+        self.put(replace(node, config=config, inputs=inputs, schema=schema))
 
     def _traced(self, node: Node) -> tuple[OperatorConfig, tuple[str, ...]] | None:
         """Config and inputs of the node that passes origins on; None: there is none."""
@@ -162,7 +163,7 @@ class FeedGraph(Graph):
         source = self._flow.node(node.id).inputs[port]
         id = f"{node.id}.{how}-{port}"
         if id not in self._nodes:
-            self._place(Node(id, config, (source,), config.output_schema([self._schema(source)])))
+            self.put(Node(id, config, (source,), config.output_schema([self._schema(source)])))
         return id
 
 
@@ -203,8 +204,7 @@ def _same_but_origin(found: pa.Schema, wanted: pa.Schema) -> bool:
 
 def _with_null_origins(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """A state table whose ``row`` has one more field. Null structs, which hold counters, stay so."""
-    rows = table.column("row").combine_chunks()
-    rows = rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows
+    rows = in_one(table, "row")
     place = schema.get_field_index(ORIGIN)
     fields = [rows.type.field(at) for at in range(rows.type.num_fields)]
     fields.insert(place, schema.field(place))

@@ -38,7 +38,7 @@ def plan_stream(stream: Stream, sink: OutputSink, parallelism: int) -> JobPlan:
         raise FlowError("a task gives out its rows itself", "build it from a flow without sinks")
     exit = Stream(flow, stream.id)
     flow.attach(sink, exit if exit.is_gathered or parallelism == 1 else exit.gather(), name="output")
-    plan = plan_job(flow, parallelism, rate=0.0, prune=False)
+    plan = plan_job(flow, parallelism, rate=0.0, prune=False, fused=True)
     return replace(plan, sources={id: replace(source, splits=()) for id, source in plan.sources.items()})
 
 

@@ -71,12 +71,14 @@ class PlanOutput:
             self._leaving = found.barrier + 1
         return found
 
-    def skip(self, window: int) -> None:
-        """Nobody reads what is left of the window and of those before it."""
+    def skip(self, window: int) -> bool:
+        """Nobody reads what is left of the window and of those before it. Whether that has made room."""
         with self._lock:
+            was_full = not self.has_room()
             self._skipped = max(self._skipped, window)
             while self._queue and self._leaving <= window:
                 self._pop()
+            return was_full and self.has_room()
 
     def is_gone(self, window: int) -> bool:
         """Whether the window has been read to its end, or what is left of it is dropped."""

@@ -53,6 +53,7 @@ from ..sinks.output import OutputSink
 from ..sources.given import NewSplit
 from .plan_inputs import PlanInputs, plan_stream
 from .plan_output import OUTPUT_BATCHES, SERIAL_BATCHES, PlanOutput
+from .reading import reading
 from .running_plan import OVER, PlanState, RunningPlan
 
 
@@ -244,7 +245,7 @@ class PlanTask:
             batch, future = self._next(window)
             if future is None:
                 return batch
-            with nullcontext() if self._pool is None else self._pool.waiting():
+            with reading(self._plan), nullcontext() if self._pool is None else self._pool.waiting():
                 wait_for(future, timeout, self._wake_at)
 
     @checked()
@@ -284,14 +285,15 @@ class PlanTask:
         if self._plan.is_lost:
             return
         with self._lock:
-            self._output.skip(window)
-            self._made_room()
+            self._changes += 1
+            if self._output.skip(window):
+                self._plan.wake_exit()
         self._output.wake()  # whoever reads one of them
 
     def _turn(self, scheduler: SerialScheduler, changes: int) -> bool:
         """Run the plan on this thread, as its caller saw it before so many ``changes``. False: it waits for something
         that is under way elsewhere."""
-        with self._plan.turns:
+        with reading(self._plan), self._plan.turns:
             with self._lock:
                 requested = self.under_barrier
             while self._one_turn(scheduler):
@@ -325,17 +327,12 @@ class PlanTask:
         found, made_room = self._output.take()
         self._changes += 1
         if made_room:
-            self._made_room()
+            self._plan.wake_exit()
         if isinstance(found, WindowStatistics):
             if self.state not in OVER:
                 self._plan.move(PlanState.BARRIER)
             return None
         return found
-
-    def _made_room(self) -> None:
-        """Let the end of the plan look whether another batch is welcome."""
-        self._changes += 1
-        self._plan.wake_exit()
 
     def _at_end(self) -> bool:
         return not self.under_barrier and all(task.data_ended for task in self.tasks)

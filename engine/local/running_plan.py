@@ -26,12 +26,13 @@ from ..core.state_machine import StateMachine
 from ..exchange.channels import Frame, Upstream
 from ..plan.plan import JobPlan
 from ..runtime.checkpointing import TaskSnapshot
+from ..runtime.orders import Steer
 from ..runtime.statistics import OperatorWindow
 from ..runtime.task import Task
 from ..scheduler.pool import PoolScheduler
-from ..scheduler.protocol import Scheduler, Share
+from ..scheduler.protocol import Places, Scheduler, Share
 from ..scheduler.serial import SerialScheduler
-from ..scheduler.shell import is_inside
+from ..scheduler.shell import is_inside, places
 from .plan_output import PlanOutput
 from .windows import Windows
 
@@ -83,6 +84,8 @@ class PlanListener:
     def snapshot_taken(self, checkpoint: CheckpointId, snapshot: TaskSnapshot) -> None: ...
 
     def declined(self, checkpoint: CheckpointId) -> None: ...
+
+    def steered(self, order: Steer, possible: int | None) -> None: ...
 
     def finished(self) -> None: ...
 
@@ -152,7 +155,11 @@ class RunningPlan:
     @property
     def is_inside(self) -> bool:
         """Whether this thread is in the plan: in a user's function, or in a callback."""
-        return is_inside() and any(task.is_inside for task in self.tasks)
+        return is_inside() and self.was_entered(places())
+
+    def was_entered(self, places: Places) -> bool:
+        """The same of whichever thread had these places."""
+        return any(task.was_entered(places) for task in self.tasks)
 
     def start(self) -> None:
         """Let it run, unless that was said before."""

@@ -21,11 +21,16 @@ from .join.merge_join import MergeJoin
 from .rowwise.filter import Filter
 from .rowwise.map_batches import MapBatches
 from .rowwise.project import Project
+from .rowwise.too_long import TooLong
 from .rowwise.unnest import Unnest
+from .sequence.batches import Batches
+from .sequence.full_shuffle import FullShuffle
 from .sequence.limit import Limit
 from .sequence.mix import Mix
 from .sequence.pack import Pack
-from .sequence.shuffle import Shuffle
+from .sequence.pack_whole import PackWhole
+from .sequence.schedule import Schedule
+from .sequence.shuffle import DrawnShuffle, Shuffle
 from .sequence.sort import Sort
 from .sequence.top_n import TopN
 from .sequence.union import Union
@@ -33,9 +38,12 @@ from .sequence.union import Union
 __all__ = [
     "Aggregate",
     "AggregateFunction",
+    "Batches",
     "Between",
     "Distinct",
+    "DrawnShuffle",
     "Filter",
+    "FullShuffle",
     "HashAggregate",
     "HashJoin",
     "InList",
@@ -46,11 +54,14 @@ __all__ = [
     "MergeJoin",
     "Mix",
     "Pack",
+    "PackWhole",
     "Project",
+    "Schedule",
     "Shuffle",
     "Sort",
     "SortKey",
     "StreamAggregate",
+    "TooLong",
     "TopN",
     "Union",
     "Unnest",

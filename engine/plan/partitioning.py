@@ -28,9 +28,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..core.elements import Batch
-from ..core.errors import FlowError
+from ..core.errors import FlowError, InternalError
+from ..core.operator import LANE
 from ..core.schemas import check_columns, check_distinct, check_movable, value_type
-from ..kernels.hashing import HASH_VERSION, Parts, hashes, part_numbers, part_order
+from ..kernels.hashing import HASH_VERSION, Parts, part_order, parts_of
 from ..kernels.keys import check_key_types, comparable, decoded, shared_codes, validity
 
 EARLIER_PARTS = 128
@@ -59,6 +60,22 @@ class Partitioner(Protocol):
 
     def parts(self, batch: Batch) -> Parts:
         """The part of each row."""
+
+    def snapshot(self) -> pa.Table | None:
+        """What the parts of the next rows depend on besides these, with a column ``LANE``; None: nothing."""
+
+    def restore(self, table: pa.Table) -> None:
+        """Go on behind the rows that were divided before these snapshots."""
+
+
+class _ByRows:
+    """One that looks at nothing but the rows."""
+
+    def snapshot(self) -> pa.Table | None:
+        return None
+
+    def restore(self, table: pa.Table) -> None:
+        raise InternalError("the parts of rows depend on these alone, and there is a state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +181,11 @@ class RangePartitioning:
         _check_rows(self.kind, schema, self.keys, self.parts)
         field = schema.field(self.column)
         check_key_types(self.kind, [field])
+        if pa.types.is_nested(field.type):
+            raise FlowError(
+                f"partition by range: column {field.name!r} is {field.type}, and ranges are of single values",
+                "name a column of numbers, texts, binary or times: of a struct, one that a projection makes of a field",
+            )
         bounds = self._array(field.type)
         if not self.bounds:
             raise FlowError("partition by range: no bound is given", "give one bound less than you want parts")
@@ -229,12 +251,12 @@ def _check_rows(kind: str, schema: pa.Schema, keys: Sequence[str], parts: int) -
         raise FlowError(f"{kind}: {parts} parts are impossible", f"use between 1 and {MAX_PARTS} of them")
 
 
-class _ByHash:
+class _ByHash(_ByRows):
     def __init__(self, columns: Sequence[int], parts: int) -> None:
         self._columns, self._parts = columns, parts
 
     def parts(self, batch: Batch) -> Parts:
-        return part_numbers(hashes([batch.records.column(index) for index in self._columns]), self._parts)
+        return parts_of([batch.records.column(index) for index in self._columns], self._parts)
 
 
 class _ByTurns:
@@ -255,10 +277,29 @@ class _ByTurns:
         turns = np.arange(first, last) // TURN_ROWS + (tag.lane + tag.round % self._parts)
         return (turns * self._stride % self._parts).astype(np.uint16)
 
+    def snapshot(self) -> pa.Table | None:
+        """The rows of the round so far, by lane."""
+        if not self._rows:
+            return None
+        lanes, rows = list(self._rows), list(self._rows.values())
+        rounds = [self._round] * len(lanes)
+        return pa.table({LANE: pa.array(lanes, pa.int32()), "round": rounds, "rows": rows})
 
-class _ByRange:
+    def restore(self, table: pa.Table) -> None:
+        """Go on behind these rows; of lanes that are in an earlier round than others nothing is left to count."""
+        for lane, round, rows in zip(
+            *(table.column(name).to_pylist() for name in (LANE, "round", "rows")), strict=True
+        ):
+            if round > self._round:
+                self._round, self._rows = round, {}
+            if round == self._round:
+                self._rows[lane] = rows
+
+
+class _ByRange(_ByRows):
     def __init__(self, column: int, bounds: pa.Array) -> None:
         self._column, self._bounds = column, bounds
+        self._searched = bounds.cast(pa.binary()) if pa.types.is_fixed_size_binary(bounds.type) else bounds
         self._keys = comparable(bounds)
 
     def parts(self, batch: Batch) -> Parts:
@@ -275,5 +316,7 @@ class _ByRange:
             filled = column.fill_null(self._bounds[0])
             values, bounds = shared_codes([filled], [self._bounds])
             return np.searchsorted(bounds, values, side="right")
-        places = pc.search_sorted(self._bounds, column, side="right").fill_null(0)
+        if pa.types.is_fixed_size_binary(column.type):  # nor among these
+            column = column.cast(pa.binary())
+        places = pc.search_sorted(self._searched, column, side="right").fill_null(0)
         return places.to_numpy(zero_copy_only=False)

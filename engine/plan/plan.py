@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from ..core.epochs import Epochs
 from ..core.errors import ConfigurationError, PenstockError, StorageError, UserCodeError, as_penstock_error
-from ..core.identity import CommitPermit, TaskId
+from ..core.identity import CommitPermit, Reweight, TaskId
 from ..core.operator import Committer, OperatorConfig, SinkConfig
 from ..core.source import SourceConfig, Split
 from ..core.traits import traits_of
@@ -36,7 +37,8 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class SourcePlan:
     """A source and its splits. ``quota``: most rows that a lane reads in one round; None: always whole splits.
-    ``repeats``: it is read in every epoch; else once."""
+    ``repeats``: it is read in every epoch; else once. ``given``: the source's own splits, where others have taken their
+    place (``sources.drawn_splits``); else none."""
 
     id: str
     config: SourceConfig
@@ -45,6 +47,12 @@ class SourcePlan:
     quota: int | None
     rate: float
     repeats: bool = False
+    given: tuple[Split, ...] = ()
+
+    @property
+    def own_splits(self) -> tuple[Split, ...]:
+        """As the source gives them."""
+        return self.given or self.splits
 
     @property
     def rows(self) -> int | None:
@@ -73,6 +81,16 @@ class KeyFilterPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlyFilterPlan:
+    """A condition that the reader of a source asks of its rows: others do not get through the operators ``by`` further
+    down, which ask again."""
+
+    source: str
+    by: tuple[str, ...]
+    condition: pc.Expression
+
+
+@dataclass(frozen=True, slots=True)
 class PortPlan:
     """Where a pipeline's input comes from: ``kind`` is "source", "local" or "exchange"; ``id`` of source or edge.
 
@@ -88,7 +106,8 @@ class PortPlan:
 @dataclass(frozen=True, slots=True)
 class OperatorPlan:
     """One operator of a pipeline's chain and the schemas of its ports. ``hold``: at a task barrier it goes on with what
-    it holds, instead of emitting and forgetting it. ``read_first``: the port that a join reads before the other one."""
+    it holds, instead of emitting and forgetting it. ``read_first``: the port that a join reads before the other one;
+    ``reads_whole``: those that it reads to the end even where it needs no more: what fails there is seen, always."""
 
     id: str
     config: OperatorConfig
@@ -96,6 +115,7 @@ class OperatorPlan:
     is_sink: bool
     hold: bool = False
     read_first: int | None = None
+    reads_whole: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +200,12 @@ class JobPlan:
     sources: dict[str, SourcePlan]
     #: into how many parts rows are divided by key, or in turn
     parts: int = 0
+    #: the joins by key whose right side is broadcast instead, as a job that goes on must have them
+    broadcasts: tuple[str, ...] = ()
+    #: rows of a lane's round, as a job that goes on must have them
+    round_rows: int = 0
+    #: for joins the rows of their inputs, guessed; none where nothing is known
+    guesses: Mapping[str, Sequence[int]] = field(default_factory=dict)
     #: barriers stand at the same round in all channels, and merges go by tag; else whatever comes first is read first
     deterministic: bool = True
     #: bytes that the operators of one task hold before they spill; None: no bound
@@ -190,6 +216,8 @@ class JobPlan:
     alignment_timeout: float | None = None
     #: which readers leave out what which joins drop
     key_filters: tuple[KeyFilterPlan, ...] = ()
+    #: what else readers leave out: rows that operators further down drop
+    early_filters: tuple[EarlyFilterPlan, ...] = ()
     #: how often the sources are read that repeat; None: once
     epochs: Epochs | None = None
     #: the job's identity, known once its checkpoint folder has been looked at (``identify``)
@@ -201,6 +229,8 @@ class JobPlan:
     inputs: tuple[str, ...] = ()
     #: files that came after the inputs were recorded, and are not read
     ignored: tuple[str, ...] = ()
+    #: of a run that only repeats another one: what that one's log says of changed weights
+    reweights: tuple[Reweight, ...] = ()
     #: what the audit compares at the end: numbers of rows, or also what they are
     audit: Audited = "counts"
 

@@ -12,11 +12,14 @@ Rules:
    that has fewer splits than lanes when it is first read has them assigned at even distances, in the same order:
    subtasks own neighbouring lanes, so the first few would all be one subtask's. Those that come later go by turns.
 5. How splits were assigned is part of a lane's cursor: a restored source goes on as it began, also with more splits.
+6. A cut that waits for no round finds each lane in a round of its own: those of one reader in two rounds that follow
+   each other, those of several in any. Whoever reads them again begins with the smallest; a lane that has passed a
+   round says nothing in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,13 +27,21 @@ import numpy as np
 import pyarrow as pa
 
 from ..arrow.combining import fewest
+from ..core.channel_states import Demand, EndState
 from ..core.elements import Batch
 from ..core.operator import LANE, OUTPUT_BYTES
-from ..kernels.row_bits import Bits, row_bits
+from ..kernels.row_bits import row_bits, row_bits_of_all, total_bits
 
 CHUNK_ROWS = 64 * 1024
 """Rows of a canonical chunk: large enough for vectorised kernels, small enough to stay in a core's cache. It has at
 most ``OUTPUT_BYTES`` bytes, or a single row."""
+
+EARLIER_ROUND_ROWS = 4 * CHUNK_ROWS
+"""Rows of a lane's round in every flow, before flows could say how many."""
+
+LANES_AT_ONCE = 2
+"""So many lanes of a source are read at a time, where there are threads for it: to read takes about as long as to work
+on what was read, so two readers keep up with one who works."""
 
 CURSOR_SCHEMA = pa.schema(
     [
@@ -46,6 +57,21 @@ CURSOR_SCHEMA = pa.schema(
 """A source's state: for each lane the next round, the split (``ordinal``-th of the lane), the next row in it, and the
 number of rows read since the beginning; ``needless``: nobody needs the rest, so the lane has ended where it stands;
 ``dealt``: how the splits were assigned (``SplitAssignment.first``)."""
+
+CUT_FIELDS = pa.schema(
+    [
+        ("lane_round", pa.int64()),
+        ("taken", pa.int64()),
+        ("sequence", pa.int64()),
+        ("begun", pa.bool_()),
+        ("said", pa.string()),
+        ("demand", pa.string()),
+        ("drained", pa.bool_()),
+    ]
+)
+"""What stands beside that at a cut that waits for no round. ``round`` is then the first one of which the reader has not
+told the end, ``begun``: whether it is in it; for each lane its own round, and what has been read in that: so many rows,
+in so many chunks (``sequence``). The rest is the reader's (``ReaderPlace``)."""
 
 
 def lanes_of(subtask: int, parallelism: int, lanes: int) -> range:
@@ -111,28 +137,83 @@ class LaneCursor:
     needless: bool = False
     #: how the source's splits were assigned to its lanes (``SplitAssignment.first``)
     dealt: int = 0
+    #: the first round that it has not passed
+    round: int = 0
+    #: rows read in this round, and chunks
+    taken: int = 0
+    sequence: int = 0
+
+    def end_round(self, round: int) -> None:
+        """Nothing more comes in this round."""
+        self.round, self.taken, self.sequence = round + 1, 0, 0
 
 
-def write_cursors(round: int, cursors: list[LaneCursor]) -> pa.Table:
-    """The cursors of one subtask as a state table. ``round``: the next round."""
-    told = ("ordinal", "row", "rows", "needless", "dealt")
-    values = [[getattr(cursor, name) for cursor in cursors] for name in ("lane", *told)]
+@dataclass(frozen=True, slots=True)
+class ReaderPlace:
+    """Where a reader stands, beside its lanes: the first ``round`` of which it has not told the end, and whether that
+    has ``begun``. Of states at a cut alone: how far it has told its end, which rows are wanted of it, and whether all
+    that came of its end is processed."""
+
+    round: int = 0
+    begun: bool = False
+    said: EndState = EndState.OPEN
+    demand: Demand = Demand.ALL
+    drained: bool = False
+
+
+_TOLD = ("ordinal", "row", "rows", "needless", "dealt")
+
+
+def write_cursors(round: int, cursors: Sequence[LaneCursor]) -> pa.Table:
+    """The cursors of one subtask as a state table, between two rounds. ``round``: the next round."""
+    values = [[getattr(cursor, name) for cursor in cursors] for name in ("lane", *_TOLD)]
     return pa.table([values[0], [round] * len(cursors), *values[1:]], schema=CURSOR_SCHEMA)
 
 
-def read_cursors(table: pa.Table | None, lanes: range, dealt: int = 0) -> tuple[int, list[LaneCursor]]:
-    """The next round and the cursors of ``lanes``; lanes without state stand at their beginning. ``dealt``: of a source
-    that begins; states that do not tell are older than rule 4."""
-    found = {} if table is None else {int(row[LANE]): row for row in table.to_pylist()}
-    dealt = next(((row.get("dealt") or 0) for row in found.values()), dealt)
+def write_cut(place: ReaderPlace, cursors: Sequence[LaneCursor]) -> pa.Table:
+    """The same anywhere, also within a round."""
+    table = write_cursors(place.round, cursors)
+    told = [[getattr(cursor, name) for cursor in cursors] for name in ("round", "taken", "sequence")]
+    told += [[each] * len(cursors) for each in (place.begun, place.said.value, place.demand.value, place.drained)]
+    for field, values in zip(CUT_FIELDS, told, strict=True):
+        table = table.append_column(field, pa.array(values, field.type))
+    return table
+
+
+def read_cursors(table: pa.Table | None, lanes: range, dealt: int = 0) -> tuple[ReaderPlace, list[LaneCursor]]:
+    """Where the reader of ``lanes`` stands, and their cursors; lanes without state stand at their beginning.
+    ``dealt``: of a source that begins; states that do not tell are older than rule 4.
+
+    Of several readers' cuts it begins with the smallest round in which one of them was (rule 6).
+    """
+    found = {} if table is None else {int(row[LANE]): row for row in table.to_pylist() if int(row[LANE]) in lanes}
+    rows = list(found.values())
+    dealt = next(((row.get("dealt") or 0) for row in rows), dealt)
+    cut = [row for row in rows if row.get("said") is not None]
+    place = _place_of(cut) if cut else ReaderPlace(max((row["round"] for row in rows), default=0))
     cursors = [cursor_of(found[lane]) if lane in found else LaneCursor(lane, dealt=dealt) for lane in lanes]
-    return max((found[lane]["round"] for lane in lanes if lane in found), default=0), cursors
+    for cursor in cursors:
+        cursor.round = max(cursor.round, place.round)
+    return place, cursors
+
+
+def _place_of(rows: Sequence[dict[str, Any]]) -> ReaderPlace:
+    going_on = [row for row in rows if row["said"] == EndState.OPEN.value]
+    round = min((row["round"] for row in going_on), default=max(row["round"] for row in rows))
+    begun = any(row["lane_round"] > round or (row["round"] == round and row["begun"]) for row in going_on)
+    said = EndState.OPEN if going_on else EndState.DATA_ENDED
+    if all(row["said"] == EndState.CLOSED.value for row in rows):
+        said = EndState.CLOSED
+    demands = {row["demand"] for row in rows}
+    demand = Demand(demands.pop()) if len(demands) == 1 else Demand.ALL
+    return ReaderPlace(round, begun, said, demand, all(row["drained"] for row in rows))
 
 
 def cursor_of(row: dict[str, Any]) -> LaneCursor:
     """A row of a source's state."""
     told = row["ordinal"], row["row"], row["rows"], bool(row.get("needless")), row.get("dealt") or 0
-    return LaneCursor(row[LANE], *told)
+    cut = (row.get(name) or 0 for name in ("lane_round", "taken", "sequence"))
+    return LaneCursor(row[LANE], *told, *cut)
 
 
 def before(cursors: list[LaneCursor], unread: object) -> list[LaneCursor]:
@@ -140,7 +221,12 @@ def before(cursors: list[LaneCursor], unread: object) -> list[LaneCursor]:
     if not isinstance(unread, Batch):
         return cursors
     lane, rows = unread.tag.lane, unread.rows
-    return [replace(c, row=c.row - rows, rows=c.rows - rows) if c.lane == lane else c for c in cursors]
+    return [_before(cursor, rows) if cursor.lane == lane else cursor for cursor in cursors]
+
+
+def _before(cursor: LaneCursor, rows: int) -> LaneCursor:
+    row, all, taken = cursor.row - rows, cursor.rows - rows, cursor.taken - rows
+    return replace(cursor, row=row, rows=all, taken=taken, sequence=cursor.sequence - 1)
 
 
 class RowStream:
@@ -152,6 +238,9 @@ class RowStream:
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
         self._left: pa.RecordBatch | None = None
+        #: the bits of any row, once they were asked for; None: rows differ
+        self._bits_of_all: int | None = None
+        self._is_asked = False
 
     def chunks(self, limit: int | None) -> Iterator[pa.RecordBatch]:
         """The next ``limit`` rows (None: all) in canonical chunks: ``CHUNK_ROWS`` rows each, the last may be smaller.
@@ -181,33 +270,39 @@ class RowStream:
             seen += part.nbytes
             if 2 * seen > OUTPUT_BYTES:
                 if room is None:
-                    room = 8 * OUTPUT_BYTES - sum(bits_of(each) for each in parts)
-                fitting = rows_in(part, room)
+                    room = 8 * OUTPUT_BYTES - sum(map(self._bits, parts))
+                fitting = self._rows_in(part, room)
                 if parts and not fitting:
                     self._left = batch
                     break
                 part = part.slice(0, max(fitting, 1))
-                room -= bits_of(part)
+                room -= self._bits(part)
             self._left = batch.slice(part.num_rows) if part.num_rows < batch.num_rows else None
             if part.num_rows:
                 parts.append(part)
                 missing -= part.num_rows
         return fewest(parts)
 
+    def _bits(self, records: pa.RecordBatch) -> int:
+        """Of all rows together. It costs as much to look at the types of thousands of columns as to read some rows,
+        so that is done once."""
+        if not self._is_asked:
+            self._is_asked, self._bits_of_all = True, row_bits_of_all(records)
+        same = self._bits_of_all
+        return total_bits(records) if same is None else same * int(records.num_rows)
 
-def bits_of(records: pa.RecordBatch) -> int:
-    """What the rows take, without the dictionaries that they share with others."""
-    bits = _row_bits(records)
-    return int(np.sum(bits) if isinstance(bits, np.ndarray) else bits * records.num_rows)
+    def _rows_in(self, records: pa.RecordBatch, room: int) -> int:
+        if self._bits(records) <= room:
+            return int(records.num_rows)
+        same = self._bits_of_all
+        return max(0, room // same) if same else rows_in(records, room)
 
 
 def rows_in(records: pa.RecordBatch, room: int) -> int:
     """How many rows, from the first one on, have at most ``room`` bits together."""
-    bits = _row_bits(records)
+    if total_bits(records) <= room:
+        return int(records.num_rows)
+    bits = row_bits(records.columns, np.arange(records.num_rows))
     if isinstance(bits, int):
         return int(max(0, min(records.num_rows, room // bits)) if bits else records.num_rows)
     return int(np.searchsorted(np.cumsum(bits), room, side="right"))
-
-
-def _row_bits(records: pa.RecordBatch) -> Bits:
-    return row_bits(records.columns, np.arange(records.num_rows))

@@ -7,7 +7,8 @@ Rules:
    (``Traits.may_miss_rows``) and keep a key, to a source. Nobody else may read what is on the way: all that the source
    gives goes to this join. Filters directly behind the source may be any: its reader applies them first (``picking``).
 2. No row, no order and no error depends on whether a join tells its keys in time: it would drop the rows itself, and
-   whatever is on the way does not mind. Cursors and rounds count what is left out, too.
+   whatever is on the way does not mind. Cursors and rounds count what is left out, too. Nor do batches: the way ends at
+   what might cut them elsewhere, if a function of a user behind it would see that.
 3. Where the join reads its other input first (``reading_order``), the reader waits for what it tells: the rows that it
    would read meanwhile would wait in the join's channels. Whom that stalls has been looked at there.
 """
@@ -79,7 +80,7 @@ class _Way:
 
     def _above(self, node: Node) -> str | None:
         """The input that the rows come from; None: the way ends here."""
-        if not node.inputs or not self._is_alone(node.id):
+        if not node.inputs or not self._is_alone(node.id) or node.id in self._graph.cuts_are_seen:
             return None
         if node.is_exchange:
             if not isinstance(node.config, Forward | Gather | HashPartitioning | RangePartitioning):
@@ -93,17 +94,7 @@ class _Way:
         for port, columns in enumerate(self._columns[node.id]):
             above = {mine: theirs for theirs, mine in columns.keeps.items()}
             keys = {place: above[name] for place, name in self.keys.items() if name in above}
-            if keys and (may[port] or self._is_picked(node)):
+            if keys and (may[port] or node.id in self._graph.picked):
                 self.keys = keys
                 return node.inputs[port]
         return None
-
-    def _is_picked(self, node: Node) -> bool:
-        """Whether the reader of a source applies the operator before it looks at keys."""
-        while node.inputs:
-            if node.is_exchange or not (traits_of(node.config).picks and self._columns[node.id][0].reads):
-                return False
-            node = self._graph.nodes[node.inputs[0]]
-            if not self._is_alone(node.id):
-                return False
-        return True

@@ -9,12 +9,13 @@ Rules:
    its channels, the job holds it once.
 3. The operators of a task spill when they hold more than its budget; ``WORK`` times as much is taken for a moment by
    what sorts, merges and emits. A sink may have rows that wait to be written, and those of a row group; a feed keeps
-   those that its ranks have not taken or not saved, counted by ``row_bytes``: ``explain`` says where that is a guess.
+   those that its ranks have not taken or not saved, counted by ``row_bytes``, or in bytes where it has a room of so
+   many and rows' widths are not known (``held_at_most``): ``explain`` says where the number is a guess.
 4. A driver has in hand the batch that it takes, a piece of each of its operators, each of which may have stopped in the
    middle of what it makes, and another one that is being made. A source has for each of its lanes, whose splits it
    reads in turn, what it has read at once and not given yet (``reads_at_once``), and a batch that is put together, and
-   one that is read ahead. What an open split holds beside (``open_bytes``, if it says so) counts once for each lane,
-   tables in memory (``held_bytes``) all the time.
+   one that is read ahead of each lane that is read at the same time. What an open split holds beside (``open_bytes``,
+   if it says so) counts once for each lane, tables in memory (``held_bytes``) all the time.
 5. What has no number is said in words (``unbounded``): what operators hold whatever the budget is (``beyond_budget`` of
    their traits), and what a source reads at once that does not say how much that is.
 6. Not in it: the bytes of a row group that were fetched from a bucket, and the processes themselves.
@@ -29,6 +30,7 @@ from ..core.operator import OUTPUT_BYTES
 from ..core.traits import State, traits_of
 from ..exchange.channels import DEFAULT_CREDIT
 from ..plan.plan import Exchange, JobPlan, OperatorPlan, PipelinePlan, SourcePlan, StagePlan
+from ..plan.rounds import LANES_AT_ONCE
 from ..plan.sizes import TEXT_BYTES, batch_bytes, is_guessed, row_bytes, size
 from ..state.write_behind import LIMIT_BYTES
 
@@ -215,14 +217,13 @@ def _has_state(operator: OperatorPlan) -> bool:
 
 def _operator_bound(operator: OperatorPlan) -> OperatorBound:
     traits = traits_of(operator.config)
-    return OperatorBound(
-        operator.id,
-        _piece(operator),
-        _has_state(operator),
-        _kept(operator) if operator.is_sink else 0,
-        traits.held_bytes is not None and is_guessed(operator.inputs[0]),
-        traits.beyond_budget,
-    )
+    piece, holds = _piece(operator), _has_state(operator)
+    is_open = traits.held_bytes is not None and is_guessed(operator.inputs[0])
+    if is_open and traits.held_at_most is not None:
+        kept, beyond = traits.held_at_most
+        return OperatorBound(operator.id, piece, holds, kept, beyond=beyond)
+    kept = _kept(operator) if operator.is_sink else 0
+    return OperatorBound(operator.id, piece, holds, kept, is_open, traits.beyond_budget)
 
 
 def _piece(operator: OperatorPlan) -> int:
@@ -247,9 +248,16 @@ def _reading(source: SourcePlan, stage: StagePlan) -> int:
     lanes = min(-(-stage.lanes // stage.parallelism), len(source.splits) or stage.lanes)  # a fed source has none yet
     at_once = _read_at_once(source)
     left = batch_bytes(source.schema) if at_once is None else at_once
+    left *= max((int(getattr(split, "open_at_once", 1)) for split in source.splits), default=1)
     open_bytes = max((int(getattr(split, "open_bytes", 0)) for split in source.splits), default=0)
-    held = sum(int(getattr(split, "held_bytes", 0)) for split in source.splits)
-    return lanes * (left + open_bytes) + 2 * batch_bytes(source.schema) + held
+    held = sum(int(getattr(split, "held_bytes", 0)) for split in source.own_splits)
+    return lanes * (left + open_bytes) + (1 + lanes_at_once(source)) * batch_bytes(source.schema) + held
+
+
+def lanes_at_once(source: SourcePlan) -> int:
+    """How many lanes of a source are read at a time, where there are threads for it (``sources.split_queue``)."""
+    gives_chunks = any(getattr(split, "has_statistics", False) for split in source.splits)
+    return LANES_AT_ONCE if gives_chunks and not source.repeats else 1
 
 
 def _read_at_once(source: SourcePlan) -> int | None:

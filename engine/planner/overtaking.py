@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..core.errors import ConfigurationError
 from ..plan.plan import JobPlan, PipelinePlan
 
 
@@ -58,18 +57,12 @@ class FreeEdges:
         return Overtaking("" if port.kind == "source" else port.id, outputs[0] if ahead else None)
 
 
+def cuts_whole(plan: JobPlan) -> bool:
+    """Whether the tasks of the plan cut as a whole at unaligned barriers (``runtime.task_cut``)."""
+    return plan.deterministic
+
+
 def with_alignment(plan: JobPlan, timeout: float | None) -> JobPlan:
-    """The plan, with barriers that overtake after ``timeout`` seconds (0: at once, None: never). Raises
-    ConfigurationError if its order does not allow that."""
-    check_alignment(plan.deterministic, timeout)
-    return replace(plan, alignment_timeout=timeout)
-
-
-def check_alignment(deterministic: bool, timeout: float | None) -> None:
-    """Whether barriers may overtake in a flow of that order. Raises ConfigurationError."""
-    if timeout is not None and deterministic:
-        raise ConfigurationError(
-            "unaligned checkpoints in a flow with deterministic order: its barriers must stand at the end of the same "
-            "round in every channel, else the ordered merge and the alignment wait for each other",
-            'build the flow with order="arrival", or leave the checkpoints aligned',
-        )
+    """The plan, with barriers that overtake after ``timeout`` seconds (0: at once, None: never). In a flow with
+    deterministic order none does: its tasks cut as a whole, when the coordinator says so."""
+    return plan if plan.deterministic else replace(plan, alignment_timeout=timeout)

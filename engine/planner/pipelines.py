@@ -12,13 +12,16 @@ Rules:
 5. Where the branches of a fork meet again, ports are spooled: the fork can then always send to the other branch.
 6. What leads to no sink is left out.
 7. Where feeds have several epochs, their sources are read again and again (``epoch_planning``).
-8. Of the sources only the columns that are needed are read (``pruning``), and of the rows, as far as that is known in
-   time, those that joins do not drop (``key_filters``).
+8. Joins by key may get their right side broadcast instead (``broadcasting``).
+9. Where a shuffle asks for it, splits are read in a drawn order (``split_draws``).
+10. Of the sources only the columns that are needed are read (``pruning``), and of the rows, as far as that is known in
+   time, those that joins do not drop (``key_filters``), nor filters further down (``early_filters``).
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, cast
 
@@ -33,16 +36,22 @@ from ..plan.plan import Exchange, JobPlan, OperatorPlan, OutputPlan, PipelinePla
 from ..plan.resources import joined
 from ..plan.rounds import CHUNK_ROWS
 from ..state.memory import DEFAULT_BUDGET
+from .broadcasting import broadcast_joins, with_broadcasts
+from .early_filters import plan_early_filters
 from .emission import check_co_partitioned
 from .epoch_planning import plan_epochs
+from .estimates import Estimates
 from .graph import Graph, Node, Order
 from .key_filters import plan_key_filters
 from .pruning import narrowed_source, pruned
 from .reading_order import read_first
+from .split_draws import with_drawn_splits
 from .stages import LiveGraph, Stage
 
 ROUND_QUOTA = 4 * CHUNK_ROWS
-"""Rows of a lane's round where no merge join asks for whole splits: a checkpoint waits for the rest of one round."""
+"""Rows of a lane's round where nothing else is asked for."""
+PACED_SECONDS, LEAST_PACED = 0.5, 1024
+"""So long takes a round of a source with a rate, of so many rows at least: those of the lanes behind wait for it."""
 
 
 def plan_job(
@@ -56,29 +65,45 @@ def plan_job(
     memory_budget: int | None = DEFAULT_BUDGET,
     threads: int | None = None,
     prune: bool = True,
+    fused: bool = False,
 ) -> JobPlan:
     """Plan ``flow`` for ``parallelism`` subtasks a stage. ``job``: the job's name, by default the flow's.
 
     ``rate`` replaces the rate of all sources that have one, or paces all if none has; ``lanes`` replaces the flow's
     number of lanes, ``order`` its order.
     ``memory_budget``: bytes that the operators of a task may hold before they spill; ``threads``: of each process.
-    ``prune``: read only the columns that are needed; not if others give the splits. Raises FlowError.
+    ``prune``: read only the columns that are needed; not if others give the splits: operators then hand on only those.
+    ``fused``: with one subtask a stage, make one task of stages between which exchanges change nothing; not if others
+    may go on from its checkpoints, as these name the tasks. Raises FlowError.
     """
     _check_options(memory_budget, threads)
     lanes, order = lanes or flow.lanes, order or flow.order
     if not 1 <= parallelism <= lanes:
         message = f"parallelism {parallelism} is not between 1 and the flow's {lanes} lanes"
         raise FlowError(message, f"run with parallelism ≤ {lanes}, or build the flow with more lanes")
-    graph = LiveGraph(pruned(flow) if prune else flow, parallelism, lanes)
+    whole = pruned(flow, sources=prune)
+    graph = LiveGraph(whole, parallelism, lanes)
     ordered = order == "deterministic"
     heads = [node for node in graph.nodes.values() if not node.inputs]
     paced = {node.id for node in heads if node.rate} or {node.id for node in heads}
     joined = _joined_by_split(graph)
-    found = {node.id: _plan_source(graph, node, rate if node.id in paced else None, joined) for node in heads}
+    rows = _round_rows(flow, heads, lanes)
+    found = {node.id: _plan_source(graph, node, rate if node.id in paced else None, joined, rows) for node in heads}
+    if ordered:
+        found = with_drawn_splits(graph, found, lanes)
     epochs, sources = plan_epochs(graph, found, lanes, ordered=ordered)
-    by_split = check_co_partitioned(tuple(graph.nodes.values()), flow.placement, ordered=ordered)
+    sizes = Estimates(graph, sources)
+    broadcasts = broadcast_joins(whole, sizes) if prune and ordered and epochs is None else ()
+    if broadcasts:
+        whole = with_broadcasts(whole, graph, broadcasts)
+        graph = LiveGraph(whole, parallelism, lanes)
+    by_split = check_co_partitioned(tuple(graph.nodes.values()), whole.placement, ordered=ordered)
     _check_splits(graph, sources, by_split)
-    first = read_first(graph, sources) if ordered and epochs is None else {}
+    if fused and parallelism == 1:
+        graph = graph.fused()
+    early = plan_early_filters(graph)
+    sizes = sizes.over(graph, early)
+    first = read_first(sizes) if ordered and epochs is None else {}
     description, data = _describe(flow, graph, sources, lanes, order)
     return JobPlan(
         name=job or flow.name,
@@ -86,16 +111,19 @@ def plan_job(
         description=description,
         lanes=lanes,
         stages=_with_reading_order(
-            {stage.name: _plan_stage(flow, graph, stage, ordered) for stage in graph.stages.values()},
-            first,
+            {stage.name: _plan_stage(flow, graph, stage, ordered) for stage in graph.stages.values()}, first
         ),
         exchanges=tuple(_plan_exchange(graph, node) for node in graph.exchanges()),
         sources=sources,
         parts=flow.parts,
+        broadcasts=broadcasts,
+        round_rows=rows,
+        guesses=sizes.of_joins(),
         deterministic=ordered,
         memory_budget=memory_budget,
         threads=threads,
         key_filters=() if epochs is not None else plan_key_filters(graph, first),
+        early_filters=early,
         epochs=epochs,
     )
 
@@ -113,7 +141,18 @@ def _joined_by_split(graph: LiveGraph) -> frozenset[str]:
     return frozenset[str]().union(*map(graph.sources_of, joins))
 
 
-def _plan_source(graph: LiveGraph, node: Node, rate: float | None, joined: frozenset[str]) -> SourcePlan:
+def _round_rows(flow: Graph, heads: Sequence[Node], lanes: int) -> int:
+    """Rows of a lane's round where no merge join asks for whole splits. Of the rates only those of the flow count, not
+    the ones of this run: the order depends on it."""
+    rates = [node.rate for node in heads if node.rate]
+    if flow.round_rows is not None or not rates:
+        return flow.round_rows or ROUND_QUOTA
+    return min(ROUND_QUOTA, max(LEAST_PACED, round(PACED_SECONDS * min(rates) / lanes)))
+
+
+def _plan_source(
+    graph: LiveGraph, node: Node, rate: float | None, joined: frozenset[str], round_rows: int
+) -> SourcePlan:
     config = cast(SourceConfig, node.config)
     try:
         splits = tuple(config.splits())
@@ -121,21 +160,20 @@ def _plan_source(graph: LiveGraph, node: Node, rate: float | None, joined: froze
         raise error.at(node.id) from error
     fed = getattr(config, "fed", False)
     pace = node.rate if rate is None else rate
-    quota = None if node.id in joined or fed else _quota(graph, node)
+    quota = None if node.id in joined or fed else _quota(graph, node, round_rows)
     return narrowed_source(
         SourcePlan(node.id, config, plain_schema(config.schema), splits, quota, pace), graph.schema(node.id)
     )
 
 
-def _quota(graph: LiveGraph, source: Node) -> int:
+def _quota(graph: LiveGraph, source: Node, round_rows: int) -> int:
     """Rows of a lane's round. Where the source goes into mixtures, in the ratio of the weights: so what comes in one
     round is about what leaves in it."""
-    quota = float(ROUND_QUOTA)
-    for node in graph.nodes.values():
-        if ratio := traits_of(node.config).read_in_ratio:
-            ports = zip(node.inputs, ratio, strict=True)
-            weights = [weight for stream, weight in ports if source.id in graph.sources_of(stream)]
-            quota *= max(weights) / max(ratio) if weights else 1
+    quota = float(round_rows)
+    for node, ratio in graph.mixtures:
+        ports = zip(node.inputs, ratio, strict=True)
+        weights = [weight for stream, weight in ports if source.id in graph.sources_of(stream)]
+        quota *= max(weights) / max(ratio) if weights else 1
     return max(1, round(quota))
 
 
@@ -194,7 +232,8 @@ def _plan_operator(graph: LiveGraph, node: Node, ordered: bool) -> OperatorPlan:
     unordered = traits_of(config).unordered
     if unordered is not None and not ordered:
         config = unordered()
-    return OperatorPlan(node.id, config, schemas, node.schema is None, node.hold)
+    whole = tuple(port for port, source in enumerate(node.inputs) if len(schemas) > 1 and graph.may_fail[source])
+    return OperatorPlan(node.id, config, schemas, node.schema is None, node.hold, reads_whole=whole)
 
 
 def _plan_ports(graph: LiveGraph, head: Node) -> tuple[PortPlan, ...]:
@@ -236,9 +275,9 @@ def _describe(
     for source in sources.values():
         rows = "unknown" if source.rows is None else f"{source.rows:,}"
         content = fingerprint_of(source.config) or ""
-        lines.append(f"{source.id}: {len(source.splits)} splits, {rows} rows {content}".rstrip())
+        lines.append(f"{source.id}: {len(source.own_splits)} splits, {rows} rows {content}".rstrip())
         digest.update(f"{source.id} {content}".encode())
-        for split in source.splits:
+        for split in source.own_splits:
             digest.update(f"{split.id} {split.rows}".encode())
     for node in graph.nodes.values():
         if node.inputs and hasattr(node.config, "fingerprint"):

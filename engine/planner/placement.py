@@ -41,10 +41,12 @@ EXCHANGES = (Gather, Forward, Broadcast, HashPartitioning, RoundRobin, RangePart
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """See the module's rules. ``partitioning`` is None where it is not known by which columns, or there are none."""
+    """See the module's rules. ``partitioning`` is None where it is not known by which columns, or there are none.
+    ``crossed``: rows in the lanes of their sources have passed an exchange (``Forward``)."""
 
     place: Place = "lanes"
     partitioning: Partitioning | None = None
+    crossed: bool = False
 
     def holds_groups(self, by: Sequence[str]) -> bool:
         """Whether all rows that are equal in the columns ``by`` are in one part, or in the only subtask."""
@@ -66,7 +68,7 @@ def place_exchange(config: Exchanging, before: Placement) -> Placement:
     if before.place == "every":
         raise _copied(config.kind)
     if isinstance(config, Forward):
-        return before
+        return replace(before, crossed=True)
     if isinstance(config, Gather):
         return Placement("one")
     if isinstance(config, Broadcast):
@@ -82,7 +84,8 @@ def place(config: OperatorConfig, before: Sequence[Placement], inputs: Sequence[
     if len(before) > 1:
         places.discard("every")
     found: Place = next(name for name in ("lanes", "parts", "one", "every") if name in places)
-    return Placement(found, _partitioning(config, before, inputs) if found == "parts" else None)
+    crossed = any(each.crossed for each in before)
+    return Placement(found, _partitioning(config, before, inputs) if found == "parts" else None, crossed)
 
 
 def _check_copies(config: OperatorConfig, before: Sequence[Placement]) -> None:
@@ -92,15 +95,15 @@ def _check_copies(config: OperatorConfig, before: Sequence[Placement]) -> None:
     build = traits.build_side
     if build is None:
         raise _copied(config.kind)
-    others = [each.place for port, each in enumerate(before) if port != build.port]
-    if "every" in others:
+    others = [each for port, each in enumerate(before) if port != build.port]
+    if any(each.place == "every" for each in others):
         raise _copied(config.kind)
     if build.gives_rows:
         raise FlowError(
             f"{config.kind}: {build.gives_rows} with a broadcast right side would give its rows once per subtask",
             f"{build.instead}, or partition both sides by the keys",
         )
-    if "lanes" in others:
+    if any(each.place == "lanes" and not each.crossed for each in others):
         raise FlowError(
             f"{config.kind}: its right side is broadcast, and its left side comes from a source without an exchange",
             "call .rebalance() or .partition_by(…) on the left side",

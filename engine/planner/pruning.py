@@ -18,7 +18,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -39,9 +39,10 @@ class _OthersError(Exception):
         self.node = node
 
 
-def pruned(flow: Graph) -> Graph:
-    """The same flow, whose nodes have the columns that are needed. Its sources' configs are still those of all."""
-    whole: set[str] = set()
+def pruned(flow: Graph, sources: bool = True) -> Graph:
+    """The same flow, whose nodes have the columns that are needed. Its sources' configs are still those of all; without
+    ``sources``, all that they give, too."""
+    whole = set[str]() if sources else {node.id for node in flow.nodes if not node.inputs}
     while True:
         try:
             return _pruned(flow, whole)
@@ -53,16 +54,16 @@ def _pruned(flow: Graph, whole: set[str]) -> Graph:
     """``whole``: nodes that need all of their inputs."""
     wanted: dict[str, set[str]] = {node.id: set() for node in flow.nodes}
     for node in reversed(flow.nodes):
-        schemas = [_schema(flow, source) for source in node.inputs]
+        schemas = [cast(pa.Schema, flow.node(source).schema) for source in node.inputs]
         wanted[node.id] = _of_narrowed(node, wanted[node.id], schemas)
         everything = [set(schema.names) for schema in schemas]
         needed = everything if node.id in whole else _needed(node, wanted[node.id], schemas)
         for source, names in zip(node.inputs, needed, strict=True):
             wanted[source] |= names
-    found = flow.copy()
+    found: dict[str, Node] = {}
     for node in flow.nodes:
-        found = found.with_node(node if node.id in whole else _narrowed(found, node, wanted[node.id]))
-    return found
+        found[node.id] = node if node.id in whole else _narrowed(found, node, wanted[node.id])
+    return flow.with_nodes(found.values())
 
 
 def narrowed_source(source: SourcePlan, schema: pa.Schema) -> SourcePlan:
@@ -71,10 +72,6 @@ def narrowed_source(source: SourcePlan, schema: pa.Schema) -> SourcePlan:
         return source
     splits = tuple(cast(Any, split).narrowed(schema.names) for split in source.splits)
     return replace(source, schema=schema, splits=splits)
-
-
-def _schema(flow: Graph, id: str) -> pa.Schema:
-    return cast(pa.Schema, flow.node(id).schema)
 
 
 def _needed(node: Node, wanted: set[str], schemas: Sequence[pa.Schema]) -> list[set[str]]:
@@ -96,11 +93,11 @@ def _of_narrowed(node: Node, wanted: set[str], schemas: Sequence[pa.Schema]) -> 
     return set(free[:1])
 
 
-def _narrowed(flow: Graph, node: Node, wanted: set[str]) -> Node:
-    """The node over its inputs as they are now."""
+def _narrowed(narrowed: Mapping[str, Node], node: Node, wanted: set[str]) -> Node:
+    """The node over its inputs as they are now, among those that have been ``narrowed``."""
     if not node.inputs:
         return _source(node, wanted)
-    schemas = [_schema(flow, source) for source in node.inputs]
+    schemas = [cast(pa.Schema, narrowed[source].schema) for source in node.inputs]
     if node.is_exchange:
         return replace(node, schema=schemas[0])
     traits, before = traits_of(node.config), node.schema

@@ -9,28 +9,24 @@ Rules:
 3. What is read first must come to its end whatever the join gives. So wherever a stream that it comes of is forked,
    all other branches must end somewhere that takes in all that comes: a sink that nobody outside paces, what blocks, or
    what is read first. All joins begin with what suits them; those that would be held up lose it, until that is so.
-4. Of equal sides the build side is first. Sizes are guessed from the rows of sources: a filter passes a third.
+4. Of equal sides the build side is first. Sizes are guesses (``estimates``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-from ..core.traits import Multiplicity, Traits, traits_of
-from ..plan.plan import SourcePlan
+from ..core.traits import traits_of
+from .estimates import Estimates
 from .graph import Node
 from .stages import LiveGraph
 
-PASSED = 3
-"""One row in so many passes a filter, or has a match among the rows of another side that was filtered."""
 
-
-def read_first(graph: LiveGraph, sources: Mapping[str, SourcePlan]) -> dict[str, int]:
+def read_first(sizes: Estimates) -> dict[str, int]:
     """For each join that reads one port before the other: which one."""
-    if any(source.rows is None or source.rate or getattr(source.config, "fed", False) for source in sources.values()):
+    if not sizes.are_known:
         return {}
-    sizes = _Sizes(graph, sources)
+    graph = sizes.graph
     found: dict[str, int] = {}
     for node in graph.nodes.values():
         traits = traits_of(node.config)
@@ -50,9 +46,10 @@ def read_first(graph: LiveGraph, sources: Mapping[str, SourcePlan]) -> dict[str,
 
 def _may(graph: LiveGraph, join: Node, first: int, found: Mapping[str, int]) -> bool:
     """Whether the other port may wait for this one (rules 2 and 3)."""
-    if any(len(graph.consumers[id]) > 1 for id in _stalled(graph, join.inputs[1 - first], found)):
+    mine, other = join.inputs[first], join.inputs[1 - first]
+    if other in graph.forked and any(len(graph.consumers[id]) > 1 for id in _stalled(graph, other, found)):
         return False
-    forks = [id for id in graph.upstream(join.inputs[first]) if len(graph.consumers[id]) > 1]
+    forks = [id for id in graph.upstream(mine) if len(graph.consumers[id]) > 1] if mine in graph.forked else []
     return all(_takes_all(graph, id, found) for id in forks)
 
 
@@ -75,38 +72,3 @@ def _takes_all(graph: LiveGraph, id: str, found: Mapping[str, int]) -> bool:
         if len(node.inputs) > 1 or traits.throttled or not _takes_all(graph, consumer, found):
             return False
     return True
-
-
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """How many rows nodes give: guesses."""
-
-    graph: LiveGraph
-    sources: Mapping[str, SourcePlan]
-    known: dict[str, float] = field(default_factory=dict)
-
-    def of(self, id: str) -> float:
-        """Of one node."""
-        if id not in self.known:
-            self.known[id] = self._guessed(self.graph.nodes[id])
-        return self.known[id]
-
-    def _guessed(self, node: Node) -> float:
-        if not node.inputs:
-            return float(self.sources[node.id].rows or 0)
-        rows = [self.of(source) for source in node.inputs]
-        traits = traits_of(node.config)
-        if node.is_exchange or traits.rows is not Multiplicity.OTHER:
-            return sum(rows)
-        if traits.build_side is not None:
-            return self._joined(node, traits, rows)
-        return rows[0] / (PASSED if traits.is_row_wise() or traits.blocking else 1)
-
-    def _joined(self, node: Node, traits: Traits, rows: list[float]) -> float:
-        """A join with what is smaller than it was passes as many rows as are left of that."""
-        follows = traits.lineage.follows or 0
-        if follows not in traits.needs_match:
-            return rows[follows]
-        other = node.inputs[1 - follows]
-        whole = max((float(self.sources[id].rows or 0) for id in self.graph.sources_of(other)), default=0.0)
-        return rows[follows] * min(1.0, rows[1 - follows] / whole if whole else 1.0)

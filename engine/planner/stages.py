@@ -13,14 +13,16 @@ Rules:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import cast
 
 import pyarrow as pa
 
 from ..core.errors import FlowError
-from ..core.traits import traits_of
+from ..core.traits import Emission, traits_of
+from ..core.user_code import is_users_object
 from ..plan.partitioning import Broadcast, Forward, Gather, Partitioning
 from .graph import Graph, Node
 
@@ -41,6 +43,7 @@ class LiveGraph:
     """The part of a flow that leads to sinks, with its edges in both directions, and its stages."""
 
     def __init__(self, flow: Graph, parallelism: int, lanes: int) -> None:
+        self._flow, self._lanes = flow, lanes
         everything = {node.id: node for node in flow.nodes}
         wanted = {node.id for node in flow.nodes if node.schema is None}
         if not wanted:
@@ -62,11 +65,86 @@ class LiveGraph:
         for stage in self.stages.values():
             self._measure(stage, parallelism, lanes, ())
 
+    def fused(self) -> LiveGraph:
+        """The same, of one subtask a stage, without the exchanges between stages that may be one: with one producer and
+        one consumer they change nothing, unless they put rows of parts in order. Not in front of a user's operator: it
+        may need the place in a driver that it has there. Not of a flow with a feed: it pauses the rounds of its
+        producers, and stalls if one of these is a source in its own driver."""
+        if any(traits_of(node.config).throttled for node in self.nodes.values()):
+            return self
+        whole = {stage.name for stage in self.stages.values() if stage.sources}
+        waiting = [stage for stage in self.stages.values() if not stage.sources]
+        while ready := [stage for stage in waiting if self._may_join(stage, whole)]:
+            whole |= {stage.name for stage in ready}
+            waiting = [stage for stage in waiting if stage.name not in whole]
+        between = {each.id for name in whole for each in self.stages[name].exchanges}
+        return LiveGraph(self._flow.without(between), 1, self._lanes) if between else self
+
+    def _may_join(self, stage: Stage, whole: Collection[str]) -> bool:
+        readers = (self.nodes[id] for each in stage.exchanges for id, _ in self.consumers[each.id])
+        return not any(is_users_object(reader.config) for reader in readers) and all(
+            not each.is_partitioned and self.stage_of[each.inputs[0]].name in whole for each in stage.exchanges
+        )
+
     def schema(self, id: str) -> pa.Schema:
         """The schema of a node that is no sink."""
         schema = self.nodes[id].schema
         assert schema is not None, "a sink feeds nobody"
         return schema
+
+    @cached_property
+    def mixtures(self) -> list[tuple[Node, Sequence[float]]]:
+        """The operators whose inputs are read in a ratio, with it."""
+        found = ((node, traits_of(node.config).read_in_ratio) for node in self.nodes.values())
+        return [(node, ratio) for node, ratio in found if ratio]
+
+    @cached_property
+    def picked(self) -> frozenset[str]:
+        """The filters that readers of sources apply: those that stand directly behind one (``sources.picking``)."""
+        found = set[str]()
+        for node in self.nodes.values():
+            if not node.is_exchange and node.inputs and traits_of(node.config).picks:
+                (source,) = node.inputs
+                is_first = source in found or not self.nodes[source].inputs
+                is_alone = len(self.consumers[source]) == 1
+                if is_first and is_alone and traits_of(node.config).columns_of([self.schema(source)])[0].reads:
+                    found.add(node.id)
+        return frozenset(found)
+
+    @cached_property
+    def cuts_are_seen(self) -> frozenset[str]:
+        """What cuts its output anew, and so elsewhere where rows are left out of its input, if somebody behind it sees
+        how batches are cut: a function of a user, or an operator that says nothing of itself."""
+        seen = set[str]()  # nodes behind which there is one
+        for node in reversed(self.nodes.values()):
+            if any(reader in seen or self._sees_cuts(self.nodes[reader]) for reader, _ in self.consumers[node.id]):
+                seen.add(node.id)
+        return frozenset(id for id in seen if not self._keeps_cuts(self.nodes[id]))
+
+    def _sees_cuts(self, node: Node) -> bool:
+        if node.schema is None:
+            return is_users_object(node.config)
+        return not node.is_exchange and not traits_of(node.config).deterministic
+
+    def _keeps_cuts(self, node: Node) -> bool:
+        return node.is_exchange or traits_of(node.config).emission is Emission.PER_BATCH
+
+    @cached_property
+    def may_fail(self) -> Mapping[str, bool]:
+        """For each node whether what stands in rows may make it fail, or one above it: a condition or a column without
+        an answer for every row, a sum that may not fit. Reading does not count, nor do functions of users."""
+        found: dict[str, bool] = {}
+        for node in self.nodes.values():
+            found[node.id] = any(found[source] for source in node.inputs) or self._may_fail(node)
+        return found
+
+    def _may_fail(self, node: Node) -> bool:
+        if not node.inputs or node.is_exchange or node.schema is None or not traits_of(node.config).deterministic:
+            return False
+        traits, schemas = traits_of(node.config), [self.schema(source) for source in node.inputs]
+        if traits.may_miss_rows is not None and any(traits.may_miss_rows(schemas)):
+            return False
+        return traits.early is None or not any(traits.early(schemas, set(node.schema.names)))
 
     def exchanges(self) -> Iterator[Node]:
         """All exchanges."""
@@ -91,6 +169,15 @@ class LiveGraph:
             waiting += new
         return found
 
+    @cached_property
+    def forked(self) -> frozenset[str]:
+        """The nodes that have several readers, or are made of what has."""
+        found = set[str]()
+        for node in self.nodes.values():
+            if len(self.consumers[node.id]) > 1 or not found.isdisjoint(node.inputs):
+                found.add(node.id)
+        return frozenset(found)
+
     def begins_pipeline(self, node: Node) -> bool:
         """Whether a driver of its own begins at the node, or a port, if it is a source with one consumer."""
         if not node.inputs:
@@ -109,15 +196,22 @@ class LiveGraph:
     # ------------------------------------------------------------------ stages
 
     def _stages(self) -> list[Stage]:
-        stage_of: dict[str, int] = {}
-        members: dict[int, list[str]] = {}
-        for number, node in enumerate(self.nodes.values()):
-            joined = set() if node.is_exchange else {stage_of[source] for source in node.inputs}
-            target = min(joined, default=number)
-            group = sorted({id for stage in joined for id in members.pop(stage)}, key=list(self.nodes).index)
-            members[target] = [*group, node.id]
-            stage_of.update(dict.fromkeys(members[target], target))
-        return [self._stage(members[number]) for number in sorted(members)]
+        first: dict[str, str] = {}  # towards the first node of the stage that a node belongs to
+
+        def stage_of(id: str) -> str:
+            while (above := first[id]) != id:
+                first[id] = id = first[above]
+            return id
+
+        places = {id: place for place, id in enumerate(self.nodes)}
+        for node in self.nodes.values():
+            joined = [] if node.is_exchange else [stage_of(source) for source in node.inputs]
+            target = min(joined, key=places.__getitem__, default=node.id)
+            first.update(dict.fromkeys((*joined, node.id), target))
+        members: dict[str, list[str]] = {}
+        for id in self.nodes:
+            members.setdefault(stage_of(id), []).append(id)
+        return [self._stage(ids) for ids in members.values()]
 
     def _stage(self, ids: list[str]) -> Stage:
         nodes = [self.nodes[id] for id in ids]

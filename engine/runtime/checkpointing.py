@@ -37,9 +37,12 @@ from ..core.errors import PenstockError
 from ..core.identity import Account, BarrierKind, CheckpointId, Committable, EndedLanes, Holds, later_round
 from ..exchange.channel_state import ChannelPart, channel_table
 from ..exchange.channels import InputChannel, ResultPartition
+from ..exchange.flight import Flight
 from ..planner.overtaking import Overtaking
 from ..sources.reader import SplitReader
 from ..state.write_behind import WriteBehind
+from . import orders
+from .continuations import Continuations
 from .input_ports import NO_FEEDS, Ports
 from .ledger import SnapshotLedger
 from .operator_chain import OperatorChain
@@ -98,63 +101,14 @@ class DriverHost(Protocol):
     def checkpoint_aborted(self, driver: DriverView, checkpoint: CheckpointId) -> None:
         """The driver gave the checkpoint up, because a newer one began or a cancel marker came."""
 
+    def steered(self, driver: DriverView, order: orders.Steer, possible: int | None) -> None:
+        """The order is carried out; ``possible``: the first limit that it might have had."""
+
     def end_advanced(self, driver: DriverView) -> None:
         """The driver has come further towards its end: its data, an input or the records of a consumer have ended."""
 
     def closed(self, driver: DriverView, errors: Sequence[PenstockError]) -> None:
         """The driver's operators are closed; ``errors``: what they raised."""
-
-
-# ------------------------------------------------------------------ continuations
-#
-# What a driver is in the middle of: elements that are handled in steps, one after the other. Ends of rounds and task
-# barriers may stand behind lookups that are under way, with batches of later rounds and windows behind them.
-
-MOST_QUEUED = 64
-"""Control elements that may stand behind batches under way."""
-
-
-class Continuations:
-    """Iterators, oldest first; the next one begins when one is through. None goes on while the chain is busy with what
-    came before, or before the batches that were pushed ahead of it have left the first operator."""
-
-    def __init__(self, chain: OperatorChain) -> None:
-        self._chain = chain
-        #: with the number of batches ahead, and whether batches may be taken behind it
-        self._items: deque[tuple[Iterator[None], int, bool]] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._items)
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the oldest one may go on."""
-        return bool(self._items) and self._items[0][1] <= self._chain.left
-
-    @property
-    def let_pass(self) -> bool:
-        """Whether elements that come behind all of them may be taken now."""
-        return len(self._items) < MOST_QUEUED and all(may_pass for _, _, may_pass in self._items)
-
-    def add(self, steps: Iterator[None], may_pass: bool = False) -> None:
-        """Put something at the end. If it is the only thing, and the chain is idle, it begins at once."""
-        self._items.append((steps, self._chain.pushed, may_pass))
-        if len(self._items) == 1:
-            self.resume()
-
-    def resume(self) -> None:
-        """Take one step that calls an operator, or all that do not."""
-        while self.is_due and not self._chain.busy:
-            try:
-                next(self._items[0][0])
-            except StopIteration:
-                self._items.popleft()
-            else:
-                return
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._items.clear()
 
 
 class CheckpointedDriver(DriverView, Protocol):
@@ -557,8 +511,9 @@ class WindowedCheckpointing(Checkpointing):
 
 class TaskSnapshot(msgspec.Struct, frozen=True):
     """What one task adds to a checkpoint. ``tables``: operator id to state; ``data_ended``: it is a final one;
-    ``finished_on_restore``: the task's operators had finished before it was built, and ``tables`` are left out; the
-    rest is as in a driver's ``DriverSnapshot``, of all drivers together."""
+    ``finished_on_restore``: the task's operators had finished before it was built, and ``tables`` are left out;
+    ``flight``: of a task that cuts as a whole; ``synchronous``: seconds in which no driver ran because of it; the rest
+    is as in a driver's ``DriverSnapshot``, of all drivers together."""
 
     tables: dict[str, pa.Table]
     committables: tuple[Committable, ...]
@@ -570,6 +525,8 @@ class TaskSnapshot(msgspec.Struct, frozen=True):
     ended: tuple[EndedLanes, ...] = ()
     finished_on_restore: bool = False
     ledger: tuple[Account, ...] = ()
+    flight: Flight | None = None
+    synchronous: float = 0.0
 
 
 class TaskCheckpoints:
@@ -593,6 +550,8 @@ class TaskCheckpoints:
         self._prepared: dict[CheckpointId, list[Committable]] = {}
         #: the newest checkpoint that was triggered
         self._newest: CheckpointId | None = None
+        #: the newest one whose barrier has come to any driver
+        self._arrived: CheckpointId | None = None
         self._aborted: CheckpointId | None = None
         #: the checkpoint that was proposed last, and the rounds in which sources stand
         self._proposed: CheckpointId | None = None
@@ -618,13 +577,23 @@ class TaskCheckpoints:
         self._rounds += rounds
         return later_round(*self._rounds) if len(self._rounds) == sources else None
 
-    def order(self, checkpoint: CheckpointId, kind: BarrierKind, at: float) -> Barrier | None:
-        """The barrier of a checkpoint that is triggered; None if that comes too late. Savepoints are always aligned."""
+    def order(
+        self, checkpoint: CheckpointId, kind: BarrierKind, at: float, *, unaligned: bool = False
+    ) -> Barrier | None:
+        """The barrier of a checkpoint that is triggered; None if that comes too late. Savepoints are aligned, unless
+        the task is told to cut as a whole (``unaligned``)."""
         if self.is_late(checkpoint):
             return None
         self._newest = checkpoint
         timeout = self._timeout if kind is BarrierKind.CHECKPOINT else None
-        return Barrier(checkpoint, kind, at, unaligned=timeout == 0, timeout=timeout or None)
+        return Barrier(checkpoint, kind, at, unaligned=unaligned or timeout == 0, timeout=timeout or None)
+
+    def arrives_first(self, checkpoint: CheckpointId) -> bool:
+        """A barrier has come to a driver; whether none of this checkpoint, or of a later one, had come to any."""
+        if self._arrived is not None and checkpoint <= self._arrived:
+            return False
+        self._arrived = checkpoint
+        return True
 
     def add(self, driver: str, cut: DriverSnapshot, committables: list[Committable]) -> TaskSnapshot | None:
         """A driver has snapshotted; the whole task's snapshot if it was the last one."""

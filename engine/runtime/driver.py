@@ -2,9 +2,9 @@
 
 Rules:
 
-1. A step takes at most one element, and calls operators until something has left the chain; it may be stopped between
-   any two calls, and between any two pieces of what one operator emits. Nothing goes on before all that was produced
-   has been sent: a driver holds little, and back-pressure reaches its inputs at once.
+1. A step takes at most one element, and calls operators, also for a control element, until something has left the
+   chain; it may be stopped between any two calls, and between any two pieces of what one operator emits. Nothing goes
+   on before all that was produced has been sent: a driver holds little, and back-pressure reaches its inputs at once.
 2. Control elements keep their place: ``EndOfRound`` leaves after all that the operators emitted in that round, a
    barrier after all that came before it, ``EndOfData`` after ``finish``.
 3. The ports of a driver go through the rounds in step: none is read in round ``r + 1`` before all have ended ``r``.
@@ -18,7 +18,7 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
@@ -34,6 +34,7 @@ from ..core.elements import (
     EndOfData,
     EndOfPartition,
     EndOfRound,
+    is_task_barrier,
     size_of,
 )
 from ..core.errors import InternalError, PenstockError
@@ -47,7 +48,9 @@ from ..scheduler.protocol import Blocked, Failed, Finished, Handle, Outcome, Pro
 from ..sources.reader import SplitReader
 from ..state.write_behind import WriteBehind
 from . import orders
-from .checkpointing import Checkpointing, Continuations, DriverHost
+from .chain_flight import ControlStep, What
+from .checkpointing import Checkpointing, DriverHost
+from .continuations import Continuations
 from .input_ports import NO_FEEDS, Port, Ports
 from .operator_chain import OperatorChain, OperatorInstance, plain_batch
 
@@ -56,6 +59,7 @@ from .operator_chain import OperatorChain, OperatorInstance, plain_batch
 # The sentences in which a driver says for what and whom it waits. Built once each: a driver may wait often.
 
 FOR_COMMIT = Wait(WaitReason.COMMIT, "the final checkpoint")
+FOR_LOG = Wait(WaitReason.COMMIT, "a change of its weights")
 FOR_DISK = Wait(WaitReason.DEPENDENCY, "what it writes to disk")
 FOR_CONSUMER = Wait(WaitReason.CONSUMER, "the reader of its output")
 
@@ -72,7 +76,7 @@ class WaitReasons:
         self._feeds = feeds
         self._throttled = throttled
         self._channels = [channel for partition in partitions for channel in partition.channels]
-        self._known: dict[tuple[WaitReason, tuple[int, ...]], Wait] = {}
+        self._known: dict[tuple[object, ...], Wait] = {}
 
     def for_output(self) -> Wait:
         """Credit of the first channel that is full."""
@@ -110,9 +114,13 @@ class WaitReasons:
         named = [self._feeds[feed] for feed in feeds]
         if reason is WaitReason.INPUT and named and all(_throttled(feed) for feed in named):
             reason = WaitReason.TIMER
-        key = (reason, tuple(feeds))
+        keys = [getattr(feed, "awaits", "") for feed in named]
+        key = (reason, tuple(feeds), *keys)
         if key not in self._known:
-            whom = [str(getattr(feed, "channel", None) or getattr(feed, "operator", "a feed")) for feed in named]
+            whom = [
+                awaited or str(getattr(feed, "channel", None) or getattr(feed, "operator", "a feed"))
+                for feed, awaited in zip(named, keys, strict=True)
+            ]
             tasks = tuple(dict.fromkeys(feed.channel.producer for feed in named if isinstance(feed, InputChannel)))
             pace = "the pace of " if reason is WaitReason.TIMER else ""
             self._known[key] = Wait(reason, pace + (", ".join(whom) or otherwise), tasks)
@@ -146,6 +154,7 @@ class RoundThrottle:
 
 
 PROGRESS, FINISHED = Progress(), Finished()
+FORWARD = ControlStep(What.FORWARD)
 
 
 def at_once() -> bool:
@@ -174,6 +183,15 @@ LEGAL_PHASE_MOVES: Mapping[DriverPhase, frozenset[DriverPhase]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class DriverSchemas:
+    """The declared schemas of a driver's ports, of the ports of each of its operators, and of what leaves it."""
+
+    ports: Sequence[pa.Schema] = ()
+    operators: Sequence[Sequence[pa.Schema]] = ()
+    leaving: pa.Schema | None = None
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Driver:
     """See the module's rules. ``partitions``: every element goes to all of them; a pipeline that ends in a sink has
@@ -192,6 +210,8 @@ class Driver:
     overtaking: Overtaking = IN_ORDER
     #: the schema of what leaves the task, which it leaves without compact columns; None if nothing does
     leaving: pa.Schema | None = None
+    #: in which rows are stored that are in flight at a cut
+    schemas: DriverSchemas = DriverSchemas()
     #: measures how long operators take to drain, in seconds
     clock: Callable[[], float] = float
     #: what sinks write, and what operators spill: of that nothing may be under way when they go on
@@ -211,11 +231,15 @@ class Driver:
     #: produced and not yet sent, in order
     pending: deque[Element] = field(default_factory=deque)
     #: the last round that every port has ended
-    _round: int = -1
+    round: int = -1
     #: by the clock of whoever runs the driver
     now: float = 0.0
     #: the task is to look at its end again
     advanced: bool = False
+    #: its task is about to be cut, and the pause is asked for: nothing is begun
+    stops: bool = False
+    #: called when the driver may be cut again, and spills nothing: its task could not be cut, because of it
+    cut_waits: Callable[[], None] | None = None
     _words: WaitReasons = field(init=False)
     _throttle: RoundThrottle = field(init=False)
     _channels: list[OutputChannel] = field(init=False)
@@ -225,8 +249,9 @@ class Driver:
         self.ports = Ports(self.gates)
         for port in self.ports.all:
             port.handed_on = next((each.handed_on for each in self.readers if each in port.gate.feeds), None)
-        self.chain = OperatorChain(self.operators, self.pending.append if self.leaving is None else self._leave)
-        self.continuations = Continuations(self.chain)
+        put = self.pending.append if self.leaving is None else self._leave
+        self.chain = OperatorChain(self.operators, put, len(self.ports.all))
+        self.continuations = Continuations(self.chain, self._perform)
         self.checkpointing = Checkpointing(self, self.overtaking)
         self._channels = [channel for partition in self.partitions for channel in partition.channels]
         self._words = WaitReasons(self.ports.feeds, self.partitions, self.chain.throttled)
@@ -238,6 +263,15 @@ class Driver:
         """Let the driver perform an order before its next step. From any thread."""
         self._inbox.append(order)
         self.wake()
+
+    def deliver(self, output: OutputChannel, message: Upstream) -> None:
+        """Let the driver hear, before its next step, what a consumer has answered. From any thread. Credit wakes nobody
+        who does not wait for it: either it is seen here that the driver does, or there, before it says so (``run``),
+        that credit has come."""
+        self._inbox.append(orders.Deliver(output, message))
+        wait = self.wait
+        if not isinstance(message, Grant) or (wait is not None and wait.reason is WaitReason.OUTPUT):
+            self.wake()
 
     def wake(self) -> None:
         """Something has happened that the driver may wait for."""
@@ -265,7 +299,7 @@ class Driver:
         for reader in self.readers:
             reader.now = self.now
         try:
-            while self.step(quantum.expired):
+            while self.step(quantum.expired) or self._inbox:
                 if quantum.expired():
                     return PROGRESS
         except PenstockError as error:
@@ -281,8 +315,13 @@ class Driver:
     def step(self, expired: Callable[[], bool] = at_once) -> bool:
         """Take an element, or go on with one, if possible; the turn is over when it has ``expired``. True: progress was
         made; False: see ``wait``."""
-        while self._inbox:
-            self.perform(self._inbox.popleft())
+        self.take_orders()
+        if self.stops:
+            return True
+        if self.cut_waits is not None and self.spilling.has_room() and self.may_be_cut:
+            ask, self.cut_waits = self.cut_waits, None
+            ask()
+            return True  # nothing is begun before the cut
         # an order that comes later is answered by the task's end
         progressed = self.phase.state is not DriverPhase.FINISHED and self._step(expired)
         if self.ports.undrained and not self.busy and (not self.data_ended or self._end_is_settled):
@@ -293,6 +332,32 @@ class Driver:
             self.advanced = False
             self.host.end_advanced(self)
         return progressed
+
+    def take_orders(self) -> bool:
+        """Perform all orders that have come. Whether there were any."""
+        found = bool(self._inbox)
+        while self._inbox:
+            self.perform(self._inbox.popleft())
+        return found
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Whether no task barrier is being handled, or would be overtaken."""
+        drains = any(is_task_barrier(each) for each in self.pending) or any(
+            is_task_barrier(each) for feed in self.ports.feeds if isinstance(feed, InputChannel) for each in feed.queued
+        )
+        return self.continuations.may_be_cut and not drains
+
+    def go_on_from(self, round: int, *, data_ended: bool) -> None:
+        """Stand where another driver stood at a cut: it had forwarded this round, and perhaps finished. Then the end is
+        said again, behind what it had not sent, for who has forgotten that it came."""
+        self.round = round
+        if data_ended:
+            ends = (EndOfRound(FINAL_ROUND), EndOfData())
+            self.pending = deque(each for each in self.pending if each not in ends)
+            self.pending += ends
+            self.phase.move(DriverPhase.DATA_ENDED)
+            self.advanced = True
 
     @property
     def _end_is_settled(self) -> bool:
@@ -323,19 +388,29 @@ class Driver:
 
     def _work(self, expired: Callable[[], bool]) -> bool:
         """Go on with what is under way, or take the next element."""
-        if not self._may_write:
+        if not (self.writing.has_room() and self.spilling.has_room()):
             self.wait = FOR_DISK
             return False
-        if not self.chain.busy:
-            if self.continuations.is_due:
-                return self._resume()
-            if self.chain.poll():
-                return True
-            if not self._take():
-                return False
-            if self.continuations or not self.chain.busy:
-                return True
-        return self._call_operators(expired)
+        if self.chain.busy or self.continuations.is_due:
+            return self._go_on(expired)
+        if self.chain.poll():
+            return True
+        if not self._take():
+            return False
+        if not (self.continuations and expired()):
+            self._go_on(expired)
+        return True
+
+    def _go_on(self, expired: Callable[[], bool]) -> bool:
+        """Let operators and control elements go on until something is to be sent. Whether any has."""
+        progressed = False
+        while not self.pending and (self.chain.busy or self.continuations.is_due):
+            if progressed and (expired() or not (self.writing.has_room() and self.spilling.has_room())):
+                break
+            if not (self._call_operators(expired) if self.chain.busy else self._resume()):
+                break
+            progressed = True
+        return progressed
 
     def _resume(self) -> bool:
         """Go on with a control element."""
@@ -350,19 +425,15 @@ class Driver:
         pending, may_write, may_spill = self.pending, self.writing.has_room, self.spilling.has_room
         called = self.chain.go_on(lambda: pending or expired() or not (may_write() and may_spill()))
         if not called:
-            self.wait = self._words.for_consumer()
+            self.wait = FOR_LOG if self.chain.is_held else self._words.for_consumer()
         elif not self.chain.busy:
             self._cancel_unneeded_inputs()
         return called
 
-    @property
-    def _may_write(self) -> bool:
-        """Whether not too much is unwritten."""
-        return self.writing.has_room() and self.spilling.has_room()
-
     def _overtake(self) -> bool:
         """Handle the barriers that are due out of turn, unless something else has to be ended before."""
-        idle = self._may_write and not self.busy and not self.chain.under_way
+        may_write = self.writing.has_room() and self.spilling.has_room()
+        idle = may_write and not self.busy and not self.chain.under_way
         if idle:
             self.checkpointing.overtake()
         return idle
@@ -386,6 +457,10 @@ class Driver:
             self._cancel_unneeded_inputs()
         in_turn = blocked if self.chain.reads_in_turn else NO_FEEDS
         for port in self.ports.readable(behind, self.chain.wants, blocked):
+            if port.only is not None and not blocked and port.only.peek() is None:  # whatever is accepted
+                if not port.only.closed:
+                    starved.append(port.base)
+                continue
             is_last = bool(behind or in_turn) and self.ports.is_last(port, behind, in_turn)
             accepts = port.cancelled or self.chain.accepts(port.number, is_last)
             found = port.gate.poll(port.blocked(blocked), accepts, may_queue or not busy)
@@ -411,14 +486,14 @@ class Driver:
             if element.matters and not port.cancelled:
                 self.chain.push(port.number, element)
         elif isinstance(element, EndOfRound):
-            self.continuations.add(self._end_round(port, element.round), may_pass=True)
+            self.continuations.add(ControlStep(What.ROUND_ENDS, port=port.number, round=element.round), may_pass=True)
         elif isinstance(element, EndOfData):
             port.gate.feeds[found.feed].acknowledge_end_of_data()
             if not port.gate.data_ended:
                 port.gate.feeds[found.feed].acknowledge_drained()
             else:
                 self.ports.undrained.append(port)
-                self.continuations.add(self._end_port(port))
+                self.continuations.add(ControlStep(What.PORT_ENDS, port=port.number))
         elif isinstance(element, Barrier):
             self.checkpointing.barrier(port.base + found.feed, element)
             if element.kind is not BarrierKind.DRAIN:
@@ -431,33 +506,36 @@ class Driver:
         else:
             self.pending.append(element)
 
-    def _end_round(self, port: Port, round: int) -> Iterator[None]:
-        port.round = port.round if round == FINAL_ROUND else round
-        yield from self.chain.end_round_first(port.number, round)
-        yield from self._forward_rounds()
-
-    def _forward_rounds(self) -> Iterator[None]:
-        """End, in the rest of the chain and downstream, every round that all live ports have ended."""
-        reached = self.ports.reached
-        if reached <= self._round:
-            return
-        self._round = reached
-        yield from self.chain.end_round_rest(reached)
-        self.pending.append(EndOfRound(reached))
-
-    def _end_port(self, port: Port) -> Iterator[None]:
-        port.ended = True
-        if (past := self.chain.past(port.number)) > self.ports.past:
-            self.ports.past = past
-            yield from self._forward_rounds()
-        yield from self.chain.end_port_first(port.number, self.ports.ended)
-        yield from self._forward_rounds()
-        self._cancel_unneeded_inputs()
-        if self.ports.ended:
-            yield from self.chain.finish()
-            self.pending += (EndOfRound(FINAL_ROUND), EndOfData())
-            self.phase.move(DriverPhase.DATA_ENDED)
-            self.advanced = True
+    def _perform(self, step: ControlStep) -> Sequence[ControlStep]:
+        """What a control element means to the driver itself; the steps that follow from it."""
+        port = self.ports.all[step.port]
+        match step.what:
+            case What.ROUND_ENDS:
+                port.round = port.round if step.round == FINAL_ROUND else step.round
+                return (*self.chain.round_steps(step.port, step.round), FORWARD)
+            case What.FORWARD:
+                reached = self.ports.reached
+                if reached > self.round:
+                    self.round = reached
+                    return (*self.chain.rest_steps(reached), ControlStep(What.SAY_ROUND, round=reached))
+            case What.SAY_ROUND:
+                self.pending.append(EndOfRound(step.round))
+            case What.PORT_ENDS:
+                port.ended = True
+                past = self.chain.past(step.port)
+                runs_ahead = past > self.ports.past
+                self.ports.past = max(past, self.ports.past)
+                told = (*self.chain.port_steps(step.port, self.ports.ended), FORWARD, ControlStep(What.PORT_HAS_ENDED))
+                return (FORWARD, *told) if runs_ahead else told
+            case What.PORT_HAS_ENDED:
+                self._cancel_unneeded_inputs()
+                if self.ports.ended:
+                    return (*self.chain.finish_steps(), ControlStep(What.SAY_END))
+            case _:
+                self.pending += (EndOfRound(FINAL_ROUND), EndOfData())
+                self.phase.move(DriverPhase.DATA_ENDED)
+                self.advanced = True
+        return ()
 
     def _cancel_unneeded_inputs(self) -> None:
         """Tell the feeds of a port whose rows cannot matter any more before the next task barrier."""
@@ -469,6 +547,7 @@ class Driver:
             return
         never_read = unread and all(channel.cancelled_for_good for channel in channels)
         chain = self.chain
+        unread = never_read or (unread and not chain.holds)
         self.ports.cancel(
             self.checkpointing.behind,
             lambda port: unread or chain.needs_no_more(port),
@@ -512,6 +591,9 @@ class Driver:
                 self._drain_sources(checkpoint)
             case orders.TakeSplitSets(rounds, items):
                 self._take_split_sets(rounds, items)
+            case orders.Steer(_, reweights, limit):
+                if self.chain.steered is not None:
+                    self.host.steered(self, order, self.chain.steered.steer(reweights, limit))
             case orders.ClosePartition():
                 self.phase.move(DriverPhase.CLOSING)
                 for reader in self.readers:
@@ -523,12 +605,19 @@ class Driver:
             case _:
                 assert_never(order)
 
-    def _abort(self, checkpoint: CheckpointId) -> None:
+    def give_up(self, checkpoint: CheckpointId) -> None:
+        """Hold and align no more for the checkpoint, nor for older ones, and place no barrier of theirs."""
         for reader in self.readers:
             reader.abort(checkpoint)
         if self.chain.throttled is not None:
             self.chain.throttled.abort(checkpoint)
         self.checkpointing.abort(checkpoint)
+
+    def _abort(self, checkpoint: CheckpointId) -> None:
+        self.give_up(checkpoint)
+        for feed in self.ports.feeds:
+            if isinstance(feed, InputChannel):
+                feed.give_up(checkpoint)
 
     def _drain_sources(self, barrier: CheckpointId) -> None:
         for reader in self.readers:
@@ -572,7 +661,7 @@ class Driver:
             for partition in self.partitions:
                 partition.send(element)
             sent = True
-            if isinstance(element, Barrier) and element.kind is BarrierKind.DRAIN:
+            if is_task_barrier(element):
                 self.checkpointing.drains -= 1
                 self._cancel_unneeded_inputs()
         return sent

@@ -29,14 +29,20 @@ class Port:
     #: batches that were given to the operators, and those that nobody needed
     taken: RunningTally = field(default_factory=RunningTally)
     dropped: RunningTally = field(default_factory=RunningTally)
+    #: batches that the gate had put aside at the cut that is restored
+    restored: RunningTally = field(default_factory=RunningTally)
     #: which of its rows the operators still need
     demand: StateMachine[Demand] = field(init=False)
     #: the operators know that no further row comes in this window
     window_ended: bool = False
     #: of a source whose rows are digested: what was given to the operators
     handed_on: LaneDigests | None = None
+    #: the feed of a gate that has one and puts nothing aside: what it has to say is what the gate has
+    only: GateInput | None = field(init=False)
 
     def __post_init__(self) -> None:
+        plain = type(self.gate) is InputGate and len(self.gate.feeds) == 1
+        self.only = self.gate.feeds[0] if plain else None
         self.demand = StateMachine(f"the demand on port {self.number}", DEMAND_MOVES, Demand.ALL)
 
     @property

@@ -5,7 +5,8 @@ Rules:
 1. A *meeting* is of the running subtasks of one join and the readers of one of its inputs, all of certain attempts:
    what is restarted meets anew. It lives as long as one of them.
 2. A reader's rows may go to several subtasks of the join: what they need is known when all of them have told it.
-3. A reader is woken when it is known, or when one of them gives up: then nothing is left out.
+3. A reader is woken when it is known, or when one of them gives up, at the latest as it is closed: then nothing is left
+   out.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ import pyarrow as pa
 from ..core.identity import Attempt, TaskId
 from ..kernels.key_filter import KeyFilter
 from ..plan.plan import KeyFilterPlan
+
+MOST_BYTES = 1024 * 1024 * 1024
+"""Of keys of more bytes nothing is told: an array of text has room for twice as much."""
 
 
 class KeyMeetings:
@@ -73,8 +77,8 @@ class KeyMeeting:
             if self.is_over or len(self._told) < self._missing:
                 return 0
             parts = list(zip(*self._told.values(), strict=True))
-        # columns may come in several forms
-        alike = all(len({part.type for part in each}) == 1 for each in parts)
+        # columns may come in several forms, and be too large for one array
+        alike = all(len({part.type for part in each}) == 1 and _bytes(each) <= MOST_BYTES for each in parts)
         size = self.filter.publish(window, [_together(each) for each in parts]) if alike else 0
         self.end()
         return size
@@ -106,8 +110,12 @@ class Listener:
         return self.meeting.hear(self.subtask, window, columns)
 
     def give_up(self) -> None:
-        """It has too many."""
+        """It has too many, or will not tell."""
         self.meeting.end()
+
+
+def _bytes(parts: Sequence[pa.Array]) -> int:
+    return sum(part.nbytes for part in parts)
 
 
 def _together(parts: Sequence[pa.Array]) -> pa.Array:

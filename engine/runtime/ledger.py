@@ -12,7 +12,7 @@ Rules:
    coordinator checks that before it stores the manifest (``coordinator/checkpoint/row_accounts.py``).
 4. A batch is known by its tag and its rows: one that is lost, repeated, cut or exchanged changes the sum. Its bytes
    are checked where they travel (the transport's frames); within a process a batch is handed over by reference. Edges
-   inside a task have no account: nothing of them is ever in flight across a cut.
+   inside a task have no account.
 5. A source has given the rows that its cursors moved over in this attempt. A sink has taken what it prepared for
    commits, and, if its state is rows per lane, what that counts; both must be what it was given.
 """
@@ -29,7 +29,6 @@ from ..core.elements import Batch
 from ..core.identity import NOTHING, Account, CheckpointId, Tally
 from ..core.offering import offers
 from ..exchange.channels import InputChannel
-from ..exchange.input_gate import GateInput
 from ..integrity.tally import tally_of
 from ..sinks.lane_counts import CountingSink
 from ..sources.reader import SplitReader
@@ -47,31 +46,42 @@ class SnapshotLedger:
         self, ports: Sequence[Port], sinks: Sequence[OperatorInstance], tables: Mapping[str, pa.Table]
     ) -> None:
         self._ports = [(port, port.taken.tally, port.dropped.tally) for port in ports if port.gate.feeds]
+        feeds = [feed for port in ports for feed in port.gate.feeds]
+        self._thrown = {feed: feed.dropped for feed in feeds if isinstance(feed, SplitReader)}
         self._sinks = [(sink, sink.rows_in, _counted(sink.running)) for sink in sinks]
         self._tables = tables
 
-    def inputs(self, checkpoint: CheckpointId, in_flight: Mapping[int, list[Batch]]) -> tuple[Account, ...]:
-        """The accounts of sources and exchanges. ``in_flight``: what barriers have overtaken, by feed of the driver."""
+    def inputs(
+        self,
+        checkpoint: CheckpointId,
+        in_flight: Mapping[int, list[Batch]],
+        sent: Mapping[int, Tally | None] | None = None,
+    ) -> tuple[Account, ...]:
+        """The accounts of sources and exchanges. ``in_flight``: what barriers have overtaken, by feed of the driver;
+        ``sent``: what their producers say, if it was asked before."""
         found: list[Account] = []
         for port, taken, dropped in self._ports:
             feeds = port.gate.feeds
             first = feeds[0]
+            held = _sum(tally_of(in_flight.get(port.base + number, [])) for number in range(len(feeds)))
             if isinstance(first, SplitReader):
-                found.append(self._source(first, taken, dropped))
+                found.append(self._source(first, taken, dropped, port.restored.rows, held.rows))
             elif isinstance(first, InputChannel) and not first.is_local:
-                held = [in_flight.get(port.base + number, []) for number in range(len(feeds))]
-                found.append(
-                    _exchange(feeds, first.channel.edge, checkpoint, taken, dropped, _sum(map(tally_of, held)))
-                )
+                channels = [feed for feed in feeds if isinstance(feed, InputChannel)]
+                told = [
+                    channel.sent_before(checkpoint) if sent is None else sent[port.base + number]
+                    for number, channel in enumerate(channels)
+                ]
+                restored = _sum([port.restored.tally, *(channel.restored.tally for channel in channels)])
+                found.append(Account("exchange", first.channel.edge, _given(told), taken, restored, dropped, held))
         return tuple(found)
 
-    def _source(self, reader: SplitReader, taken: Tally, dropped: Tally) -> Account:
+    def _source(self, reader: SplitReader, taken: Tally, dropped: Tally, restored: int, held: int) -> Account:
         table = self._tables.get(reader.operator)
         stands = reader.rows if table is None else sum(table.column("rows").to_pylist())
         given = Tally(stands - reader.restored_rows)
-        return Account(
-            "source", reader.operator, given, Tally(taken.rows), dropped=Tally(dropped.rows + reader.dropped)
-        )
+        thrown = Tally(dropped.rows + self._thrown[reader])
+        return Account("source", reader.operator, given, Tally(taken.rows), Tally(restored), thrown, Tally(held))
 
     def outputs(self) -> tuple[Account, ...]:
         """The accounts of sinks. Only once what they flushed for the cut is prepared, and nothing else."""
@@ -89,15 +99,9 @@ def _counted(sink: object) -> int | None:
     return sink.counts.total - sink.counts.restored if offers(sink, CountingSink) else None
 
 
-def _exchange(
-    feeds: Sequence[GateInput], edge: str, checkpoint: CheckpointId, taken: Tally, dropped: Tally, in_flight: Tally
-) -> Account:
-    channels = [feed for feed in feeds if isinstance(feed, InputChannel)]
-    told = [channel.sent_before(checkpoint) for channel in channels]
+def _given(told: Sequence[Tally | None]) -> Tally | None:
     said = [tally for tally in told if tally is not None]
-    given = _sum(said) if len(said) == len(told) else None
-    restored = _sum(channel.restored.tally for channel in channels)
-    return Account("exchange", edge, given, taken, restored, dropped, in_flight)
+    return _sum(said) if len(said) == len(told) else None
 
 
 def _sum(tallies: Iterable[Tally]) -> Tally:

@@ -8,13 +8,16 @@ Rules:
    stepped or called again. So a piece of each operator's output is in memory, at most. What leaves the last operator
    goes to ``put``; whoever takes the steps sends it before the next one.
 3. A control element (the end of a round, of a port, of the data, a task barrier) reaches an operator only when
-   everything that the operators before it emitted on its account is through: it is a generator that goes on when the
-   stack is empty. Nothing is known of the operators while it is not: no state is taken, none is asked what it needs.
+   everything that the operators before it emitted on its account is through: it is a list of steps, of which the next
+   one is taken when the stack is empty. Until then no operator is asked what it needs.
 4. For lanes for which an operator had finished before the task was restored it does not finish again: what it emits for
    them is dropped.
 5. Columns may come in compact forms (``arrow.compact``). Before an operator that does not take them, and before rows
    leave the task, they are made plain; from there on they are.
-6. Only the first operator has several ports, and only the first one may have work under way elsewhere
+6. A cut may stand between any two calls and pieces: the stack is data (``capture``). A call that is under way comes to
+   its end first, or is made again (``Traits.cut``); what it had given is left out then, and the numbers of what an
+   operator gives go on behind the last tag of their lane.
+7. Only the first operator has several ports, and only the first one may have work under way elsewhere
    (``AsynchronousOperator``); the planner cuts pipelines accordingly.
 """
 
@@ -22,12 +25,12 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -42,18 +45,22 @@ from ..core.operator import (
     AsynchronousOperator,
     EarlyTerminatingOperator,
     Output,
+    PortPlace,
     QueueingOperator,
     ReadsInTurn,
     RunningOperator,
     RunningSink,
     SettlingSink,
     Stateless,
-    Steps,
+    SteeredOperator,
     WindowAwareOperator,
     throttled_of,
 )
+from ..core.traits import Cut
 from ..core.user_code import is_to_be_told, is_users_own, raised, user_frames
 from ..sources.reader import SplitReader
+from ..state.change_log import ChangingOperator
+from .chain_flight import Aside, ChainFlight, ControlStep, OperatorPlace, What
 from .statistics import OperatorWindow
 
 # ------------------------------------------------------------------ operator instance
@@ -82,6 +89,10 @@ class OperatorInstance:
     #: of a user's operator: the schema of its output; what it emits and holds is checked
     emits: pa.Schema | None = None
     is_users: bool = False
+    #: the ports that it takes in to the end, whether it needs the rows or not
+    reads_whole: tuple[int, ...] = ()
+    #: on what a cut stands while steps of a method are left (``Traits.cut``)
+    cut: Mapping[str, Cut] = field(default_factory=dict)
     #: a sink: rows prepared in this attempt, and whether it ever prepares any
     prepared: int = 0
     prepares: bool = False
@@ -93,7 +104,7 @@ class OperatorInstance:
     window: tuple[int, int, int] = (0, 0, 0)
     #: when the window's first row came, by ``time.perf_counter``
     first_at: float | None = None
-    #: tag of the batch being processed, or processed last
+    #: tag of the batch being processed, or processed last; None before the first one, and when it gives what it holds
     at: Tag | None = None
 
     def end_window(self, drain_seconds: float) -> OperatorWindow:
@@ -108,7 +119,7 @@ class OperatorInstance:
     def where(self) -> str:
         """The batch being processed, in words."""
         if self.at is None:
-            return "a step before the first batch"
+            return "a step that was given no batch"
         return f"round {self.at.round}, lane {self.at.lane}, batch {self.at.sequence}"
 
 
@@ -312,12 +323,44 @@ def ended_lanes(operator: str, lanes: Iterable[int]) -> list[EndedLanes]:
     return found
 
 
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A call of an operator that is under way, or is to be made again. ``given``: if it can be made again with what it
+    gives left out, the rows of each lane that it has emitted."""
+
+    method: str
+    port: int = 0
+    round: int = -1
+    batch: Batch | None = None
+    given: dict[int, int] | None = None
+    #: None: it is not made yet
+    steps: Iterator[None] | None = None
+
+
 class _Link:
     """An operator in its place: gives it what is put aside for it, and puts what it emits aside for the next one."""
 
-    __slots__ = ("_context", "_put", "_stack", "finishing", "following", "is_choosy", "operator")
+    __slots__ = (
+        "_at_cut",
+        "_context",
+        "_counts_process",
+        "_given",
+        "_leaves_out",
+        "_put",
+        "_shifts",
+        "_stack",
+        "finishing",
+        "following",
+        "is_choosy",
+        "last",
+        "operator",
+        "places",
+        "tags",
+    )
 
-    def __init__(self, operator: OperatorInstance, stack: list[_Aside], put: Callable[[Batch], None]) -> None:
+    def __init__(
+        self, operator: OperatorInstance, stack: list[_Aside], put: Callable[[Batch], None], ports: int
+    ) -> None:
         self.operator = operator
         self._context = operator_context(operator)
         self._stack = stack
@@ -328,6 +371,19 @@ class _Link:
         self.is_choosy = False
         #: the operator emits what it holds, as its data have ended
         self.finishing = False
+        #: how far its ports have come, but for the tags of their last batches
+        self.places = [PortPlace() for _ in range(ports)]
+        self.tags: list[Tag | None] = [None] * ports
+        #: lane -> the last tag that it has given
+        self.last: dict[int, Tag] = {}
+        #: rows of each lane that the call under way has emitted, if that matters
+        self._given: dict[int, int] | None = None
+        self._counts_process = operator.cut.get("process") is Cut.BEFORE
+        #: rows of each lane that the call under way had emitted before a cut
+        self._leaves_out: dict[int, int] = {}
+        #: lane -> the last tag before the cut, and by how much numbers of its round are shifted since
+        self._at_cut: dict[int, Tag] = {}
+        self._shifts: dict[int, int] = {}
 
     def emit(self, batch: Batch) -> None:
         source = self.operator
@@ -335,6 +391,16 @@ class _Link:
             return
         if source.emits is not None:
             _check_emitted(batch, source.emits, not source.plain)
+        if self._leaves_out or self._at_cut:
+            found = self._continued(batch)
+            if found is None:
+                return
+            batch = found
+        lane = batch.tag.lane
+        self.last[lane] = batch.tag
+        given = self._given
+        if given is not None:
+            given[lane] = given.get(lane, 0) + batch.records.num_rows
         source.rows_out += batch.rows
         source.batches_out += 1
         source.bytes_out += batch.size
@@ -343,14 +409,16 @@ class _Link:
         else:
             self._stack.append((self.following, 0, batch))
 
-    def process(self, port: int, batch: Batch) -> None:
-        """Give the operator a batch."""
+    def process(self, port: int, batch: Batch, given: dict[int, int] | None = None) -> None:
+        """Give the operator a batch; again, if it had ``given`` something."""
         operator, stack = self.operator, self._stack
         base = len(stack)
         if operator.first_at is None:
             operator.first_at = time.perf_counter()
         operator.rows_in += batch.rows
         operator.at = batch.tag
+        if self._counts_process:
+            self._given = {} if given is None else given
         try:
             if operator.plain:
                 batch = plain_batch(batch, operator.plain[port])
@@ -358,22 +426,57 @@ class _Link:
         except BaseException as error:
             blame(operator, error)
             raise
-        if steps is not None or len(stack) > base + 1:
-            self._put_aside(base, steps)
+        if steps is not None:
+            self._put_aside(base, _Call("process", port, batch=batch, given=self._given, steps=steps))
+        else:
+            self.tags[port] = batch.tag
+            if self._leaves_out:
+                self._end(_Call("process", port, batch=batch))
+            if len(stack) > base + 1:
+                self._put_aside(base, None)
 
-    def go_on(self, steps: Iterator[None]) -> None:
+    def make(self, call: _Call) -> None:
+        """Make a call, or make it again."""
+        self._leaves_out = dict(call.given or ())
+        if call.batch is not None:
+            self.process(call.port, call.batch, call.given)
+            return
+        base, running = len(self._stack), self.operator.running
+        is_counted = self.operator.cut.get(call.method) is Cut.BEFORE
+        self._given = call.given = (call.given or {}) if is_counted else None
+        with self._context:
+            if call.method == What.END_ROUND.value:
+                call.steps = running.end_round(call.port, call.round, self)
+            elif call.method == What.END_PORT.value:
+                call.steps = running.end_port(call.port, self)
+            else:
+                self.operator.at = None
+                call.steps = running.finish(self) if call.method == What.FINISH.value else running.drain(self)
+        if call.steps is None:
+            self._end(call)
+        self._put_aside(base, None if call.steps is None else call)
+
+    def go_on(self, call: _Call) -> None:
         """Take a step of what a call has answered."""
+        if call.steps is None:
+            self.make(call)
+            return
         base = len(self._stack)
         with self._context:
-            left = next(steps, self) is not self
-        self._put_aside(base, steps if left else None)
+            left = next(call.steps, self) is not self
+        if not left:
+            self._end(call)
+        self._put_aside(base, call if left else None)
 
-    def call(self, method: Callable[..., Steps], *arguments: Any) -> None:
-        """Call a method of the operator that may emit."""
+    def exhaust(self, call: _Call) -> None:
+        """Take all steps that are left."""
+        assert call.steps is not None, "it would be made again"
         base = len(self._stack)
         with self._context:
-            steps = method(*arguments, self)
-        self._put_aside(base, steps)
+            for _ in call.steps:
+                pass
+        self._end(call)
+        self._put_aside(base, None)
 
     def poll(self, running: AsynchronousOperator) -> bool:
         """Let the operator emit what has come back. Whether anything has."""
@@ -383,13 +486,81 @@ class _Link:
         self._put_aside(base, None)
         return found
 
-    def _put_aside(self, base: int, steps: Steps) -> None:
+    def unanswered(self, running: AsynchronousOperator) -> Sequence[Batch]:
+        """The batches of which nothing has come back."""
+        base = len(self._stack)
+        with self._context:
+            found = running.unanswered(self)
+        self._put_aside(base, None)
+        return found
+
+    def _put_aside(self, base: int, call: _Call | None) -> None:
         """What a call has put on the stack above ``base`` goes first, oldest on top; then what is left of the call."""
         emitted = self._stack[base:]
         del self._stack[base:]
-        if steps is not None:
-            self._stack.append((self, 0, steps))
+        if call is not None:
+            self._stack.append((self, 0, call))
         self._stack += reversed(emitted)
+
+    # ------------------------------------------------------------------ cuts
+
+    def _end(self, call: _Call) -> None:
+        """The call is through."""
+        self._given = None
+        if any(self._leaves_out.values()):
+            with self._context:
+                raise _gives_less(self.operator, call.method)
+        self._leaves_out = {}
+        if call.batch is not None:
+            self.tags[call.port] = call.batch.tag
+        elif call.method == What.END_PORT.value:
+            self.places[call.port] = replace(self.places[call.port], ended=True)
+        elif call.method == What.END_ROUND.value:
+            is_final, place = call.round == FINAL_ROUND, self.places[call.port]
+            self.places[call.port] = replace(place, is_final=True) if is_final else replace(place, round=call.round)
+
+    def _continued(self, batch: Batch) -> Batch | None:
+        """What is left of a batch, if some of it was emitted before a cut, under a tag behind those from before it."""
+        records, tag = batch.records, batch.tag
+        known = min(self._leaves_out.get(tag.lane, 0), records.num_rows)
+        if known:
+            self._leaves_out[tag.lane] -= known
+            if known == records.num_rows:
+                return None
+            batch = Batch(records.slice(known), tag)
+        before = self._at_cut.get(tag.lane)
+        if before is None:
+            return batch
+        if before.round < tag.round:
+            del self._at_cut[tag.lane]
+            return batch
+        if before.round > tag.round:
+            return batch
+        shift = self._shifts.setdefault(tag.lane, max(0, before.sequence + 1 - tag.sequence))
+        return msgspec.structs.replace(batch, tag=Tag(tag.round, tag.lane, tag.sequence + shift)) if shift else batch
+
+    def is_taken_to_its_end(self, call: _Call) -> bool:
+        """Whether a cut stands behind the call."""
+        return self.operator.cut.get(call.method, Cut.AFTER) is Cut.AFTER
+
+    @property
+    def place(self) -> OperatorPlace:
+        """For a cut."""
+        ports = [replace(place, at=tag) for place, tag in zip(self.places, self.tags, strict=True)]
+        return OperatorPlace(tuple(ports), dict(self.last), self.finishing)
+
+    def put_back(self, place: OperatorPlace) -> None:
+        """Go on from there."""
+        self.places, self.tags = list(place.ports), [port.at for port in place.ports]
+        self.last, self._at_cut = dict(place.last), dict(place.last)
+        self.finishing = place.finishing
+
+
+def _gives_less(operator: OperatorInstance, method: str) -> PenstockError:
+    message = f"{method}() gave fewer rows when it was called again after a checkpoint than it had given before it"
+    if operator.is_users:
+        return UserCodeError(message, "leave it out of Traits(cut=…), or let equal state give equal rows")
+    return InternalError(message)
 
 
 def plain_batch(batch: Batch, schema: pa.Schema) -> Batch:
@@ -398,40 +569,59 @@ def plain_batch(batch: Batch, schema: pa.Schema) -> Batch:
     return batch if records is batch.records else Batch(records, batch.tag)
 
 
-_Aside = tuple[_Link, int, Batch | Iterator[None]]
+_Aside = tuple[_Link, int, Batch | _Call]
 """A batch for a port of an operator, or what is left of a call of it."""
 
 
 class OperatorChain:
     """See the module's rules. ``put`` takes what leaves the last operator."""
 
-    def __init__(self, operators: Sequence[OperatorInstance], put: Callable[[Batch], None]) -> None:
+    def __init__(self, operators: Sequence[OperatorInstance], put: Callable[[Batch], None], ports: int = 1) -> None:
         self.operators = operators
         self._put = put
         #: what is under way, the next thing last
         self._stack: list[_Aside] = []
-        self._links = [_Link(operator, self._stack, put) for operator in operators]
+        self._links = [
+            _Link(operator, self._stack, put, 1 if position else ports) for position, operator in enumerate(operators)
+        ]
         for link, following in pairwise(self._links):
             link.following = following
             following.is_choosy = not _inherits(following.operator, "accepts")
         first: object = operators[0].running if operators else None
         self._asynchronous = first if offers(first, AsynchronousOperator) else None
         self._queueing = first if offers(first, QueueingOperator) else None
+        #: the operator that is called at this moment with a batch, or for what is left of a call, since when
+        self._at_work: tuple[OperatorInstance, float] | None = None
         #: the batches that were pushed so far
         self.pushed = 0
+        #: ends of rounds and task barriers may stand among batches under way
+        self.may_queue = self._queueing is not None
         self._in_turn = first if offers(first, ReadsInTurn) and first.read_first is not None else None
+        #: the first operator reads one port before the other
+        self.reads_in_turn = self._in_turn is not None
+        self.steered = first if offers(first, SteeredOperator) else None
         self.window_aware = first if offers(first, WindowAwareOperator) else None
         #: the first operator may refuse a batch
         self._may_refuse = bool(operators) and not _inherits(operators[0], "accepts")
         #: operators behind the first one that may refuse a batch, and those that the end of a round concerns
         self._choosy = [link.operator for link in self._links if link.is_choosy]
-        self._by_rounds = [link for link in self._links[1:] if not _inherits(link.operator, "end_round")]
+        self._by_rounds = [
+            position for position, each in enumerate(operators) if position and not _inherits(each, "end_round")
+        ]
         self._sinks = [(each, each.running) for each in operators if offers(each.running, RunningSink)]
         running: list[object] = [operator.running for operator in operators]
         self.throttled = throttled_of(running)
+        found = [(position, each) for position, each in enumerate(running) if offers(each, EarlyTerminatingOperator)]
+        #: those that may need no more rows before the next task barrier, and beyond it. What an operator holds for
+        #: later matters behind the barrier, whatever those after it need until then
+        self._lasting = [pair for pair in found if getattr(pair[1], "for_good", False)]
         self._early_terminating = [
-            (position, each) for position, each in enumerate(running) if offers(each, EarlyTerminatingOperator)
+            pair for pair in found if getattr(pair[1], "for_good", False) or not self._holds_before(pair[0])
         ]
+        #: ``needs_no_more`` can be true
+        self.may_terminate_early = bool(self._early_terminating)
+        #: what is taken now may come out behind the next task barrier
+        self.holds = self._holds_before(len(operators))
 
     # ------------------------------------------------------------------ batches
 
@@ -450,22 +640,37 @@ class OperatorChain:
 
     def go_on(self, is_over: Callable[[], object]) -> bool:
         """Call operators until nothing is under way, or the turn ``is_over``: that is asked between any two calls.
-        Whether any was called: one behind the first may not take its batch now."""
+        Whether any was called: one behind the first may not take its batch now, or the first one is held."""
         stack, called = self._stack, False
         while stack:
             link, port, work = stack[-1]
             if isinstance(work, Batch):
                 if link.is_choosy and not _accepts(link.operator, port):
-                    return called
+                    break
                 stack.pop()
+                self._at_work = link.operator, time.perf_counter()
                 link.process(port, work)
+            elif self.is_held and link is self._links[0]:
+                return called
             else:
                 stack.pop()
+                self._at_work = link.operator, time.perf_counter()
                 link.go_on(work)
             called = True
             if stack and is_over():
                 break
+        self._at_work = None
         return called
+
+    def piece(self) -> tuple[str, float] | None:
+        """The operator that is at a piece, and for how long; None: none is, or for an end. From any thread."""
+        found = self._at_work
+        return None if found is None else (found[0].id, time.perf_counter() - found[1])
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the first operator waits for a change of its course."""
+        return self.steered is not None and self.steered.is_held
 
     @property
     def has_room(self) -> bool:
@@ -479,27 +684,28 @@ class OperatorChain:
     def accepts(self, port: int, is_last: bool = False) -> bool:
         """Whether a batch on this port is welcome now; if no other port can say more in this window, the first operator
         must take it."""
-        return (is_last or self.wants(port)) and self.has_room
-
-    @property
-    def reads_in_turn(self) -> bool:
-        """Whether the first operator reads one port before the other."""
-        return self._in_turn is not None
+        if self._may_refuse and not is_last and not _accepts(self.operators[0], port):
+            return False
+        return not self._choosy or self.has_room
 
     def past(self, port: int) -> int:
         """With the end of the port: the last round of which nothing comes out any more, if ports are read in turn."""
         return -1 if self._in_turn is None else self._in_turn.past(port)
 
     def needs_no_more(self, port: int) -> bool:
-        """Whether no further row on this port can matter to what leaves the chain."""
-        return any(found.needs_no_more(0 if position else port) for position, found in self._early_terminating)
+        """Whether no further row on this port can matter to what leaves the chain before the next task barrier."""
+        return any(
+            found.needs_no_more(0 if position else port)
+            for position, found in self._early_terminating
+            if position or port not in self.operators[0].reads_whole
+        )
+
+    def _holds_before(self, position: int) -> bool:
+        return any(each.hold for each in self.operators[:position])
 
     def needs_nothing_for_good(self, port: int) -> bool:
         """The same, also behind the next task barrier."""
-        lasting = [
-            (position, found) for position, found in self._early_terminating if getattr(found, "for_good", False)
-        ]
-        return any(found.needs_no_more(0 if position else port) for position, found in lasting)
+        return any(found.needs_no_more(0 if position else port) for position, found in self._lasting)
 
     def end_window(self, port: int) -> None:
         """No further row comes on this port before the next task barrier."""
@@ -507,22 +713,12 @@ class OperatorChain:
         with operator_context(self.operators[0]):
             self.window_aware.end_window(port)
 
-    @property
-    def may_terminate_early(self) -> bool:
-        """Whether ``needs_no_more`` can ever be true."""
-        return bool(self._early_terminating)
-
     # ------------------------------------------------------------------ work under way elsewhere
 
     @property
     def under_way(self) -> str:
         """What the first operator has under way elsewhere, in words; "" if nothing."""
         return "" if self._asynchronous is None else self._asynchronous.waits_for
-
-    @property
-    def may_queue(self) -> bool:
-        """Whether ends of rounds and task barriers may stand among batches under way."""
-        return self._queueing is not None
 
     @property
     def left(self) -> int:
@@ -537,37 +733,34 @@ class OperatorChain:
 
     # ------------------------------------------------------------------ control elements
 
-    def end_round_first(self, port: int, round: int) -> Iterator[None]:
-        """A round has ended on one port of the first operator."""
-        for first in self._links[:1]:
-            first.call(first.operator.running.end_round, port, round)
-            yield
+    def round_steps(self, port: int, round: int) -> list[ControlStep]:
+        """A round has ended on one port: what the first operator is told."""
+        return [ControlStep(What.END_ROUND, 0, port, round)] if self._links else []
 
-    def end_port_first(self, port: int, is_last: bool = False) -> Iterator[None]:
-        """A port of the first operator has ended, the last one or another."""
-        for first in self._links[:1]:
-            first.finishing = is_last
-            first.call(first.operator.running.end_port, port)
-            yield
+    def port_steps(self, port: int, is_last: bool) -> list[ControlStep]:
+        """A port has ended, the last one or another: what the first operator is told."""
+        return [ControlStep(What.END_PORT, 0, port, is_last=is_last)] if self._links else []
 
-    def end_round_rest(self, round: int) -> Iterator[None]:
-        """A round has ended on all ports: tell the operators behind the first one."""
-        for link in self._by_rounds:
-            link.call(link.operator.running.end_round, 0, round)
-            yield
+    def rest_steps(self, round: int) -> list[ControlStep]:
+        """A round has ended on all ports: what the operators behind the first one are told."""
+        return [ControlStep(What.END_ROUND, position, 0, round) for position in self._by_rounds]
 
-    def finish(self) -> Iterator[None]:
+    def finish_steps(self) -> list[ControlStep]:
         """All ports have ended: the operators emit what they hold, upstream first."""
-        for link in self._links:
-            link.finishing = True
+        found: list[ControlStep] = []
         for position, link in enumerate(self._links):
+            link.finishing = True
             if position:
-                link.call(link.operator.running.end_round, 0, FINAL_ROUND)
-                yield
-                link.call(link.operator.running.end_port, 0)
-                yield
-            link.call(link.operator.running.finish)
-            yield
+                found.append(ControlStep(What.END_ROUND, position, 0, FINAL_ROUND))
+                found.append(ControlStep(What.END_PORT, position, 0, is_last=True))
+            found.append(ControlStep(What.FINISH, position))
+        return found
+
+    def call(self, step: ControlStep) -> None:
+        """Tell an operator what one of these steps says."""
+        link = self._links[step.operator]
+        link.finishing = link.finishing or step.is_last
+        link.make(_Call(step.what.value, step.port, step.round))
 
     def drain(self, clock: Callable[[], float], window: list[OperatorWindow]) -> Iterator[None]:
         """A task barrier: the operators emit what they hold and forget it, upstream first, unless they are to hold.
@@ -575,18 +768,79 @@ class OperatorChain:
         for link in self._links:
             operator, began = link.operator, clock()
             if not (operator.hold or _inherits(operator, "drain")):
-                link.call(operator.running.drain)
+                link.make(_Call("drain"))
                 yield
             window.append(operator.end_window(clock() - began))
+
+    # ------------------------------------------------------------------ cuts
+
+    def capture(self) -> tuple[ChainFlight, list[Batch]]:
+        """What is under way, and its batches; before the operators' state is taken. Calls that are not made again come
+        to their end: what they give is parked before the next operator, or leaves the chain."""
+        unanswered = self._park()
+        aside: list[Aside] = []
+        batches: list[Batch] = []
+        for link, port, work in reversed(self._stack):
+            operator = self._links.index(link)
+            if unanswered and operator == 0 and isinstance(work, Batch):
+                aside += [Aside(0, has_batch=True) for _ in unanswered]
+                batches += unanswered
+                unanswered = []
+            if isinstance(work, _Call):
+                batch = work.batch
+                entry = Aside(operator, work.port, work.method, work.round, batch is not None, dict(work.given or ()))
+            else:
+                batch, entry = work.plain, Aside(operator, port, has_batch=True)
+                if not batch.records.num_rows:  # it was only to be counted
+                    continue
+            aside.append(entry)
+            if batch is not None:
+                batches.append(batch.plain)
+        aside += [Aside(0, has_batch=True) for _ in unanswered]
+        batches += unanswered
+        return ChainFlight(tuple(aside), tuple(link.place for link in self._links)), batches
+
+    def _park(self) -> list[Batch]:
+        """Take calls to their end that are not made again, each in its place on the stack. What has not come back."""
+        stack, found = self._stack, list[Batch]()
+        waiting = [each for each in stack if each[0] is self._links[0] and isinstance(each[2], Batch)]
+        others = stack[len(waiting) :]
+        del stack[len(waiting) :]
+        if self._asynchronous is not None:
+            found += self._links[0].unanswered(self._asynchronous)
+        for link, port, work in others:
+            if isinstance(work, _Call) and link.is_taken_to_its_end(work):
+                link.exhaust(work)
+            else:
+                stack.append((link, port, work))
+        return found
+
+    def put_back(self, flight: ChainFlight, batches: Sequence[Batch]) -> None:
+        """Go on with what was under way in a chain like this one, before anything else is called."""
+        left = iter(batches)
+        found: list[_Aside] = []
+        for each in flight.aside:
+            link, batch = self._links[each.operator], next(left) if each.has_batch else None
+            if batch is not None and not each.method:
+                found.append((link, each.port, batch))
+            else:
+                found.append((link, 0, _Call(each.method, each.port, each.round, batch, dict(each.given))))
+        self._stack += reversed(found)
+        self.pushed = flight.waiting
+        for link, place in zip(self._links, flight.places, strict=True):
+            link.put_back(place)
 
     # ------------------------------------------------------------------ state and the end
 
     def snapshot(self) -> dict[str, pa.Table]:
-        """The state of the operators, by id, leaving out those that hold nothing."""
+        """The state of the operators, by id, leaving out those that hold nothing. That of operators which know what has
+        changed may be in parts (``Changes``)."""
         tables: dict[str, pa.Table] = {}
         for operator in self.operators:
             with operator_context(operator):
-                table = operator.running.snapshot()
+                running = operator.running
+                whole = operator.is_users or operator.carried is not None
+                table = running.changes() if not whole and offers(running, ChangingOperator) else running.snapshot()
                 if table is not None and operator.is_users:
                     _check_state(table, operator.lanes)
             if table is not None:
@@ -656,8 +910,11 @@ class OperatorChain:
 
 
 def _accepts(operator: OperatorInstance, port: int) -> bool:
-    with operator_context(operator):
+    try:
         return operator.running.accepts(port)
+    except BaseException as error:
+        blame(operator, error)
+        raise
 
 
 def _inherits(operator: OperatorInstance, name: str) -> bool:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from ..core.elements import Barrier
-from ..core.identity import CheckpointId
+from ..core.identity import CheckpointId, Reweight
 from ..core.source import Split
 from ..exchange.channels import Frame, InputChannel, OutputChannel, Upstream
 from ..sources.reader import SplitReader, Stop
@@ -123,6 +123,14 @@ class TakeSplitSets(msgspec.Struct, frozen=True):
     orders: Sequence[SplitSetOrder]
 
 
+class Steer(msgspec.Struct, frozen=True):
+    """The first operator goes by these changes, and is held at ``limit``."""
+
+    operator: str
+    reweights: tuple[Reweight, ...]
+    limit: int | None
+
+
 class ClosePartition(msgspec.Struct, frozen=True):
     """The task is over: end the partition once the inputs are closed."""
 
@@ -132,7 +140,7 @@ class CheckEnd(msgspec.Struct, frozen=True):
 
 
 class CallBack(msgspec.Struct, frozen=True):
-    """Work in the background is done: this is to be called with its result."""
+    """This is to be called: work in the background is done, say, or the task is to be cut."""
 
     action: Callable[[], object]
 
@@ -151,6 +159,7 @@ Order: TypeAlias = (
     | NoMoreSplits
     | DrainSources
     | TakeSplitSets
+    | Steer
     | ClosePartition
     | CheckEnd
     | CallBack

@@ -3,7 +3,7 @@ barriers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -23,13 +23,38 @@ class OperatorStatistics(msgspec.Struct, frozen=True):
     batches_out: int
 
 
+class PassedStatistics(msgspec.Struct, frozen=True):
+    """Of the ``rows`` of a source that its reader has asked a join for, by the keys that this has told, so many
+    ``passed``, certainly all that the join needs. ``join`` "": the filters directly behind the source. ``early``: not
+    by keys, but by what ``join``, or a filter further down, asks of rows."""
+
+    join: str
+    rows: int
+    passed: int
+    early: bool = False
+
+
 class SourceStatistics(msgspec.Struct, frozen=True):
-    """What one source of one attempt has read. ``rows`` counts from the beginning of the job, restores included."""
+    """What one source of one attempt has read. ``rows`` counts from the beginning of the job, restores included.
+
+    ``groups_left_out`` of the ``groups``, row groups of files, were not decoded, as some filter lets no row of them
+    through, ``groups_by_bloom`` of these as bloom filters say so, ``groups_by_dictionary`` as dictionaries do, and
+    statistics alone do not; ``pages_left_out``: within others. ``rows_left_out``: rows of these and of others that no
+    filter, or no join, needs by what files tell. ``passed``: what filters and joins left of the rows, one after the
+    other, this attempt.
+    """
 
     operator: str
     rows: int
     batches: int
     split: str
+    groups: int = 0
+    groups_left_out: int = 0
+    rows_left_out: int = 0
+    groups_by_bloom: int = 0
+    passed: tuple[PassedStatistics, ...] = ()
+    groups_by_dictionary: int = 0
+    pages_left_out: int = 0
 
 
 class EdgeStatistics(msgspec.Struct, frozen=True):
@@ -55,6 +80,15 @@ class DriverWait(msgspec.Struct, frozen=True):
     wait: Wait
 
 
+class PieceStatistics(msgspec.Struct, frozen=True):
+    """What a thread is in the middle of: a call of ``operator`` in ``driver``, for at most ``seconds``. "": of none
+    that is known, as where rows are read."""
+
+    driver: str
+    operator: str
+    seconds: float
+
+
 class TaskStatistics(msgspec.Struct, frozen=True):
     """A task's counts, and why its drivers wait."""
 
@@ -71,6 +105,10 @@ class TaskStatistics(msgspec.Struct, frozen=True):
     """What the operators hold and have spilled."""
     waits: tuple[DriverWait, ...] = ()
     """The same as ``why``, for programs."""
+    pieces: tuple[PieceStatistics, ...] = ()
+    """Of the drivers that run at this moment."""
+    writing: int = 0
+    """Bytes of state, and of what is in flight, that are being written for a checkpoint."""
 
 
 # ------------------------------------------------------------------ job statistics
@@ -107,6 +145,37 @@ class JobStatistics(dict[TaskId, TaskStatistics]):
         """The same by stage."""
         names = dict.fromkeys(task.vertex for task in self)
         return {name: _stage(name, [found for task, found in self.items() if task.vertex == name]) for name in names}
+
+    @property
+    def left_out(self) -> list[str]:
+        """What the readers of sources have left out, and what passed: a sentence for each, all subtasks together."""
+        sources: dict[str, list[SourceStatistics]] = {}
+        for task in self.values():
+            for source in task.sources:
+                sources.setdefault(source.operator, []).append(source)
+        return [f"{name}: {sentence}" for name, found in sources.items() for sentence in _left_out(found)]
+
+
+def _left_out(sources: Sequence[SourceStatistics]) -> Iterator[str]:
+    groups, left_out = sum(each.groups for each in sources), sum(each.groups_left_out for each in sources)
+    if left_out:
+        bloom = sum(each.groups_by_bloom for each in sources)
+        words = sum(each.groups_by_dictionary for each in sources)
+        by = [(left_out - bloom - words, "statistics"), (bloom, "bloom filters"), (words, "dictionaries")]
+        said = " and ".join(f"{count:,} by {what}" for count, what in by if count)
+        yield f"{left_out:,} of {groups:,} row groups have nothing that passes its filters, {said}"
+    rows = sum(each.rows_left_out for each in sources)
+    if rows:
+        pages = sum(each.pages_left_out for each in sources)
+        told = f" and {pages:,} pages" if pages else ""
+        yield f"{rows:,} rows were not decoded, for what its files tell of their row groups{told}"
+    for join, early in dict.fromkeys((each.join, each.early) for source in sources for each in source.passed):
+        own = [each for source in sources for each in source.passed if (each.join, each.early) == (join, early)]
+        asked, passed = sum(each.rows for each in own), sum(each.passed for each in own)
+        if asked:
+            needed = f"what {join} asks" if early else f"the keys that {join} has told"
+            filters = needed if join else "its filters"
+            yield f"{100 * passed / asked:.3g} % of {asked:,} rows pass {filters}"
 
 
 def _stage(name: str, tasks: list[TaskStatistics]) -> StageStatistics:

@@ -17,10 +17,13 @@ Rules:
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from enum import StrEnum
+from functools import partial
+from itertools import islice
 from typing import Protocol
 
 import msgspec
@@ -35,25 +38,39 @@ from ..core.identity import (
     CheckpointId,
     Committable,
     Opening,
+    Reweight,
     TaskId,
 )
 from ..core.source import Split
 from ..core.state_machine import StateMachine
 from ..exchange.channel_state import Restored
 from ..exchange.channels import Frame, InputChannel, Upstream
+from ..exchange.flight import Flight
 from ..feed.server import FeedServer
+from ..files.object_store import store_waits
 from ..plan.plan import JobPlan
-from ..scheduler.protocol import DriverState, Handle, QueryOpener, QueryStatistics, Wait
+from ..planner.overtaking import cuts_whole
+from ..scheduler.protocol import DriverState, Handle, Places, QueryOpener, QueryStatistics, Wait
 from ..scheduler.serial import SerialScheduler
 from ..sources.reader import SplitReader, Stop
 from ..state.memory import TaskMemory
 from . import orders
 from .checkpointing import DriverSnapshot, DriverView, TaskCheckpoints, TaskSnapshot
-from .driver import Driver
+from .driver import Driver, DriverPhase
 from .key_meetings import KeyMeetings
 from .operator_chain import with_split
-from .statistics import DriverWait, EdgeStatistics, OperatorStatistics, OperatorWindow, SourceStatistics, TaskStatistics
+from .statistics import (
+    DriverWait,
+    EdgeStatistics,
+    OperatorStatistics,
+    OperatorWindow,
+    PassedStatistics,
+    PieceStatistics,
+    SourceStatistics,
+    TaskStatistics,
+)
 from .task_builder import TaskParts, Wiring, build_parts
+from .task_cutting import TaskCutting
 
 # ------------------------------------------------------------------ task listener
 #
@@ -74,6 +91,10 @@ class TaskListener(Protocol):
 
     def declined(self, checkpoint: CheckpointId) -> None:
         """A source has no rows left up to the round of the checkpoint: it cannot be cut there."""
+
+    def steered(self, order: orders.Steer, possible: int | None) -> None:
+        """A mixture goes by these changes of its weights, and is held where it is to be held. ``possible``: the first
+        position where it could have been."""
 
     def data_ended(self) -> None: ...
 
@@ -132,7 +153,18 @@ def statistics_of(
     """All of it. ``drivers``: downstream first, as the task keeps them."""
     operators, sources, edges = _operators(drivers), _sources(drivers), _edges(drivers)
     held = memory.statistics()
-    return TaskStatistics(task, attempt, state, operators, sources, why, query.handles, edges, held, _waits(drivers))
+    waits, pieces = _waits(drivers), _pieces(drivers, query)
+    return TaskStatistics(task, attempt, state, operators, sources, why, query.handles, edges, held, waits, pieces)
+
+
+def _pieces(drivers: Sequence[Driver], query: QueryStatistics) -> tuple[PieceStatistics, ...]:
+    """What threads are in the middle of. Where no operator is called it may be anything of the driver's turn."""
+    found = {driver.name: driver.chain.piece() for driver in drivers}
+    return tuple(
+        PieceStatistics(handle.name, *(found.get(handle.name) or ("", handle.present)))
+        for handle in query.handles
+        if handle.state == DriverState.RUNNING.value
+    )
 
 
 def _operators(drivers: Sequence[Driver]) -> tuple[OperatorStatistics, ...]:
@@ -146,9 +178,26 @@ def _operators(drivers: Sequence[Driver]) -> tuple[OperatorStatistics, ...]:
 
 def _sources(drivers: Sequence[Driver]) -> tuple[SourceStatistics, ...]:
     """What the sources have read."""
-    readers = [reader for driver in drivers for reader in driver.readers]
-    return tuple(
-        SourceStatistics(reader.operator, reader.rows, reader.batches, reader.current_split) for reader in readers
+    return tuple(_source(reader) for driver in drivers for reader in driver.readers)
+
+
+def _source(reader: SplitReader) -> SourceStatistics:
+    found = SourceStatistics(reader.operator, reader.rows, reader.batches, reader.current_split)
+    pick = reader.picking
+    if pick is None:
+        return found
+    filtered = [("", pick.filtered)] if pick.conditions else []
+    early = tuple(PassedStatistics(each.by, each.passed.rows, each.passed.passed, early=True) for each in pick.early)
+    joined = [(keys.join, met) for keys, met in zip(pick.joins, pick.met, strict=True)]
+    return msgspec.structs.replace(
+        found,
+        groups=pick.skipped.groups,
+        groups_left_out=pick.skipped.groups_left_out,
+        groups_by_bloom=pick.skipped.by_bloom,
+        groups_by_dictionary=pick.skipped.by_dictionary,
+        pages_left_out=pick.skipped.pages_left_out,
+        rows_left_out=pick.skipped.rows,
+        passed=early + tuple(PassedStatistics(by, each.rows, each.passed) for by, each in filtered + joined),
     )
 
 
@@ -277,6 +326,15 @@ class Task:
         except BaseException:
             self._query.cancel()
             raise
+        self._cutting = TaskCutting(
+            self.drivers if cuts_whole(plan) else [],
+            [output for output, _ in self._parts.outputs.values()],
+            self._query,
+            self._cut_told,
+            self._keep,
+            self._cut_failed,
+            clock=time.monotonic,
+        )
         finished = isinstance(restored, Restored) and restored.finished
         self._checkpoints = TaskCheckpoints(len(self.drivers), plan.alignment_timeout, finished=finished)
         for rank, driver in enumerate(self.drivers):
@@ -293,10 +351,10 @@ class Task:
         """How far it has come."""
         return self._machine.state
 
-    @property
-    def is_inside(self) -> bool:
-        """Whether this thread is in the task: in an operator, a user's function, or in what its listener is told."""
-        return self._query.is_inside
+    def was_entered(self, places: Places) -> bool:
+        """Whether who had these ``shell.places`` is in the task: in an operator, a user's function, or in what its
+        listener is told."""
+        return self._query.was_entered(places)
 
     @property
     def data_ended(self) -> bool:
@@ -358,6 +416,7 @@ class Task:
                 self._events.add(lambda listener: listener.finished())
             self._last = self._statistics()
             self._parts.release()
+            self._cutting.release()
         self._events.notify()
 
     def report_again(self) -> None:
@@ -384,14 +443,15 @@ class Task:
         """Credit, or the news that all has been processed, came from a consumer."""
         found = self._parts.outputs.get(message.channel)
         if found is not None:
-            found[1].send(orders.Deliver(found[0], message))
+            channel, driver = found
+            driver.deliver(channel, message)
 
     # ------------------------------------------------------------------ checkpoints
 
     def propose_round(self, checkpoint: CheckpointId) -> None:
         """Hold the sources at the end of their round and tell the listener which it is."""
         with self._lock:
-            if self._checkpoints.is_late(checkpoint):
+            if self._checkpoints.is_late(checkpoint) or self._cutting.is_late(checkpoint):
                 return
             self._checkpoints.propose(checkpoint)
             reading = [driver for driver in self.drivers if driver.readers]
@@ -410,13 +470,25 @@ class Task:
         self._events.notify()
 
     def trigger(
-        self, checkpoint: CheckpointId, kind: BarrierKind, at_round: int | None, at: float, stop: Stop | None = None
+        self,
+        checkpoint: CheckpointId,
+        kind: BarrierKind,
+        at_round: int | None,
+        at: float,
+        stop: Stop | None = None,
+        unaligned: bool = False,
     ) -> None:
         """Inject the barrier: into the sources, where the data end then if the job is to ``stop``, and into inputs from
-        other tasks (they have all finished then)."""
+        other tasks (they have all finished then). ``unaligned``: the task cuts as a whole, where it stands."""
         with self._lock:
-            barrier = self._checkpoints.order(checkpoint, kind, at)
+            late = self._cutting.is_late(checkpoint)
+            barrier = None if late else self._checkpoints.order(checkpoint, kind, at, unaligned=unaligned)
         if barrier is None:
+            return
+        if unaligned:
+            going_on = (driver for driver in self.drivers if driver.phase.state is not DriverPhase.FINISHED)
+            for driver in islice(going_on, 1):
+                driver.send(orders.CallBack(partial(self._cutting.order, barrier)))
             return
         for driver in self.drivers:
             if driver.readers:
@@ -428,6 +500,7 @@ class Task:
         """The checkpoint was given up: stop holding and aligning for it."""
         with self._lock:
             self._checkpoints.abort(checkpoint)
+            self._cutting.abort(checkpoint)
             if self.state not in LIVE:
                 return
         for driver in self.drivers:
@@ -461,19 +534,39 @@ class Task:
 
     def expect(self, checkpoint: CheckpointId) -> None:
         """A checkpoint begins: throttled operators take what stands before its barriers."""
-        for driver in self.drivers:
+        for driver in self._parts.throttled:
             driver.send(orders.ExpectBarriers(checkpoint))
+
+    def steer(self, operator: str, reweights: tuple[Reweight, ...], limit: int | None) -> None:
+        """Let a mixture go by these changes of its weights, and hold it at ``limit``."""
+        order = orders.Steer(operator, reweights, limit)
+        found = (driver for driver in self.drivers if driver.operators and driver.operators[0].id == operator)
+        driver = next(found, None)
+        if driver is None or driver.data_ended or driver.chain.steered is None:
+            self._events.add(lambda listener: listener.steered(order, None))
+            self._events.notify()
+        else:
+            driver.send(order)
+
+    def steered(self, driver: DriverView, order: orders.Steer, possible: int | None) -> None:
+        """A mixture goes by them (called by the driver)."""
+        self._events.add(lambda listener: listener.steered(order, possible))
+        self._events.notify()
 
     def notify_committed(self, checkpoint: CheckpointId) -> None:
         """The checkpoint stands in the log and its committables are visible."""
         with self._lock:
             self._checkpoints.committed(checkpoint)
-        for driver in self.drivers:
+        for driver in self._parts.throttled:
             driver.send(orders.NotifyCommitted(checkpoint))
         self._advance_end()
 
     def barrier_arrived(self, driver: DriverView, barrier: Barrier) -> None:
-        """A barrier has come to a driver (called by the driver): others may have no input left that brings it."""
+        """A barrier has come to a driver (called by the driver): others may have no input left that brings it. Told
+        once, by the first that it comes to."""
+        with self._lock:
+            if not self._checkpoints.arrives_first(barrier.checkpoint):
+                return
         for other in self.drivers:
             if other is not driver:
                 other.send(orders.JoinBarrier(barrier))
@@ -491,6 +584,27 @@ class Task:
         """A driver gave a checkpoint up after its cut (called by the driver)."""
         with self._lock:
             self._checkpoints.keep(checkpoint, committables)
+
+    def _cut_told(
+        self, checkpoint: CheckpointId, cuts: Mapping[str, DriverSnapshot], flight: Flight, pause: float
+    ) -> None:
+        """The task is cut, all of its drivers at once."""
+        with self._lock:
+            found = [self._checkpoints.add(name, cut, []) for name, cut in cuts.items()]
+            snapshot = found[-1]
+            if snapshot is not None:
+                whole = msgspec.structs.replace(snapshot, flight=flight, synchronous=pause)
+                self._events.add(lambda listener: listener.snapshot_taken(checkpoint, whole))
+        self._events.notify()
+
+    def _keep(self, checkpoint: CheckpointId, committables: list[Committable]) -> None:
+        with self._lock:
+            self._checkpoints.keep(checkpoint, committables)
+
+    def _cut_failed(self, error: BaseException) -> None:
+        """An operator has failed while its state was taken."""
+        self._driver_failed(None, error)
+        self._query.cancel(error)
 
     def drained(self, driver: DriverView, barrier: CheckpointId, window: Sequence[OperatorWindow]) -> None:
         """A driver has drained for a task barrier (called by the driver). Told at once: the next window begins."""
@@ -540,7 +654,9 @@ class Task:
         """The first error of a driver (called by the scheduler, before it closes the others)."""
         if not isinstance(error, PenstockError):
             error = InternalError(f"{type(error).__name__}: {error}", operator="" if handle is None else handle.name)
-        failure = without_frames(with_split(error, self.readers))
+        # another driver's readers have nothing to do with it, even if they are in the same round
+        readers = [each for driver in self.drivers if driver.handle is handle for each in driver.readers]
+        failure = without_frames(with_split(error, readers))
         with self._lock:
             if self.state not in STARTED:
                 return
@@ -567,10 +683,10 @@ class Task:
         return [wait for driver in self.drivers if (handle := driver.handle) is not None for wait in handle.waits]
 
     def why(self) -> list[str]:
-        """One sentence for each driver that waits."""
+        """One sentence for each driver that waits, and for each object store that this process waits for."""
         held = [reader.operator for reader in self.readers if reader.held]
         waiting = "waits for commit: the coordinator's choice of a round"
-        return self._query.why() + [f"{operator} {waiting}" for operator in held]
+        return self._query.why() + [f"{operator} {waiting}" for operator in held] + store_waits()
 
     def statistics(self) -> TaskStatistics:
         """Counts since this attempt began."""

@@ -16,32 +16,47 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..core.channel_states import EndState
 from ..core.elements import Batch
-from ..core.errors import InternalError, PenstockError
+from ..core.errors import PenstockError
 from ..core.identity import Attempt, Holds, Opening, TaskId
 from ..core.offering import offers
-from ..core.operator import LANE, OperatorContext, PickingOperator
+from ..core.operator import LANE, OperatorContext, PickingOperator, run_at_once
 from ..core.source import Condition
 from ..core.traits import traits_of
 from ..core.user_code import is_users_object
 from ..exchange.channel_state import Restored, channel_batches
 from ..exchange.channels import ChannelId, Frame, InputChannel, OutputChannel, ResultPartition, Upstream
+from ..exchange.flight import FlightReader
 from ..exchange.input_gate import ArrivalInputGate, GateInput, InputGate, SpoolingInputGate, UnorderedInputGate
 from ..exchange.result_partition import result_partition_of
+from ..expressions.kernel_calls import columns_read
 from ..feed.server import FeedServer
 from ..integrity.lane_digests import LaneDigests
 from ..integrity.row_digests import RowDigest
 from ..operators.join.replicated_join import EVERYWHERE
-from ..plan.plan import Exchange, JobPlan, KeyFilterPlan, OperatorPlan, PipelinePlan, PortPlan, SourcePlan
+from ..operators.rowwise.filter import FilterCondition
+from ..plan.plan import (
+    EarlyFilterPlan,
+    Exchange,
+    JobPlan,
+    KeyFilterPlan,
+    OperatorPlan,
+    PipelinePlan,
+    PortPlan,
+    SourcePlan,
+)
+from ..plan.rounds import LANES_AT_ONCE
 from ..planner.overtaking import IN_ORDER, FreeEdges
 from ..scheduler.protocol import Query
-from ..sources.picking import Keys, Pick
+from ..sources.picking import EarlyCondition, Keys, Pick
 from ..sources.reader import Rounds, SplitReader
 from ..state.memory import TaskMemory
 from ..state.write_behind import WriteBehind
 from . import orders
+from .chain_flight import OperatorPlace
 from .checkpointing import DriverHost, WindowedCheckpointing
-from .driver import Driver
+from .driver import Driver, DriverSchemas
 from .key_meetings import KeyMeeting, KeyMeetings, Listener
 from .operator_chain import (
     Division,
@@ -52,6 +67,7 @@ from .operator_chain import (
     divide,
     operator_context,
 )
+from .places import PLACES, put_back
 
 
 class Wiring(Protocol):
@@ -73,6 +89,8 @@ class TaskParts:
     inputs: dict[ChannelId, tuple[InputChannel, Driver]] = field(default_factory=dict)
     #: channels to other tasks, with the driver that feeds them
     outputs: dict[ChannelId, tuple[OutputChannel, Driver]] = field(default_factory=dict)
+    #: drivers that end in a throttled operator, which commits let go on
+    throttled: list[Driver] = field(default_factory=list)
     #: drivers that read from other tasks, with the numbers of those feeds among all their feeds
     entries: dict[Driver, list[int]] = field(default_factory=dict)
     memory: TaskMemory = field(default_factory=TaskMemory)
@@ -96,7 +114,7 @@ class TaskParts:
 
     def release(self) -> None:
         """Break the circles between drivers, channels, operators and task, once everything is closed."""
-        drivers, self.drivers = self.drivers, []
+        drivers, self.drivers, self.throttled = self.drivers, [], []
         for each in (*drivers, *self.joints):
             each.release()
         self.joints.clear()
@@ -130,9 +148,10 @@ class _Background:
             self.driver.send(orders.CheckEnd())
 
     def __call__(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        if self.driver is None or self.driver.handle is None:
-            raise InternalError("work in the background before the driver was scheduled")
-        self._query.background(work, done, self.driver.handle)
+        if self.driver is None or self.driver.handle is None:  # it restores state, which may have to be spilled
+            run_at_once(work, done)
+        else:
+            self._query.background(work, done, self.driver.handle)
 
 
 class _LocalEdge:
@@ -156,7 +175,7 @@ class _LocalEdge:
 
     def _back(self, message: Upstream) -> None:
         if self.producer is not None:
-            self.producer.send(orders.Deliver(self.output, message))
+            self.producer.deliver(self.output, message)
 
 
 def build_parts(
@@ -204,6 +223,7 @@ class _Builder:
         self._restored, self._wiring, self._host = restored, wiring, host
         self._stage = plan.stages[task.vertex]
         self._lanes = self._stage.lanes_of(task.subtask)
+        self._reweights = (*plan.reweights, *restored.reweights)
         self._parts = TaskParts(memory=TaskMemory(plan.memory_budget))
         self._edges: dict[str, _LocalEdge] = {}
         self.more_splits = False
@@ -211,6 +231,9 @@ class _Builder:
         self.meetings: KeyMeetings | None = None
         self._own_meetings = KeyMeetings()
         self._built: list[OperatorInstance] = []
+        flight = restored.flight
+        #: where the drivers stood at the cut that the task is restored from
+        self._places = {} if flight is None else PLACES.decode(flight.place)
 
     def build(self) -> TaskParts:
         for pipeline in self._stage.pipelines:
@@ -233,14 +256,20 @@ class _Builder:
         background = _Background(self._query)
         self._parts.joints.append(background)
         feeds = [self._feeds(port, background) for port in pipeline.ports]
-        operators = [self._operator(operator, background) for operator in pipeline.operators]
+        place = self._places.get(pipeline.name)
+        chain = () if place is None else place.chain.places
+        stood = chain or (OperatorPlace(),) * len(pipeline.operators)
+        operators = [
+            self._operator(operator, background, at) for operator, at in zip(pipeline.operators, stood, strict=True)
+        ]
         self._push_down(pipeline, feeds, operators, background)
         partitions = [self._outlet(output.kind, output.id) for output in pipeline.outputs]
         readers = [feed for found in feeds for feed in found if isinstance(feed, SplitReader)]
         gates = [self._gate(port, found, background) for port, found in zip(pipeline.ports, feeds, strict=True)]
         overtaking = IN_ORDER if self._plan.alignment_timeout is None else self._free.of(pipeline)
         leaving = next((self._exchange(each.id).schema for each in pipeline.outputs if each.kind != "local"), None)
-        driver = Driver(pipeline.name, gates, operators, partitions, self._host, readers, overtaking, leaving)
+        schemas = self._schemas(pipeline, leaving)
+        driver = Driver(pipeline.name, gates, operators, partitions, self._host, readers, overtaking, leaving, schemas)
         driver.clock = time.perf_counter
         driver.writing, driver.spilling = background.writing, background.spilling
         if self.more_splits:
@@ -248,8 +277,18 @@ class _Builder:
         background.driver = driver
         for output in pipeline.outputs:
             driver.pending += self._unsent(output.id)
+        if place is not None and self._restored.flight is not None:
+            put_back(driver, place, FlightReader(self._restored.flight.tables))
         self._register(driver, pipeline, feeds, [channel for partition in partitions for channel in partition.channels])
         return driver
+
+    def _schemas(self, pipeline: PipelinePlan, leaving: pa.Schema | None) -> DriverSchemas:
+        ports = [port for each in self._stage.pipelines for port in each.ports if port.kind == "local"]
+        local = (port.schema for port in ports for output in pipeline.outputs if output.id == port.id)
+        out = next(local, None) if leaving is None else leaving
+        return DriverSchemas(
+            [port.schema for port in pipeline.ports], [each.inputs for each in pipeline.operators], out
+        )
 
     def _push_down(
         self,
@@ -258,25 +297,26 @@ class _Builder:
         operators: Sequence[OperatorInstance],
         background: _Background,
     ) -> None:
-        """Let the reader apply the filters that stand directly behind its source, leave out what joins drop, and give
-        what these take. What is audited is read whole."""
-        port, reader = pipeline.ports[0], feeds[0][0]
-        if len(pipeline.ports) > 1 or port.spooled or not isinstance(reader, SplitReader) or reader.handed_on:
-            return
-        conditions: list[Condition] = []
-        for each in operators:
-            if each.is_users or not offers(each.running, PickingOperator):
-                break
-            conditions.append(each.running.condition(port.schema))
-        found = tuple(takewhile(lambda condition: condition.columns, conditions))
-        compact = bool(operators) and not operators[0].plain
-        meetings = [
-            met for planned in self._plan.key_filters if planned.source == port.id for met in self._meet(planned)
-        ]
-        joins = tuple(Keys(each.filter, each.planned.columns, each.is_awaited) for each in meetings)
-        reader.pick(Pick(port.schema, found, joins) if found or joins else None, compact)
-        for meeting in meetings:
-            meeting.wake(background.wake)
+        """Let readers apply the filters that stand directly behind their source, leave out what operators further down
+        and joins drop, and give what these take. What is audited is read whole."""
+        for port, (reader, *_) in zip(pipeline.ports, feeds, strict=True):
+            if port.spooled or not isinstance(reader, SplitReader) or reader.handed_on:
+                continue
+            conditions: list[Condition] = []
+            for each in operators if len(pipeline.ports) == 1 else ():
+                if each.is_users or not offers(each.running, PickingOperator):
+                    break
+                conditions.append(each.running.condition(port.schema))
+            found = tuple(takewhile(lambda condition: condition.columns, conditions))
+            early = tuple(_early(each, port.schema) for each in self._plan.early_filters if each.source == port.id)
+            meetings = [met for each in self._plan.key_filters if each.source == port.id for met in self._meet(each)]
+            joins = tuple(
+                Keys(each.filter, each.planned.columns, each.is_awaited, each.planned.join) for each in meetings
+            )
+            compact = bool(operators) and not operators[0].plain
+            reader.pick(Pick(port.schema, found, joins, early=early) if found or joins or early else None, compact)
+            for meeting in meetings:
+                meeting.wake(background.wake)
 
     def _meet(self, planned: KeyFilterPlan) -> Iterator[KeyMeeting]:
         """The meeting of this task with a join, or of a join in it with readers, unless others have the rows, too."""
@@ -297,6 +337,8 @@ class _Builder:
     def _register(
         self, driver: Driver, pipeline: PipelinePlan, feeds: Sequence[Sequence[GateInput]], outputs: list[OutputChannel]
     ) -> None:
+        if driver.chain.throttled is not None:
+            self._parts.throttled.append(driver)
         number = 0
         for port, found in zip(pipeline.ports, feeds, strict=True):
             for feed in found:
@@ -324,6 +366,8 @@ class _Builder:
             return inputs
         source = self._plan.sources[port.id]
         state = self._state(port.id)
+        if self._restored.flight is None:
+            state = saying_its_end(state)
         return [
             SplitReader(
                 source.id,
@@ -339,8 +383,15 @@ class _Builder:
                 rounds=self._rounds(source),
                 epochs=self._plan.epochs if source.repeats else None,
                 handed_on=self._handed_on(source, state),
+                at_once=self._lanes_at_once,
             )
         ]
+
+    @property
+    def _lanes_at_once(self) -> int:
+        """Two lanes of a source are read at once if there are threads for it, besides those of other subtasks here."""
+        here = 1 if self.meetings is None else self._stage.parallelism
+        return min(LANES_AT_ONCE, max(1, self._query.degree // here))
 
     def _handed_on(self, source: SourcePlan, state: pa.Table | None) -> LaneDigests | None:
         if self._plan.audit != "content":
@@ -404,7 +455,7 @@ class _Builder:
     def _pair(self, producer: TaskId, consumer: TaskId) -> tuple[Attempt, Attempt]:
         return (self._attempts[producer], self._attempts[consumer])
 
-    def _operator(self, operator: OperatorPlan, background: _Background) -> OperatorInstance:
+    def _operator(self, operator: OperatorPlan, background: _Background, stood: OperatorPlace) -> OperatorInstance:
         division, state = self._division(operator.id), self._state(operator.id)
         if division.over:
             ended = frozenset(self._lanes)
@@ -427,6 +478,9 @@ class _Builder:
             epochs=self._plan.epochs,
             content=self._plan.audit == "content",
             listeners=self._listeners(operator.id),
+            ports=stood.ports,
+            last=stood.last,
+            reweights=tuple(each for each in self._reweights if each.operator == operator.id),
             server=self.feeds.get(operator.id),
         )
         with build_error_context(operator.id):
@@ -437,7 +491,17 @@ class _Builder:
             emits = operator.config.output_schema(operator.inputs) if is_users and not operator.is_sink else None
             plain = () if traits_of(operator.config).takes_compact else operator.inputs
         built = OperatorInstance(
-            operator.id, running, operator.hold, self._lanes, division.ended, carried, plain, emits, is_users
+            operator.id,
+            running,
+            operator.hold,
+            self._lanes,
+            division.ended,
+            carried,
+            plain,
+            emits,
+            is_users,
+            reads_whole=operator.reads_whole,
+            cut=traits_of(operator.config).cut,
         )
         self._built.append(built)
         return built
@@ -456,5 +520,22 @@ class _Builder:
         if table is None:
             return None
         lane = pc.field(LANE)
-        mine = table.filter(((lane >= self._lanes.start) & (lane < self._lanes.stop)) | (lane == EVERYWHERE))
+        shared = lane == EVERYWHERE
+        if self._restored.flight is not None and "copy" in table.schema.names:
+            shared &= pc.field("copy") == self._task.subtask  # others were cut elsewhere in the same rows
+        mine = table.filter(((lane >= self._lanes.start) & (lane < self._lanes.stop)) | shared)
         return mine if mine.num_rows else None
+
+
+def saying_its_end(state: pa.Table | None) -> pa.Table | None:
+    """The state of a source, of a task that begins to say everything anew: whatever was said of the end comes again."""
+    if state is None or "said" not in state.schema.names:
+        return state
+    again = pa.array([EndState.OPEN.value] * state.num_rows, state.schema.field("said").type)
+    return state.set_column(state.schema.get_field_index("said"), "said", again)
+
+
+def _early(planned: EarlyFilterPlan, schema: pa.Schema) -> EarlyCondition:
+    read = columns_read([planned.condition], schema)
+    columns = [name for name in schema.names if name in read]
+    return EarlyCondition(FilterCondition(planned.condition, schema, columns, None), " and ".join(planned.by))

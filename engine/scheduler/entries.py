@@ -54,9 +54,11 @@ E = TypeVar("E", bound=Queued)
 class RankQueue(Generic[E]):
     """The entries of one rank: one queue per worker, and one of those that belong to none."""
 
-    __slots__ = ("local_in_a_row", "queues")
+    __slots__ = ("listed", "local_in_a_row", "queues")
 
     def __init__(self) -> None:
+        # In the order of ranks that are looked at.
+        self.listed = False
         self.queues: dict[int | None, deque[tuple[E, int]]] = {None: deque()}
         self.local_in_a_row = 0
 
@@ -102,7 +104,9 @@ def head(queue: deque[tuple[E, int]]) -> E | None:
 
 
 class ReadyQueue(Generic[E]):
-    """See above. ``count`` is the number of READY entries of the share; the core keeps it."""
+    """See above. ``count`` is the number of READY entries of the share; the core keeps it.
+
+    Listed are the ranks in which anything may stand: one that is found empty leaves the list until something comes."""
 
     __slots__ = ("_order", "_picks", "_ranks", "_tickets", "count")
 
@@ -117,6 +121,8 @@ class ReadyQueue(Generic[E]):
         queue = self._ranks.get(entry.rank)
         if queue is None:
             queue = self._ranks[entry.rank] = RankQueue()
+        if not queue.listed:
+            queue.listed = True
             insort(self._order, entry.rank)
         self._tickets += 1
         entry.ticket = self._tickets
@@ -127,14 +133,18 @@ class ReadyQueue(Generic[E]):
         self._picks += 1
         if self._picks % OLDEST_FIRST == 0:
             return self._take_oldest()
-        for rank in self._order:
-            entry = self._ranks[rank].take(worker)
+        while self._order:
+            queue = self._ranks[self._order[0]]
+            entry = queue.take(worker)
             if entry is not None:
                 return entry
+            queue.listed = False
+            del self._order[0]
         return None
 
     def _take_oldest(self) -> E | None:
-        found = [entry for queue in self._ranks.values() if (entry := queue.oldest()) is not None]
+        listed = (self._ranks[rank] for rank in self._order)
+        found = [entry for queue in listed if (entry := queue.oldest()) is not None]
         entry = min(found, key=lambda entry: entry.ticket, default=None)
         if entry is not None:
             self._ranks[entry.rank].queues[entry.home].popleft()
@@ -256,6 +266,7 @@ class Entry(Queued):
             wakeups=self.wakeups,
             steals=self.steals,
             yields=self.yields,
+            present=present,
         )
 
 

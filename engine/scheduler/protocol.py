@@ -209,6 +209,8 @@ class HandleStatistics(msgspec.Struct, frozen=True):
     wakeups: int
     steals: int
     yields: int
+    present: float = 0.0
+    """How long it has been in its state."""
 
 
 class QueryStatistics(msgspec.Struct, frozen=True):
@@ -240,6 +242,10 @@ class Handle(Protocol):
         """What it may wait for has happened. From any thread, at any time, cheap; call it after the change."""
 
 
+Places: TypeAlias = tuple[object, ...]
+"""The queries in whose code a thread is."""
+
+
 class Query(Protocol):
     """The runnables of one plan. All methods from any thread, unless the scheduler is a serial one: then from its
     caller's, with the exception of wake-ups and background work."""
@@ -255,8 +261,15 @@ class Query(Protocol):
         """The first error; None as long as there is none, and after a cancel without one."""
 
     @property
+    def degree(self) -> int:
+        """How many of its runnables may run at once, at most."""
+
+    @property
     def is_inside(self) -> bool:
         """Whether this thread is in code of the query: a runnable, its background work, or what its owner is told."""
+
+    def was_entered(self, places: Places) -> bool:
+        """The same of whichever thread had these ``shell.places``."""
 
     def add(self, runnable: Runnable, *, rank: int = 0) -> Handle:
         """Schedule a runnable, before or after ``start``. ``rank`` 0 is the most downstream one, which is preferred."""

@@ -17,7 +17,7 @@ from ..core.errors import InternalError
 from .core import Core
 from .entries import Effect, Entry, Halted, QueryEntry, Report, ShareEntry
 from .observation import why
-from .protocol import Failed, Handle, Outcome, Quantum, Query, QueryOpener, QueryStatistics, Runnable, Share
+from .protocol import Failed, Handle, Outcome, Places, Quantum, Query, QueryOpener, QueryStatistics, Runnable, Share
 from .threads import BackgroundPool
 
 T = TypeVar("T")
@@ -35,6 +35,11 @@ _here = _Here()
 def is_inside() -> bool:
     """Whether this thread is in the code of any query. It must not wait for the end of one: it may be what holds it."""
     return bool(_here.queries)
+
+
+def places() -> Places:
+    """Where this thread is, for ``Query.was_entered``."""
+    return _here.queries
 
 
 class _Inside:
@@ -261,8 +266,15 @@ class OpenQuery:
         return self.record.error
 
     @property
+    def degree(self) -> int:
+        return self.record.share.limit or self._core.moves.workers
+
+    @property
     def is_inside(self) -> bool:
-        return self.record in _here.queries
+        return self.was_entered(_here.queries)
+
+    def was_entered(self, places: Places) -> bool:
+        return self.record in places
 
     def add(self, runnable: Runnable, *, rank: int = 0) -> Handle:
         return self._shell.change(partial(self._core.add, self.record, runnable, rank, self._shell.wake))

@@ -97,6 +97,36 @@ class Threads:
             return None
 
 
+class InOrder:
+    """Work of one kind for some threads: one piece at a time, in the order in which it was submitted."""
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+        self._lock = Lock()
+        self._queue: deque[Callable[[], object]] = deque()
+        #: whether a piece has been given to the threads and has not ended
+        self._busy = False
+
+    def submit(self, work: Callable[[], object]) -> None:
+        """Do it when all before it has ended."""
+        with self._lock:
+            self._queue.append(work)
+            begins, self._busy = not self._busy, True
+        if begins:
+            self._threads.submit(self._next)
+
+    def _next(self) -> None:
+        with self._lock:
+            work = self._queue.popleft()
+        try:
+            work()
+        finally:
+            with self._lock:
+                goes_on = self._busy = bool(self._queue)
+            if goes_on:
+                self._threads.submit(self._next)
+
+
 @atexit.register
 def _end_all() -> None:
     """Rule 1. Registered before whatever uses these threads can register anything, so it comes after that."""

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -21,6 +22,7 @@ from ..core.elements import Batch, Tag
 from ..core.errors import ConfigurationError, StorageError
 from ..core.identity import CheckpointId, CommitPermit, Committable
 from ..core.operator import OperatorContext, Output, Stateless
+from ..core.traits import Traits
 from ..integrity.row_digests import MODULUS, RowDigest, row_digest
 from .lane_counts import LaneCounts
 
@@ -126,6 +128,7 @@ class CollectSink:
     """Keeps the rows in this process, under ``name``; read them with ``COLLECTED.read(job, name)``."""
 
     name: str
+    traits: ClassVar[Traits] = Traits(lane_wise=True)
 
     @property
     def kind(self) -> str:

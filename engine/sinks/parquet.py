@@ -72,7 +72,7 @@ class ParquetSink:
     def traits(self) -> Traits:
         """It holds what waits to be written, the rows of a row group, and, while they are written, their pages."""
         held = LIMIT_BYTES + self.buffer_bytes + BUFFER_BYTES
-        return Traits(deterministic=True, beyond_budget="", held_bytes=lambda _: held)
+        return Traits(deterministic=True, lane_wise=True, beyond_budget="", held_bytes=lambda _: held)
 
     @property
     def buffer_bytes(self) -> int:

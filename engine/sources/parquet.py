@@ -8,13 +8,17 @@ Rules:
    filtering, so that the row groups of the split are read from its beginning; ``rows`` is unknown then.
 3. Folders named ``key=value`` are walked, but do not become columns.
 4. Pages that have a checksum are compared with it. A page that does not fit is a DataError that names the column.
-5. Files are scanned as a dataset only for a filter; without one local ones are decoded column by column
-   (``parquet_columns``), others by pyarrow.
+5. Files are decoded column by column (``parquet_columns``); the source's own filter is applied there as one behind it
+   would be. Only files in which a column has a dot in its name are scanned as a dataset for it, and all of them where
+   there are no compiled kernels.
 6. A split that is open holds no row group: of each column a page, its dictionary, and a block of the file. Only a scan,
-   and what is read from afar, holds a whole one (``open_bytes``, which ``explain`` counts).
+   and what is read from afar (``far_columns``), holds a whole one (``open_bytes``, which ``explain`` counts).
 7. A batch has at most ``ROWS_PER_BATCH`` rows and about ``OUTPUT_BYTES`` bytes. Where a footer does not tell how wide
    rows are (a text that stands once in a dictionary may be that of every row), few are read first, and then as many as
    the batch before suggests. A scan goes by the footer alone.
+8. What no filter directly behind the source, or no join, lets through by the statistics and the bloom filters of the
+   file is not decoded (``skipping``), where columns are decoded one by one and it is known without how many rows a
+   chunk has.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import pyarrow as pa
 from pyarrow import compute, dataset
@@ -32,6 +36,9 @@ from ..arrow.plain_types import plain_batches, plain_schema
 from ..core.arguments import checked
 from ..core.errors import ConfigurationError, FlowError
 from ..core.shown import hides_credentials
+from ..expressions.bounds import python_value
+from ..expressions.evaluator import Evaluator
+from ..expressions.kernel_calls import columns_read
 from ..files.paths import (
     DataFile,
     absolute_paths,
@@ -44,8 +51,21 @@ from ..files.paths import (
 from ..kernels.page_library import page_library
 from ..plan.sizes import batch_bytes, is_guessed, leaf_bytes
 from .parquet_columns import ColumnStream
-from .parquet_files import bounded_batches, comparing_pages, footer_of, parquet_file, read_footer, rows_at_once
-from .picking import Pick
+from .parquet_files import (
+    bounded_batches,
+    comparing_pages,
+    footer_of,
+    parquet_file,
+    read_footer,
+    rows_at_once,
+)
+from .picking import Pick, PickedRows
+from .skipping import GroupBounds
+
+T = TypeVar("T")
+
+LOOKED_AT = 16
+"""Files, and row groups of them, that tell within which bounds columns lie."""
 
 PAGES_BYTES = 5 * 512 * 1024
 """What a column that is read holds: a page and a dictionary of a MiB each, as most writers cut them, and buffers."""
@@ -72,10 +92,10 @@ class ParquetSplit:
     def open_bytes(self) -> int:
         """About what it takes to read this, without the batches that it gives. Rule 6."""
         rows = max((count for _, count in self.groups), default=0)
-        if self._is_scanned:
+        if self._is_scanned and not self._is_asked:
             return 2 * rows * sum(leaf_bytes(self.file_schema))
-        whole = [2 * rows * leaf for leaf in leaf_bytes(pa.schema(map(self.file_schema.field, self.columns)))]
-        if not is_local(self.file.filesystem):
+        whole = [2 * rows * leaf for leaf in leaf_bytes(self._schema(self._looked_at))]
+        if self.is_far:
             return sum(whole)
         return sum(min(PAGES_BYTES, leaf) for leaf in whole)
 
@@ -91,8 +111,8 @@ class ParquetSplit:
 
     def column_stream(self, start: int, pick: Pick | None, compact: bool) -> ColumnStream | None:
         """The rows from row ``start`` on as chunks (``parquet_columns``), ``pick`` of them only; None: they are read
-        by ``open``. What lies afar pyarrow reads, which asks for a row group at once."""
-        if self._is_scanned or not (self.columns and is_local(self.file.filesystem) and page_library()):
+        by ``open``."""
+        if not self.has_statistics:
             return None
         groups = list(self.groups)
         while groups and start >= groups[0][1]:
@@ -100,15 +120,43 @@ class ParquetSplit:
         return ColumnStream(self.file, groups, self._schema(self.columns), start, pick, compact)
 
     @property
+    def has_statistics(self) -> bool:
+        """Whether its row groups are read as chunks, and left out by what the file tells of them (``skipping``)."""
+        return bool(self.columns) and page_library() is not None and not self._is_scanned
+
+    @property
+    def is_far(self) -> bool:
+        """Whether each request for a part of it takes its time."""
+        return not is_local(self.file.filesystem)
+
+    @property
     def _is_scanned(self) -> bool:
-        # a name with a dot would be taken for a path into a struct
-        return self.filter is not None or any("." in name for name in self.file_schema.names)
+        return self.filter is not None or self._has_dots
+
+    @property
+    def _has_dots(self) -> bool:
+        """A column's name would be taken for a path into a struct."""
+        return any("." in name for name in self.file_schema.names)
+
+    @property
+    def _is_asked(self) -> bool:
+        """Whether the filter is applied as columns are decoded."""
+        return self.filter is not None and bool(self.columns) and not self._has_dots and page_library() is not None
+
+    @property
+    def _looked_at(self) -> Sequence[str]:
+        """The columns that are given out, and those that the filter looks at."""
+        read = () if self.filter is None else columns_read([self.filter], self.file_schema)
+        return [name for name in self.file_schema.names if name in self.columns or name in read]
 
     def _batches(self, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
         schema = self._schema(self.columns)
         # both read one row group at a time, which a slow consumer should not have read ahead, and forget which columns
         # are never null
-        found = self._scanned(groups) if self._is_scanned else self._decoded(groups, self.columns)
+        if self._is_asked:
+            found = self._asked(groups)
+        else:
+            found = self._scanned(groups) if self._is_scanned else self._decoded(groups, self.columns)
         for records in plain_batches(found):
             yield pa.RecordBatch.from_arrays([records.column(name) for name in self.columns], schema=schema)
 
@@ -122,6 +170,17 @@ class ParquetSplit:
             for group in groups:
                 with comparing_pages(self.file, group, columns):
                     yield from bounded_batches(file, group, columns)
+
+    def _asked(self, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """Rule 5."""
+        assert self.filter is not None
+        schema, counts = self._schema(self._looked_at), dict(self.groups)
+        pick = Pick(schema, (_Where(self.filter, schema, self.columns),))
+        stream = ColumnStream(self.file, [(group, counts[group]) for group in groups], schema, 0, pick, compact=False)
+        with self.file.named():
+            for chunk in stream.chunks(None):
+                # a chunk that was not picked is one on which the filter fails, which it does again
+                yield chunk.records if isinstance(chunk, PickedRows) else chunk.filter(self.filter)
 
     def _scanned(self, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
         with self.file.reading():
@@ -151,6 +210,21 @@ class ParquetSplit:
                 for records in plain_batches(found):
                     whole = records if self.filter is None else records.filter(self.filter)
                     yield whole.select(list(self.columns))
+
+
+class _Where:
+    """The source's own filter (``core.source.Condition``)."""
+
+    def __init__(self, expression: compute.Expression, schema: pa.Schema, keeps: Sequence[str]) -> None:
+        self.expression, self.keeps = expression, keeps
+        read = columns_read([expression], schema)
+        self.columns = [name for name in schema.names if name in read]
+        self._evaluator = Evaluator([("filter", expression)], schema=pa.schema([schema.field(n) for n in self.columns]))
+
+    def mask(self, records: pa.RecordBatch) -> pa.Array | None:
+        """For each row whether it passes; None: none does."""
+        (found,) = self._evaluator.evaluate(records)
+        return None if pa.types.is_null(found.type) else found
 
 
 @hides_credentials
@@ -253,6 +327,29 @@ class ParquetSource:
                 splits += [self._split(file, (group,), f"{file.id}#{group[0]}") for group in groups]
         return splits
 
+    def bounds(self, columns: Sequence[str]) -> dict[str, tuple[Any, Any]]:
+        """The least and the largest value of columns, as footers of local files tell them: of a few row groups."""
+        footers = [read_footer(file) for file in _evenly(self._files) if is_local(file.filesystem)]
+        groups = [(footer, group) for footer in footers for group in range(footer.num_row_groups)]
+        known = [name for name in columns if name in self._file_schema.names]
+        found: dict[str, tuple[Any, Any]] = {}
+        for footer, group in _evenly(groups):
+            bounds = GroupBounds(footer, self._file_schema)
+            for name in known:
+                told = bounds.of(group, name)
+                if told.low is not None:
+                    before = found.get(name, (told.low, told.high))
+                    found[name] = min(before[0], told.low), max(before[1], told.high)
+        return {name: each for name, bounds in found.items() if (each := self._in_python(name, bounds)) is not None}
+
+    def _in_python(self, name: str, bounds: tuple[Any, Any]) -> tuple[Any, Any] | None:
+        """Bounds of a column that Python has, too."""
+        type = self._file_schema.field(name).type
+        try:
+            return python_value(bounds[0], type), python_value(bounds[1], type)
+        except (pa.ArrowException, ValueError, OverflowError):
+            return None
+
     def _split(self, file: DataFile, groups: tuple[tuple[int, int], ...], id: str) -> ParquetSplit:
         return ParquetSplit(file, groups, id, self._file_schema, self._wanted, self.filter)
 
@@ -268,3 +365,9 @@ def parquet_fragment(file: DataFile) -> dataset.ParquetFileFragment:
     )
     form = dataset.ParquetFileFormat(default_fragment_scan_options=options)
     return form.make_fragment(file.path, file.reached)
+
+
+def _evenly(all: Sequence[T]) -> Sequence[T]:
+    """The first one, the last one, and some at even distances between them."""
+    count = min(len(all), LOOKED_AT)
+    return [all[number * (len(all) - 1) // max(1, count - 1)] for number in range(count)]

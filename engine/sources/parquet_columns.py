@@ -12,7 +12,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -20,16 +21,20 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from ..arrow.compact import as_records, plain
+from ..arrow.masks import set_bits
 from ..arrow.plain_types import plain_batches
 from ..core.operator import OUTPUT_BYTES
-from ..files.paths import DataFile
-from ..kernels.page_stream import DoubtfulPage
-from ..kernels.pages import ColumnReader, TextReader, column_reader
+from ..files.paths import DataFile, is_local
+from ..kernels.page_stream import BLOCK, DoubtfulPage
+from ..kernels.pages import ColumnReader, TextReader, chunk_range, column_reader
 from ..kernels.pieces import selected
 from ..kernels.row_bits import fixed_bits
 from ..plan.rounds import CHUNK_ROWS, RowStream
+from .far_columns import FarBytes
 from .parquet_files import Pace, bounded_batches, comparing_pages, footer_of, parquet_file
+from .parquet_index import index_places, page_places
 from .picking import Chunk, Chunked, Pick, PickedRows, PickingStream, Positions, rows_read
+from .skipping import GroupRanges, Skipping
 
 _BOUNDED = frozenset({"PLAIN", "RLE", "BIT_PACKED", "RLE_DICTIONARY", "PLAIN_DICTIONARY", "DELTA_LENGTH_BYTE_ARRAY"})
 """Encodings of which the values have no more bytes than the pages, or than a word of the dictionary for each."""
@@ -50,10 +55,53 @@ class OpenGroups:
         self.file, self.opened, self.metadata, self.groups = file, opened, metadata, groups
         #: leaf columns by their names; that of a nested column is another one
         self.leaves: Mapping[str, int] = {name: place for place, name in enumerate(metadata.schema.names)}
+        #: row groups of which pages are left out that need not be passed one by one
+        self.leaping: set[int] = set()
+        #: what is fetched ahead; None: the file is near
+        self._far = None if is_local(file.filesystem) else FarBytes(file, opened)
 
-    def fetch(self, offset: int, size: int) -> Any:
-        """A part of the file."""
-        return self.opened.read_at(size, offset)
+    def expect(self, group: int, names: Iterable[str], most: int | None = None) -> None:
+        """These columns of a row group will be read. ``most``: so many bytes of each, behind its dictionary."""
+        if self._far is None:
+            return
+        ranges: list[tuple[int, int]] = []
+        found = self.metadata.row_group(group)
+        for name in names:
+            leaf = self.leaves.get(name)
+            if leaf is not None:
+                chunk = found.column(leaf)
+                begin, end = chunk_range(chunk)
+                ranges.append((begin, end if most is None else min(end, max(begin, chunk.data_page_offset) + most)))
+        self._far.expect(group, ranges)
+
+    def forget(self, group: int) -> None:
+        """A row group is over."""
+        if self._far is not None:
+            self._far.forget(group)
+
+    def fetch(self, offset: int, memory: Any) -> int:
+        """Read a part of the file into an array of bytes; how many there were."""
+        if self._far is not None and self._far.copy(offset, memory):
+            return len(memory)
+        self.opened.seek(offset)
+        found: int = self.opened.readinto(memory)
+        return found
+
+    def part(self, offset: int, size: int) -> bytes:
+        """A part of the file; less, or none, where it ends before."""
+        left = min(size, self.file.size - offset)
+        return bytes(self.opened.read_at(left, offset)) if offset >= 0 and left > 0 else b""
+
+    def places(self, group: int, name: str) -> Positions | None:
+        """Where the pages of a column are, if pages of the row group are left out (``ColumnReader.leap_by``)."""
+        if group not in self.leaping:
+            return None
+        leaf = self.leaves[name]
+        chunk = self.metadata.row_group(group).column(leaf)
+        found = (
+            page_places(self.part, chunk, index_places(self.metadata, group, leaf)) if chunk.has_offset_index else None
+        )
+        return None if found is None else found.ravel()
 
     def reader(self, group: int, field: pa.Field) -> ColumnReader | None:
         """The decoder of a column; None if it is pyarrow's."""
@@ -72,6 +120,8 @@ class Column:
         #: the place of the row group at hand, rows that were passed in it, and rows that are left
         self._place = self._row = self._left = 0
         self._reader: ColumnReader | _ByArrow | None = None
+        #: the row group of which it is known where its pages are
+        self._leaps = -1
         self._begin()
         if start:
             self.skip(start)
@@ -95,6 +145,10 @@ class Column:
             return None
         return CHUNK_ROWS * (8 * word + _TEXT_BITS) + 8 * int(chunk.total_uncompressed_size)
 
+    def none(self) -> pa.Array:
+        """No rows."""
+        return pa.nulls(0, self._field.type)
+
     def skip(self, rows: int) -> None:
         """Leave the next rows out."""
         while rows:
@@ -113,7 +167,8 @@ class Column:
             else:
                 end = int(np.searchsorted(picked, base + now))
                 if end > first:
-                    parts.append(self._taken(now, picked[first:end] - base, compact))
+                    here = picked[first:end]
+                    parts.append(self._taken(now, here - base if base else here, compact))
                 else:
                     self._pass(now)
                 first = end
@@ -121,7 +176,7 @@ class Column:
         if len(parts) == 1:
             return parts[0]
         type = self._field.type
-        return pa.concat_arrays([plain(part, type) for part in parts]) if parts else pa.array([], type)
+        return pa.concat_arrays([plain(part, type) for part in parts]) if parts else pa.nulls(0, type)
 
     def _here(self, rows: int) -> int:
         while not self._left:
@@ -142,11 +197,22 @@ class Column:
 
     def _pass(self, rows: int) -> None:
         assert self._reader is not None
+        self._leap()
         self._reader.skip(rows)
         self._row, self._left = self._row + rows, self._left - rows
 
+    def _leap(self) -> None:
+        """Pages may be left out now: go over them by what the file says of where they are."""
+        group, _ = self._groups.groups[self._place]
+        if self._leaps != group and group in self._groups.leaping and isinstance(self._reader, ColumnReader):
+            self._leaps, places = group, self._groups.places(group, self._field.name)
+            if places is not None:
+                self._reader.leap_by(places)
+
     def _taken(self, rows: int, picked: Positions | None, compact: bool) -> pa.Array:
         assert self._reader is not None
+        if picked is not None:
+            self._leap()
         try:
             found = self._reader.take(rows, picked, compact)
         except DoubtfulPage:
@@ -164,7 +230,7 @@ class _ByArrow:
         self._field = field
         self._skipped = start
         self._batches: Iterator[pa.RecordBatch] | None = None
-        self._rest = pa.array([], field.type)
+        self._rest = pa.nulls(0, field.type)
 
     def skip(self, rows: int) -> None:
         """Leave the next rows out."""
@@ -200,70 +266,166 @@ class ChunkedColumns:
     """Chunks of ``CHUNK_ROWS`` rows of all columns, or of what is picked of them."""
 
     def __init__(
-        self, columns: Mapping[str, Column], schema: pa.Schema, rows: int, pick: Pick | None, compact: bool
+        self,
+        groups: OpenGroups,
+        columns: dict[str, Column],
+        schema: pa.Schema,
+        start: int,
+        pick: Pick | None,
+        compact: bool,
     ) -> None:
+        self._groups = groups
         self._columns = columns
         self._schema = schema
-        self._left = rows
+        self._at, self._left = start, sum(count for _, count in groups.groups) - start
+        #: where the row groups end, and how many of them are behind
+        self._ends = list(accumulate(count for _, count in groups.groups))
+        self._behind = 0
         self._pick = pick
         self._compact = compact
-        #: what comes out of the filters, and the schema of what they look at
+        #: what comes out of the filters
         self._kept = schema if pick is None else self._of(pick.columns)
-        self._seen = schema if pick is None else self._of(pick.looks_at)
-        self._wanted = frozenset(self._kept.names)
-        self._later = self._wanted if pick is None else self._wanted.union(pick.keys)
+        self._later = frozenset(self._kept.names if pick is None else (*self._kept.names, *pick.keys))
+        self._skipping = (
+            None
+            if pick is None
+            else Skipping(GroupRanges(groups.metadata, schema, groups, pick.skipped), groups.groups, pick)
+        )
 
     def chunks(self, limit: int | None) -> Iterator[Chunk]:
         """As ``RowStream`` would cut them."""
         wanted = self._left if limit is None else min(limit, self._left)
         while wanted:
             rows = min(CHUNK_ROWS, wanted)
-            chunk = self._whole(rows, {}) if self._pick is None else self._picked(rows, self._pick)
+            while self._ends[self._behind] <= self._at:
+                self._groups.forget(self._groups.groups[self._behind][0])
+                self._behind += 1
+            chunk = self._whole(rows) if self._skipping is None else self._picked(rows, self._skipping)
+            self._at += rows
             self._left -= rows
             wanted -= rows
             yield chunk
 
-    def _whole(self, rows: int, taken: Mapping[str, pa.Array]) -> pa.RecordBatch:
-        compact = self._compact and self._pick is None
-        found = [
-            plain(taken[name], self._schema.field(name).type) if name in taken else column.take(rows, None, compact)
-            for name, column in self._columns.items()
-        ]
-        return as_records(found, self._schema)
+    def _expect(self, rows: int, names: Iterable[str]) -> None:
+        """The next rows of these columns will be read."""
+        place = self._behind
+        while place < len(self._ends) and (place == self._behind or self._ends[place - 1] < self._at + rows):
+            self._groups.expect(self._groups.groups[place][0], names)
+            place += 1
 
-    def _picked(self, rows: int, pick: Pick) -> Chunk:
-        at = {name: self._columns[name].take(rows, None, self._compact) for name in pick.looks_at}
-        found = pick.passing(as_records(list(at.values()), self._seen)) if at else ((rows,), None)
-        if found is None:
-            return self._whole(rows, at)
-        counts, positions = found
-        left = {name for name in self._columns if name not in at}
-        at = _selected({name: column for name, column in at.items() if name in self._later}, positions)
-        for name in pick.keys:
-            if name in left:
-                at[name] = self._columns[name].take(rows, positions, self._compact)
-                left.remove(name)
-        needed = pick.needed([at[name] for name in pick.keys], counts[-1])
+    def _whole(self, rows: int) -> pa.RecordBatch:
+        self._expect(rows, self._columns)
+        compact = self._compact and self._pick is None
+        return as_records([column.take(rows, None, compact) for column in self._columns.values()], self._schema)
+
+    def _picked(self, rows: int, skipping: Skipping) -> Chunk:
+        """Filter by filter, and at last what joins need: each column is read where it is looked at first."""
+        pick = skipping.pick
+        taken = _Taken(self._columns, rows, self._compact)
+        counts = [rows]
+        for place, condition in enumerate(pick.conditions):
+            left_out = taken.keep(skipping.passing(place, self._at, rows))
+            pick.skipped.rows += left_out
+            if not taken.left:
+                counts += [0] * (len(pick.conditions) - place)
+                break
+            self._expect(rows, condition.columns)
+            seen = as_records([taken.column(name) for name in condition.columns], self._of(condition.columns))
+            try:
+                passed = set_bits(condition.mask(seen))
+            except Exception:
+                return self._read_again(rows)
+            taken.pick(passed)
+            counts.append(taken.left)
+            later = self._later.union(*(each.columns for each in pick.conditions[place + 1 :]))
+            taken.forget(later)
+        for place, each in enumerate(pick.early):
+            if each.pays:
+                left_out = taken.keep(skipping.passing_early(place, self._at, rows))
+                pick.skipped.rows += left_out
+                each.passed.add(left_out, 0)
+                names = each.condition.columns
+                passing = each.passing(as_records([taken.column(name) for name in names], self._of(names)))
+                if passing is not None:
+                    taken.pick(passing)
+        for keys, met in zip(pick.joins, pick.met, strict=True):
+            left_out = taken.keep(skipping.needed(keys, self._at, rows))
+            pick.skipped.rows += left_out
+            met.add(left_out, 0)
+        if taken.left:
+            self._expect(rows, pick.keys)
+        needed = pick.needed([taken.column(name) for name in pick.keys], taken.left)
         if needed is not None:
-            at = _selected(at, needed)
-            positions = needed if positions is None else positions[needed]
-        for name in left:
-            if name in self._wanted:
-                at[name] = self._columns[name].take(rows, positions, self._compact)
-            else:
-                self._columns[name].skip(rows)
-        return PickedRows(as_records([at[name] for name in self._kept.names], self._kept), counts)
+            taken.pick(needed)
+        if taken.left:
+            self._expect(rows, self._kept.names)
+        found = [taken.column(name) for name in self._kept.names]
+        taken.skip_rest()
+        return PickedRows(as_records(found, self._kept), tuple(counts))
+
+    def _read_again(self, rows: int) -> pa.RecordBatch:
+        """A filter has failed: the rows as they are, for the operator to fail on (``picking``, rule 3)."""
+        self._columns = {field.name: Column(self._groups, field, self._at) for field in self._schema}
+        return as_records([column.take(rows) for column in self._columns.values()], self._schema)
 
     def _of(self, names: Sequence[str]) -> pa.Schema:
         return pa.schema([self._schema.field(name) for name in names])
 
 
-def _selected(columns: Mapping[str, pa.Array], positions: Positions | None) -> dict[str, pa.Array]:
-    """These rows of them; None: all."""
-    if positions is None or not columns:
-        return dict(columns)
-    records = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
-    return dict(zip(columns, selected(records, positions).columns, strict=True))
+class _Taken:
+    """What is read of a chunk so far: the rows that are left of it, in the columns that were looked at."""
+
+    def __init__(self, columns: Mapping[str, Column], rows: int, compact: bool) -> None:
+        self._columns = columns
+        self._rows = rows
+        self._compact = compact
+        self._unread = set(columns)
+        self._found: dict[str, pa.Array] = {}
+        #: the positions of the rows that are left; None: all are
+        self._positions: Positions | None = None
+        #: how many these are
+        self.left = rows
+
+    def column(self, name: str) -> pa.Array:
+        """The rows that are left of a column."""
+        if name in self._unread and not self.left:
+            return self._columns[name].none()
+        if name in self._unread:
+            self._unread.remove(name)
+            self._found[name] = self._columns[name].take(self._rows, self._positions, self._compact)
+        return self._found[name]
+
+    def pick(self, rows: Positions) -> None:
+        """Of the rows that are left only these are."""
+        if len(rows) == self.left:
+            return
+        self._positions = rows if self._positions is None else self._positions[rows]
+        self.left = len(rows)
+        if self._found:
+            records = pa.RecordBatch.from_arrays(list(self._found.values()), list(self._found))
+            self._found = dict(zip(self._found, selected(records, rows).columns, strict=True))
+
+    def keep(self, positions: Positions | None) -> int:
+        """Of the rows that are left only those at these positions of the chunk are; None: all. How many are not."""
+        before = self.left
+        if positions is None:
+            return 0
+        if self._positions is None:
+            self.pick(positions)
+        else:
+            wanted = np.zeros(self._rows, dtype=bool)
+            wanted[positions] = True
+            self.pick(np.flatnonzero(wanted[self._positions]))
+        return before - self.left
+
+    def forget(self, later: Collection[str]) -> None:
+        """Only these columns are looked at from now on."""
+        self._found = {name: column for name, column in self._found.items() if name in later}
+
+    def skip_rest(self) -> None:
+        """Nobody looks at the columns that were not read."""
+        for name in self._unread:
+            self._columns[name].skip(self._rows)
 
 
 class ColumnStream:
@@ -306,8 +468,11 @@ class ColumnStream:
         footer = footer_of(self._file, self._opened)
         groups = OpenGroups(self._file, self._opened, footer, self._groups)
         columns = {field.name: Column(groups, field, self._start) for field in self._schema}
+        texts = [field.name for field in self._schema if fixed_bits(field.type) is None]
+        if len(self._groups) == 1:
+            groups.expect(self._groups[0][0], texts, 2 * BLOCK)
         if is_bounded(columns.values()):
-            return ChunkedColumns(columns, self._schema, self._left, self._pick, self._compact)
+            return ChunkedColumns(groups, columns, self._schema, self._start, self._pick, self._compact)
         rows = RowStream(weighed_batches(groups, columns, self._schema, self._start))
         return rows if self._pick is None else PickingStream(rows, self._pick)
 
@@ -334,6 +499,7 @@ def weighed_batches(
     """The rows from row ``start`` of the first row group on, in batches of bounded size (``parquet``, rule 7)."""
     for group, count in groups.groups:
         left, start = count - start, 0
+        groups.expect(group, columns)
         pace = Pace(groups.metadata.row_group(group), schema)
         while left:
             now = min(pace.rows, left)
@@ -341,3 +507,4 @@ def weighed_batches(
             pace.read(records)
             left -= now
             yield records
+        groups.forget(group)

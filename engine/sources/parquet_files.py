@@ -15,8 +15,10 @@ from pyarrow import parquet
 
 from ..core.errors import DataError
 from ..core.operator import OUTPUT_BYTES
+from ..files.object_files import files_of
 from ..files.paths import ROWS_PER_BATCH, DataFile, is_local
-from ..plan.rounds import bits_of
+from ..kernels.row_bits import total_bits
+from .parquet_index import may_be_asked
 
 BUFFER_BYTES = 64 * 1024
 """Read at once of a column of a local file. As fast as reading a column of 6 MB at once, with a third of the memory."""
@@ -40,7 +42,7 @@ _Version: TypeAlias = tuple[object, ...]
 
 
 class _Footers:
-    """Those that were read last, of local files."""
+    """Those that were read last, of local files and of objects with a version."""
 
     def __init__(self) -> None:
         self._found: OrderedDict[_Version, parquet.FileMetaData] = OrderedDict()
@@ -54,6 +56,11 @@ class _Footers:
             found = self._found.get(version) if version is not None else None
         if found is None:
             found = read()
+            if not may_be_asked(found):
+                raise DataError(
+                    f"{file.path} is damaged: its footer says of a column what cannot be",
+                    "restore that file from a copy, or leave it out of the source",
+                )
             if version is not None:
                 self._put(version, found)
         return found
@@ -70,6 +77,9 @@ def _version_of(file: DataFile) -> _Version | None:
     """All that tells one version of a file from another; None: something may not. The time of the last change may be
     set to that of a file of the same size, as programs do that copy it; that of the entry (``ctime``) may not, but two
     changes within a tick of the clock look the same."""
+    objects = files_of(file.filesystem)
+    if objects is not None and file.version:
+        return objects.bucket, file.path, file.size, file.version
     if not is_local(file.filesystem):
         return None
     try:
@@ -128,7 +138,7 @@ class Pace:
         """These were read."""
         self._read, self._most = self._read + records.num_rows, max(self._most, records.num_rows)
         # words count once, and bits cost a tenth
-        bytes = bits_of(records) // 8 if self._has_words else records.nbytes
+        bytes = total_bits(records) // 8 if self._has_words else records.nbytes
         fitting = records.num_rows * OUTPUT_BYTES // max(bytes, 1)
         to_chunk = ROWS_PER_BATCH - self._read % ROWS_PER_BATCH  # else chunks would be put together of two batches each
         self.rows = max(1, min(fitting, GROWTH * self._most, to_chunk))

@@ -4,7 +4,8 @@ Rules:
 
 1. It speaks like a channel (``peek``, ``pop``), so a driver cannot tell a source from an upstream driver.
 2. A barrier stands only between two rounds, or after the end of the data (``overtake`` aside). A snapshot is therefore
-   a cursor per lane.
+   a cursor per lane. A cut that waits for no round (``capture``) may be made between any two calls: it holds where each
+   lane stands within its round, and what was said of the end. What was looked at and not taken comes again.
 3. Proposing a round is a promise: until a trigger or an abort the reader does not pass the end of that round, so
    the largest of all proposals is a round that every source can still place its barrier after.
 4. It reads the clock only as a number that the task hands in (``now``), for pacing.
@@ -31,7 +32,7 @@ from typing import Literal, TypeAlias, cast
 import pyarrow as pa
 
 from ..arrow.dictionaries import PlainNulls
-from ..core.channel_states import DEMAND_MOVES, Demand
+from ..core.channel_states import DEMAND_MOVES, Demand, EndState
 from ..core.elements import (
     FINAL_ROUND,
     Barrier,
@@ -44,6 +45,7 @@ from ..core.elements import (
     PickedBatch,
     Tag,
     ends_window,
+    is_task_barrier,
 )
 from ..core.epochs import Epochs
 from ..core.errors import InternalError, PenstockError, StorageError
@@ -52,7 +54,16 @@ from ..core.operator import Background
 from ..core.source import Split
 from ..core.state_machine import StateMachine
 from ..integrity.lane_digests import LaneDigests
-from ..plan.rounds import LaneCursor, SplitAssignment, before, evenly_assigned, read_cursors, write_cursors
+from ..plan.rounds import (
+    LaneCursor,
+    ReaderPlace,
+    SplitAssignment,
+    before,
+    evenly_assigned,
+    read_cursors,
+    write_cursors,
+    write_cut,
+)
 from .picking import Pick, PickedRows
 from .read_ahead import PENDING, PendingChunk
 from .repeated import queue_of
@@ -90,6 +101,9 @@ LEGAL_READER_MOVES: Mapping[ReaderState, frozenset[ReaderState]] = {
 }
 
 
+_SAID = {ReaderState.DATA_ENDED: EndState.DATA_ENDED, ReaderState.CLOSED: EndState.CLOSED}
+
+
 class SplitReader:
     """Reads the splits of a subtask's lanes, round by round. See the module's rules."""
 
@@ -109,6 +123,7 @@ class SplitReader:
         rounds: Rounds = "whole",
         epochs: Epochs | None = None,
         handed_on: LaneDigests | None = None,
+        at_once: int = 1,
     ) -> None:
         self.operator = operator
         self.handed_on = handed_on
@@ -116,26 +131,26 @@ class SplitReader:
         self._plain = PlainNulls(schema)
         #: rows per second that this reader may emit; 0: no limit
         self._rate = rate * _share(lanes, lane_count if more else len(splits), lane_count)
+        dealt = 0 if more else evenly_assigned(len(splits), lane_count)
+        place, self._cursors = read_cursors(restored, lanes, dealt)
         #: the round in progress, or the next one if none is
-        self._round, self._cursors = read_cursors(
-            restored, lanes, 0 if more else evenly_assigned(len(splits), lane_count)
-        )
+        self._round = place.round
         #: rows read before this attempt, and those that it read and threw away
         self.restored_rows, self.dropped = self.rows, 0
         self._state = StateMachine(f"source {operator}", LEGAL_READER_MOVES, ReaderState.READING)
-        self._demand = StateMachine(f"the demand on source {operator}", DEMAND_MOVES, Demand.ALL)
-        if more and all(cursor.needless for cursor in self._cursors):
+        self._demand = StateMachine(f"the demand on source {operator}", DEMAND_MOVES, place.demand)
+        if more and not self.over and all(cursor.needless for cursor in self._cursors):
             self._demand.move(Demand.NONE)
         #: whether splits may still be added: until then the data have not ended
         self._more = more and not self.over
         self._splits = queue_of(schema, splits, self._cursors, lane_count, quota, background, epochs)
+        self._splits.at_once = at_once
         #: position in ``_cursors`` of the lane being read; None between rounds
-        self._position: int | None = None
+        self._position: int | None = 0 if place.begun else None
         #: where the next round begins: with the lane whose round was cut short
         self._first = 0
         #: the state at a cut that was made ahead of its turn, until it is asked for
         self._overtaken: pa.Table | None = None
-        self._sequence = 0
         #: batches emitted by this attempt
         self.batches = 0
         #: an element that was looked at and not yet taken
@@ -147,11 +162,20 @@ class SplitReader:
         #: with how the data end there, if they do
         self._barriers: deque[tuple[Barrier, int | None, Stop | None]] = deque()
         #: the task is over; everything that came of the end of the data is processed; no further round may begin
-        self._closing = self._drained = self._rounds_paused = False
+        self._closing = self._rounds_paused = False
+        self._drained = place.drained
         #: before ``due`` no batch is emitted
         self.now = self.due = 0.0
         #: until when rows wait for what joins tell; None: they have not begun to
         self._patient_until: float | None = None
+        self._end(place.said)
+
+    def _end(self, said: EndState) -> None:
+        """Take back what was said of the end, unless rows have been added behind it: whoever gets them says so."""
+        if said is not EndState.OPEN and all(self._splits.ended(cursor, self._round) for cursor in self._cursors):
+            self._state.move(ReaderState.DATA_ENDED)
+        if said is EndState.CLOSED and self.data_ended:
+            self._state.move(ReaderState.CLOSED)
 
     @property
     def data_ended(self) -> bool:
@@ -225,7 +249,7 @@ class SplitReader:
             self.dropped += self._head.rows
             self._head = None
         ahead = [self._head, *(barrier for barrier, _, _ in self._barriers)]
-        drains = any(isinstance(each, Barrier) and each.kind is BarrierKind.DRAIN for each in ahead)
+        drains = any(each is not None and is_task_barrier(each) for each in ahead)
         if not (self._more or drains):
             self._splits.pass_all()
             if self._position is not None:
@@ -328,7 +352,23 @@ class SplitReader:
 
     def _table(self, round: int, cursors: list[LaneCursor]) -> pa.Table:
         table = write_cursors(round, cursors)
-        return table if self.handed_on is None else self.handed_on.beside(table, (each.lane for each in cursors))
+        return self._beside(table)
+
+    def _beside(self, table: pa.Table) -> pa.Table:
+        return table if self.handed_on is None else self.handed_on.beside(table, (each.lane for each in self._cursors))
+
+    def capture(self) -> pa.Table:
+        """All that it needs to go on from here, whatever it is in the middle of (rule 2). Barriers and proposals are
+        left out: who restores a cut has given those up."""
+        has_ended_round = isinstance(self._head, EndOfRound)
+        place = ReaderPlace(
+            self._round - has_ended_round,
+            self._position is not None or has_ended_round,
+            _SAID.get(self._state.state, EndState.OPEN),
+            self._demand.state,
+            self._drained,
+        )
+        return self._beside(write_cut(place, before(self._cursors, self._head)))
 
     # ------------------------------------------------------------------ producing
 
@@ -360,7 +400,7 @@ class SplitReader:
             return EndOfData()
         if starved:
             return None
-        self._position, self._first, self._sequence = self._first, 0, 0
+        self._position, self._first = self._first, 0
         return self._within_round()
 
     def _shortens(self, reached: int) -> bool:
@@ -374,7 +414,7 @@ class SplitReader:
     def _cut_short(self, position: int, round: int) -> None:
         """End the round in progress, and with it those up to ``round``."""
         if position < len(self._cursors):
-            self._first = position
+            self._first, self._cursors[position].sequence = position, 0
         self._position, self._round = len(self._cursors), round
 
     def _stop_if_drained(self) -> None:
@@ -416,12 +456,15 @@ class SplitReader:
         elif self.now < self.due or self._awaits_keys:
             return None
         while self._position is not None and self._position < len(self._cursors):
-            batch = self._next_batch(self._cursors[self._position])
-            if batch is PENDING:
-                return None
-            if batch is not None:
-                return batch
-            self._position, self._sequence = self._position + 1, 0
+            cursor = self._cursors[self._position]
+            if cursor.round <= self._round:
+                batch = self._next_batch(cursor)
+                if batch is PENDING:
+                    return None
+                if batch is not None:
+                    return batch
+                cursor.end_round(self._round)
+            self._position += 1
         self._position = None
         self._round += 1
         if self._round >= FINAL_ROUND:
@@ -450,16 +493,32 @@ class SplitReader:
         chunk = self._splits.take(cursor, self._round, dropping=self._demand.state is not Demand.ALL)
         if chunk is PENDING or chunk is None:
             return chunk
-        tag = Tag(self._round, cursor.lane, self._sequence)
-        self._sequence += 1
+        tag = Tag(self._round, cursor.lane, cursor.sequence)
+        cursor.sequence += 1
         self.batches += 1
         if isinstance(chunk, PickedRows):
+            if self.picking is not None and self.picking.conditions:
+                self.picking.filtered.add(chunk.counts[0], chunk.counts[-1])
             batch: Batch = PickedBatch(chunk.records, tag, counts=chunk.counts)
         else:
             batch = Batch(self._plain.of(chunk), tag)
         if self._rate:
             self.due = max(self.due, self.now) + batch.rows / self._rate
         return batch
+
+    @property
+    def picking(self) -> Pick | None:
+        """Which rows it gives, and what it counts of that; None: it gives all."""
+        return self._splits.pick
+
+    @property
+    def awaits(self) -> str:
+        """What it waits for besides rows, for people; "": nothing."""
+        pick = self._splits.pick
+        if pick is None or self._patient_until is None or self.now >= self._patient_until:
+            return ""
+        joins = [keys.join for keys in pick.joins if keys.is_awaited()]
+        return f"the keys by which {' and '.join(joins)} leaves rows of {self.operator} out" if joins else ""
 
     def pick(self, pick: Pick | None, compact: bool = False) -> None:
         """Give only these rows (``picking``; None: all), ``compact``: in whatever form columns come. Before the first

@@ -19,7 +19,7 @@ from ..core.epochs import Epochs
 from ..core.operator import Background
 from ..core.source import Split
 from ..plan.rounds import LaneCursor
-from .picking import Chunk, Chunked, Pick
+from .picking import Chunk, Chunked, Pick, column_stream
 from .read_ahead import PendingChunk
 from .split_queue import SplitQueue
 
@@ -62,6 +62,12 @@ class RepeatedSplits(SplitQueue):
 
     def _has_split(self, cursor: LaneCursor) -> bool:
         return True
+
+    def _read_several(self, cursor: LaneCursor, background: Background) -> None:
+        """Splits of several epochs would be in one go: each is read by itself."""
+
+    def _begin_next(self, cursor: LaneCursor, background: Background) -> None:
+        """A lane waits for the next epoch to begin: each is read by itself."""
 
     def _split(self, cursor: LaneCursor) -> Split:
         epoch, ordinal = divmod(cursor.ordinal, self._of_lane(cursor))
@@ -114,6 +120,4 @@ class SplitAgain:
 
     def column_stream(self, start: int, pick: Pick | None, compact: bool) -> Chunked | None:
         """The same, in chunks, if the split can do that."""
-        own = getattr(self._split, "column_stream", None)
-        found: Chunked | None = None if own is None else own(start, pick, compact)
-        return found
+        return column_stream(self._split, start, pick, compact)

@@ -5,7 +5,9 @@ Rules:
 1. A lane reads the splits that are assigned to it, each from where its cursor stands; splits of other lanes are
    counted, and left to other readers. Where it has none in a round that others have one in, it is through at once.
 2. A round of a lane is the rest of its split, or ``quota`` rows of it. One that ends before its quota ends the split.
-3. A split that has another schema or another number of rows than planned has changed: what was read and what is counted
+3. While a lane is read, other threads begin with what the next ones come to (``at_once``), where splits give chunks
+   (``picking``, rule 5). Cursors count what was taken, so nobody sees that, and an error is told at its turn.
+4. A split that has another schema or another number of rows than planned has changed: what was read and what is counted
    would not agree, so that is an error. Views and runs become plain here (``plain_types``).
 """
 
@@ -22,10 +24,13 @@ from ..core.operator import Background
 from ..core.source import Split
 from ..core.user_code import is_to_be_told, raised, user_frames
 from ..plan.rounds import LaneCursor, RowStream, SplitAssignment
-from .picking import Chunk, Chunked, Pick, PickedRows, PickingStream, rows_read
-from .read_ahead import PendingChunk, ReadAhead, ReadInPlace
+from .picking import Chunk, Chunked, Pick, PickedRows, PickingStream, column_stream, rows_read
+from .read_ahead import FEW_ROWS, OneOfSeveral, PendingChunk, ReadAhead, ReadInPlace, SmallSplits
 
 GIVES = "a split's open gives record batches"
+
+SMALL_SPLITS, FEW_AHEAD = 32, 8
+"""So many small splits are read in one go at most, and the next go begins when so many of them are left."""
 
 RECENT_SPLITS = 1024
 """Splits remembered for error messages: more than can be in flight behind a reader."""
@@ -62,9 +67,13 @@ class SplitQueue:
         #: the open split of each lane that stands within one
         self._streams: dict[int, Chunked] = {}
         #: the rest of the round of the lane that is being read; None before it begins
-        self._chunks: ReadInPlace | ReadAhead | None = None
-        #: rows of that round so far
-        self._taken = 0
+        self._chunks: ReadInPlace | ReadAhead | OneOfSeveral | None = None
+        #: small splits that are read before their turn, by position (``read_ahead``, rule 4), and the go they are in
+        self._ahead: dict[int, tuple[Chunked, OneOfSeveral]] = {}
+        self._go: SmallSplits | None = None
+        #: how many lanes are read at once (rule 3), set before the first is; and the rounds that were begun, by lane
+        self.at_once = 1
+        self._begun: dict[int, ReadAhead] = {}
         #: split id by (round, lane) of the chunks taken last
         self._recent: dict[tuple[int, int], str] = {}
         for split in splits:
@@ -139,7 +148,7 @@ class SplitQueue:
         rows = rows_read(chunk)
         cursor.row += rows
         cursor.rows += rows
-        self._taken += rows
+        cursor.taken += rows
         return chunk
 
     def _fits(self, found: pa.Schema, stream: Chunked) -> bool:
@@ -152,24 +161,95 @@ class SplitQueue:
         self._recent[round, cursor.lane] = split.id
         if len(self._recent) > RECENT_SPLITS:
             del self._recent[next(iter(self._recent))]
+        background = self._background if getattr(split, "blocking", False) else None
+        if background is not None and cursor.lane not in self._streams:
+            self._read_several(cursor, background)
+            if (found := self._ahead.pop(self._position(cursor), None)) is not None:
+                self._streams[cursor.lane], self._chunks = found
+                return
         if cursor.lane not in self._streams:
             self._streams[cursor.lane] = self._stream(split, cursor.row)
-        chunks = self._streams[cursor.lane].chunks(self._quota)
-        background = self._background if getattr(split, "blocking", False) else None
-        self._chunks = ReadInPlace(chunks) if background is None else ReadAhead(chunks, background)
-        self._taken = 0
+        if background is None:
+            self._chunks = ReadInPlace(self._chunks_of(cursor))
+        else:
+            self._chunks = self._begun.pop(cursor.lane, None) or self._read_ahead(cursor, background)
+            self._begin_next(cursor, background)
+
+    def _read_ahead(self, cursor: LaneCursor, background: Background) -> ReadAhead:
+        return ReadAhead(self._chunks_of(cursor), background)
+
+    def _chunks_of(self, cursor: LaneCursor) -> Iterator[Chunk]:
+        """Of what is left of the lane's round."""
+        return self._streams[cursor.lane].chunks(None if self._quota is None else self._quota - cursor.taken)
+
+    def _begin_next(self, cursor: LaneCursor, background: Background) -> None:
+        """Rule 3. With joins not beyond the round: behind a task barrier they need other rows."""
+        place = next(place for place, each in enumerate(self._cursors) if each is cursor)
+        following = self._cursors[place + 1 :]
+        if self.pick is None or not self.pick.joins:
+            following = [*following, *self._cursors[:place]]
+        for each in following[: self.at_once - 1]:
+            read = each.lane in self._begun or self._position(each) in self._ahead
+            if not (read or each.needless) and self._has_split(each) and self._gives_chunks(each):
+                self._begun[each.lane] = self._read_ahead(each, background)
+
+    def _gives_chunks(self, cursor: LaneCursor) -> bool:
+        """Whether the split of the lane, which is opened if it is not yet, gives chunks by itself."""
+        if cursor.lane not in self._streams:
+            found = column_stream(self._split(cursor), cursor.row, self.pick, self.compact)
+            if found is None:
+                return False
+            self._streams[cursor.lane] = found
+        return not isinstance(self._streams[cursor.lane], RowStream | PickingStream)
+
+    def _read_several(self, cursor: LaneCursor, background: Background) -> None:
+        """Read the next small splits in one go, if few are left of those that are read."""
+        if len(self._ahead) > FEW_AHEAD or (self._go is not None and not self._go.is_over):
+            return
+        if self.pick is not None and self.pick.joins:
+            return  # what joins need is another thing behind the next task barrier
+        begun = {self._position(each) for each in self._cursors if each.row}
+        found: list[tuple[int, Chunked]] = []
+        for position in self._next_positions(cursor):
+            if position in self._ahead:
+                continue
+            stream = self._small_stream(position) if position not in begun else None
+            if stream is None or len(found) == SMALL_SPLITS:
+                break
+            found.append((position, stream))
+        if len(found) > 1:
+            go = self._go = SmallSplits([stream.chunks(None) for _, stream in found], background)
+            for place, (position, stream) in enumerate(found):
+                self._ahead[position] = stream, OneOfSeveral(go, place)
+
+    def _next_positions(self, cursor: LaneCursor) -> Iterator[int]:
+        """Of the splits that lanes come to, beginning with that of ``cursor``."""
+        lanes = [each for each in self._cursors if not each.needless]
+        begin = lanes.index(cursor)
+        order = [*lanes[begin:], *lanes[:begin]]
+        for further in range(SMALL_SPLITS):
+            yield from (self._deal.position(each.lane, each.ordinal + further) for each in order)
+
+    def _small_stream(self, position: int) -> Chunked | None:
+        """A split that has not begun and may be read before its turn: a small one of files, of one round."""
+        split = self._splits.get(position)
+        rows = None if split is None else split.rows
+        if rows is None or rows > FEW_ROWS or (self._quota is not None and rows >= self._quota):
+            return None
+        if split is None or getattr(split, "is_far", False):  # lanes wait for several at once
+            return None
+        return column_stream(split, 0, self.pick, self.compact)
 
     def _stream(self, split: Split, start: int) -> Chunked:
-        own = getattr(split, "column_stream", None)
-        found: Chunked | None = None if own is None else own(start, self.pick, self.compact)
+        found = column_stream(split, start, self.pick, self.compact)
         if found is not None:
             return found
-        rows = RowStream(_rows_of(split, start))
+        rows = RowStream(rows_of(split, start))
         return rows if self.pick is None else PickingStream(rows, self.pick)
 
     def _end_round(self, cursor: LaneCursor) -> None:
         self._chunks = None
-        if self._quota is None or self._taken < self._quota:
+        if self._quota is None or cursor.taken < self._quota:
             split = self._split(cursor)
             if split.rows is not None and split.rows != cursor.row:
                 message = f"split {split.id} had {split.rows} rows when the job was planned and gave {cursor.row}"
@@ -187,11 +267,15 @@ class SplitQueue:
         for cursor in self._cursors:
             cursor.needless = cursor.needless or not self.ended(cursor)
         self._streams.clear()
+        self._begun.clear()
+        self._ahead.clear()
         self._splits.clear()
 
     def _pass(self, cursor: LaneCursor) -> None:
         """Go on to the lane's next split, whether or not the current one was read."""
         self._streams.pop(cursor.lane, None)
+        self._begun.pop(cursor.lane, None)
+        self._ahead.pop(self._position(cursor), None)
         self._splits.pop(self._position(cursor), None)
         cursor.ordinal, cursor.row = cursor.ordinal + 1, 0
 
@@ -206,7 +290,7 @@ class SplitQueue:
         return self._deal.position(cursor.lane, cursor.ordinal)
 
 
-def _rows_of(split: Split, start: int) -> Iterator[pa.RecordBatch]:
+def rows_of(split: Split, start: int) -> Iterator[pa.RecordBatch]:
     """The rows of a split; it is opened when the first of them is wanted, on the thread that wants it."""
     try:
         opened: object = split.open(start)

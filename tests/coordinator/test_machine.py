@@ -156,7 +156,7 @@ def test_claim_of_the_version_before_can_be_read_and_says_nothing_of_its_run() -
     claim = decode(encode_record(Claim(number=0, generation=1, job="job", fingerprint="other", format=4)))
     assert isinstance(claim, Claim)
     assert last_claim([claim]) == ""
-    with pytest.raises(FormatError, match="it has format 3, and this version knows 4 to 6"):
+    with pytest.raises(FormatError, match="it has format 3, and this version knows 4 to 8"):
         decode(encode_record(Claim(number=0, generation=1, job="job", fingerprint="other", format=3)))
 
 
@@ -337,4 +337,4 @@ def test_checkpoint_that_takes_too_long_is_given_up_and_says_whom_it_waited_for(
     order = driver.pass_time(11.0)[-1]
     assert isinstance(order, EndJob)
     assert order.failure is not None
-    assert "not complete after 10 s; it waited for sink[0]" in order.failure.message
+    assert "not complete after 10 s; it waited for the snapshots of sink[0] (1 of 2 tasks)" in order.failure.message

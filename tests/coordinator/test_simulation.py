@@ -30,8 +30,9 @@ from penstock.coordinator.restore.stored_state import Snapshot
 from penstock.coordinator.state.tasks import TaskRecord, TaskTable
 from penstock.engine.core.identity import Attempt, Holds, TaskId
 from support.simulated_cluster import MakeCoordinator, SimulatedCluster, make_coordinator
+from support.simulated_cuts import CutTask
 from support.simulated_faults import NO_FAULTS, SETTINGS, Faults
-from support.simulated_flows import SHAPES, flows_for
+from support.simulated_flows import SHAPES, flows_for, that_cut
 from support.simulated_model import Flow
 from support.simulated_runs import check, simulate
 from support.simulated_task import SimulatedTask
@@ -59,14 +60,14 @@ def test_a_seed_gives_the_same_run_every_time() -> None:
 def test_faults_of_every_kind_happen() -> None:
     """Else the other tests show little."""
     kinds: set[str] = set()
-    for seed in range(200):
+    for seed in range(230):
         kinds |= simulate(seed).seen
     assert kinds == {
         *("drop", "double", "kill_task", "kill_coordinator", "second_coordinator", "cancel", "snapshot", "commit"),
         *("store", "superseded", "late_write", "finished", "savepoint", "stopped", "fork"),
         *("stall", "full_disk", "late entry", "Dropped", "asked again"),
         *("ask_checkpoint", "ask_savepoint", "ask_stop", "ask_pin"),
-        *("input in flight", "output in flight", "kill_rank", "slow_rank"),
+        *("input in flight", "output in flight", "kill_rank", "slow_rank", "cut", "rows of a cut", "moved"),
     }
 
 
@@ -287,3 +288,19 @@ def test_ids_that_are_used_again_after_a_take_over_are_caught() -> None:
 def test_every_shape_of_flow_is_among_the_seeds() -> None:
     names = {(flow.name, flow.graph.deterministic) for seed in range(2 * len(SHAPES)) for flow in flows_for(seed)}
     assert len(names) == 2 * len(SHAPES)
+
+
+# --- tasks that cut as a whole -----------------------------------------------------------------------------------
+
+
+def cut_run(seed: int) -> None:
+    flows = flows_for(seed)
+    if flows[0].graph.deterministic:
+        settings, faults = replace(SETTINGS, unaligned=True), replace(USUAL, patience=25, kill_task=0.8, drop=0.005)
+        check(SimulatedCluster(seed, that_cut(flows)[:1], faults, settings, task_type=CutTask).run(), seed)
+
+
+def test_flights_that_are_not_restored_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert first_caught(cut_run, seeds=40) == ""
+    without_batches_in_flight(monkeypatch, Holds.FLIGHT)
+    assert "lane" in first_caught(cut_run)

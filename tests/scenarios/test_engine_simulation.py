@@ -21,7 +21,7 @@ from penstock.engine.core.identity import CheckpointId, Committable, TaskId
 from penstock.engine.exchange.channels import InputChannel
 from penstock.engine.exchange.input_gate import Delivered
 from penstock.engine.flow.flow import Flow
-from penstock.engine.planner import pipelines
+from penstock.engine.planner import broadcasting, pipelines
 from penstock.engine.runtime.driver import Driver
 from penstock.engine.runtime.input_ports import Port
 from penstock.engine.runtime.operator_chain import Division, OperatorChain, divide
@@ -33,7 +33,7 @@ from support.engine_simulation_flows import Disk
 from support.engine_simulation_runs import check, expected_rows, shape_of, simulate, varied
 from support.engine_simulation_shapes import SHAPES, WIDEST, plan_of
 from support.exchange_flows import FORWARDS, forwarded
-from support.join_flows import JOINS
+from support.join_flows import JOINS, both_in_parts
 from support.sequence_flows import SEQUENCES
 from support.sweeps import swept
 from support.trailer_flows import TRAILERS, teed, trailed, trailed_and_gathered
@@ -64,11 +64,19 @@ def test_sides_that_are_read_first_change_nothing_whatever_goes_wrong(shape: Sha
         simulate(seed, SHAPES.index(shape))
 
 
+@pytest.mark.parametrize("first", [0, *map(swept, range(3, 30, 3))])
+def test_joins_that_are_broadcast_by_size_change_nothing_whatever_goes_wrong(first: int, monkeypatch) -> None:
+    monkeypatch.setattr(broadcasting, "WORTH", 0)
+    monkeypatch.setattr(broadcasting, "TIMES", 0)
+    for seed in range(first, first + 3):
+        simulate(seed, SHAPES.index(both_in_parts))
+
+
 @pytest.mark.parametrize("shape", JOINS)
 def test_rows_are_those_of_a_plan_that_reads_both_sides_in_step(shape: Shape, monkeypatch) -> None:
     number = SHAPES.index(shape)
     found = EngineSimulation(1, number, (1,), NO_FAULTS, replace(SETTINGS, interval=None)).run()
-    monkeypatch.setattr(pipelines, "read_first", lambda graph, sources: {})
+    monkeypatch.setattr(pipelines, "read_first", lambda sizes: {})
     wanted = EngineSimulation(1, number, (1,), NO_FAULTS, replace(SETTINGS, interval=None)).run()
     assert {sink: found.disk.written(sink) for sink in ("all", "totals")} == {
         sink: wanted.disk.written(sink) for sink in ("all", "totals")
@@ -99,12 +107,15 @@ def test_task_that_dies_between_forward_edges_takes_those_of_its_number_along_an
 
     dying = Faults(patience=1, **{each.name: 0.0 for each in fields(Faults) if each.name != "patience"})
     shape = SHAPES.index(forwarded)
-    for seed in range(4):
+    deaths = 0
+    for seed in range(12):
         run = Watched(seed, shape, (3,), replace(dying, kill_task=0.02), SETTINGS)
         run.attempts = {}
         check(run.run(), shape)
         regions = [{run.attempts[task] for task in region} for region in execution_graph(run.plan).regions]
-        assert sorted(regions, key=max) == [{1}, {1}, {2}]
+        assert sorted(regions, key=max) in ([{1}, {1}, {1}], [{1}, {1}, {2}])
+        deaths += {2} in regions
+    assert deaths >= 4, "in some runs nobody dies, but not in most of them"
 
 
 @pytest.mark.parametrize("shape", [SHAPES.index(shape) for shape in TRAILERS])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -69,3 +70,26 @@ def test_worker_of_spark_forgets_finders_in_zip_files_which_each_task_would_have
     import packed_module  # type: ignore[import-not-found]
 
     assert packed_module.FOUND
+
+
+WITHOUT_PENSTOCK = """
+import pickle, sys
+from types import SimpleNamespace
+sys.modules["penstock"] = None
+import pyarrow as pa, pyspark
+task = SimpleNamespace(partitionId=lambda: 3, taskAttemptId=lambda: 8)
+pyspark.TaskContext = SimpleNamespace(get=lambda: task)
+write = pickle.loads(sys.stdin.buffer.read())
+(answer,) = write(iter(pa.table({"n": range(250)}).to_batches(max_chunksize=7)))
+print(answer.to_pylist()[0]["rows"])
+"""
+
+
+def test_executor_that_has_no_penstock_runs_what_spark_has_pickled(tmp_path: Path) -> None:
+    from pyspark.serializers import CloudPickleSerializer
+
+    writer = make_writer(str(tmp_path), bytes(pa.schema({"n": pa.int64()}).serialize()), 100)
+    pickled = CloudPickleSerializer().dumps(writer)
+    done = subprocess.run([sys.executable, "-c", WITHOUT_PENSTOCK], input=pickled, capture_output=True, check=False)
+    assert done.stdout == b"250\n", done.stderr.decode()
+    assert pa.ipc.open_file(tmp_path / "000003-8.arrow").read_all().column("n").to_pylist() == list(range(250))

@@ -30,6 +30,12 @@ def parsed(text: str) -> ast.Module:
     return ast.parse(text)
 
 
+@cache
+def nodes_of(text: str) -> tuple[ast.AST, ...]:
+    """All nodes of a source's tree."""
+    return tuple(ast.walk(parsed(text)))
+
+
 @dataclass(frozen=True)
 class Rule:
     """What the modules below any of ``who`` may import: of the package, of other distributions, of the stdlib.
@@ -94,16 +100,24 @@ def is_below(module: str, prefixes: tuple[str, ...]) -> bool:
 
 
 def walk(node: ast.AST, when: When) -> Iterator[tuple[ast.Import | ast.ImportFrom, When]]:
-    """All import statements with the time at which they run."""
+    """All import statements with the time at which they run. They stand in no expression."""
     for child in ast.iter_child_nodes(node):
         inner = when
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield child, when
-        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        elif not isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            continue
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             inner = When.CALL
         elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             inner = When.TYPING
         yield from walk(child, inner)
+
+
+@cache
+def imports_in(text: str) -> tuple[tuple[ast.Import | ast.ImportFrom, When], ...]:
+    """The same of a whole source."""
+    return tuple(walk(parsed(text), When.IMPORT_TIME))
 
 
 def package_of(module: str, sources: Sources) -> list[str]:
@@ -116,8 +130,9 @@ def package_of(module: str, sources: Sources) -> list[str]:
 def read_imports(module: str, sources: Sources) -> list[Import]:
     """Every module that ``module`` imports."""
     found = []
-    for node, when in walk(parsed(sources[module]), When.IMPORT_TIME):
-        for name, relative in names_of(node, package_of(module, sources), sources):
+    package = package_of(module, sources)
+    for node, when in imports_in(sources[module]):
+        for name, relative in names_of(node, package, sources):
             inside = relative or name.partition(".")[0] == "penstock"
             target = name.removeprefix("penstock").removeprefix(".") if inside else name.partition(".")[0]
             found.append(Import(target, inside, relative, when, node.lineno))
@@ -207,9 +222,10 @@ def find_heavy(sources: Sources, light: Sequence[str], heavy: frozenset[str]) ->
 def find_cycles(sources: Sources) -> list[str]:
     """Modules that import themselves through others."""
     graph = import_graph(sources, set(When))
+    reached = {module: reachable(module, graph) for module in sources}
     cycles = set()
     for module in sources:
-        members = {there for there in reachable(module, graph) if module in reachable(there, graph)} & set(sources)
+        members = {there for there in reached[module] if there in sources and module in reached[there]}
         if len(members) > 1 or module in graph[module]:
             cycles.add(" ↔ ".join(sorted(members)))
     return sorted(cycles)
@@ -218,7 +234,7 @@ def find_cycles(sources: Sources) -> list[str]:
 def find_lonely(sources: Sources) -> list[str]:
     """Functions, classes and methods that no line of the package mentions: neither by name nor in a text."""
     trees = {module: parsed(text) for module, text in sources.items()}
-    mentioned = {name for tree in trees.values() for node in ast.walk(tree) for name in _mentions(node)}
+    mentioned = {name for text in sources.values() for node in nodes_of(text) for name in _mentions(node)}
     defined = {
         f"{module}.{name}": name.rpartition(".")[2] for module, tree in trees.items() for name in _definitions(tree, "")
     }
@@ -261,26 +277,33 @@ CHANGES = frozenset(
 def find_process_wide(sources: Sources) -> list[str]:
     """Names of modules whose values change while the process runs: what a function changes in place or rebinds, locks
     and weak tables, and instances of the package's classes that have an ``__init__`` of their own."""
-    trees = {module: parsed(text) for module, text in sources.items()}
     stateful = {
         node.name
-        for tree in trees.values()
-        for node in ast.walk(tree)
+        for text in sources.values()
+        for node in nodes_of(text)
         if isinstance(node, ast.ClassDef)
         and any(isinstance(each, ast.FunctionDef) and each.name == "__init__" for each in node.body)
     }
     found = set()
-    for module, tree in trees.items():
-        values = dict(_module_values(tree))
+    for module, text in sources.items():
+        nodes, values = nodes_of(text), dict(_module_values(parsed(text)))
         made = {name for name, value in values.items() if _called(value) in LASTING | stateful}
         containers = {
             name for name, value in values.items() if isinstance(value, _DISPLAYS) or _called(value) in CONTAINERS
         }
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        functions = _outermost_functions(parsed(text))
         changed = {name for function in functions for node in ast.walk(function) for name in _changed(node)}
-        rebound = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+        rebound = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
         found |= {f"{module}.{name}" for name in made | (changed & containers) | rebound}
     return sorted(found)
+
+
+def _outermost_functions(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child
+        else:
+            yield from _outermost_functions(child)
 
 
 def _module_values(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
@@ -317,7 +340,7 @@ def find_long_functions(files: Mapping[str, str], maximum: int) -> list[str]:
     """Functions whose body, without its docstring, has more lines than that."""
     found = []
     for path, text in files.items():
-        for node in ast.walk(parsed(text)):
+        for node in nodes_of(text):
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             body = node.body[1:] if ast.get_docstring(node) is not None else node.body

@@ -67,6 +67,8 @@ class BucketTwin:
         #: when every object is dated, in seconds since 1970: no test is told two apart by their times
         self.now = 1_700_000_000.0
         self.page = 1000
+        #: whether a put under a condition is one
+        self.conditions = True
         self.lock = threading.RLock()
         self._count = 0
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"twin": self}))
@@ -88,7 +90,7 @@ class BucketTwin:
 
     def calm(self) -> None:
         """Forget what was asked for a test."""
-        self.faults, self.page = NO_FAULT, 1000
+        self.faults, self.page, self.conditions = NO_FAULT, 1000, True
         self.requests.clear()
 
     def put(self, key: str, data: bytes, metadata: dict[str, str] | None = None) -> Entry:
@@ -268,6 +270,8 @@ class _Handler(BaseHTTPRequestHandler):
         return 200, {"ETag": entry.tag, "x-goog-generation": str(entry.generation)}, b""
 
     def _check_put(self) -> None:
+        if not self.twin.conditions:
+            return
         there = self.twin.objects.get(self.key)
         absent = self.headers.get("If-None-Match") == "*" or self.headers.get("x-goog-if-generation-match") == "0"
         wanted = self.headers.get("If-Match")

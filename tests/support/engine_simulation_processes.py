@@ -36,6 +36,7 @@ from penstock.engine.core.identity import Attempt, TaskId
 from penstock.engine.exchange.channels import Frame, Upstream
 from penstock.engine.plan.plan import JobPlan
 from penstock.engine.runtime.task import Task
+from penstock.engine.scheduler.threads import InOrder
 from support.engine_simulation_storage import SimulatedSnapshots
 from support.packet_links import PacketLink
 
@@ -189,7 +190,9 @@ class Process:
         self._processes = world.processes
         self._watchers: list[Callable[[], None]] = []
         self._files = TaskFiles(plan, SimulatedSnapshots(world, world.storage), self._report)
-        self._files._threads = Threads(world, self, in_order=False)  # type: ignore[assignment]
+        threads: Any = Threads(world, self, in_order=False)
+        self._files._threads = threads
+        self._files._commits, self._files._writes = InOrder(threads), InOrder(threads)
         self.wires: Wires
 
         def wires(broken: Callable[[BrokenLink], None]) -> Wires:

@@ -113,8 +113,8 @@ class Storage:
 
 
 def places_of(manifest: Manifest) -> list[str]:
-    """The locations of the manifest's state files."""
-    return [handle.location for task in manifest.tasks for handle in task.state]
+    """The locations of the manifest's state files; what is inlined has none."""
+    return [handle.location for task in manifest.tasks for handle in task.state if handle.location]
 
 
 class SimulatedSnapshots(SnapshotFiles):

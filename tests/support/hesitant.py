@@ -77,6 +77,9 @@ class RunningHesitant(Stateless):
             out.emit(held)
         return True
 
+    def unanswered(self, out: Output) -> list[Batch]:
+        return [] if self._held is None else [self._held]
+
     def _wait(self) -> None:
         self._background(lambda: None, self._end)
 

@@ -141,7 +141,7 @@ def run(
                 _finish(running, 0 if prompt else len(ports), output)
             state = running.snapshot()
             if state is not None:
-                states.append(_through_storage(state))
+                states.append(through_storage(state))
             output.closed = True
             running.close()
             if last:
@@ -228,7 +228,8 @@ def _handed_over(states: Sequence[pa.Table], lanes: range) -> pa.Table | None:
     return mine if mine.num_rows else None
 
 
-def _through_storage(state: pa.Table) -> pa.Table:
+def through_storage(state: pa.Table) -> pa.Table:
+    """A state as a checkpoint gives it back."""
     assert state.schema.field(LANE).type == pa.int32()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, state.schema) as writer:

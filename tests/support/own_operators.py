@@ -125,7 +125,7 @@ class RunningCounted(ps.Stateless):
         self._counts: dict[object, int] = {}
         for row in rows:
             self._counts[row["key"]] = self._counts.get(row["key"], 0) + row["rows"]
-        self._emitter, self._round = Emitter(), 0
+        self._emitter, self._round = Emitter(), max(context.ended_round, 0)
 
     def process(self, port: int, batch: ps.Batch, out: Output) -> None:
         for key in batch.records.column(self._key).to_pylist():

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute, parquet
 
-from penstock.engine.kernels.page_stream import DoubtfulPage
+from penstock.engine.kernels.page_stream import DoubtfulPage, Fetch
 from penstock.engine.kernels.pages import ColumnReader, column_reader
 
 STEPS = [1, 3, 100, 1000, 5000, 65536]
@@ -37,7 +37,18 @@ def flat_columns(file: parquet.ParquetFile) -> Iterator[tuple[int, int, str, pa.
 
 def reader_of(content: bytes, metadata: Any, group: int, leaf: int, type: pa.DataType) -> ColumnReader | None:
     """A reader of the bytes of a file."""
-    return column_reader(lambda at, size: content[at : at + size], metadata, group, leaf, type)
+    return column_reader(fetch_of(content), metadata, group, leaf, type)
+
+
+def fetch_of(content: bytes) -> Fetch:
+    """How parts of it are read."""
+
+    def fetch(at: int, memory: Any) -> int:
+        found = np.frombuffer(content[at : at + len(memory)], dtype=np.uint8)
+        memory[: len(found)] = found
+        return len(found)
+
+    return fetch
 
 
 def in_steps(reader: ColumnReader, rows: int, rng: random.Random, *, compact: bool) -> Iterator[tuple[Any, pa.Array]]:

@@ -26,7 +26,7 @@ def check_what_the_log_says(state: Path, job: str, outputs: dict[str, Path], sav
 
 
 def _check_files(manifest: Manifest, root: str, job: str) -> None:
-    files = SnapshotFiles(root, job)
+    files = SnapshotFiles(root, job, inline=0)
     for task in manifest.tasks:
         files.read(task.state)
         files.read_channels(task.state)

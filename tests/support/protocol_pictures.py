@@ -14,6 +14,7 @@ from typing import Any
 
 from penstock.coordinator.checkpoint.finalizer import LEGAL_COMMIT_MOVES, LEGAL_STOP_MOVES
 from penstock.coordinator.checkpoint.pending import LEGAL_PHASE_MOVES
+from penstock.coordinator.job.reweighting import LEGAL_REWEIGHT_MOVES
 from penstock.coordinator.job.takeover import LEGAL_TAKEOVER_MOVES
 from penstock.coordinator.log.log_writer import LEGAL_WRITER_MOVES
 from penstock.coordinator.model.job_states import LEGAL_JOB_MOVES, LEGAL_TASK_MOVES
@@ -26,6 +27,7 @@ TABLES: Mapping[str, Mapping[Any, frozenset[Any]]] = {
     "takeover": LEGAL_TAKEOVER_MOVES,
     "log's writer": LEGAL_WRITER_MOVES,
     "task's commits": LEGAL_COMMIT_MOVES,
+    "change of a mixture": LEGAL_REWEIGHT_MOVES,
     "savepoint that the job stops with": LEGAL_STOP_MOVES,
 }
 

@@ -261,6 +261,9 @@ class Sluggish(Stateless):
             out.emit(batch)
         return True
 
+    def unanswered(self, out: Output) -> list[Batch]:
+        return [] if self._batch is None else [self._batch]
+
     def _go(self) -> None:
         self._back = False
         self._background(lambda: None, self._came_back)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_settings
 
 from msgspec.structs import replace
 
@@ -26,6 +27,7 @@ from penstock.coordinator.model.events import Event
 from penstock.coordinator.model.kinds import ClaimMode, StopMode
 from penstock.coordinator.model.manifest import Claim, Ended, Manifest
 from penstock.coordinator.model.settings import Settings
+from penstock.coordinator.restore.stored_channels import fits
 from penstock.coordinator.restore.stored_state import Snapshot
 from penstock.engine.core.identity import Attempt, TaskId
 from support.simulated_faults import FAULTS, NO_FAULTS, SETTINGS, Faults
@@ -248,14 +250,23 @@ class SimulatedCluster:
     # --- coordinators --------------------------------------------------------------------------------------------
 
     def _new_coordinator(self) -> None:
-        flow = self.random.choice(self._flows)
+        flow, moves = self._shape()
         owner = f"owner {len(self._incarnations)}"
-        core = self._make(flow, self._settings, owner, self.snapshot)
+        core = self._make(flow, replace_settings(self._settings, moves=moves), owner, self.snapshot)
         incarnation = Incarnation(core, flow, owner)
         self._incarnations.append(incarnation)
         self._perform(incarnation, core.start(self.now))
         incarnation.deadline = core.next_deadline()
         self.users.ask_again(incarnation)
+
+    def _shape(self) -> tuple[Flow, bool]:
+        """The flow as somebody wants it, or as it was if that does not fit what is in flight; whether it moves on."""
+        wanted, newest = self.random.choice(self._flows), self.storage.newest()
+        if newest is None and self.snapshot is not None:
+            newest = self.snapshot.manifest
+        if newest is None or fits(wanted.graph, newest):
+            return wanted, False
+        return next(flow for flow in self._flows if fits(flow.graph, newest)), True
 
     def handle(self, incarnation: Incarnation, event: Event) -> None:
         if incarnation.alive:
@@ -298,7 +309,7 @@ class SimulatedCluster:
         incarnation.alive = False
         failure = order.failure
         assert failure is None or failure.kind != "InternalError", f"the job failed: {failure.message}"
-        if order.status in ("finished", "superseded", "stopped"):
+        if order.status in ("finished", "superseded", "stopped", "moved"):
             self.seen.add(order.status)
         self.users.look(incarnation.core.status())
         self.seen |= {"Dropped"} if self.storage.dropped else set()
@@ -316,6 +327,7 @@ class SimulatedCluster:
         """Go on from the savepoint as another job, unless the data were drained. Of this one nothing is left."""
         newest = self.storage.stopped_with
         assert newest is not None
+        assert newest.savepoint in self.storage.savepoints, f"the job stopped with {newest.savepoint}, which is missing"
         standing = self.storage.saved(newest.savepoint)
         assert standing.checkpoint == newest.checkpoint, (
             f"the job stopped with {newest.checkpoint}, its savepoint is {standing.checkpoint}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from penstock.coordinator.model.execution_graph import ExecutionGraph, JobEdge, Pattern, Vertex
 from support.simulated_model import LANES, Flow, exchange_name
@@ -84,3 +85,10 @@ def flows_for(seed: int) -> tuple[Flow, ...]:
     """The flow of a seed, at three parallelisms."""
     shape, ordered = SHAPES[seed % len(SHAPES)], (seed // len(SHAPES)) % 2 == 0
     return tuple(shape(p, ordered) for p in (1, 2, 4))
+
+
+def that_cut(flows: tuple[Flow, ...]) -> tuple[Flow, ...]:
+    """The flows, whose tasks cut as a whole if they are told to: no two of them have the same shape."""
+    return tuple(
+        replace(flow, graph=replace(flow.graph, cuts=True, shape=str(dict(flow.graph.parallelism)))) for flow in flows
+    )

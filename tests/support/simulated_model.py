@@ -21,6 +21,8 @@ Row = tuple[int, str]
 Tag = tuple[int, int, int]
 """A row's place in the order, given at the source and carried through: round, lane, position."""
 Tagged = tuple[Tag, Row]
+Element = tuple[str, object]
+"""What a channel holds: its kind, and what belongs to that."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,33 @@ class Flow:
 
 
 @dataclass
+class ChannelFlight:
+    """One input channel at a cut: what its consumer had taken note of, and what is to come before the barrier."""
+
+    round: int
+    data_ended: bool
+    drained: bool
+    closed: bool
+    elements: list[Element] = field(default_factory=list)
+
+
+@dataclass
+class Flight:
+    """What a task was in the middle of at its cut: its inputs, what it had not sent, and where it stood itself."""
+
+    inputs: list[ChannelFlight]
+    outputs: list[list[Element]]
+    round: int
+    data_ended: bool
+
+    @property
+    def rows(self) -> int:
+        """In channels, on both sides."""
+        sides = [*(channel.elements for channel in self.inputs), *self.outputs]
+        return sum(kind == "row" for elements in sides for kind, _ in elements)
+
+
+@dataclass
 class TaskState:
     """What a state file of the model holds, by lane."""
 
@@ -61,6 +90,8 @@ class TaskState:
     #: Of an unaligned cut: rows in flight, by exchange and side. They go into files of their own.
     channels: dict[tuple[str, Holds], list[Tagged]] = field(default_factory=dict)
     feed: SequencerState[FeedRows] | None = None
+    #: Of a task that cut as a whole. It goes into a file of its own.
+    flight: Flight | None = None
 
     def copy(self) -> TaskState:
         return TaskState(dict(self.cursors), dict(self.totals), set(self.flushed), list(self.held), self.round)
@@ -80,7 +111,7 @@ class Channel:
     """One producer to one consumer, within one attempt of their region."""
 
     producer: TaskId
-    elements: deque[tuple[str, object]] = field(default_factory=deque)
+    elements: deque[Element] = field(default_factory=deque)
     all_processed: bool = False
     #: The consumer's side.
     exchange: str = ""

@@ -15,8 +15,9 @@ from functools import cache
 
 from penstock.coordinator.model.retention import RetentionPolicy
 from support.simulated_cluster import SimulatedCluster
+from support.simulated_cuts import CutTask
 from support.simulated_faults import NO_FAULTS, SETTINGS
-from support.simulated_flows import SHAPES, flows_for
+from support.simulated_flows import SHAPES, flows_for, that_cut
 from support.simulated_task import SimulatedTask
 from support.simulated_unaligned import UnalignedTask
 
@@ -79,8 +80,8 @@ def check_fork(cluster: SimulatedCluster, seed: int) -> None:
 
 
 def cluster_for(seed: int) -> SimulatedCluster:
-    """Some seeds have several checkpoints in flight, some unaligned barriers, and they keep more or fewer, or nothing
-    when the job ends."""
+    """Some seeds have several checkpoints in flight, some unaligned barriers, in some tasks cut as a whole, and they
+    keep more or fewer, or nothing when the job ends."""
     chance, flows = random.Random(seed), flows_for(seed)
     unaligned = not flows[0].graph.deterministic and chance.random() < 0.5
     settings = replace(
@@ -90,8 +91,11 @@ def cluster_for(seed: int) -> SimulatedCluster:
         unaligned=unaligned,
         max_drift=(1, 1, 2, 0)[seed // 14 % 4],
     )
-    if not flows[0].feed and chance.random() < 0.2:  # what trainers have seen, nobody can take back
+    if not flows[0].feed and chance.random() < 0.4:  # what trainers have seen, nobody can take back
         settings = replace(settings, retention=RetentionPolicy.NEVER)
+    if flows[0].graph.deterministic and chance.random() < 0.5:
+        settings = replace(settings, unaligned=True, alignment_timeout=chance.choice((0, 0, 0.02)))
+        return SimulatedCluster(seed, that_cut(flows), settings=settings, task_type=CutTask)
     task_type = UnalignedTask if unaligned else SimulatedTask
     return SimulatedCluster(seed, flows, settings=settings, task_type=task_type)
 

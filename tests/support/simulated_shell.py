@@ -30,7 +30,7 @@ class TaskShell:
         self._opening = tuple(
             Opening(handle.operator, handle.holds, sum(held[1][0] in self.task.lanes for held in state.held))
             for handle, state in zip(order.state, restored, strict=True)
-            if handle.is_channel_file
+            if handle.is_channel_file and handle.holds is not Holds.FLIGHT
         )
         self._told_data_ended = False
         self._told_finished = False
@@ -140,6 +140,12 @@ class TaskShell:
             handles.append(StateHandle(exchange, place, 1, len(rows), side))
             self._cluster.storage.files[place] = TaskState(held=rows)
             self._cluster.seen.add(f"{side.value} in flight")
+        flight, state.flight = state.flight, None
+        if flight is not None and not self.task.is_over:
+            place = f"flight/{self.task.id}/{self.task.attempt}/{checkpoint}"
+            handles.append(StateHandle(self.task.id.vertex, place, 1, flight.rows, Holds.FLIGHT))
+            self._cluster.storage.files[place] = TaskState(flight=flight)
+            self._cluster.seen.add("rows of a cut" if flight.rows else "cut")
         return tuple(handles)
 
     def _write(self, checkpoint: CheckpointId, state: TaskState) -> StateHandle:

@@ -108,11 +108,11 @@ class SimulatedStorage:
             missing = [h.location for task in entry.tasks for h in task.state if h.location not in self.files]
             assert not missing, f"manifest {entry.checkpoint} lands without its files {missing}"
         self._entries = None
-        if isinstance(entry, Manifest) and entry.kind == CheckpointKind.STOP_WITH_SAVEPOINT.value:
-            self.stopped_with = entry
         if not self._fenced and isinstance(entry, Manifest):
             self.log.delete(key)
         stands = create_entry(self.log, JOB, entry) == "stored"
+        if stands and isinstance(entry, Manifest) and entry.kind == CheckpointKind.STOP_WITH_SAVEPOINT.value:
+            self.stopped_with = entry
         if isinstance(entry, Dropped) and is_new and not self.manifests():
             self.epoch += 1
             self._oldest_epoch, self.dropped = self.epoch, True

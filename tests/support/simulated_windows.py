@@ -70,8 +70,10 @@ class FedTask:
         self.drained: list[tuple[str, int]] = []
         self.last: CheckpointId | None = None
 
-    def trigger(self, checkpoint: CheckpointId, kind: BarrierKind, at_round: Any, at: float, stop: Any) -> None:
-        barrier = self.checkpoints.order(checkpoint, kind, at)
+    def trigger(
+        self, checkpoint: CheckpointId, kind: BarrierKind, at_round: Any, at: float, stop: Any, unaligned: bool
+    ) -> None:
+        barrier = self.checkpoints.order(checkpoint, kind, at, unaligned=unaligned)
         if barrier is not None:
             self.reader.trigger(barrier, at_round, stop)
 

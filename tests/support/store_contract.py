@@ -10,13 +10,13 @@ from penstock.coordinator.model.store import Store
 KEY = "job/log/000000000000"
 
 
-def check_store(make: Callable[[], Store], concurrent: int = 8) -> None:
+def check_store(make: Callable[[], Store], concurrent: int = 8, races: int = 20) -> None:
     """Run every check, each on a new, empty store. ``concurrent``: threads that race for one key; 1 for none."""
     _check_create_and_read(make())
     _check_keys(make())
     _check_delete(make())
     if concurrent > 1:
-        for _ in range(20):
+        for _ in range(races):
             _check_race(make(), concurrent)
 
 

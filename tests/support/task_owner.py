@@ -63,6 +63,10 @@ class Owner:
         self.task.trigger(cp(number), BarrierKind.CHECKPOINT, at_round, 0.0)
         return self
 
+    def cut(self, number):
+        self.task.trigger(cp(number), BarrierKind.CHECKPOINT, None, 0.0, unaligned=True)
+        return self
+
     def elements(self) -> list:
         return [frame.element for frame in self.frames]
 

@@ -22,7 +22,7 @@ from ...kernels.keys import numbers, validity
 from ...kernels.pieces import Flags, Positions
 from ...kernels.reductions import all_null, grouped, is_whole
 from ...kernels.variance import Variance
-from ...kernels.whole_sums import WholeSums, decimal_sums, narrowed
+from ...kernels.whole_sums import decimal_sums, narrowed, whole_sums
 from .list_aggregates import CollectList, DistinctValues
 
 _LOW_BITS = np.int64(2**32 - 1)
@@ -112,7 +112,7 @@ class Sum:
         if pa.types.is_decimal(result):
             assert column is not None
             return decimal_sums(column)
-        return FloatSums() if pa.types.is_floating(result) else WholeSums()
+        return FloatSums() if pa.types.is_floating(result) else whole_sums(column)
 
     def final(self, state: State, column: pa.DataType | None) -> pa.Array:
         result = self.result_type(column)

@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -22,10 +22,18 @@ from ...buffers.state_rows import children
 from ...core.arguments import checked
 from ...core.errors import DataError, FlowError
 from ...core.schemas import check_columns, check_movable, value_type
-from ...kernels.accumulators import Accumulator, GroupRows, accumulator_of
+from ...kernels.accumulators import (
+    Accumulator,
+    GroupRows,
+    OnePass,
+    accumulator_of,
+    state_maker,
+    states_at,
+    states_later,
+)
 from ...kernels.aggregate_protocol import AggregateFunction, Segments, State
 from ...kernels.keys import decoded
-from ...kernels.pieces import Flags
+from ...kernels.pieces import Flags, Positions
 from ...kernels.sorting import SortKey, as_sort_keys, check_sort_keys
 from .aggregate_functions import FUNCTIONS, Mean
 from .list_aggregates import DistinctValues, OrderedValues
@@ -75,8 +83,13 @@ class Aggregate:
     @property
     def columns(self) -> list[str]:
         """The columns that it reads."""
-        given = [self.column, *(key.column for key in as_sort_keys(self.order_by)), self.where]
-        return [name for name in given if name is not None]
+        return [*self.arguments, *([] if self.where is None else [self.where])]
+
+    @property
+    def arguments(self) -> list[str]:
+        """The columns that it is computed of: its own, then those to sort by."""
+        keys = [key.column for key in as_sort_keys(self.order_by)]
+        return keys if self.column is None else [self.column, *keys]
 
     def describe(self) -> str:
         """The aggregate as a formula."""
@@ -143,6 +156,8 @@ class AggregateColumns:
         self._aggregates = aggregates
         self._functions = [each.resolved for each in aggregates]
         self._arguments = arguments
+        #: the columns that each is computed of: its own, then those to sort by
+        self._names = [each.arguments for each in aggregates]
         #: the functions that have accumulators, each once for one argument, with an aggregate that asks for it; and for
         #: each aggregate the numbers of those that its state is made of
         self._kept: list[tuple[AggregateFunction, int]] = []
@@ -202,6 +217,8 @@ class AggregateColumns:
             states = [tuple(children(records.column(each.name))) for each in self._aggregates]
             self.add_states(accumulators, states, rows)
             return
+        together = OnePass.over(rows)
+        others: list[tuple[Accumulator, pa.Array | None, GroupRows]] = []
         for accumulator, (_, place) in zip(accumulators, self._kept, strict=True):
             where, counted = self._aggregates[place].where, rows
             values = self._argument(place, records, accumulator.takes_compact)
@@ -209,6 +226,14 @@ class AggregateColumns:
                 counts = _flags(records.column(where))
                 counted = rows.only(counts)
                 values = None if values is None else values.filter(pa.array(counts))
+            elif together is not None and values is not None:
+                feed = getattr(accumulator, "feed", None)
+                if feed is not None and feed(values, rows, together):
+                    continue
+            others.append((accumulator, values, counted))
+        if together is not None:
+            together.run(rows)
+        for accumulator, values, counted in others:
             accumulator.add(values, counted)
 
     def add_states(self, accumulators: Sequence[Accumulator], states: Sequence[State], rows: GroupRows) -> None:
@@ -222,6 +247,31 @@ class AggregateColumns:
         """The states of all groups, for each aggregate."""
         made = [accumulator.state() for accumulator in accumulators]
         return [tuple(column for number in numbers for column in made[number]) for numbers in self._made_of]
+
+    def states_of_parts(self, accumulators: Sequence[Accumulator]) -> Callable[[slice], list[State]]:
+        """The same for the groups of any slice, made when it is asked for where that can be done."""
+        makers = [state_maker(accumulator) for accumulator in accumulators]
+
+        def states(part: slice) -> list[State]:
+            made = [make(part) for make in makers]
+            return [tuple(column for number in numbers for column in made[number]) for numbers in self._made_of]
+
+        return states
+
+    def states_at(self, accumulators: Sequence[Accumulator], groups: Positions) -> list[State]:
+        """The same for some groups."""
+        made = [states_at(accumulator, groups) for accumulator in accumulators]
+        return [tuple(column for number in numbers for column in made[number]) for numbers in self._made_of]
+
+    def states_later(self, accumulators: Sequence[Accumulator]) -> Callable[[], list[State]]:
+        """What gives the states of all groups as they are now, on any thread."""
+        makers = [states_later(accumulator) for accumulator in accumulators]
+
+        def states() -> list[State]:
+            made = [make() for make in makers]
+            return [tuple(column for number in numbers for column in made[number]) for numbers in self._made_of]
+
+        return states
 
     def _width(self, number: int) -> int:
         """The columns of the state of a function that is kept."""
@@ -265,14 +315,16 @@ class AggregateColumns:
 
     def _argument(self, place: int, records: pa.RecordBatch, compact: bool = False) -> pa.Array | None:
         """What is computed of; in its compact form, if it is a decimal that may be."""
-        each, type = self._aggregates[place], self._arguments[place]
-        if each.column is None or type is None:
+        names, type = self._names[place], self._arguments[place]
+        if not names or type is None:
             return None
-        names = [each.column, *(key.column for key in as_sort_keys(each.order_by))]
-        columns = [decoded(records.column(name)) for name in names]
-        if not each.order_by:
-            return columns[0] if compact and pa.types.is_decimal(type) else plain(columns[0], type)
-        columns = [plain(column, field.type) for column, field in zip(columns, type, strict=True)]
+        if len(names) == 1:
+            column = records.column(names[0])
+            if column.type == type:
+                return column
+            column = decoded(column)
+            return column if compact and pa.types.is_decimal(type) else plain(column, type)
+        columns = [plain(decoded(records.column(name)), field.type) for name, field in zip(names, type, strict=True)]
         return pa.StructArray.from_arrays(columns, fields=list(type))
 
     def _value(self, place: int, state: State) -> pa.Array:

@@ -24,7 +24,7 @@ from ...buffers.held_rows import HeldRows
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.operator import Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable
-from ...core.traits import Emission, Lineage, Traits, all_kept
+from ...core.traits import Cut, Emission, Lineage, Traits, all_kept
 from ...kernels.groups import check_group_types
 from ...kernels.pieces import Bound
 from .seen_keys import SeenKeys
@@ -48,7 +48,9 @@ class Distinct:
             lineage=Lineage(0, lambda _, inputs: replace(self, by=self.keys(inputs[0]))),
             beyond_budget="new rows of a round, and the keys that it has seen",
             deterministic=True,
+            cut={"end_round": Cut.WITHIN, "drain": Cut.WITHIN, "finish": Cut.WITHIN},
             grouped_by=None if self.per_lane else self.by,
+            lane_wise=self.per_lane,
         )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:

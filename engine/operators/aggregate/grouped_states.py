@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -160,6 +160,11 @@ class GroupTable:
         self._keys: list[list[pa.Array]] = [[] for _ in grouping.keys]
         self._key_bytes = 0
         self._lanes, self._positions = GrowableArray(np.int32), GrowableArray(np.int64)
+        #: the size of all, once it has been asked for since the last rows came: there is a table for each lane, and a
+        #: batch changes one of them
+        self._bytes: int | None = None
+        #: which groups are new or have changed since that was asked; None: nobody has asked
+        self._marks: GrowableArray | None = None
 
     def __len__(self) -> int:
         return self._table.count
@@ -167,8 +172,10 @@ class GroupTable:
     @property
     def bytes(self) -> int:
         """The size of keys, states, and what finds them."""
-        parts: list[Sized] = [*self._accumulators, self._table, self._lanes, self._positions]
-        return sum(part.bytes for part in parts) + self._key_bytes
+        if self._bytes is None:
+            parts: list[Sized] = [*self._accumulators, self._table, self._lanes, self._positions]
+            self._bytes = sum(part.bytes for part in parts) + self._key_bytes
+        return self._bytes
 
     def add(self, given: GroupedRows, position: int) -> None:
         """Merge rows, of which the first one stands at ``position``."""
@@ -187,17 +194,55 @@ class GroupTable:
 
     def groups(self) -> Groups:
         """The groups; they do not change with the table."""
-        self._keys = [[_one(parts, type)] for parts, type in zip(self._keys, self._grouping.keys, strict=True)]
         states = self._grouping.aggregates.states(self._accumulators)
-        keys = [parts[0] for parts in self._keys]
-        return Groups(keys, states, self._lanes.given(), self._positions.given())
+        return Groups(self._whole_keys(), states, self._lanes.given(), self._positions.given())
+
+    def later(self) -> Callable[[], Groups]:
+        """What gives the groups as they are now, on any thread. Changes are marked from now on."""
+        self._marks = GrowableArray(np.bool_)
+        self._marks.to(len(self))
+        states = self._grouping.aggregates.states_later(self._accumulators)
+        keys, lanes, positions = [*map(list, self._keys)], self._lanes.given(), self._positions.given()
+        types = self._grouping.keys
+
+        def groups() -> Groups:
+            whole = [_one(parts, type) for parts, type in zip(keys, types, strict=True)]
+            return Groups(whole, states(), lanes, positions)
+
+        return groups
+
+    def changed(self) -> tuple[Positions, Groups]:
+        """The groups that are new or have changed since this was asked, or ``later`` was, and their numbers."""
+        assert self._marks is not None
+        marks = self._marks.to(len(self))
+        numbers = np.flatnonzero(marks)
+        marks[numbers] = False
+        states = self._grouping.aggregates.states_at(self._accumulators, numbers)
+        keys = [_at(parts, numbers) for parts in self._keys]
+        return numbers, Groups(keys, states, self._lanes.values[numbers], self._positions.values[numbers])
 
     def parts(self) -> Iterator[Groups]:
         """The groups, here in one part."""
         yield self.groups()
 
+    def pieces(self, bound: Bound) -> Iterator[Groups]:
+        """The groups in pieces within the bound, the states of each made when it is asked for: those of all groups
+        would be written to memory and read from it again. Nothing may be added any more."""
+        keys, lanes, positions = self._whole_keys(), self._lanes.values, self._positions.values
+        states = self._grouping.aggregates.states_of_parts(self._accumulators)
+        self._accumulators = []  # of lists, say, the states hold all that they held
+        for low in range(0, len(self), bound.rows):
+            part = slice(low, min(low + bound.rows, len(self)))
+            mine = [key.slice(low, part.stop - low) for key in keys]
+            yield from Groups(mine, states(part), lanes[part], positions[part]).pieces(bound)
+
+    def _whole_keys(self) -> list[pa.Array]:
+        self._keys = [[_one(parts, type)] for parts, type in zip(self._keys, self._grouping.keys, strict=True)]
+        return [parts[0] for parts in self._keys]
+
     def _numbered(self, keys: Sequence[pa.Array], rows: int) -> tuple[Positions, Positions]:
         """The group of each row, and the first rows of new groups."""
+        self._bytes = None
         ids, new = self._table.number(keys, rows)
         if len(new):
             picked = pa.array(new)
@@ -205,8 +250,24 @@ class GroupTable:
             for parts, part in zip(self._keys, found, strict=True):
                 parts.append(part)
                 self._key_bytes += int(part.nbytes)
+        if self._marks is not None:
+            self._marks.to(len(self))[ids] = True
         return ids, new
 
 
 def _one(parts: Sequence[pa.Array], type: pa.DataType) -> pa.Array:
     return pa.concat_arrays(parts) if parts else pa.nulls(0, type)
+
+
+def _at(parts: list[pa.Array], numbers: Positions) -> pa.Array:
+    """Some values, in order, of an array in parts. Parts that are small beside those behind them are put together, so
+    that there are few: but not the large ones, each time."""
+    while len(parts) > 1 and len(parts[-2]) <= 2 * len(parts[-1]):
+        small = 2
+        while small < len(parts) and len(parts[-small - 1]) <= 2 * sum(map(len, parts[-small:])):
+            small += 1
+        parts[-small:] = [pa.concat_arrays(parts[-small:])]
+    ends = np.cumsum([0, *map(len, parts)])
+    cuts = np.searchsorted(numbers, ends)
+    pieces = zip(parts, ends, cuts, cuts[1:], strict=False)
+    return pa.concat_arrays([part.take(pa.array(numbers[low:high] - start)) for part, start, low, high in pieces])

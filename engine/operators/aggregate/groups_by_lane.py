@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ...kernels.pieces import Bound
 from .grouped_states import GroupedRows, Grouping, Groups, GroupTable
 
 
@@ -41,6 +42,11 @@ class LaneTables:
     def parts(self) -> Iterator[Groups]:
         """The groups of each lane; they do not change with the tables."""
         return (self._tables[lane].groups() for lane in sorted(self._tables))
+
+    def pieces(self, bound: Bound) -> Iterator[Groups]:
+        """The same in pieces within the bound; a table is forgotten when all of its groups have been given."""
+        for lane in sorted(self._tables):
+            yield from self._tables.pop(lane).pieces(bound)
 
     def _of(self, lane: int) -> GroupTable:
         if lane not in self._tables:

@@ -21,7 +21,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,10 +35,12 @@ from ...core.elements import FINAL_ROUND, Batch
 from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema, value_type
 from ...core.traits import Columns, Emission, Traits
+from ...expressions.bounds import is_exact
 from ...kernels.groups import check_group_types
 from ...kernels.keys import valid_rows
 from ...kernels.pieces import Bound, Positions, cut
 from ...kernels.sorting import SortKey
+from ...state.change_log import ROW, ChangeLog, Changes, StatePart
 from .aggregates import (
     Aggregate,
     AggregateColumns,
@@ -50,9 +52,12 @@ from .aggregates import (
     needed_columns,
     never_overflow,
 )
-from .grouped_states import Grouping, Groups, plain_keys
+from .grouped_states import Grouping, Groups, GroupTable, plain_keys
 from .spilled_groups import BoundedGroups
 from .waiting_rows import WaitingRows
+
+FEW = 16 * 1024
+"""Groups that are given whole each time: what has changed of them is hardly smaller."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +83,19 @@ class HashAggregate:
             grouped_by=None if self.step == "partial" else self.by,
             blocking=True,
             takes_compact=True,
+            lane_wise=self.step == "partial",
             may_miss_rows=self._may_miss_rows,
+            early=self._early,
         )
 
     def _may_miss_rows(self, inputs: Sequence[pa.Schema]) -> list[bool]:
         return [bool(self.by) and never_overflow(self.aggregates, self._arguments(inputs[0]))]
+
+    def _early(self, inputs: Sequence[pa.Schema], names: Collection[str]) -> list[dict[str, pc.Expression]]:
+        """By its keys; of those that are floats two that differ may be one."""
+        (schema,), may = inputs, self._may_miss_rows(inputs)
+        keys = [name for name in self.by if name in names and is_exact(schema.field(name).type)]
+        return [{name: pc.field(name) for name in keys} if may[0] else {}]
 
     def _arguments(self, schema: pa.Schema) -> Arguments:
         return arguments_of(self.aggregates, schema) if self.arguments is None else self.arguments
@@ -151,10 +164,13 @@ class RunningHashAggregate(Stateless):
         grouping = Grouping(self._aggregates, self._keys, self._partial)
         self._row_bytes = grouping.row_bytes
         self._groups = BoundedGroups(grouping, context.memory)
+        #: what was given to checkpoints of the groups in which table
+        self._log = ChangeLog()
+        self._logged: GroupTable | None = None
         #: the position of the next row
         self._next = 0
         #: the last round that has ended
-        self._round = 0
+        self._round = max(context.ended_round, 0)
         #: a barrier or the end has come and no row since
         self._drained = False
         #: the emission of groups, while it is under way or after it
@@ -201,15 +217,33 @@ class RunningHashAggregate(Stateless):
             if not self._drained or self._config.by:
                 return None
             parts = [self._blank()]
-        return pa.Table.from_batches([self._state(part) for part in parts]).unify_dictionaries()
+        return pa.Table.from_batches([self._state(part, self._drained) for part in parts]).unify_dictionaries()
+
+    def changes(self) -> pa.Table | Changes | None:
+        """The same; of many groups in one table only those that have changed since it was asked last."""
+        self._merge()
+        table = self._groups.in_one_table
+        if table is None or len(table) < FEW:
+            return self.snapshot()
+        if table is not self._logged:
+            groups = table.later()
+            self._log, self._logged = ChangeLog(), table
+            self._log.add(StatePart(lambda: pa.Table.from_batches([self._state(groups(), False)]), len(table)))
+            return self._log.cut()
+        numbers, changed = table.changed()
+        if len(numbers):
+            rows = pa.Table.from_batches([self._state(changed, False)]).append_column(ROW, pa.array(numbers))
+            self._log.add(StatePart(lambda: rows, len(numbers)))
+        return self._log.cut()
 
     def restore(self, table: pa.Table) -> None:
-        """Take over the groups of earlier snapshots, in the order of their positions, merging those with equal keys."""
+        """Take over the groups of earlier snapshots, in the order of their positions, merging those with equal keys.
+        Each of several subtasks has counted its own rows: of equal positions that of the first lane comes first."""
         drained = table.column("drained")
         live = table.filter(pc.invert(drained)) if pc.any(drained).as_py() else table
         self._drained = live.num_rows == 0
         positions = live.column("position").to_numpy()
-        order = np.argsort(positions, kind="stable")
+        order = np.lexsort([live.column(LANE).to_numpy(), positions])
         stored = StoredRows(live.schema, live.to_batches())
         for rows in pieces_of_state(live, order):
             self._groups.add(self._restored(stored.take(rows)))
@@ -222,6 +256,7 @@ class RunningHashAggregate(Stateless):
             self._steps.close()
         self._rows.take_all(0)
         self._groups.clear()
+        self._logged = None
         self._memory.hold(0)
 
     # ------------------------------------------------------------------ parts
@@ -254,10 +289,10 @@ class RunningHashAggregate(Stateless):
     def _blank(self) -> Groups:
         return Groups([], self._aggregates.blank(), np.array([self._lane], dtype=np.int32), np.zeros(1, dtype=np.int64))
 
-    def _state(self, groups: Groups) -> pa.RecordBatch:
+    def _state(self, groups: Groups, drained: bool) -> pa.RecordBatch:
         columns = {
             LANE: pa.array(groups.lanes),
-            "drained": pa.array(np.full(len(groups), self._drained)),
+            "drained": pa.array(np.full(len(groups), drained)),
             "position": pa.array(groups.positions),
         }
         columns |= {f"key.{place}": column for place, column in enumerate(groups.keys)}
@@ -279,14 +314,12 @@ class RunningHashAggregate(Stateless):
     def _emit_held(self, round: int, out: Output) -> Iterator[None]:
         """Compute the values of a piece of groups at a time."""
         self._merge()
-        parts = self._groups.parts
-        self._groups.clear()
-        if not parts and not (self._config.by or self._partial or self._lane):
-            parts = [self._blank()]
-        parts.reverse()
-        while parts:
-            for groups in parts.pop().pieces(self._bound):
-                yield from self._put(self._records(groups), groups.lanes, round, out)
+        none = not self._groups.held
+        pieces = self._groups.taken(self._bound)
+        if none and not (self._config.by or self._partial or self._lane):
+            pieces = iter([self._blank()])
+        for groups in pieces:
+            yield from self._put(self._records(groups), groups.lanes, round, out)
         self._memory.hold(0)
 
     def _emit_spilled(self, round: int, out: Output) -> Iterator[None]:
@@ -295,7 +328,7 @@ class RunningHashAggregate(Stateless):
         places = [pa.field(LANE, pa.int32()), pa.field("position", pa.int64())]
         schema = pa.schema([*self._schema, *places])
         keys = [(width, SortKey(LANE)), (width + 1, SortKey("position"))]
-        runs = SortedRuns(schema, keys if self._partial else keys[1:], self._memory, self._bound.rows)
+        runs = SortedRuns(schema, keys if self._partial else keys[::-1], self._memory, self._bound.rows)
         try:
             for groups in self._groups.results():
                 columns = [*self._records(groups).columns, pa.array(groups.lanes), pa.array(groups.positions)]

@@ -23,7 +23,7 @@ from ...core.elements import FINAL_ROUND, Batch
 from ...core.errors import FlowError
 from ...core.operator import Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable, unique_schema
-from ...core.traits import Emission, Lineage, Traits, all_kept
+from ...core.traits import Cut, Emission, Lineage, Traits, all_kept
 from ...kernels.groups import check_group_types
 from ...kernels.pieces import Bound, Flags
 from .seen_keys import SeenKeys
@@ -48,6 +48,7 @@ class MarkDistinct:
             lineage=Lineage(follows=0),
             beyond_budget="the rows of a round, and the keys that it has seen",
             deterministic=True,
+            cut={"end_round": Cut.WITHIN, "drain": Cut.WITHIN, "finish": Cut.WITHIN},
             grouped_by=self.by,
         )
 

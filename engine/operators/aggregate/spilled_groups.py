@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from ...core.operator import Memory, SpillFile
 from ...kernels.hashing import hashes
-from ...kernels.pieces import PIECE_ROWS, Flags, Positions, cut
+from ...kernels.pieces import PIECE_ROWS, Bound, Flags, Positions, cut
 from .grouped_states import GroupedRows, Grouping, Groups, GroupTable, followed
 from .groups_by_lane import LaneTables, table_of
 
@@ -68,13 +68,25 @@ class BoundedGroups:
     @property
     def groups(self) -> Groups | None:
         """The groups in memory."""
-        parts = self.parts
-        return followed(parts) if parts else None
+        return followed(list(self._made.parts())) if self._made is not None and self.held else None
 
     @property
-    def parts(self) -> list[Groups]:
-        """The groups in memory, those of lanes that are kept apart each for itself."""
-        return list(self._made.parts()) if self._made is not None and len(self._made) else []
+    def held(self) -> int:
+        """The number of groups in memory."""
+        return 0 if self._made is None else len(self._made)
+
+    @property
+    def in_one_table(self) -> GroupTable | None:
+        """All groups, if they are in memory and not kept apart by lane; rows that wait are merged into them."""
+        self.merge()
+        return self._made if isinstance(self._made, GroupTable) and not self.spilled else None
+
+    def taken(self, bound: Bound) -> Iterator[Groups]:
+        """The groups in memory in pieces within the bound, those of lanes that are kept apart lane by lane. They belong
+        to the caller from now on."""
+        made = self._made
+        self.clear()
+        return iter(()) if made is None else made.pieces(bound)
 
     @property
     def _table(self) -> GroupTable | LaneTables:
@@ -130,7 +142,7 @@ class BoundedGroups:
     @property
     def can_leave(self) -> bool:
         """Whether letting partitions go would leave less."""
-        return bool(self._grouping.keys) and len(self._made or ()) > 1 and self._level < LEVELS
+        return bool(self._grouping.keys) and self.held > 1 and self._level < LEVELS
 
     def _shrink(self) -> None:
         self._write_buffer()

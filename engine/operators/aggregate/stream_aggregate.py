@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...buffers.state_rows import children
+from ...buffers.state_rows import children, row_type
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.errors import FlowError
 from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps
@@ -145,7 +145,7 @@ class RunningStreamAggregate(Stateless):
         keys = [self._schema.field(name) for name in config.by]
         self._open_schema = pa.schema([*keys, *self._aggregates.state_fields()])
         #: the last round that has ended
-        self._ended = -1
+        self._ended = context.ended_round
         #: lane -> its group in progress, one row of keys and states; only lanes that have had a row
         self._open: dict[int, pa.RecordBatch] = {}
         #: lane -> groups that have ended, as they are held, in order; they wait for others, or the end of the round
@@ -318,7 +318,6 @@ def _prepend(state: State, first: State) -> State:
 
 
 def _as_structs(groups: pa.RecordBatch | None, schema: pa.Schema, rows: int) -> pa.Array:
-    fields = [field.with_nullable(True) for field in schema]
     if groups is None:
-        return pa.nulls(rows, pa.struct(fields))
-    return pa.StructArray.from_arrays(groups.columns, fields=fields)
+        return pa.nulls(rows, row_type(schema))
+    return pa.StructArray.from_arrays(groups.columns, fields=list(row_type(schema)))

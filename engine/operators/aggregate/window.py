@@ -121,7 +121,7 @@ class RunningWindow(Stateless):
         #: lane -> partitions that have ended and wait for the end of the round
         self._closed: dict[int, list[_Ended]] = {}
         #: the last round that has ended
-        self._round = 0
+        self._round = max(context.ended_round, 0)
         self._emitter = Emitter()
 
     def process(self, port: int, batch: Batch, out: Output) -> None:

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from ...core.arguments import checked
 from ...core.errors import DataError, FlowError
+from ...kernels.aggregate_protocol import AggregateFunction
 from ...kernels.keys import check_key_types, decoded, numbers, validity
 from ...kernels.pieces import Flags, Positions
 from ...kernels.sorting import sort_codes
@@ -62,9 +63,16 @@ class WindowFunction:
         if self.function == "sum":
             if pa.types.is_decimal(column):
                 raise FlowError(f"window: {self.name!r} cannot sum {column}", "cast it to float64 before")
-            return Sum().result_type(column)
+            return self._aggregated(Sum(), column)
         check_key_types(f"window: {self.name!r}", [pa.field(str(self.column), column)])
-        return FUNCTIONS[self.function].result_type(column)
+        return self._aggregated(FUNCTIONS[self.function], column)
+
+    def _aggregated(self, function: AggregateFunction, column: pa.DataType) -> pa.DataType:
+        try:
+            return function.result_type(column)
+        except FlowError as error:
+            message = f"window: {self.name!r} of column {self.column!r}: {error.message}"
+            raise FlowError(message, error.remedy) from None
 
     def describe(self) -> str:
         """The function as a formula."""

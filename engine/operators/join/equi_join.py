@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,10 +15,12 @@ import pyarrow.compute as pc
 from ...core.errors import FlowError
 from ...core.schemas import check_columns, check_distinct, check_inputs, check_movable, check_same_types
 from ...core.traits import BuildSide, Columns, Lineage
+from ...expressions.bounds import has_answers, is_exact
 from ...expressions.expressions import as_expression, same_expression
-from ...expressions.kernel_calls import columns_read
+from ...expressions.implied import implied
+from ...expressions.kernel_calls import columns_of, columns_read
 from ...kernels.keys import check_key_types
-from .join_shape import LEFT, LEFT_ALONE, RIGHT, RIGHT_STAYS, JoinShape, check_join_type
+from .join_shape import LEFT, LEFT_ALONE, RIGHT, RIGHT_STAYS, JoinShape, OutputColumn, check_join_type
 from .matching import PairFilter
 
 NAMES = ("left", "right")
@@ -27,6 +30,16 @@ NEED_A_MATCH = (
     frozenset({"inner", "left semi", "right semi", "left", "anti"}),
 )
 """For each port the join types in which its rows without a match give nothing."""
+
+
+_SHOWS = {
+    "inner": (LEFT, RIGHT), "left": (LEFT,), "left semi": (LEFT,), "anti": (LEFT,),
+    "right": (RIGHT,), "right semi": (RIGHT,),
+}  # fmt: skip
+"""Of which sides every row of the output shows a row."""
+_FOLLOWS = {"inner": (LEFT, RIGHT), "left semi": (RIGHT,), "right semi": (LEFT,)}
+"""For which sides a condition on the keys of the other one holds, too."""
+_Before: TypeAlias = tuple[dict[str, pc.Expression], dict[str, pc.Expression]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +106,56 @@ class EquiJoin:
         reads[LEFT] |= reads[RIGHT] & lefts
         kept = self._kept(inputs)
         return [Columns(reads[side], kept[side], uses[side]) for side in (LEFT, RIGHT)]
+
+    def asks(self, inputs: Sequence[pa.Schema]) -> list[pc.Expression | None]:
+        """What its filter says of one side alone, of a side whose rows give nothing without a match."""
+        if self.filter is None or not self._has_answers(shape := self.shape(inputs)):
+            return [None, None]
+        condition = as_expression(self.kind, self.filter, shape.pairs)
+        own, keys = self._before(inputs, columns_of(condition) or (), shape.pairs, shape.pair_sources)
+        found = [implied(condition, keys[side] | own[side]) for side in (LEFT, RIGHT)]
+        return [each if side in self.needs_match else None for side, each in enumerate(found)]
+
+    def early(self, inputs: Sequence[pa.Schema], names: Collection[str]) -> list[dict[str, pc.Expression]]:
+        """The columns of sides that every row shows, and keys that are equal to some of these."""
+        shape = self.shape(inputs)
+        if not self._has_answers(shape):
+            return [{}, {}]
+        own, keys = self._before(inputs, names, shape.schema, shape.sources)
+        found: list[dict[str, pc.Expression]] = [{}, {}]
+        for side in (LEFT, RIGHT):
+            if side in _FOLLOWS.get(self.how, ()):
+                found[side] |= keys[side]
+            if side in _SHOWS.get(self.how, ()):
+                found[side] |= own[side]
+        return found
+
+    def _has_answers(self, shape: JoinShape) -> bool:
+        if self.filter is None:
+            return True
+        return has_answers(as_expression(self.kind, self.filter, shape.pairs), shape.pairs)
+
+    def _before(
+        self, inputs: Sequence[pa.Schema], names: Collection[str], schema: pa.Schema, sources: Sequence[OutputColumn]
+    ) -> tuple[_Before, _Before]:
+        """What these columns of joined rows are on each side, and what the keys of the other side are."""
+        own: _Before = {}, {}
+        keys: _Before = {}, {}
+        equal = [dict(zip(self.keys[side], self.keys[1 - side], strict=True)) for side in (LEFT, RIGHT)]
+        columns = [each.names for each in inputs]
+        for name, source in zip(schema.names, sources, strict=True):
+            if name not in names:
+                continue
+            side, column = source.side, columns[source.side][source.position]
+            own[side][name] = pc.field(column)
+            other = equal[side].get(column)
+            if other is None:
+                continue
+            types = inputs[side].field(column).type, inputs[1 - side].field(other).type
+            if types[0] == types[1] and is_exact(types[0]):
+                # a key that stands once for both is the right one's, too, where a row has no left side
+                (keys if source.other is None else own)[1 - side][name] = pc.field(other)
+        return own, keys
 
     def _kept(self, inputs: Sequence[pa.Schema]) -> tuple[dict[str, str], dict[str, str]]:
         """Left columns keep their names. Where a row may lack a left side, a key must stand once for both."""

@@ -9,15 +9,19 @@ Rules:
    right side's last one (at a barrier: in the last round that has ended), under the first lane of the subtask.
 3. Order is that of the left side, the matches of a row in the order of the right side. Right rows that stay without
    match (right, full), and those of a right semi join, come behind all others: at the end, or at a barrier in the last
-   round that has ended, under the last lane of the subtask.
+   round that has ended. Their lane is the last one under which rows of that round have left, else the subtask's first:
+   a later one would keep them from what they meet further down (a merge join), an earlier one would bring them before
+   left rows where a part is put in the order of tags.
 4. Null keys match nothing. NaN equals NaN. Empty sides are sides.
 5. State is the rows of both sides, and which right rows have matched.
 6. When too much is held, the rows of the larger side go to a file, then those of the other. A right side in a file is
    probed there (``spilled_lookup``): left rows need not wait, and rows and their order are the same. One byte per right
-   row stays in memory: whether it has matched.
+   row stays in memory: whether it has matched. Rows that come of a file leave in the pieces that they lie there in, so
+   batches may be cut elsewhere: to cut them as in memory, rows of several pieces would have to be put together again.
 7. The side that is complete first is told to those who read the other one, where rows of that without match give
    nothing (``kernels.key_filter``). If it is the left one, right rows that match nothing are not held: a small left
-   side makes the right one small. Which one it is changes no row, no order and no tag.
+   side makes the right one small. Which one it is changes no row, no order and no tag. Whoever has been told nothing
+   when the join is closed is told that.
 8. A plan may say which port to read first (``OperatorContext.read_first``). Batches of the other one are refused until
    it has ended, unless it stands at a barrier, and its rounds do not wait for those of the other one. Left rows of
    rounds that the right side has had leave in the round after its last one all the same: those before are over then
@@ -29,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -36,14 +41,15 @@ import pyarrow.compute as pc
 
 from ...buffers.held_rows import Held, HeldRows, restored_rows, state_table, tag_order
 from ...buffers.spilled_rows import SpilledRows
+from ...buffers.state_rows import row_type
 from ...buffers.stored_rows import StoredRows
 from ...core.elements import FINAL_ROUND, Batch
-from ...core.operator import Emitter, OperatorContext, Output, Stateless, Steps
+from ...core.operator import Emitter, KeyListener, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import no_rows
-from ...core.traits import Emission, Traits
+from ...core.traits import Cut, Emission, Traits
 from ...kernels.key_filter import KeyTest
 from ...kernels.keys import valid_rows
-from ...kernels.pieces import PIECE_ROWS, Bound, Flags, Positions
+from ...kernels.pieces import PIECE_ROWS, Bound, Flags, Positions, indices, picked
 from .equi_join import NAMES, NEED_A_MATCH, EquiJoin
 from .join_output import JoinOutput
 from .join_shape import LEFT, LEFT_ALONE, RIGHT
@@ -83,6 +89,9 @@ class HashJoin(EquiJoin):
             key_filters=self.key_filters,
             needs_match=self.needs_match,
             may_miss_rows=lambda _: [self.how in LEFT_ALONE and self.filter is None, False],
+            asks=self.asks,
+            early=self.early,
+            cut=dict.fromkeys(("process", "end_port", "drain", "finish"), Cut.BEFORE),
         )
 
     def build(
@@ -133,15 +142,20 @@ class RunningHashJoin(Stateless):
         #: for restored right rows and those that came later: which had matched; None: none of them
         self._matched: Flags | None = None
         self._built: Built | None = None
-        self._ended = [False, False]
+        self._ended = [place.ended for place in context.ports] or [False, False]
         #: the first round that has not ended on any port, and on the right one
-        self._next, self._next_right = 0, 0
+        self._next = self._next_right = 1 + context.ended_round
+        if context.ports:
+            self._next_right = 1 + context.ports[RIGHT].round
         self._lanes = context.lanes
+        #: the last round and lane under which rows have left
+        self._last = max(((tag.round, tag.lane) for tag in context.last.values()), default=(-1, 0))
         self._emitter = Emitter()
         #: for each port whether its rows without match give nothing, and who reads it and wants to know what matches
         self._reducible = [config.how in NEED_A_MATCH[port] for port in (LEFT, RIGHT)]
-        told = {} if context.holds or context.epochs else context.listeners
-        self._listeners = [told.get(port, ()) for port in (LEFT, RIGHT)]
+        self._listeners: list[Sequence[KeyListener]] = [context.listeners.get(port, ()) for port in (LEFT, RIGHT)]
+        if context.holds or context.epochs:
+            self._give_up()
         #: the port that is read first, if one is
         self.read_first = context.read_first
         #: others have copies of the right side, and count on all of it
@@ -179,11 +193,11 @@ class RunningHashJoin(Stateless):
         if not self._ended[1 - port] and self._reducible[1 - port]:
             self._tell(port)
             self._reduces = port == LEFT and not self.is_copied and self._is_known(LEFT)
-        return self._join_held(self._next_right, out) if port == RIGHT else None
+        return self._join_waiting(out) if port == RIGHT else None
 
     def finish(self, out: Output) -> Steps:
         """Emit the right rows that come last."""
-        return self._emit_rest(FINAL_ROUND, self._lanes.start, out)
+        return self._emit_rest(FINAL_ROUND, out)
 
     def drain(self, out: Output) -> Steps:
         """Join what has come, and begin anew."""
@@ -225,7 +239,8 @@ class RunningHashJoin(Stateless):
 
     def restore(self, table: pa.Table) -> None:
         """Take over the rows of earlier snapshots."""
-        self._next_right = self._next = int(pc.max(table.column("next")).as_py())
+        told = int(pc.max(table.column("next")).as_py())
+        self._next, self._next_right = max(self._next, told), max(self._next_right, told)
         ports, matched = (table.column(name).to_numpy() for name in ("port", "matched"))
         by_tag = tag_order(table)
         for port in (LEFT, RIGHT):
@@ -238,8 +253,9 @@ class RunningHashJoin(Stateless):
 
     def close(self) -> None:
         """Remove the files."""
+        self._give_up()
         self._forget_right()
-        self._held[LEFT].take_all()
+        self._held[LEFT].clear()
         self._spilled[LEFT].clear()
         self._memory.hold(0)
 
@@ -271,7 +287,7 @@ class RunningHashJoin(Stateless):
 
     def _tell(self, port: int) -> None:
         """This side is complete: say to those who read the other one what its rows may match."""
-        wanted = self._listeners[1 - port]
+        wanted, self._listeners[1 - port] = self._listeners[1 - port], ()
         if not self._is_known(port):
             for each in wanted:
                 each.give_up()
@@ -279,11 +295,17 @@ class RunningHashJoin(Stateless):
             keys = self._key_columns(port)
             self._told = sum(each.publish(self._window, [keys[key] for key in each.keys]) for each in wanted)
 
+    def _give_up(self) -> None:
+        """Those that have not been told anything are told nothing: nobody need wait for it."""
+        for each in chain(*self._listeners):
+            each.give_up()
+        self._listeners = [(), ()]
+
     def _is_known(self, port: int) -> bool:
         return not self._spilled[port].rows and self._held[port].rows <= MOST_TOLD
 
     def _key_columns(self, port: int) -> list[pa.Array]:
-        records = self._held[port].peek().records
+        records = self._held[port].records()
         return [records.column(name) for name in self._keys[port]]
 
     def _reduced(self, batch: Batch) -> Batch:
@@ -297,7 +319,7 @@ class RunningHashJoin(Stateless):
                 self._held[RIGHT].keep(self._matching)
         rows = self._matching(batch.records)
         self._reduces = len(rows) < batch.records.num_rows * MUCH
-        return batch if len(rows) == batch.records.num_rows else Batch(batch.records.take(pa.array(rows)), batch.tag)
+        return batch if len(rows) == batch.records.num_rows else Batch(picked(batch.records, indices(rows)), batch.tag)
 
     def _matching(self, right: pa.RecordBatch) -> Positions:
         assert self._test is not None, "nobody knows what right rows may match"
@@ -306,7 +328,7 @@ class RunningHashJoin(Stateless):
     def _in_memory(self) -> Built | None:
         if self._spilled[RIGHT].rows:
             return None
-        records = self._held[RIGHT].peek().records
+        records = self._held[RIGHT].records()
         lookup = SortedLookup([records.column(name) for name in self._keys[RIGHT]])
         surplus = max(0, lookup.nbytes - records.num_rows * INDEX_BYTES)  # of keys that are long
         if surplus and self._memory.hold(self._bytes + surplus):
@@ -327,10 +349,15 @@ class RunningHashJoin(Stateless):
             self._matched = np.append(known, np.zeros(rows - len(known), dtype=bool))
         return self._matched
 
+    def _forget_left(self) -> None:
+        self._held[LEFT].clear()
+        self._spilled[LEFT].clear()
+        self._memory.hold(self._bytes)
+
     def _forget_right(self) -> None:
         if self._built is not None:
             self._built.delete()
-        self._held[RIGHT].take_all()
+        self._held[RIGHT].clear()
         self._spilled[RIGHT].clear()
         self._built = self._matched = None
         self._told = 0
@@ -340,11 +367,15 @@ class RunningHashJoin(Stateless):
 
     def _drained(self, round: int, out: Output) -> Iterator[None]:
         yield from self._join_held(round, out)
-        # behind left rows of that round, which are under their own lanes
-        yield from self._emit_rest(round, self._lanes.stop - 1, out)
+        yield from self._emit_rest(round, out)
+        self._forget_left()
+
+    def _join_waiting(self, out: Output) -> Iterator[None]:
+        yield from self._join_held(self._next_right, out)
+        self._forget_left()
 
     def _join_held(self, round: int, out: Output) -> Iterator[None]:
-        """The left rows that waited: those of rounds before ``round`` in it, under the first lane."""
+        """The left rows that waited: those of rounds before ``round`` in it, under the first lane. They stay state."""
         for held in self._waiting():
             late = int(np.searchsorted(held.rounds, round))  # rounds only grow
             if late:
@@ -352,17 +383,15 @@ class RunningHashJoin(Stateless):
             rest = Held(held.records.slice(late), held.rounds[late:], held.lanes[late:])
             for own_round, lane, start, rows in rest.units():
                 yield from self._join(rest.records.slice(start, rows), own_round, lane, out)
-        self._spilled[LEFT].clear()
-        self._memory.hold(self._bytes)
 
     def _waiting(self) -> Iterator[Held]:
         yield from self._spilled[LEFT].read()
-        yield self._held[LEFT].take_all()
+        yield self._held[LEFT].peek()
 
     def _join(self, left: pa.RecordBatch, round: int, lane: int, out: Output) -> Iterator[None]:
         built = self._complete()
         for start in range(0, left.num_rows, PIECE_ROWS):
-            part = left.slice(start, PIECE_ROWS)
+            part = left if left.num_rows <= PIECE_ROWS else left.slice(start, PIECE_ROWS)
             step = JoinStep(part, built.records, self._matches(part, built), NO_ROWS, built.matched)
             yield from self._emit(step, round, lane, out)
 
@@ -371,12 +400,13 @@ class RunningHashJoin(Stateless):
         valid = valid_rows(keys)
         if valid is None:
             return built.lookup.matches(keys)
-        found = built.lookup.matches([column.take(pa.array(valid)) for column in keys])
+        found = built.lookup.matches([picked(column, indices(valid)) for column in keys])
         return found.spread(valid, left.num_rows)
 
-    def _emit_rest(self, round: int, lane: int, out: Output) -> Iterator[None]:
+    def _emit_rest(self, round: int, out: Output) -> Iterator[None]:
         """The right rows that have their place behind all others; then nothing is held."""
         nothing = no_rows(self._inputs[LEFT])
+        lane = self._last[1] if self._last[0] == round else self._lanes.start
         for records, matched in self._complete().pieces(self._inputs[RIGHT]):
             places = np.zeros(records.num_rows, dtype=np.int64)
             step = JoinStep(nothing, records, Matches.none(0), places, matched)
@@ -385,6 +415,8 @@ class RunningHashJoin(Stateless):
 
     def _emit(self, step: JoinStep, round: int, lane: int, out: Output) -> Iterator[None]:
         for records in self._output.rows(step):
+            if records.num_rows:
+                self._last = max(self._last, (round, lane))
             self._emitter.emit(records, round, lane, out)
             yield
 
@@ -395,6 +427,5 @@ class RunningHashJoin(Stateless):
         columns["matched"] = pa.array(matched)
         columns["next"] = pa.array(np.full(rows, self._next_right, dtype=np.int64))
         for number, schema in enumerate(self._inputs):
-            type = pa.struct([field.with_nullable(True) for field in schema])
-            columns[NAMES[number]] = table.column("row") if number == port else pa.nulls(rows, type)
+            columns[NAMES[number]] = table.column("row") if number == port else pa.nulls(rows, row_type(schema))
         return pa.table(columns)

@@ -12,13 +12,14 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from weakref import ref
 
 import numpy as np
 import pyarrow as pa
 
 from ...core.schemas import no_rows
-from ...kernels.pieces import PIECE_ROWS, Bound, Flags, Positions, picked, pieces
+from ...kernels.pieces import PIECE_ROWS, Bound, Flags, Positions, indices, picked, pieces
 from ...kernels.row_bits import row_bits
 from .join_shape import LEFT_STAYS, ONE_SIDED, RIGHT_STAYS, JoinShape, Taken
 from .matching import JoinStep, OutputPlaces, PairFilter, all_pairs, slots
@@ -42,21 +43,23 @@ class JoinOutput:
         elif self._how in ONE_SIDED:
             yield from self._left_rows(step)
         else:
-            without_right = self._condition is None and self._how not in RIGHT_STAYS
+            of_pairs = self._how == "inner" or (self._condition is None and self._how not in RIGHT_STAYS)
             widest = self._widest[0].of(step.left) + self._widest[1].of(step.right)
-            for taken in self._all_pairs(step) if without_right else self._pairs(step):
+            for taken in self._all_pairs(step) if of_pairs else self._pairs(step):
                 if not taken.rows:
                     yield self._nothing
+                    continue
                 yield from self._shape.batches(step.left, step.right, taken, self._bound, widest)
 
     def _all_pairs(self, step: JoinStep) -> Iterator[Taken]:
-        return all_pairs(step.matches, keep_left=self._how in LEFT_STAYS, limit=self._bound.rows)
+        found = all_pairs(step.matches, keep_left=self._how in LEFT_STAYS, limit=self._bound.rows)
+        return found if self._condition is None else map(partial(self._condition.of, step.left, step.right), found)
 
     def _slots(self, step: JoinStep) -> Iterator[OutputPlaces]:
         return slots(step.left, step.right, step.matches, self._condition, self._bound.rows)
 
     def _pairs(self, step: JoinStep) -> Iterator[Taken]:
-        """Inner, left, right, full; with a filter, or with the right rows that match nothing."""
+        """Left, right, full; with a filter, or with the right rows that match nothing."""
         shown = 0  # right rows below have had their place
         for piece in self._slots(step):
             keep = piece.hits | piece.misses if self._how in LEFT_STAYS else piece.hits
@@ -83,12 +86,13 @@ class JoinOutput:
 
     def _left_rows(self, step: JoinStep) -> Iterator[pa.RecordBatch]:
         """Left semi and anti."""
-        wants_match = self._how == "left semi"
-        if self._condition is None:
-            yield from self._chosen(step.left, (step.matches.counts > 0) == wants_match)
-            return
-        for piece in self._slots(step):
-            yield from self._picked(step.left, piece.rows[piece.found if wants_match else piece.misses])
+        matched = step.matches.counts > 0
+        if self._condition is not None:
+            matched = np.zeros(step.left.num_rows, dtype=bool)
+            for taken in self._all_pairs(step):
+                matched[taken.left] = True
+                yield step.left.slice(0, 0)
+        yield from self._chosen(step.left, matched == (self._how == "left semi"))
 
     def _right_semi(self, step: JoinStep) -> Iterator[pa.RecordBatch]:
         nothing = step.right.slice(0, 0)
@@ -97,8 +101,8 @@ class JoinOutput:
                 step.matched[inside] = True
                 yield nothing
         else:
-            for piece in self._slots(step):
-                step.matched[piece.where[piece.hits]] = True
+            for taken in self._all_pairs(step):
+                step.matched[taken.right] = True
                 yield nothing
         leaving = len(step.places)
         yield from self._chosen(step.right.slice(0, leaving), step.matched[:leaving])
@@ -115,7 +119,7 @@ class JoinOutput:
         for part in self._bound.parts(len(rows), row_bits(records.columns, rows)):
             mine = rows[part]
             gapless = mine[-1] - mine[0] + 1 == len(mine)
-            yield records.slice(int(mine[0]), len(mine)) if gapless else picked(records, pa.array(mine))
+            yield records.slice(int(mine[0]), len(mine)) if gapless else picked(records, indices(mine))
 
 
 class _WidestRow:
@@ -127,10 +131,17 @@ class _WidestRow:
         self._bits = 0
 
     def of(self, records: pa.RecordBatch) -> int:
-        """Of these rows; of rows on disk more than fits anywhere."""
+        """Of these rows, or more; of rows on disk more than fits anywhere."""
         if not isinstance(records, pa.RecordBatch):
             return _UNKNOWN
-        if self._measured is None or self._measured() is not records:
+        if self._measured is not None and self._measured() is records:
+            return self._bits
+        every = row_bits(records.columns, _NO_ROWS)
+        if isinstance(every, int | np.integer):
+            self._measured, self._bits = ref(records), int(every)
+        elif records.num_rows <= _FEW_ROWS:
+            return int(records.nbytes + 8 * records.num_columns) * 16  # with bits of validity, which may not be there
+        else:
             self._measured, self._bits = ref(records), 0
             for start in range(0, records.num_rows, PIECE_ROWS):
                 part = records.slice(start, PIECE_ROWS)
@@ -139,6 +150,11 @@ class _WidestRow:
 
 
 _UNKNOWN = 2**62
+
+_NO_ROWS: Positions = np.zeros(0, dtype=np.int64)
+
+_FEW_ROWS = 1024
+"""No row of so few takes more than all of them, and so much fits in most cases."""
 
 
 def _lone(step: JoinStep, start: int, end: int) -> Positions:

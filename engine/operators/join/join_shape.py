@@ -131,14 +131,19 @@ class JoinShape:
     def _batch(
         self, left: pa.RecordBatch, right: pa.RecordBatch, taken: Taken, picks: tuple[_Pick, _Pick]
     ) -> pa.RecordBatch:
+        found = [iter(picks[side].of_columns(each, self._wanted(side))) for side, each in enumerate((left, right))]
         arrays = []
         for source in self.sources:
-            column = (left, right)[source.side].column(source.position)
             if source.other is None:
-                arrays.append(picks[source.side].of_column(column))
+                arrays.append(next(found[source.side]))
             else:
-                arrays.append(_either(decoded(column), decoded(right.column(source.other)), taken))
+                mine, theirs = left.column(source.position), right.column(source.other)
+                arrays.append(_either(decoded(mine), decoded(theirs), taken))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _wanted(self, side: int) -> list[int]:
+        """The columns of a side that are taken as they are."""
+        return [source.position for source in self.sources if source.side == side and source.other is None]
 
 
 def check_join_type(kind: str, how: str, known: Sequence[str] = JOIN_TYPES) -> None:
@@ -180,10 +185,17 @@ class _Pick:
             return cls(rows, None)
         return cls(rows, indices(rows, missing))
 
-    def of_column(self, column: pa.Array) -> pa.Array:
-        if self.taken is None:
-            return column.slice(int(self.rows[0]), len(self.rows))
-        return picked(column, self.taken)
+    def of_columns(self, records: pa.RecordBatch, wanted: Sequence[int]) -> list[pa.Array]:
+        """Of these columns, which are taken at once if they are in memory: of few rows that is a third of the work."""
+        if not isinstance(records, pa.RecordBatch):
+            rows = pa.array(self.rows) if self.taken is None else self.taken
+            return [picked(records.column(place), rows) for place in wanted]
+        if not wanted:
+            return []
+        mine = records if len(wanted) == records.num_columns else records.select(wanted)
+        run = self.taken is None
+        found: pa.RecordBatch = mine.slice(int(self.rows[0]), len(self.rows)) if run else picked(mine, self.taken)
+        return list(found.columns)
 
 
 def _picks(taken: Taken) -> tuple[_Pick, _Pick]:

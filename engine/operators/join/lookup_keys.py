@@ -47,7 +47,7 @@ class Asked:
         """The matches of all rows of the batch. ``numbers``: which row of the lookup each asked row was."""
         matches = found.matches
         if numbers is not None:
-            matches = Matches(matches.first[numbers], matches.counts[numbers], matches.rows)
+            matches = Matches(matches.first[numbers], matches.counts[numbers], matches.rows, matches.once)
         return matches if self.valid is None else matches.spread(self.valid, self.rows)
 
 

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from ...core.errors import FlowError
 from ...expressions.evaluator import Evaluator, types_of
 from ...expressions.expressions import as_expression
-from ...kernels.pieces import PIECE_ROWS, Flags, Piece, Positions, picked, pieces
+from ...kernels.native import Kernels, kernels
+from ...kernels.pieces import PIECE_ROWS, Flags, Piece, Positions, indices, picked, pieces
 from .join_shape import LEFT, JoinShape, OutputColumn, Taken
 
 
@@ -37,12 +38,13 @@ class Matches:
     """For each left row its matches: ``counts[n]`` rows, listed in ``rows`` from position ``first[n]`` on.
 
     ``rows`` are row numbers of the right side, or None where position and row number are the same. ``first`` means
-    nothing where the count is 0.
+    nothing where the count is 0. ``once``: no count is above 1, and ``first`` is negative where it is 0.
     """
 
     first: Positions
     counts: Positions
     rows: Numbers | None
+    once: bool = False
 
     @classmethod
     def none(cls, rows: int) -> Matches:
@@ -52,44 +54,45 @@ class Matches:
 
     def spread(self, looked_up: Positions, rows: int) -> Matches:
         """These matches of the rows ``looked_up`` as matches of all ``rows`` rows."""
-        first, counts = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
+        first, counts = np.full(rows, -1, dtype=np.int64), np.zeros(rows, dtype=np.int64)
         first[looked_up], counts[looked_up] = self.first, self.counts
-        return Matches(first, counts, self.rows)
+        return Matches(first, counts, self.rows, self.once)
 
 
 def all_pairs(matches: Matches, *, keep_left: bool, limit: int) -> Iterator[Taken]:
     """All pairs in pieces, where no condition decides. ``keep_left``: with the left rows that match nothing."""
-    counts = matches.counts
-    if int(counts.max(initial=0)) <= 1:
-        yield from _single_pairs(matches, keep_left=keep_left, limit=limit)
+    compiled = kernels()
+    if compiled is not None and (matches.rows is None or isinstance(matches.rows, np.ndarray)):
+        yield from _listed(compiled, matches, keep_left=keep_left, limit=limit)
         return
+    counts = matches.counts
+    is_single = int(counts.max(initial=0)) <= 1
     for piece in pieces(np.maximum(counts, 1) if keep_left else counts, limit):
         missing = counts[piece.rows] == 0 if keep_left else None
         where = matches.first[piece.rows] + piece.positions
-        yield _taken(matches, piece.rows, where, missing)
+        if missing is not None:
+            where = np.where(missing, 0, where)
+        if matches.rows is not None and len(matches.rows):
+            where = matches.rows[where]
+        yield Taken(piece.rows, where, None, missing if missing is not None and missing.any() else None, is_single)
 
 
-def _single_pairs(matches: Matches, *, keep_left: bool, limit: int) -> Iterator[Taken]:
-    """The same where no row has more than one match."""
-    missing = matches.counts == 0
-    some_missing = bool(missing.any())
-    rows, first = np.arange(len(missing)), matches.first
-    if some_missing and not keep_left:
-        rows = np.flatnonzero(matches.counts)
-        first, some_missing = first[rows], False
-    for low in range(0, len(rows), limit):
-        part = slice(low, low + limit)
-        yield _taken(matches, rows[part], first[part], missing[part] if some_missing else None, ascending=True)
-
-
-def _taken(
-    matches: Matches, rows: Positions, where: Positions, missing: Flags | None, *, ascending: bool = False
-) -> Taken:
-    if missing is not None:
-        where = np.where(missing, 0, where)
-    if matches.rows is not None and len(matches.rows):
-        where = matches.rows[where]
-    return Taken(rows, where, None, missing if missing is not None and missing.any() else None, ascending)
+def _listed(compiled: Kernels, matches: Matches, *, keep_left: bool, limit: int) -> Iterator[Taken]:
+    """The same, compiled."""
+    first = np.ascontiguousarray(matches.first)
+    numbers = None if matches.rows is None else np.ascontiguousarray(matches.rows)
+    if matches.once and not keep_left and len(first) <= limit:
+        rows, where = compiled.list_found(first, numbers)
+        if len(rows):
+            yield Taken(rows, where, ascending=True)
+        return
+    counts = np.ascontiguousarray(matches.counts)
+    at = np.zeros(3, dtype=np.int64)
+    left_over = int(np.maximum(counts, 1).sum() if keep_left else counts.sum())
+    while left_over:
+        rows, where, missing = compiled.list_pairs(first, counts, numbers, min(limit, left_over), at, keep=keep_left)
+        left_over -= len(rows)
+        yield Taken(rows, where, None, missing if missing is not None and missing.any() else None, not at[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +117,13 @@ class OutputPlaces:
     """Some consecutive places for output: one for each pair, and one for each left row without any pair.
 
     ``rows`` and ``where`` are row numbers of the left and right side. ``hits``: the pair matches. ``misses``: the last
-    place of a left row that has turned out to match nothing; ``found``: of one that matches something. Left rows below
-    ``decided`` have had all their places.
+    place of a left row that has turned out to match nothing. Left rows below ``decided`` have had all their places.
     """
 
     rows: Positions
     where: Positions
     hits: Flags
     misses: Flags
-    found: Flags
     decided: int
 
 
@@ -139,11 +140,16 @@ class PairFilter:
         self._schema = pa.schema([shape.pairs.field(position) for position in mentioned])
         self._sources: list[OutputColumn] = [shape.pair_sources[position] for position in mentioned]
 
+    def of(self, left: pa.RecordBatch, right: pa.RecordBatch, pairs: Taken) -> Taken:
+        """Those of the pairs that match."""
+        hits = self.passes(left, right, pairs.left, pairs.right)
+        return Taken(pairs.left[hits], pairs.right[hits], ascending=pairs.ascending)
+
     def passes(self, left: pa.RecordBatch, right: pa.RecordBatch, rows: Positions, where: Positions) -> Flags:
         """For each pair (``rows[n]``, ``where[n]``): does it match?"""
         if not len(rows):
             return np.zeros(0, dtype=bool)
-        mine, theirs = pa.array(rows), pa.array(where)
+        mine, theirs = indices(rows), indices(where)
         arrays = [
             picked(left.column(source.position), mine)
             if source.side == LEFT
@@ -174,7 +180,7 @@ def slots(
             where = matches.rows[where]
         if condition is None:
             last = piece.positions + 1 == places[piece.rows]
-            yield OutputPlaces(piece.rows, where, hits, ~hits, hits & last, int(piece.rows[-1]) + bool(last[-1]))
+            yield OutputPlaces(piece.rows, where, hits, ~hits, int(piece.rows[-1]) + bool(last[-1]))
             continue
         candidates = np.flatnonzero(hits)
         hits[candidates] = condition.passes(left, right, piece.rows[candidates], where[candidates])
@@ -195,10 +201,10 @@ def _judged(
     ends = np.append(starts[1:], len(rows)) - 1
     if not is_whole:
         ends = ends[:-1]
-    misses, found = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
-    misses[ends], found[ends] = ~matched[: len(ends)], matched[: len(ends)]
+    misses = np.zeros(len(rows), dtype=bool)
+    misses[ends] = ~matched[: len(ends)]
     decided = int(rows[-1]) + is_whole
-    return OutputPlaces(rows, where, hits, misses, found, decided), bool(matched[-1])
+    return OutputPlaces(rows, where, hits, misses, decided), bool(matched[-1])
 
 
 def _mentioned(expression: pc.Expression, schema: pa.Schema) -> list[int]:

@@ -36,11 +36,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...buffers.state_rows import rows_of_state
+from ...buffers.state_rows import as_rows, row_type, rows_of_state
 from ...core.elements import FINAL_ROUND, Batch, Tag
-from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps
+from ...core.operator import LANE, Emitter, OperatorContext, Output, PortPlace, Stateless, Steps
 from ...core.schemas import no_rows
-from ...core.traits import Emission, Traits
+from ...core.traits import Cut, Emission, Traits
 from ...expressions.evaluator import single_array
 from ...kernels.pieces import Bound
 from .equi_join import NAMES, NEED_A_MATCH, EquiJoin
@@ -81,6 +81,7 @@ class MergeJoin(EquiJoin):
             deterministic=True,
             co_partitioned_by=self.keys,
             ends_epochs=True,
+            cut=dict.fromkeys(("process", "end_round", "end_port", "drain"), Cut.BEFORE),
         )
 
     def build(
@@ -111,35 +112,39 @@ class RunningMergeJoin(Stateless):
         #: units of which a row has come and that are not yet joined, by round and lane
         self._units: dict[UnitKey, Unit] = {}
         #: for each port the first unit that is not complete; only grows
-        self._reached: list[tuple[float, int]] = [(-1, -1), (-1, -1)]
+        self._reached = [_reached(place) for place in context.ports or (PortPlace(), PortPlace())]
         #: the port whose rows would let the first unit go on; None if there is no unit
         self._needed: int | None = None
         #: for each port whether it holds enough
         self._is_full = [False, False]
+        #: while a call emits: the rows that were held before it, unit by unit
+        self._before: list[tuple[UnitKey, int, SideRows]] | None = None
         self._emitter = Emitter()
 
     def process(self, port: int, batch: Batch, out: Output) -> Steps:
         """Hold the batch, and join what it completes."""
+        before = self._held
         key = self._unit(port, batch.tag)
         self._side(key, port).add(batch.records, self._on[port], _where(port, key))
-        return self._advance(out)
+        return self._advance(out, before)
 
     def end_round(self, port: int, round: int, out: Output) -> Steps:
         """Every unit of the round is complete on this port."""
         self._reached[port] = (round + 1, -1)
-        return self._advance(out)
+        return self._advance(out, self._held)
 
     def end_port(self, port: int, out: Output) -> Steps:
         """Every unit is complete on this port."""
         self._reached[port] = ENDED
-        return self._advance(out)
+        return self._advance(out, self._held)
 
     def drain(self, out: Output) -> Iterator[None]:
         """Join what has come of every unit, and begin anew."""
+        self._before = self._held
         for key in sorted(self._units):
             yield from self._emit(self._step(self._units.pop(key), (True, True)), key, out)
             self._account()
-        self._needed = None
+        self._before = self._needed = None
         self._satisfied, self._window_ended = [False, False], [False, False]
 
     def accepts(self, port: int) -> bool:
@@ -148,7 +153,7 @@ class RunningMergeJoin(Stateless):
 
     def close(self) -> None:
         """Let go of everything."""
-        self._units = {}
+        self._units, self._before = {}, None
         self._account()
 
     def end_window(self, port: int) -> None:
@@ -167,12 +172,8 @@ class RunningMergeJoin(Stateless):
     def snapshot(self) -> pa.Table | None:
         """The rows held, as structs in columns ``left`` and ``right``, with the port and the unit's round; ``matched``:
         whether the row has matched something."""
-        tables = [
-            self._state_rows(key, port, part)
-            for key, unit in sorted(self._units.items())
-            for port, side in enumerate(unit.sides)
-            for part in side.parts
-        ]
+        held = self._held if self._before is None else self._before
+        tables = [self._state_rows(key, port, part) for key, port, part in held]
         return pa.concat_tables(tables) if tables else None
 
     def restore(self, table: pa.Table) -> None:
@@ -210,10 +211,25 @@ class RunningMergeJoin(Stateless):
             self._units[key] = Unit()
         return self._units[key].sides[port]
 
-    def _advance(self, out: Output) -> Iterator[None]:
-        """Join every unit that is complete on both ports, in order, and what can be joined of the one after them."""
+    @property
+    def _held(self) -> list[tuple[UnitKey, int, SideRows]]:
+        """The rows held, in order."""
+        return [
+            (key, port, part)
+            for key, unit in sorted(self._units.items())
+            for port, side in enumerate(unit.sides)
+            for part in side.parts
+        ]
+
+    def _advance(self, out: Output, before: list[tuple[UnitKey, int, SideRows]]) -> Steps:
+        """Join what can be joined. ``before``: what was held before the call; a cut on the way stands on that."""
         if not self._units:
-            return
+            return None
+        self._before = before
+        return self._joined(out)
+
+    def _joined(self, out: Output) -> Iterator[None]:
+        """Join every unit that is complete on both ports, in order, and what can be joined of the one after them."""
         self._needed = None
         while self._units:
             key = min(self._units)
@@ -227,6 +243,7 @@ class RunningMergeJoin(Stateless):
                 yield from self._emit(self._step(unit, complete), key, out)
             self._needed = self._port_needed(unit, complete)
             break
+        self._before = None
         self._account()
 
     def _account(self) -> None:
@@ -271,12 +288,18 @@ class RunningMergeJoin(Stateless):
             "matched": pa.array(part.noted()),
         }
         for number, schema in enumerate(self._inputs):
-            fields = [field.with_nullable(True) for field in schema]
-            if number == port:
-                columns[NAMES[number]] = pa.StructArray.from_arrays(records.columns, fields=fields)
-            else:
-                columns[NAMES[number]] = pa.nulls(rows, pa.struct(fields))
+            columns[NAMES[number]] = as_rows(records) if number == port else pa.nulls(rows, row_type(schema))
         return pa.table(columns)
+
+
+def _reached(place: PortPlace) -> tuple[float, int]:
+    """The first unit that is not complete on a port that has come so far."""
+    if place.ended:
+        return ENDED
+    if place.is_final:
+        return (FINAL_ROUND + 1, -1)
+    at = (-1, -1) if place.at is None else (place.at.round, place.at.lane)
+    return max((place.round + 1, -1), at)
 
 
 def _where(port: int, key: UnitKey) -> str:

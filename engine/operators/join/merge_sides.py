@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from ...core.errors import DataError
 from ...kernels.keys import Comparable, comparable, compared, first_descent, joined, shared_codes, taken, valid_rows
+from ...kernels.native import kernels_for
 from ...kernels.pieces import Flags, Positions
 from .matching import JoinStep, Matches
 
@@ -31,12 +32,6 @@ STEP_ROWS = 64 * 1024
 
 STEP_BYTES = 16 * 1024 * 1024
 """New bytes that do; for wide rows."""
-
-_TABLE_PER_ROW = 8
-"""Codes are counted if their range is at most so many times the number of rows."""
-
-_FEW_ROWS = 64
-"""So many rows are searched for one by one sooner than a table is made."""
 
 NO_ROWS: Positions = np.zeros(0, dtype=np.int64)
 
@@ -255,34 +250,22 @@ def _codes(left: Sequence[Comparable], right: Sequence[Comparable]) -> tuple[Pos
 
 def _matches(left: SideRows, right: SideRows, ours: Positions, theirs: Positions, rows: int) -> Matches:
     """Who matches whom, for the first ``rows`` left rows, of which ``ours`` are those without nulls."""
-    first, last = _equal_ranges(ours, theirs)
+    first, found = _equal_spans(ours, theirs)
     if left.valid is None:
-        return Matches(first, last - first, right.valid)
+        return Matches(first, found, right.valid)
     starts, counts = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
     joinable = left.valid[: len(ours)]
-    starts[joinable], counts[joinable] = first, last - first
+    starts[joinable], counts[joinable] = first, found
     return Matches(starts, counts, right.valid)
 
 
-def _equal_ranges(ours: Positions, theirs: Positions) -> tuple[Positions, Positions]:
-    """For each of our codes where the equal ones of theirs begin and end; both are sorted. Counting is four times as
-    fast as searching, for many codes of a range that is not much larger than their number."""
-    if not len(ours) or not len(theirs):
-        return np.zeros(len(ours), dtype=np.int64), np.zeros(len(ours), dtype=np.int64)
-    if len(ours) <= _FEW_ROWS:
-        return theirs.searchsorted(ours), theirs.searchsorted(ours, side="right")
-    low, high = int(min(ours[0], theirs[0])), int(max(ours[-1], theirs[-1]))
-    if high - low < _TABLE_PER_ROW * (len(ours) + len(theirs)):
-        below = np.zeros(high - low + 2, dtype=np.int64)
-        np.cumsum(np.bincount(theirs - low, minlength=high - low + 1), out=below[1:])
-        places = ours - low
-        return below[places], below[places + 1]
-    first = np.searchsorted(theirs, ours)
-    starts = np.append(0, np.flatnonzero(theirs[1:] != theirs[:-1]) + 1)
-    ends = np.append(starts[1:], len(theirs))
-    inside = np.minimum(first, len(theirs) - 1)
-    run_ends = np.repeat(ends, ends - starts)
-    return first, np.where(theirs[inside] == ours, run_ends[inside], first)
+def _equal_spans(ours: Positions, theirs: Positions) -> tuple[Positions, Positions]:
+    """For each of our codes where the equal ones of theirs begin, and how many there are; both are sorted."""
+    kernels = kernels_for(len(ours))
+    if kernels is not None:
+        return kernels.merge_spans(np.ascontiguousarray(ours), np.ascontiguousarray(theirs))
+    first = theirs.searchsorted(ours)
+    return first, theirs.searchsorted(ours, side="right") - first
 
 
 def _needless(ours: Positions, theirs: Positions, passed: int, *, left_complete: bool) -> int:

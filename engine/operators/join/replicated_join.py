@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from ...core.elements import Batch, Tag
 from ...core.operator import LANE, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_inputs
-from ...core.traits import Columns, Traits, all_kept
+from ...core.traits import Columns, Multiplicity, Traits, all_kept
 from ...plan.partitioning import PART, wire_schema
 from .hash_join import HashJoin, RunningHashJoin
 from .join_shape import RIGHT
@@ -37,7 +37,12 @@ class MarkPart:
     """Adds the part of each row, its lane, as the last column."""
 
     kind: str = "mark part"
-    traits: ClassVar[Traits] = replace(Traits.row_wise(all_kept()), may_be_copied=False)
+    traits: ClassVar[Traits] = replace(
+        Traits.row_wise(all_kept()),
+        rows=Multiplicity.ONE_EACH,
+        may_be_copied=False,
+        may_miss_rows=lambda _: [True],
+    )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The input's, and the part."""

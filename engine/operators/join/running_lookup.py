@@ -7,8 +7,8 @@ Rules:
 2. At most 1 + ``prefetch`` batches are under way. A batch in which nothing is to be looked up waits for its turn, too,
    but asks nothing.
 3. Ends of rounds and task barriers stand among the batches under way, and are passed on in their turn: lookups of
-   later rounds and windows need not wait for them. Barriers of checkpoints and the end come only while nothing is under
-   way: so there is never any state.
+   later rounds and windows need not wait for them. The end comes only while nothing is under way. There is never any
+   state: batches of which nothing has left at a cut are given again, and asked for again.
 4. An index is closed when its operator is and the last lookup has come back, whichever is later.
 """
 
@@ -218,18 +218,16 @@ class AsynchronousLookupJoin(RunningLookupJoin):
             self._awaited.popleft()
         return True
 
+    def unanswered(self, out: Output) -> Sequence[Batch]:
+        """All that are under way, behind the rest of one that leaves."""
+        while self._leaving is not None:
+            self.poll(out)
+        return [awaited.batch for awaited in self._awaited]
+
     def end_port(self, port: int, out: Output) -> None:
         """Nothing to do, if the driver keeps its promise."""
-        self._check_idle("the end of the input")
-
-    def snapshot(self) -> pa.Table | None:
-        """Nothing is ever held where a snapshot is taken."""
-        self._check_idle("a snapshot")
-        return None
-
-    def _check_idle(self, what: str) -> None:
         if self._awaited:
-            raise InternalError(f"lookup join: {what} came while it waited for {self.waits_for}")
+            raise InternalError(f"lookup join: the end of the input came while it waited for {self.waits_for}")
 
 
 def _columns(schema: pa.Schema) -> str:

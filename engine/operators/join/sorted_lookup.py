@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from ...kernels.key_dictionary import KeyDictionary, numbered
+from ...kernels.key_spans import in_order, is_ascending, spans_of, starts_of
 from ...kernels.keys import comparable, taken, valid_rows
 from ...kernels.pieces import Positions
-from ...kernels.radix_order import Part, radix_order
 from .matching import Matches
 
 
@@ -38,25 +38,24 @@ class SortedLookup:
             pairs, codes = numbered(codes * len(words) + places)
             self._pairs.append(pairs)
         size = len(self._pairs[-1] if self._pairs else self._dictionaries[0])
-        #: of each code the first row in ``_rows``, and how many there are; None: one each, in the order of the codes
-        self._spans: tuple[Positions, Positions] | None = None
+        #: where the rows of each code begin in ``_rows``, and last their end; None: one each, in the order of the codes
+        self._starts: Positions | None = None
         #: the rows in the order of their codes; None: in their own
         self._rows: Positions | None = valid
+        if is_ascending(codes):
+            self._starts = starts_of(codes, size) if size < len(codes) else None
+            return
         if size < len(codes):
-            counts = np.bincount(codes, minlength=size)
-            self._spans = np.cumsum(counts) - counts, counts
-        if not bool((codes[1:] >= codes[:-1]).all()):
-            if size == len(codes):
-                order: Positions = np.empty(size, dtype=np.int64)
-                order[codes] = np.arange(size)
-            else:
-                order = radix_order([Part(codes.view(np.uint64), size.bit_length())], len(codes))
-            self._rows = order if valid is None else valid[order]
+            self._starts, order = in_order(codes, size)
+        else:
+            order = np.empty(size, dtype=np.int64)
+            order[codes] = np.arange(size)
+        self._rows = order if valid is None else valid[order]
 
     @property
     def nbytes(self) -> int:
         """About how much memory it holds."""
-        spans = sum(each.nbytes for each in self._spans or ())
+        spans = 0 if self._starts is None else self._starts.nbytes
         rows = 0 if self._rows is None else self._rows.nbytes
         return sum(each.nbytes for each in (*self._dictionaries, *self._pairs)) + rows + spans
 
@@ -68,7 +67,6 @@ class SortedLookup:
             place = words.place(column)
             pair = np.where((codes < 0) | (place < 0), -1, codes * len(words) + place)
             codes = pairs.place(pair)
-        if self._spans is None:
-            return Matches(codes, (codes >= 0).astype(np.int64), self._rows)
-        first, counts = self._spans
-        return Matches(first[codes], np.where(codes < 0, 0, counts[codes]), self._rows)
+        if self._starts is None:
+            return Matches(codes, (codes >= 0).astype(np.int64), self._rows, once=True)
+        return Matches(*spans_of(codes, self._starts), self._rows)

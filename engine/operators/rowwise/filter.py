@@ -18,9 +18,10 @@ from ...core.errors import FlowError
 from ...core.operator import OperatorContext, Output, Stateless
 from ...core.schemas import check_inputs, check_movable
 from ...core.traits import Columns, Lineage, Traits
+from ...expressions.bounds import has_answers
 from ...expressions.evaluator import Evaluator, types_of
 from ...expressions.expressions import as_expression, same_expression
-from ...expressions.kernel_calls import columns_read, never_raises
+from ...expressions.kernel_calls import columns_read
 from ...kernels.pieces import selected
 
 
@@ -38,10 +39,19 @@ class Filter:
 
     @property
     def _further(self) -> dict[str, Any]:
-        return {"takes_compact": True, "picks": True, "may_miss_rows": self._may_miss_rows}
+        return {
+            "takes_compact": True,
+            "picks": True,
+            "may_miss_rows": lambda inputs: [self._has_answers(inputs)],
+            "asks": lambda inputs: [self._condition(inputs) if self._has_answers(inputs) else None],
+            "condition": self._condition,
+        }
 
-    def _may_miss_rows(self, inputs: Sequence[pa.Schema]) -> list[bool]:
-        return [never_raises([as_expression(self.kind, self.predicate, inputs[0])], inputs[0])]
+    def _condition(self, inputs: Sequence[pa.Schema]) -> pc.Expression:
+        return as_expression(self.kind, self.predicate, inputs[0])
+
+    def _has_answers(self, inputs: Sequence[pa.Schema]) -> bool:
+        return has_answers(self._condition(inputs), inputs[0])
 
     def _columns(self, inputs: Sequence[pa.Schema]) -> list[Columns]:
         predicate = as_expression(self.kind, self.predicate, inputs[0])

@@ -19,9 +19,10 @@ from ...core.errors import FlowError
 from ...core.operator import OperatorContext, Output, Stateless
 from ...core.schemas import check_columns, check_distinct, check_inputs
 from ...core.traits import Columns, Lineage, Multiplicity, Traits
+from ...expressions.bounds import has_answers
 from ...expressions.evaluator import Evaluator, types_of
 from ...expressions.expressions import as_expression, plain_column, same_expression
-from ...expressions.kernel_calls import columns_read, never_raises
+from ...expressions.kernel_calls import columns_read
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +48,21 @@ class Project:
         """Each column is computed by itself."""
         lineage = Lineage(0, lambda column, _: replace(self, columns=(*self.columns, (column, pc.field(column)))))
         traits = Traits.row_wise(self._columns, self._narrowed, lineage)
-        return replace(traits, rows=Multiplicity.ONE_EACH, takes_compact=True, may_miss_rows=self._may_miss_rows)
+        return replace(
+            traits,
+            rows=Multiplicity.ONE_EACH,
+            takes_compact=True,
+            may_miss_rows=lambda inputs: [self._has_answers(inputs)],
+            early=self._early,
+        )
 
-    def _may_miss_rows(self, inputs: Sequence[pa.Schema]) -> list[bool]:
-        return [never_raises([expression for _, expression in self.compiled(inputs[0])], inputs[0])]
+    def _has_answers(self, inputs: Sequence[pa.Schema]) -> bool:
+        return all(has_answers(expression, inputs[0]) for _, expression in self.compiled(inputs[0]))
+
+    def _early(self, inputs: Sequence[pa.Schema], names: Collection[str]) -> list[dict[str, pc.Expression]]:
+        if not self._has_answers(inputs):
+            return [{}]
+        return [{name: expression for name, expression in self.compiled(inputs[0]) if name in names}]
 
     def _columns(self, inputs: Sequence[pa.Schema]) -> list[Columns]:
         keeps: dict[str, str] = {}

@@ -16,12 +16,16 @@ Rules:
 5. A barrier is an end for what has come so far: streams that have no row left are out, then all begin anew. A mixture
    that has stopped because a stream has ended stays so. So is the last round of an epoch; the next one draws anew, by
    the next ``epoch``. Rows that come behind the end of a mixture are dropped here then: the sources go on.
-6. State: the position, who is out, how far the streams have come, and the rows held.
+6. State: the position, who is out, how far the streams have come, the rows held, and how many rows of each stream have
+   left in all, which is also the position that schedules of weights go by (``schedule``): it counts on over epochs.
+7. Where no stream that has rows left has a weight, those that are left share evenly.
+8. Weights may be changed while it runs (``steer``), from a position on whose stream has not been drawn. Until the log
+   has the change no row from there on leaves: the call that would emit it is held, in the midst of its steps. So what a
+   restored operator is told of changes is all that has had an effect. They are no part of the state: the log has them.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -34,10 +38,12 @@ from ...buffers.mixed_rows import MixedRows
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.epochs import ends_epoch, epoch_of
 from ...core.errors import FlowError
+from ...core.identity import Reweight
 from ...core.operator import LANE, Emitter, OperatorContext, Output, Steps
 from ...core.traits import ALL_INPUTS, Emission, Lineage, Multiplicity, State, Traits
-from ...kernels.counter_random import MIX, check_seed, words
+from ...kernels.counter_random import MIX, Words, check_seed, words
 from ...kernels.pieces import Bound, Positions, cut
+from .schedule import Schedule, Weight, check_weights, weights_at
 from .union import same_columns
 
 AtEnd: TypeAlias = Literal["stop", "go on"]
@@ -45,15 +51,18 @@ AtEnd: TypeAlias = Literal["stop", "go on"]
 BLOCK = 16 * 1024
 """Positions that are drawn together."""
 
+GIVEN = "given"
+"""The column of the state that counts what has left."""
+
 ENOUGH = 128 * 1024
 """Rows: a port that holds so many is not read while another one is waited for."""
 
 
 @dataclass(frozen=True)
 class Mix:
-    """All rows of as many streams as there are ``weights``, which are positive."""
+    """All rows of as many streams as there are ``weights``, which are positive, or schedules."""
 
-    weights: tuple[float, ...]
+    weights: tuple[Weight, ...]
     seed: int = 0
     epoch: int = 0
     at_end: AtEnd = "stop"
@@ -71,16 +80,14 @@ class Mix:
             deterministic=True,
             grouped_by=(),
             ends_epochs=True,
-            read_in_ratio=self.weights,
+            read_in_ratio=tuple(each.mean if isinstance(each, Schedule) else each for each in self.weights),
         )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The columns of the first stream, which are those of all."""
         if len(self.weights) < 2:
             raise FlowError("mix: it needs two streams or more", "give another stream")
-        for weight in self.weights:
-            if not (math.isfinite(weight) and weight > 0):
-                raise FlowError(f"mix: a weight of {weight}", "give positive numbers, and leave out what has no weight")
+        check_weights(self.weights)
         if self.at_end not in ("stop", "go on"):
             raise FlowError(f"mix: at_end is {self.at_end!r}", "choose 'stop' or 'go on'")
         check_seed(self.kind, self.seed, self.epoch)
@@ -95,8 +102,15 @@ class Mix:
 
     def describe(self) -> str:
         """Weights, seed, epoch and what happens at an end."""
-        weights = " : ".join(f"{weight:g}" for weight in self.weights)
+        weights = " : ".join(f"{each}" if isinstance(each, Schedule) else f"{each:g}" for each in self.weights)
         return f"{weights}, seed {self.seed}, epoch {self.epoch}; {self.at_end} when one has ended"
+
+
+def rows_given(state: pa.Table) -> list[int] | None:
+    """How many rows of each stream have left by a state; None: an earlier release did not count them."""
+    heads = state.filter(pc.less(state.column("place"), 0)).sort_by("port")
+    given = heads.column(GIVEN) if GIVEN in heads.column_names else None
+    return None if given is None or given.null_count else [int(count) for count in given.to_pylist()]
 
 
 class RunningMix:
@@ -108,12 +122,19 @@ class RunningMix:
     def __init__(self, config: Mix, context: OperatorContext, schema: pa.Schema) -> None:
         self._config = config
         self._lane, self._bound = context.lanes.start, Bound(context.output_rows, context.output_bytes)
-        self._weights, self._epochs = np.array(config.weights), context.epochs
+        self._epochs = context.epochs
+        #: of ports whose weights stay
+        self._weights = np.array(config.traits.read_in_ratio)
+        self._reweights: list[Reweight] = []
+        #: the first position, over all epochs, whose row may not leave
+        self._limit: int | None = None
         self._stops = config.at_end == "stop"
         ports = len(config.weights)
         self._rows = MixedRows(schema, ports, context.memory)
-        #: the position of the next row
+        #: the position of the next row in its epoch
         self._position = 0
+        #: rows of each port that have left, over all epochs; None: an earlier release did not count them
+        self._given: Positions | None = np.zeros(ports, dtype=np.int64)
         #: whose rows are used up
         self._out = np.zeros(ports, dtype=np.bool_)
         #: which of the orders of the seed
@@ -127,6 +148,7 @@ class RunningMix:
         self._awaited = 0
         self._draws: tuple[int, Positions] = (-1, np.zeros(0, dtype=np.int64))
         self._emitter = Emitter()
+        self.steer(context.reweights, None)
 
     # ------------------------------------------------------------------ the driver's calls
 
@@ -169,6 +191,18 @@ class RunningMix:
         """Whether the mixture has ended, and no other epoch follows."""
         return self._stopped and self._epochs is None
 
+    def steer(self, reweights: tuple[Reweight, ...], limit: int | None) -> int | None:
+        """Go by these changes, and hold at ``limit`` (rule 8). The stream of the next row may have been drawn, and be
+        out by that; nobody can say what came before this release."""
+        self._reweights = sorted(reweights, key=lambda each: each.position)
+        self._limit, self._draws = limit, (-1, self._draws[1])
+        return None if self._given is None else self._total + 1
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the next row may not leave yet."""
+        return self._limit is not None and self._total >= self._limit
+
     def close(self) -> None:
         """Hold nothing any more."""
         self._rows.clear()
@@ -179,7 +213,8 @@ class RunningMix:
         """One row a port that tells how far it has come, then the rows held."""
         ports = len(self._ended)
         is_new = max(self._rounds) < 0 or all(self._ended)
-        if is_new and not (self._position or self._over or self._rows.total):
+        given = self._given
+        if is_new and not (self._position or self._over or self._rows.total or (given is not None and given.any())):
             return None
         heads = pa.table(
             {
@@ -191,6 +226,7 @@ class RunningMix:
                 "ended": pa.array(self._ended),
                 "out": pa.array(self._out),
                 "over": pa.array(np.full(ports, self._over)),
+                GIVEN: pa.nulls(ports, pa.int64()) if given is None else pa.array(given),
                 "row": pa.nulls(ports, self._rows.row_type),
             }
         )
@@ -204,11 +240,18 @@ class RunningMix:
         self._position = int(heads.column("position")[0].as_py())
         self._out = np.array(heads.column("out").to_pylist(), dtype=np.bool_)
         self._ended = heads.column("ended").to_pylist()
+        given = rows_given(heads)
+        self._given = None if given is None else np.array(given, dtype=np.int64)
         self._over = bool(heads.column("over")[0].as_py())
         self._stopped = self._over or bool(self._out.any() if self._stops else self._out.all())
         self._rows.restore(table.filter(pc.greater_equal(table.column("place"), 0)))
 
     # ------------------------------------------------------------------ parts
+
+    @property
+    def _total(self) -> int:
+        """Rows that have left, over all epochs."""
+        return 0 if self._given is None else int(self._given.sum())
 
     @property
     def _open_round(self) -> int:
@@ -237,12 +280,19 @@ class RunningMix:
             self._epoch, self._draws = epoch, (-1, self._draws[1])
         available = self._rows.up_to(FINAL_ROUND if is_end else round)
         while not self._stopped:
+            if self.is_held:
+                yield
+                continue
             draws = self._drawn()[: self._rows.fitting(self._bound)]
+            if self._limit is not None:
+                draws = draws[: self._limit - self._total]
             count = self._possible(draws, available)
             if count:
                 records, taken = self._rows.take(draws[:count])
                 available -= taken
                 self._position += count
+                if self._given is not None:
+                    self._given = self._given + taken  # not in place: snapshots that are being written have it
                 pieces = cut(records, self._bound.rows, self._bound.bytes)
                 yield from self._emitter.emit_each(pieces, round, self._lane, out)
             if count < len(draws):
@@ -272,10 +322,27 @@ class RunningMix:
         block, start = divmod(self._position, BLOCK)
         if self._draws[0] != block:
             drawn = words(self._config.seed, self._epoch, MIX, block, BLOCK) >> np.uint64(11)
-            live = np.where(self._out, 0.0, self._weights)
-            # the shares end below 1, and so does every draw: rounding may not let a port out win
-            shares = np.cumsum(live)
-            ports = np.searchsorted(shares, drawn * (shares[-1] / 2**53), side="right")
-            last = int(np.flatnonzero(~self._out)[-1])
-            self._draws = (block, np.minimum(ports, last))
+            changes = self._reweights or any(isinstance(each, Schedule) for each in self._config.weights)
+            self._draws = (block, self._changing(drawn) if changes else self._constant(drawn))
         return self._draws[1][start:]
+
+    def _constant(self, drawn: Words) -> Positions:
+        """The ports that these numbers stand for."""
+        live = np.where(self._out, 0.0, self._weights)
+        # the shares end below 1, and so does every draw: rounding may not let a port out win
+        shares = np.cumsum(live)
+        ports: Positions = np.searchsorted(shares, drawn * (shares[-1] / 2**53), side="right")
+        return np.minimum(ports, int(np.flatnonzero(~self._out)[-1]))
+
+    def _changing(self, drawn: Words) -> Positions:
+        """The same, each at its own weights."""
+        block = self._position - self._position % BLOCK
+        first = self._total - self._position + block
+        live = weights_at(self._config.weights, np.arange(first, first + BLOCK), self._epoch, self._reweights)
+        live[self._out] = 0.0
+        live[np.ix_(~self._out, ~live.any(axis=0))] = 1.0
+        shares = np.cumsum(live, axis=0)
+        # below the last share, also when rounded: then the first share above it is that of a port with a weight
+        reached = np.minimum(drawn * (shares[-1] / 2**53), np.nextafter(shares[-1], 0.0))
+        found: Positions = (shares <= reached).sum(axis=0)
+        return found

@@ -26,19 +26,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...core.elements import FINAL_ROUND, Batch, Tag
-from ...core.epochs import ends_epoch
+from ...core.elements import Batch, Tag
 from ...core.errors import DataError, FlowError
-from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps
-from ...core.schemas import check_columns, check_inputs
+from ...core.operator import LANE, OperatorContext, Output
+from ...core.schemas import check_columns, check_inputs, is_list
 from ...core.traits import Emission, Lineage, State, Traits
 from ...kernels.pieces import Bound, Positions, cut
 from ...kernels.row_bits import row_bits
+from .by_epoch import GivesTheRest
 
 Remainder: TypeAlias = Literal["pad", "drop"]
 Tokens = npt.NDArray[Any]
 
-_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 MAX_LENGTH = 2**24
 _SPREAD = 4
 """Of each token come its segment, its position and its document besides."""
@@ -62,42 +61,24 @@ class Pack:
     @property
     def traits(self) -> Traits:
         """A row is of the sequences that its documents number."""
-        return Traits(
-            emission=Emission.PER_BLOCK,
-            state=State.COUNTERS,
-            lineage=Lineage(numbering=self._numbering),
-            beyond_budget="the sequences of a block",
-            deterministic=True,
-            grouped_by=(),
-            ends_epochs=True,
-        )
-
-    def _numbering(self, column: str) -> tuple[Pack, str]:
-        named = self.documents or column
-        return replace(self, documents=named), named
+        return packing(self, "the sequences of a block")
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Columns of lists of one size: the tokens, and what was asked for besides."""
         check_inputs(self.kind, inputs, 1)
-        if not 1 <= self.length <= MAX_LENGTH:
-            raise FlowError(f"pack: rows of {self.length} tokens", f"give a length from 1 to {MAX_LENGTH}")
+        check_length(self.length)
         if self.remainder not in ("pad", "drop"):
             raise FlowError(f"pack: the remainder is {self.remainder!r}", "choose 'pad' or 'drop'")
-        token = self._token(inputs[0])
+        token = token_type(inputs[0], self.tokens)
         for what, value in (("separator", self.separator), ("pad", self.pad)):
-            _check_value(what, value, token)
+            check_value(what, value, token)
         asked = [(self.tokens, token), (self.segments, pa.int32()), (self.positions, pa.int32())]
         asked.append((self.documents, pa.int64()))
-        names = [name for name, _ in asked if name is not None]
-        if len(set(names)) < len(names):
-            raise FlowError(f"pack: two of its columns have one name among {', '.join(names)}", "rename one of them")
-        fields = [pa.field(name, pa.list_(pa.field("item", type, False), self.length), False)
-                  for name, type in asked if name is not None]  # fmt: skip
-        return pa.schema(fields)
+        return schema_of_lists([list_field(name, type, self.length) for name, type in asked if name is not None])
 
     def build(self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None) -> RunningPack:
         """A running operator with the open row of ``restored``."""
-        running = RunningPack(self, context, self.output_schema(inputs), self._token(inputs[0]))
+        running = RunningPack(self, context, self.output_schema(inputs), token_type(inputs[0], self.tokens))
         if restored is not None:
             running.restore(restored)
         return running
@@ -109,17 +90,57 @@ class Pack:
         columns = ", ".join(name for name in (self.segments, self.positions, self.documents) if name)
         return f"{self.tokens} to {self.length}{between}; the rest {rest}{f'; with {columns}' if columns else ''}"
 
-    def _token(self, schema: pa.Schema) -> pa.DataType:
-        check_columns(self.kind, schema, [self.tokens])
-        type = schema.field(self.tokens).type
-        if not any(is_list(type) for is_list in _LISTS):
-            raise FlowError(f"pack: column {self.tokens!r} is {type}", "it takes a list column of numbers")
-        if not (pa.types.is_integer(type.value_type) or pa.types.is_floating(type.value_type)):
-            raise FlowError(f"pack: the elements of {self.tokens!r} are {type.value_type}", "it takes numbers")
-        return type.value_type
+
+def packing(config: Any, beyond_budget: str) -> Traits:
+    """What is said of an operator that packs, which may number its sequences in ``documents``."""
+
+    def numbering(column: str) -> tuple[Any, str]:
+        named = config.documents or column
+        return replace(config, documents=named), named
+
+    return Traits(
+        emission=Emission.PER_BLOCK,
+        state=State.COUNTERS,
+        lineage=Lineage(numbering=numbering),
+        beyond_budget=beyond_budget,
+        deterministic=True,
+        grouped_by=(),
+        ends_epochs=True,
+    )
 
 
-def _check_value(what: str, value: int | None, token: pa.DataType) -> None:
+def check_length(length: int) -> None:
+    """Raises FlowError unless rows can be so long."""
+    if not 1 <= length <= MAX_LENGTH:
+        raise FlowError(f"pack: rows of {length} tokens", f"give a length from 1 to {MAX_LENGTH}")
+
+
+def list_field(name: str, type: pa.DataType, size: int = -1) -> pa.Field:
+    """Of lists of one size, or of any (-1), without nulls."""
+    return pa.field(name, pa.list_(pa.field("item", type, False), size), False)
+
+
+def schema_of_lists(fields: list[pa.Field]) -> pa.Schema:
+    """Of packed rows. Raises FlowError if two columns have one name."""
+    names = [field.name for field in fields]
+    if len(set(names)) < len(names):
+        raise FlowError(f"pack: two of its columns have one name among {', '.join(names)}", "rename one of them")
+    return pa.schema(fields)
+
+
+def token_type(schema: pa.Schema, column: str) -> pa.DataType:
+    """The type of the elements of a column that can be packed. Raises FlowError."""
+    check_columns("pack", schema, [column])
+    type = schema.field(column).type
+    if not is_list(type):
+        raise FlowError(f"pack: column {column!r} is {type}", "it takes a list column of numbers")
+    if not (pa.types.is_integer(type.value_type) or pa.types.is_floating(type.value_type)):
+        raise FlowError(f"pack: the elements of {column!r} are {type.value_type}", "it takes numbers")
+    return type.value_type
+
+
+def check_value(what: str, value: int | None, token: pa.DataType) -> None:
+    """Raises FlowError if the value is none of the tokens' type."""
     if value is None:
         return
     try:
@@ -128,23 +149,19 @@ def _check_value(what: str, value: int | None, token: pa.DataType) -> None:
         raise FlowError(f"pack: {what} {value!r} is no {token}", "give a value of the tokens' type") from None
 
 
-class RunningPack(Stateless):
+class RunningPack(GivesTheRest):
     """See the module's rules."""
 
     def __init__(self, config: Pack, context: OperatorContext, target: pa.Schema, token: pa.DataType) -> None:
+        super().__init__(context)
         self._config, self._target, self._token = config, target, token
-        self._lane, self._memory = context.lanes.start, context.memory
         self._bound = Bound(context.output_rows, context.output_bytes)
-        self._epochs, self._last_lane = context.epochs, context.lanes.stop - 1
         self._type = token.to_pandas_dtype()
         #: the tokens of the open row, fewer than ``length``, and of each the number of its sequence
         self._held: Tokens = np.zeros(0, self._type)
         self._held_documents: Positions = np.zeros(0, np.int64)
         #: sequences that have come since the beginning, or the last barrier
         self._count = 0
-        #: the last round that has ended
-        self._round = 0
-        self._emitter = Emitter()
 
     @property
     def count(self) -> int:
@@ -175,19 +192,6 @@ class RunningPack(Stateless):
         # copies: what is held must not keep the whole batch
         self._held, self._held_documents = tokens[full:].copy(), documents[full:].copy()
         self._memory.hold(self._held.nbytes + self._held_documents.nbytes)
-
-    def end_round(self, port: int, round: int, out: Output) -> Steps:
-        """The remainder leaves if an epoch ends."""
-        self._round = self._round if round == FINAL_ROUND else round
-        return self._end(round, out, self._last_lane) if ends_epoch(self._epochs, round) else None
-
-    def drain(self, out: Output) -> Steps:
-        """Give the remainder, and begin anew."""
-        return self._end(self._round, out, self._lane)
-
-    def finish(self, out: Output) -> Steps:
-        """Give the remainder."""
-        return self._end(FINAL_ROUND, out, self._lane)
 
     def close(self) -> None:
         """Hold nothing any more."""

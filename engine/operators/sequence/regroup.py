@@ -11,7 +11,7 @@ Rules:
    that owns them (an aggregate, a sort, a join), and finds their parts anew.
 4. Too much held is written to disk (``RoundRows``); it comes out a piece of a part at a time.
 5. Nothing is held at a barrier that stands between rounds. What is held at any other one is its state: the rows, with
-   their part as the lane, and their round.
+   their part as the lane, their round, and the tag under which they came, which orders them among those still to come.
 6. ``ordered`` False: the order does not matter, and rows are passed on by the part whenever a few batches have come.
 """
 
@@ -19,10 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ...buffers.held_rows import Held, state_table
 from ...buffers.round_rows import PartPiece, RoundRows
@@ -31,7 +31,8 @@ from ...core.elements import FINAL_ROUND, Batch
 from ...core.errors import FlowError, InternalError
 from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_inputs
-from ...core.traits import Emission, Lineage, Multiplicity, Traits, all_kept
+from ...core.traits import Cut, Emission, Lineage, Multiplicity, Traits, all_kept
+from ...expressions.evaluator import single_array
 from ...kernels.hashing import Parts
 from ...kernels.pieces import Bound
 from ...plan.partitioning import PART, Partitioning, sorted_by_part
@@ -61,6 +62,7 @@ class Regroup:
             deterministic=True,
             may_miss_rows=lambda _: [True],
             ends_epochs=True,
+            cut={"end_round": Cut.BEFORE, "drain": Cut.BEFORE, "finish": Cut.BEFORE},
         )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
@@ -108,7 +110,7 @@ class RunningRegroup(Stateless):
         records, parts = self._parted(batch)
         key = (batch.tag.lane, batch.tag.sequence) if self._most is None else (0, self._count)
         self._count += 1
-        rows = self._hold(batch.tag.round, key, records, parts)
+        rows = self._hold(batch.tag.round, key, records, parts, batch.size)
         if self._most is None or (rows.rows < self._most and rows.bytes < UNORDERED_BATCHES * self._bound.bytes):
             return None
         return self._emit([batch.tag.round], out)
@@ -127,23 +129,40 @@ class RunningRegroup(Stateless):
         return self._emit(sorted(self._rounds), out) if self._rounds else None
 
     def snapshot(self) -> pa.Table | None:
-        """The rows held; none between rounds."""
-        held = []
+        """The rows held, and from where in the order each has come (``from``, ``sequence``); none between rounds."""
+        held: list[Held] = []
+        keys: list[tuple[int, int]] = []
         for round, rows in sorted(self._rounds.items()):
-            for part, records in rows.by_part(self._bound):
+            for part, key, records in rows.by_key():
                 rounds = np.full(records.num_rows, round, dtype=np.int64)
                 held.append(Held(records, rounds, np.full(records.num_rows, self._owned.start + part, dtype=np.int32)))
-        return state_table(held) if held else None
+                keys.append(key)
+        if not held:
+            return None
+        lengths = [each.records.num_rows for each in held]
+        table = state_table(held)
+        for name, numbers in zip(("from", "sequence"), zip(*keys, strict=True), strict=True):
+            table = table.append_column(name, pa.array(np.repeat(np.array(numbers, dtype=np.int64), lengths)))
+        return table
 
     def restore(self, table: pa.Table) -> None:
-        """Hold the rows of earlier snapshots: within their part they come before all others."""
-        for round in sorted(pc.unique(table.column("round")).to_pylist()):
-            mine = table.filter(pc.equal(table.column("round"), round))
-            order = np.argsort(mine.column(LANE).to_numpy(), kind="stable")
-            mine = mine.take(pa.array(order)).combine_chunks()
-            rows = mine.column("row").combine_chunks()
-            records = rows_of_state(rows, self._schema)
-            self._hold(round, (-1, 0), records, mine.column(LANE).to_numpy().astype(np.uint16))
+        """Hold the rows of earlier snapshots. Those of an earlier release do not say from where they have come: within
+        their part they come before all others."""
+        if "from" not in table.column_names:
+            for name, number in (("from", -1), ("sequence", 0)):
+                table = table.append_column(name, pa.array(np.full(table.num_rows, number, dtype=np.int64)))
+        places = [table.column(name).to_numpy() for name in (LANE, "sequence", "from", "round")]
+        order = np.lexsort(places)
+        parts, sequences, sources, rounds = (column[order] for column in places)
+        rows = single_array(table.column("row").take(pa.array(order)))
+        records = rows_of_state(rows, self._schema)
+        changes = np.diff(rounds) | np.diff(sources) | np.diff(sequences)
+        borders = [0, *(np.flatnonzero(changes) + 1).tolist(), len(order)]
+        for start, end in pairwise(borders):
+            mine = records.slice(start, end - start)
+            key = int(sources[start]), int(sequences[start])
+            self._hold(int(rounds[start]), key, mine, parts[start:end].astype(np.uint16), int(mine.nbytes))
+        self._count = int(sequences.max(initial=-1)) + 1
 
     def close(self) -> None:
         """Let go of everything."""
@@ -162,14 +181,14 @@ class RunningRegroup(Stateless):
         parts = records.column(records.num_columns - 1).to_numpy()
         return sorted_by_part(pa.RecordBatch.from_arrays(records.columns[:-1], schema=self._schema), parts)
 
-    def _hold(self, round: int, key: tuple[int, int], records: pa.RecordBatch, parts: Parts) -> RoundRows:
+    def _hold(self, round: int, key: tuple[int, int], records: pa.RecordBatch, parts: Parts, size: int) -> RoundRows:
         if int(parts[0]) not in self._owned or int(parts[-1]) not in self._owned:
             raise InternalError(f"rows of parts {parts[0]} to {parts[-1]} came to the owner of {self._owned}")
         borders = np.searchsorted(parts, np.arange(self._owned.start, self._owned.stop + 1))
         if round not in self._rounds:
             self._rounds[round] = RoundRows(self._schema, len(self._owned), self._memory)
         rows = self._rounds[round]
-        rows.add(PartPiece(key, records, borders))
+        rows.add(PartPiece(key, records, borders, size))
         if self._account():
             for each in self._rounds.values():
                 each.spill()
@@ -182,10 +201,9 @@ class RunningRegroup(Stateless):
     def _emit(self, rounds: Sequence[int], out: Output) -> Iterator[None]:
         """Emit the rows of these rounds, one part after the other."""
         for round in rounds:
-            rows = self._rounds[round]
-            for part, records in rows.by_part(self._bound):
+            for part, records in self._rounds[round].by_part(self._bound):
                 self._emitter.emit(records, round, self._owned.start + part, out)
                 yield
-            rows.clear()
-            del self._rounds[round]
-            self._account()
+        for round in rounds:  # not before the last piece: a cut on the way stands before the call
+            self._rounds.pop(round).clear()
+        self._account()

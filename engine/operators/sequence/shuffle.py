@@ -21,25 +21,36 @@ way across their ends, two shuffles with different windows, one behind the other
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...buffers.state_rows import rows_of_state
+from ...buffers.state_rows import as_rows, in_one, rows_of_state
 from ...buffers.stored_rows import RowsApart, brought_together
-from ...core.elements import FINAL_ROUND, Batch
-from ...core.epochs import ends_epoch, epoch_of
+from ...core.elements import Batch
+from ...core.epochs import epoch_of
 from ...core.errors import FlowError
-from ...core.operator import LANE, Emitter, OperatorContext, Output, Stateless, Steps
+from ...core.operator import LANE, OperatorContext, Output
 from ...core.schemas import check_inputs
-from ...core.traits import Emission, Lineage, Multiplicity, State, Traits
+from ...core.traits import Emission, Lineage, Multiplicity, SplitDraws, State, Traits
 from ...kernels.counter_random import check_seed, permutation
 from ...kernels.pieces import Bound, taken
+from .by_epoch import GivesTheRest
 
 MAX_WINDOW = 2**31 - 1
+
+_TRAITS = Traits(
+    emission=Emission.PER_BLOCK,
+    state=State.ROWS,
+    rows=Multiplicity.SAME,
+    lineage=Lineage(follows=0),
+    beyond_budget="the rows of a window",
+    deterministic=True,
+    grouped_by=(),
+    ends_epochs=True,
+)
 
 
 @dataclass(frozen=True)
@@ -50,16 +61,11 @@ class Shuffle:
     seed: int = 0
     epoch: int = 0
     kind: str = "shuffle"
-    traits: ClassVar[Traits] = Traits(
-        emission=Emission.PER_BLOCK,
-        state=State.ROWS,
-        rows=Multiplicity.SAME,
-        lineage=Lineage(follows=0),
-        beyond_budget="the rows of a window",
-        deterministic=True,
-        grouped_by=(),
-        ends_epochs=True,
-    )
+
+    @property
+    def traits(self) -> Traits:
+        """It gives every row."""
+        return _TRAITS
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The input's."""
@@ -81,22 +87,34 @@ class Shuffle:
         return f"windows of {self.window} rows, seed {self.seed}, epoch {self.epoch}"
 
 
-class RunningShuffle(Stateless):
+@dataclass(frozen=True)
+class DrawnShuffle(Shuffle):
+    """The same, of rows whose splits are read in a drawn order, at most ``interleave`` of them at once."""
+
+    interleave: int = 1
+
+    @property
+    def traits(self) -> Traits:
+        """It says in which order it wants the splits."""
+        return replace(_TRAITS, draws_splits=SplitDraws(self.seed, self.epoch, self.interleave, self.window))
+
+    def describe(self) -> str:
+        """And how many splits are read at once."""
+        return f"{super().describe()}, asks for drawn splits, {self.interleave} at once"
+
+
+class RunningShuffle(GivesTheRest):
     """See the module's rules."""
 
     def __init__(self, config: Shuffle, context: OperatorContext, schema: pa.Schema) -> None:
+        super().__init__(context)
         self._config, self._schema = config, schema
-        self._lane, self._memory = context.lanes.start, context.memory
         self._bound = Bound(context.output_rows, context.output_bytes)
-        self._epochs, self._last_lane = context.epochs, context.lanes.stop - 1
         #: the rows of the open block, in order
         self._held: list[pa.RecordBatch] = []
         self._bytes = 0
         #: rows that have come since the beginning, or the last barrier
         self._position = 0
-        #: the last round that has ended
-        self._round = 0
-        self._emitter = Emitter()
 
     def process(self, port: int, batch: Batch, out: Output) -> Iterator[None]:
         """Hold the rows, and emit the blocks that they complete."""
@@ -107,19 +125,6 @@ class RunningShuffle(Stateless):
             self._hold(part)
             if self._position % window == 0:
                 yield from self._emit(self._position // window - 1, batch.tag.round, batch.tag.lane, out)
-
-    def end_round(self, port: int, round: int, out: Output) -> Steps:
-        """The open block leaves if an epoch ends."""
-        self._round = self._round if round == FINAL_ROUND else round
-        return self._end(round, out, self._last_lane) if ends_epoch(self._epochs, round) else None
-
-    def drain(self, out: Output) -> Steps:
-        """Emit the open block, and begin anew."""
-        return self._end(self._round, out, self._lane)
-
-    def finish(self, out: Output) -> Steps:
-        """Emit the open block."""
-        return self._end(FINAL_ROUND, out, self._lane)
 
     def close(self) -> None:
         """Hold nothing any more."""
@@ -132,8 +137,7 @@ class RunningShuffle(Stateless):
             return None
         whole = self._whole()
         count = whole.num_rows
-        fields = [field.with_nullable(True) for field in self._schema]
-        rows = pa.StructArray.from_arrays(whole.columns, fields=fields)
+        rows = as_rows(whole)
         none = pa.nulls(1, rows.type)
         positions = np.arange(self._position - count, self._position + 1)
         return pa.table(
@@ -148,11 +152,9 @@ class RunningShuffle(Stateless):
         """Go on at the position of an earlier snapshot, with the rows that it held."""
         order = np.argsort(table.column("position").to_numpy(), kind="stable")
         self._position = int(pc.max(table.column("position")).as_py())
-        mine = table.take(pa.array(order[:-1])).combine_chunks()
+        mine = table.take(pa.array(order[:-1]))
         if mine.num_rows:
-            rows = mine.column("row").combine_chunks()
-            rows = rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows
-            self._held = [rows_of_state(rows, self._schema)]
+            self._held = [rows_of_state(in_one(mine, "row"), self._schema)]
             self._bytes = self._held[0].nbytes
             self._memory.hold(self._bytes)
 

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ...buffers.held_rows import HeldRows, from_stored, restored_rows, state_table, stored, stored_schema
+from ...buffers.held_rows import HeldRows, LeavingRows, from_stored, restored_rows, state_table, stored, stored_schema
 from ...buffers.sorted_runs import SortedRuns
 from ...buffers.stored_rows import rebatched
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.operator import Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_inputs, check_movable
-from ...core.traits import Emission, Lineage, Multiplicity, Traits, all_kept
+from ...core.traits import Cut, Emission, Lineage, Multiplicity, Traits, all_kept
 from ...kernels.pieces import Bound, taken
 from ...kernels.sorting import SortKey, check_sort_keys, sorted_order
 
@@ -48,6 +48,7 @@ class Sort:
             deterministic=True,
             grouped_by=(),
             blocking=True,
+            cut={"drain": Cut.BEFORE, "finish": Cut.BEFORE},
         )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
@@ -80,10 +81,12 @@ class RunningSort(Stateless):
         self._memory = context.memory
         #: the rows since the last barrier, or since the last run was written
         self._held = HeldRows(schema)
+        #: those rows while they leave, and until the last one has
+        self._leaving: LeavingRows | None = None
         #: the rows before those, since the last barrier, and where each came from
         self._runs = SortedRuns(stored_schema(schema), self._by_position(), context.memory, context.output_rows)
         #: the last round that has ended
-        self._round = 0
+        self._round = max(context.ended_round, 0)
         self._emitter = Emitter()
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
@@ -106,6 +109,8 @@ class RunningSort(Stateless):
     def snapshot(self) -> pa.Table | None:
         """The rows held; those in files stay there."""
         parts = [from_stored(records, self._schema) for records in self._runs.stored()]
+        if self._leaving is not None:
+            parts += self._leaving.held
         if self._held.rows:
             parts.append(self._held.peek())
         return state_table(parts) if parts else None
@@ -135,21 +140,23 @@ class RunningSort(Stateless):
     def _take(self, round: int, out: Output) -> Iterator[None]:
         """Emit what is held in memory: no more of it is copied at once than a column of small values, or a piece."""
         held = self._held.bytes
-        records = self._held.take_records(self._bound)
+        self._leaving = self._held.leave(self._bound)
+        records = self._leaving.records
         self._memory.hold(held)
         order = sorted_order([records.column(key.column) for key in self._keys], self._keys)
         yield from self._emitter.emit_each(taken(records, order, self._bound), round, self._lane, out)
-        self._memory.hold(0)
+        self._forget()
 
     def _merge(self, round: int, out: Output) -> Iterator[None]:
-        youngest = self._runs.sorted_pieces(stored(self._held.take_all()))
+        youngest = self._runs.sorted_pieces(stored(self._held.peek()))
         merged = (from_stored(records, self._schema).records for records in self._runs.merged(youngest))
         pieces = rebatched(merged, self._schema, self._bound.rows, self._bound.bytes)
         yield from self._emitter.emit_each(pieces, round, self._lane, out)
         self._forget()
 
     def _forget(self) -> None:
-        self._held.take_all()
+        self._leaving = None
+        self._held.clear()
         self._runs.clear()
         self._memory.hold(0)
 

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...buffers.held_rows import Held, HeldRows, Lanes
+from ...buffers.held_rows import Held, HeldRows, Lanes, LeavingRows, state_table
 from ...core.elements import FINAL_ROUND, Batch
 from ...core.errors import FlowError
 from ...core.operator import OUTPUT_BYTES, OUTPUT_ROWS, Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_inputs, check_movable
-from ...core.traits import Emission, Lineage, Traits, all_kept
+from ...core.traits import Cut, Emission, Lineage, Traits, all_kept
 from ...kernels.keys import is_coded, validity
 from ...kernels.pieces import Bound, Positions, taken
 from ...kernels.sorting import SortKey, check_sort_keys, sort_codes, sorted_order
@@ -52,7 +52,9 @@ class TopN:
             beyond_budget=f"{self.count:,} rows",
             deterministic=True,
             grouped_by=None if self.per_lane else (),
+            lane_wise=self.per_lane,
             blocking=True,
+            cut={"drain": Cut.BEFORE, "finish": Cut.BEFORE},
         )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
@@ -86,12 +88,14 @@ class RunningTopN(Stateless):
         self._bound, self._memory = Bound(context.output_rows, context.output_bytes), context.memory
         #: the best rows so far and those not compared yet, in the order of their tags
         self.held = HeldRows(schema)
+        #: those rows while they leave, and until the last one has
+        self._leaving: LeavingRows | None = None
         #: rows and bytes of the former
         self._kept = self._kept_bytes = 0
         #: lane (the subtask's first one if lanes do not matter) -> the code of the first key beyond which no row counts
         self._bounds: dict[int, int] = {}
         #: the last round that has ended
-        self._round = 0
+        self._round = max(context.ended_round, 0)
         self._emitter = Emitter()
 
     def process(self, port: int, batch: Batch, out: Output) -> None:
@@ -127,12 +131,13 @@ class RunningTopN(Stateless):
 
     def close(self) -> None:
         """Hold nothing any more."""
-        self.held.take_all()
+        self.held.clear()
+        self._leaving = None
         self._memory.hold(0)
 
     def snapshot(self) -> pa.Table | None:
         """The rows held."""
-        return self.held.snapshot()
+        return self.held.snapshot() if self._leaving is None else state_table(self._leaving.held)
 
     @property
     def _is_much(self) -> bool:
@@ -169,13 +174,15 @@ class RunningTopN(Stateless):
 
     def _emit(self, round: int, out: Output) -> Iterator[None]:
         lanes = self.held.lanes
-        records = self.held.take_records(self._bound)
+        self._leaving = self.held.leave(self._bound)
+        records = self._leaving.records
         self._kept, self._kept_bytes, self._bounds = 0, 0, {}
         best = self._best(records, lanes)
         lanes = lanes[best] if self._config.per_lane else np.full(len(best), self._lane)
         for lane in np.unique(lanes).tolist():
             pieces = taken(records, best[lanes == lane], self._bound)
             yield from self._emitter.emit_each(pieces, round, lane, out)
+        self._leaving = None
         self._memory.hold(0)
 
 

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from ...buffers.held_rows import HeldRows
 from ...core.elements import FINAL_ROUND, Batch, Tag
 from ...core.errors import FlowError
-from ...core.operator import Emitter, Memory, OperatorContext, Output, Stateless, Steps
+from ...core.operator import Emitter, OperatorContext, Output, Stateless, Steps
 from ...core.schemas import check_inputs
 from ...core.traits import ALL_INPUTS, Emission, Lineage, Multiplicity, Traits, all_kept
 
@@ -43,6 +43,7 @@ class Union:
         deterministic=True,
         always_drains=True,
         ends_epochs=True,
+        early=lambda inputs, names: [{name: pc.field(name) for name in names} for _ in inputs],
     )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
@@ -53,7 +54,7 @@ class Union:
 
     def build(self, context: OperatorContext, inputs: Sequence[pa.Schema], restored: pa.Table | None) -> RunningUnion:
         """A running union with the batches of ``restored``."""
-        running = RunningUnion(self.output_schema(inputs), self.ports, context.memory)
+        running = RunningUnion(self.output_schema(inputs), self.ports, context)
         if restored is not None:
             running.restore(restored)
         return running
@@ -66,14 +67,16 @@ class Union:
 class RunningUnion(Stateless):
     """See the module's rules."""
 
-    def __init__(self, schema: pa.Schema, ports: int, memory: Memory) -> None:
-        self._schema, self._memory = schema, memory
+    def __init__(self, schema: pa.Schema, ports: int, context: OperatorContext) -> None:
+        self._schema, self._memory = schema, context.memory
         #: port -> batches of rounds that have not ended there; at most one but after a restore
         self._held: list[list[Batch]] = [[] for _ in range(ports)]
         #: port -> batches that came behind the end of their round; empty between barriers
         self._late: list[list[Batch]] = [[] for _ in range(ports)]
         #: port -> the last round that has ended
-        self._ended = [-1] * ports
+        self._ended = [FINAL_ROUND if place.ended or place.is_final else place.round for place in context.ports] or [
+            -1
+        ] * ports
         #: bytes of all of them
         self._bytes = 0
         self._emitter = Emitter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -149,3 +150,21 @@ def test_job_goes_on_from_a_savepoint_in_another_bucket(buckets: BucketTwin, buc
     assert read(bucket) == list(range(ROWS))
     left = ps.retire_output(f"s3://{bucket}/heir/daily", f"s3://{bucket}/out")
     assert sorted(left) == buckets.below(f"{bucket}/out/part-")
+
+
+@pytest.mark.parametrize("ignoring", ["checkpoints", "output"])
+def test_store_that_ignores_conditions_is_refused_before_anything_is_claimed(
+    buckets: BucketTwin, bucket: str, tmp_path: Path, ignoring: str
+) -> None:
+    fill(buckets, bucket)
+    buckets.conditions = False
+    state, out = {
+        "checkpoints": (f"s3://{bucket}/state", str(tmp_path / "out")),
+        "output": (str(tmp_path / "state"), f"s3://{bucket}/out"),
+    }[ignoring]
+    made = ps.Flow("daily")
+    made.read_parquet(f"s3://{bucket}/in").write_parquet(out)
+    with pytest.raises(ConfigurationError, match="ignores If-None-Match") as caught:
+        ps.run_local(made, checkpoints=state)
+    assert "conditional puts" in caught.value.remedy
+    assert not [key for key in buckets.below(bucket) if any(part in key for part in ("/log/", "owners", "_probe"))]

@@ -25,7 +25,7 @@ TASK = TaskId("a", 0)
 def order(folder: Path, checkpoint: CheckpointId = CHECKPOINT, request: str = "") -> tuple[CopySavepoint, Manifest]:
     """A savepoint of one task with two operators, as the coordinator orders it, and its manifest."""
     tables = {name: pa.table({"__lane": [0], name: [1]}) for name in ("read", "write")}
-    handles = SnapshotFiles(str(folder), "job").write(TASK, checkpoint, Attempt(1, 1), tables)
+    handles = SnapshotFiles(str(folder), "job", inline=0).write(TASK, checkpoint, Attempt(1, 1), tables)
     manifest = Manifest(
         number=7,
         checkpoint=checkpoint,

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import penstock as ps
@@ -151,3 +152,35 @@ def test_ranks_are_told_why_a_job_has_failed_or_that_it_was_shut_down(jobs: Any)
     with pytest.raises(ConfigurationError, match="'ended' was shut down"):
         take(reader, 100)
     reader.close()
+
+
+def test_changed_weights_outlive_processes_that_are_killed(jobs: Any) -> None:
+    """Before and behind the step that they are changed from."""
+
+    def flow_of(weight: Any, rate: float) -> Flow:
+        flow, mixed = Flow("reweighted", lanes=4), {}
+        for name, each in (("a", 1), ("b", weight)):
+            parts = [pa.table({"of": [name] * 50, "n": range(at, at + 50)}) for at in range(0, 12_000, 50)]
+            mixed[flow.from_tables(parts, name=name, rate=rate)] = each
+        flow.mix(mixed, seed=3).feed(25, room=100)
+        return flow
+
+    job = jobs(flow_of(1, 1_500.0))
+    reader = job.feed().reader(0, 1, timeout=PATIENCE)
+    slices, found, step = reader.iter_batches(), [], 0
+    found.append(next(slices).to_pylist())
+    while not step:
+        try:
+            job.feed().reweight({"b": 9.0}, from_step=len(found) + 120, timeout=PATIENCE)
+            step = len(found) + 120
+        except ConfigurationError:
+            found.append(next(slices).to_pylist())
+    mixing = next(task for task in job.status().tasks if task.vertex not in ("a", "b"))
+    for kill in (partial(job.kill_task, mixing), job.kill_coordinator, partial(job.kill_task, mixing)):
+        kill()
+        found += [next(slices).to_pylist() for _ in range(60)]
+    weight = ps.Schedule.steps({0: 1, step * 25: 9.0})
+    with ps.run_local(flow_of(weight, 0.0)).feed().reader(timeout=PATIENCE) as again:
+        assert [records.to_pylist() for records, _ in zip(again, found, strict=False)] == found
+    assert len(found) > step + 40
+    reader.close(0.0)

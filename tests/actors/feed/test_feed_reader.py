@@ -410,6 +410,142 @@ def test_collate_fn_may_give_tuples_with_names() -> None:
     reader.close()
 
 
+# ---------------------------------------------------------------------- made ahead by threads
+
+
+def fetched(reader: Reader, batches: int) -> None:
+    """Wait until so many are there."""
+    wait_for(lambda: reader._prefetcher is not None and len(reader._prefetcher.fetched(batches)) == batches)
+
+
+def test_threads_make_batches_ahead_of_the_loop_and_the_position_is_that_of_the_loop() -> None:
+    made: list[int] = []
+    ahead = threading.Event()
+
+    def collate(arrays: dict[str, Any]) -> int:
+        made.append(int(arrays["n"][0]))
+        if len(made) == 5:
+            ahead.set()
+        return int(arrays["n"][0])
+
+    reader = handle(Feed()).reader(timeout=60, prefetch_batches=8)
+    batches = reader.iter_torch_batches(collate_fn=collate, threads=3)
+    assert next(batches) == 0
+    fetched(reader, 8)
+    assert next(batches) == 10
+    assert ahead.wait(60), "two were taken, and four are made ahead"
+    assert (reader.step, reader.state_dict()["step"]) == (2, 2)
+    assert list(batches) == list(range(20, 100, 10))
+    assert sorted(made) == list(range(0, 100, 10)), "each is made once"
+    reader.close()
+
+
+def test_threads_call_a_function_several_at_once() -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    def collate(arrays: dict[str, Any]) -> int:
+        if arrays["n"][0] in (10, 20):
+            both.wait()  # each waits for the other one
+        return int(arrays["n"][0])
+
+    reader = handle(Feed()).reader(timeout=60, prefetch_batches=8)
+    batches = reader.iter_torch_batches(collate_fn=collate, threads=2)
+    first = next(batches)
+    fetched(reader, 8)
+    assert [first, *batches] == list(range(0, 100, 10))
+    reader.close()
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_what_a_thread_fails_to_make_is_told_when_the_loop_comes_to_it(threads: int) -> None:
+    holed = (pa.record_batch({"n": pa.array([1, None], pa.int64())}),)
+    reader = handle(Feed(lambda batch: holed if batch == 2 else numbers(batch))).reader(timeout=60, prefetch_batches=8)
+    batches = reader.iter_torch_batches(threads=threads)
+    assert next(batches)["n"][0] == 0
+    fetched(reader, 8)
+    assert next(batches)["n"][0] == 10
+    with pytest.raises(DataError, match="column 'n'"):
+        next(batches)
+    assert reader.step == 2
+    again = reader.iter_torch_batches(nulls=0, threads=threads)
+    assert [int(found["n"][0]) for found in again] == [1, *range(30, 100, 10)]
+    reader.close()
+
+
+@pytest.mark.parametrize("threads", [0, 1, 4])
+def test_lists_take_their_shape_from_the_slice_before_whoever_makes_them(threads: int) -> None:
+    """Of lengths that differ from slice to slice, and lists that are null, which have none."""
+    schema = pa.schema([("x", pa.list_(pa.int64()))])
+
+    def rows(batch: int) -> tuple[pa.RecordBatch, ...]:
+        lists = [None, None] if batch % 3 == 2 else [[batch] * (batch + 1)] * 2
+        return (pa.record_batch({"x": pa.array(lists, schema[0].type)}),)
+
+    reader = handle(Feed(rows, batches=30), schema).reader(timeout=60, prefetch_batches=16)
+    widths = []
+    for found in reader.iter_torch_batches(nulls=0, threads=threads):
+        widths.append(found["x"].shape[1])
+        if len(widths) == 5:
+            break
+    for found in reader.iter_torch_batches(nulls=0, threads=threads):
+        widths.append(found["x"].shape[1])
+    assert widths == [batch if batch % 3 == 2 else batch + 1 for batch in range(30)]
+    reader.close()
+
+
+@pytest.mark.parametrize("threads", [0, 1, 4])
+def test_skipped_batches_are_not_handed_out_of_what_was_made_ahead(threads: int) -> None:
+    feed = handle(Feed()).skip(range(3, 5)).skip(range(7, 8))
+    reader = feed.reader(timeout=60, prefetch_batches=8)
+    batches = reader.iter_torch_batches(threads=threads)
+    first = int(next(batches)["n"][0])
+    fetched(reader, 8)
+    assert [first, *(int(found["n"][0]) for found in batches)] == [0, 10, 20, 50, 60, 80, 90]
+    reader.close()
+
+
+@pytest.mark.parametrize("threads", [0, 1, 4])
+def test_skipped_batches_are_not_made_and_give_no_shapes(threads: int) -> None:
+    """Else whether a slice without rows takes its shape from one that is skipped would depend on what was fetched."""
+    schema = pa.schema([("n", pa.int64()), ("x", pa.list_(pa.int64()))])
+
+    def rows(batch: int) -> tuple[pa.RecordBatch, ...]:
+        lists = [] if batch == 4 else [[batch] * (batch + 1)]
+        found = [pa.array([batch] * len(lists), pa.int64()), pa.array(lists, schema[1].type)]
+        return (pa.record_batch(found, schema=schema),)
+
+    made: list[tuple[int, ...]] = []
+
+    def collate(arrays: dict[str, Any]) -> tuple[int, ...]:
+        made.append(tuple(arrays["n"].tolist()))
+        return tuple(arrays["x"].shape)
+
+    feed = handle(Feed(rows), schema).skip(range(2, 4)).skip(range(9, 10))
+    reader = feed.reader(timeout=60, prefetch_batches=8)
+    batches = reader.iter_torch_batches(collate_fn=collate, threads=threads)
+    first = next(batches)
+    fetched(reader, 8)
+    assert [first, *batches] == [(1, 1), (1, 2), (0, 2), *((1, batch + 1) for batch in range(5, 9))]
+    assert sorted(made) == sorted([(), *((batch,) for batch in (0, 1, 5, 6, 7, 8))])
+    assert reader.step == 10
+    reader.close()
+
+
+def test_threads_end_with_their_iteration() -> None:
+    def making() -> list[str]:
+        return [each.name for each in threading.enumerate() if each.name.startswith("penstock-feed-making")]
+
+    reader = handle(Feed()).reader(timeout=60)
+    batches = reader.iter_torch_batches(threads=2)
+    next(batches)
+    assert making()
+    batches.close()
+    wait_for(lambda: not making())
+    assert [int(found["n"][0]) for found in reader.iter_torch_batches(threads=2)] == list(range(10, 100, 10))
+    wait_for(lambda: not making())
+    reader.close()
+
+
 # ---------------------------------------------------------------------- arguments
 
 
@@ -427,6 +563,10 @@ def test_collate_fn_may_give_tuples_with_names() -> None:
         lambda reader: reader.iter_torch_batches(device="cuda:4096"),
         lambda reader: reader.iter_torch_batches(prefetch_batches=2.5),
         lambda reader: reader.iter_torch_batches(prefetch_batches=True),
+        lambda reader: reader.iter_torch_batches(prefetch_batches="64 batches"),
+        lambda reader: reader.feed.reader(prefetch_batches="much"),
+        lambda reader: reader.iter_torch_batches(threads=-1),
+        lambda reader: reader.iter_torch_batches(threads=1.5),
         lambda reader: reader.loader(prefetch=2),
         lambda reader: reader.loader(nulls={"m": 0}),
         lambda reader: reader.loader(device="toaster"),

@@ -129,6 +129,27 @@ def test_ranks_read_their_slices_and_leave_when_a_checkpoint_covers_the_end(host
     assert [row["word"] for row in found[0]] == [str(n) for n in range(10)]
 
 
+def test_who_waits_is_told_to_who_asks_and_that_is_no_rank(host: Host) -> None:
+    host.rows(0, 25)
+    reader = pickle.loads(pickle.dumps(host.handle)).reader(timeout=60, prefetch_batches=0)
+    slices = reader.iter_batches()
+    for _ in range(2):
+        next(slices)
+    wait_for(lambda: [each.taken for each in host.handle.status().ranks] == [2])
+    found = host.handle.status()
+    assert (found.feed, found.rows, found.waiting_rows) == (host.handle.name, 25, 5)
+    reader.timeout = 0.3
+    with pytest.raises(TimeoutError):
+        next(slices)
+    words = f"feed {host.handle.name}: rank 0 waits for data: rows of the flow: 5 are missing"
+    wait_for(lambda: host.handle.status().sentences == [words])
+    wait_for(lambda: host.handle.status().ranks[0].waited >= 0.3)
+    host.rows(25, 30)
+    reader.timeout = 60
+    assert len(next(reader.iter_batches())) == 10
+    reader.close(0.0)
+
+
 def test_process_that_takes_the_place_of_another_is_found_and_nothing_comes_twice(host: Host) -> None:
     host.rows(0, 40)
     readers = [host.handle.reader(rank, 2, timeout=60, prefetch_batches=0) for rank in range(2)]

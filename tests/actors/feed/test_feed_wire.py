@@ -136,3 +136,23 @@ def test_many_batches_ahead_are_asked_for_some_at_a_time() -> None:
         assert prefetcher.take(60) is not None
     assert max(len(each.wanted) for each in feed.asked) == WANTED_AT_ONCE
     prefetcher.close(0.0)
+
+
+def test_so_many_slices_are_fetched_ahead_as_have_the_bytes_that_were_asked_for() -> None:
+    class Widening(Feed):
+        def ask(self, ask: Ask, timeout: float) -> Reply[pa.RecordBatch]:
+            self.asked.append(ask)
+            wanted = ((batch, 10 if batch < 60 else 100) for batch in ask.wanted)
+            return Reply(RankGroup(1, 1, 0), tuple(Slice(1, 0, at, 0, (rows(0, n),), ROWS) for at, n in wanted))
+
+    feed = Widening()
+    one = rows(0, 10).nbytes
+    prefetcher = Prefetcher(feed, "feed", 0, 1, 0, None, ahead_bytes=45 * one)
+    for _ in range(120):
+        assert prefetcher.take(60) is not None
+        cursor = prefetcher._cursor
+        assert cursor is not None
+        assert sum(each.nbytes for found in cursor.next_arrived(100) for each in found.rows) <= 46 * 10 * one
+    assert max(len(each.wanted) for each in feed.asked) > 20
+    assert prefetcher._ahead == 4
+    prefetcher.close(0.0)

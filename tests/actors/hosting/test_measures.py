@@ -11,7 +11,7 @@ import pytest
 import penstock as ps
 from penstock.actors.hosting import measures
 from penstock.actors.hosting.logs import EVENTS, FIELDS
-from penstock.actors.hosting.measures import METRICS, JobFigures, Kind, Meter, Sample, TaskFigures
+from penstock.actors.hosting.measures import METRICS, JobFigures, Kind, Meter, Sample, TaskFigures, feed_samples
 from penstock.coordinator.model.events import SnapshotTiming
 from penstock.coordinator.model.statistics import (
     CheckpointStatistics,
@@ -23,6 +23,7 @@ from penstock.coordinator.model.statistics import (
     VertexCheckpoint,
 )
 from penstock.engine.core.identity import CheckpointId, TaskId
+from penstock.engine.feed.status import FeedStatus, RankStatus
 from penstock.engine.scheduler.protocol import WaitReason
 from support.instruments import InstrumentsInMemory
 from support.ray_jobs import ROWS_PER_SPLIT, SPLITS, gather_flow
@@ -35,6 +36,15 @@ TAGS = ("job", "stage", "0")
 @pytest.fixture
 def seen() -> InstrumentsInMemory:
     return InstrumentsInMemory()
+
+
+def test_feed_tells_how_far_its_ranks_are_and_how_long_they_have_waited(seen: InstrumentsInMemory) -> None:
+    meter = Meter(seen)
+    for generation, waited in ((1, 2.0), (1, 3.5), (2, 0.5)):
+        ranks = (RankStatus(generation, 0, 7, 9, waited, 1.0, 640), RankStatus(generation, 1, 6, 6, 0.0, 1.0, 0))
+        meter.report(feed_samples("job", FeedStatus("fed", 100, 30, 800, ranks=ranks)))
+    assert list(seen.counters.values()) == [4.0]
+    assert sorted(seen.gauges.values()) == [0, 0, 2, 6, 7, 30, 640, 800]
 
 
 # ------------------------------------------------------------------ the meter

@@ -40,7 +40,12 @@ from penstock.engine.core.identity import (
 from penstock.engine.exchange.channels import ChannelId, Frame
 from penstock.engine.flow.flow import Flow
 from penstock.engine.planner.pipelines import plan_job
+from penstock.engine.runtime.checkpointing import TaskSnapshot
 from penstock.engine.runtime.statistics import TaskStatistics
+from penstock.engine.runtime.task import Task
+from penstock.engine.scheduler.pool import PoolScheduler
+from penstock.engine.state.change_log import ChangeLog, StatePart
+from support.feeds import wait_for
 from support.ray_jobs import expected, gather_flow
 
 SINK, SOURCES = TaskId("gather-1", 0), (TaskId("memory-1", 0), TaskId("memory-1", 1))
@@ -77,7 +82,7 @@ def recorder() -> Recorder:
 def host(recorder: Recorder, tmp_path: Path) -> Iterator[TaskHost]:
     """A host of the sink's task, whose checkpoint folder is ``state``."""
     plan = plan_job(gather_flow(tmp_path / "out"), 2)
-    files = TaskFiles(plan, SnapshotFiles(str(tmp_path / "state"), plan.name), recorder.events.put)
+    files = TaskFiles(plan, SnapshotFiles(str(tmp_path / "state"), plan.name, inline=0), recorder.events.put)
     made = TaskHost(plan, SINK, files, recorder.events.put, lambda broken: recorder, incarnation="this one")
     made.start()
     yield made
@@ -113,6 +118,115 @@ def test_frames_that_come_before_the_start_are_kept(host: TaskHost, recorder: Re
     end_data(host, FIRST)
     host.post(StartTask(SINK, FIRST))
     assert recorder.next_of(DataEnded).attempt == FIRST
+
+
+@pytest.fixture
+def busy(recorder: Recorder, tmp_path: Path) -> Iterator[TaskHost]:
+    """The same host with its task on threads of a pool, started; its own thread is stuck, as the frames come."""
+    plan = plan_job(gather_flow(tmp_path / "out"), 2)
+    files = TaskFiles(plan, SnapshotFiles(str(tmp_path / "state"), plan.name, inline=0), recorder.events.put)
+    pool = PoolScheduler(2)
+    made = TaskHost(plan, SINK, files, recorder.events.put, lambda broken: recorder, pool)
+    made.start()
+    made.post(deployment(FIRST))
+    recorder.next_of(TaskDeployed)
+    yield made
+    made.close()
+    files.close()
+    pool.shutdown()
+
+
+class _Stuck:
+    """The thread of a host, as long as the block lasts, from this message on."""
+
+    def __init__(self, host: TaskHost) -> None:
+        self._there, self._go_on = threading.Event(), threading.Event()
+        asked: Future[TaskStatistics | None] = Future()
+        asked.add_done_callback(lambda _: (self._there.set(), self._go_on.wait(60)))
+        host.post(StatisticsAsked(asked))
+
+    def __enter__(self) -> None:
+        assert self._there.wait(20)
+
+    def __exit__(self, *_: object) -> None:
+        self._go_on.set()
+
+
+def sent(source: int, attempt: Attempt, sequence: int, element: object) -> Frame:
+    (found,) = frame(source, attempt, sequence, element).frames
+    return found
+
+
+def test_frames_of_the_same_process_wake_no_thread_that_only_hands_them_on(busy: TaskHost, recorder: Recorder) -> None:
+    busy.post(StartTask(SINK, FIRST))
+    wait_for(lambda: busy._reached is not None)
+    with _Stuck(busy):
+        for source in range(2):
+            busy.arrive(sent(source, FIRST, 0, EndOfRound(0)))
+            busy.arrive(sent(source, FIRST, 1, EndOfData()))
+        assert recorder.next_of(DataEnded).attempt == FIRST
+
+
+def test_frames_of_the_same_process_pass_none_that_came_before_the_start(busy: TaskHost, recorder: Recorder) -> None:
+    busy.arrive(sent(0, FIRST, 0, EndOfRound(0)))
+    with _Stuck(busy):
+        busy.arrive(sent(0, FIRST, 1, EndOfRound(1)))
+        busy.post(StartTask(SINK, FIRST))
+        behind = _Stuck(busy)
+    with behind:  # it has started, and these are still in the mailbox
+        busy.arrive(sent(0, FIRST, 2, EndOfRound(2)))
+        between = _Stuck(busy)
+        busy.arrive(sent(0, FIRST, 3, EndOfRound(3)))
+    with between:
+        busy.arrive(sent(0, FIRST, 4, EndOfRound(4)))
+    rounds = 5
+    wait_for(lambda: busy._reached is not None)
+    busy.arrive(sent(0, FIRST, rounds, EndOfData()))
+    for round in range(rounds):
+        busy.arrive(sent(1, FIRST, round, EndOfRound(round)))
+    busy.arrive(sent(1, FIRST, rounds, EndOfData()))
+    assert recorder.next_of(DataEnded).attempt == FIRST
+
+
+def test_frames_of_the_same_process_for_an_older_attempt_are_dropped(busy: TaskHost, recorder: Recorder) -> None:
+    busy.post(StartTask(SINK, FIRST))
+    wait_for(lambda: busy._reached is not None)
+    busy.post(deployment(SECOND))
+    assert recorder.next_of(TaskDeployed).attempt == SECOND
+    assert busy._reached is None
+    busy.post(StartTask(SINK, SECOND))
+    for attempt in (FIRST, SECOND):
+        for source in range(2):
+            busy.arrive(sent(source, attempt, 0, EndOfRound(0)))
+            busy.arrive(sent(source, attempt, 1, EndOfData()))
+    assert recorder.next_of(DataEnded).attempt == SECOND
+
+
+def test_sign_of_life_is_given_by_the_thread_that_takes_messages(busy: TaskHost) -> None:
+    given: queue.SimpleQueue[str] = queue.SimpleQueue()
+    with _Stuck(busy):
+        busy.give_sign(lambda: given.put(threading.current_thread().name))
+        assert given.empty()
+    assert given.get(timeout=20) == f"penstock-task-{SINK}"
+
+
+def test_sign_of_life_is_given_for_a_thread_that_runs_the_task_itself(host: TaskHost) -> None:
+    given: list[str] = []
+    with _Stuck(host):
+        host.give_sign(lambda: given.append(threading.current_thread().name))
+        assert given == [threading.current_thread().name]
+
+
+def test_sign_of_life_is_given_for_a_thread_that_closes_a_users_operators(
+    busy: TaskHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closing, go_on, given = threading.Event(), threading.Event(), threading.Event()
+    monkeypatch.setattr(Task, "stop", lambda task, timeout: (closing.set(), go_on.wait(60)))
+    busy.post(StopTask(SINK, FIRST))
+    assert closing.wait(20)
+    busy.give_sign(given.set)
+    assert given.is_set()
+    go_on.set()
 
 
 def test_frames_and_orders_of_an_older_attempt_are_dropped(host: TaskHost, recorder: Recorder) -> None:
@@ -260,6 +374,26 @@ def test_commits_of_a_task_never_run_at_once(tmp_path: Path) -> None:
     assert order == [1, 2, 3, 4]
 
 
+def test_state_in_parts_that_is_being_written_is_counted(tmp_path: Path) -> None:
+    files: TaskFiles
+    seen: queue.Queue[int] = queue.Queue()
+
+    class Watched(SnapshotFiles):
+        def write(self, *held: Any) -> tuple[StateHandle, ...]:
+            seen.put(files.writing)
+            handles = super().write(*held)
+            seen.put(files.writing)
+            return handles
+
+    table, log = pa.table({"n": range(100)}), ChangeLog()
+    log.add(StatePart(lambda: table, 100))
+    log.cut().whole()
+    files = TaskFiles(None, Watched(str(tmp_path), "job", 0), lambda event: None)  # type: ignore[arg-type]
+    files.write(SINK, FIRST, CheckpointId(1, 1), TaskSnapshot({"sums": log.cut()}, (), data_ended=False))
+    assert [seen.get(timeout=10), seen.get(timeout=10)] == [table.nbytes, 0]
+    files.close()
+
+
 class Slow:
     """A user's function that takes a slice for each batch; the first one waits until it may go on."""
 
@@ -282,7 +416,7 @@ def test_what_is_posted_waits_for_one_slice_of_slow_work(recorder: Recorder, tmp
     flow.from_tables([table] * 12).map_batches(slow, table.schema).write_parquet(tmp_path / "out")
     plan = plan_job(flow, 1)
     (task,) = (TaskId(stage, 0) for stage in plan.stages)
-    files = TaskFiles(plan, SnapshotFiles(str(tmp_path / "state"), plan.name), recorder.events.put)
+    files = TaskFiles(plan, SnapshotFiles(str(tmp_path / "state"), plan.name, inline=0), recorder.events.put)
     host = TaskHost(plan, task, files, recorder.events.put, lambda broken: recorder)
     host.start()
     host.post(Deployment(DeployTask(task, FIRST, (), ((task, FIRST),), None), {}, None))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.actors.hosting.waiting_chain import Standing, chain_of_waiting
-from penstock.engine.core.identity import Attempt, TaskId
-from penstock.engine.runtime.statistics import DriverWait, TaskStatistics
+from penstock.actors.hosting.waiting_chain import Standing, chain_of_waiting, checkpoint_waits
+from penstock.coordinator.model.statistics import PendingStatus
+from penstock.engine.core.identity import Attempt, CheckpointId, TaskId
+from penstock.engine.runtime.statistics import DriverWait, PieceStatistics, TaskStatistics
 from penstock.engine.scheduler.protocol import HandleStatistics, Wait, WaitReason
 
 READ, READ_2, MAP, SINK = TaskId("read", 0), TaskId("read", 1), TaskId("map", 0), TaskId("sink", 0)
@@ -87,3 +88,21 @@ def test_what_is_not_there_is_told_by_its_state_and_what_has_finished_is_not() -
 def test_a_task_whose_drivers_wait_for_each_other_waits_for_no_other_task() -> None:
     inner = waiting(MAP, WaitReason.OUTPUT, MAP)
     assert chain_of_waiting([MAP], {MAP: inner}, RUNNING) == [f"{MAP}: map waits for output: {MAP}"]
+
+
+def test_open_checkpoint_says_of_each_task_which_piece_which_bytes_or_which_barriers_it_waits_for() -> None:
+    pending = PendingStatus(CheckpointId(1, 7), "triggered", 0.0, 0, 4, waits_for=(READ, READ_2, MAP, SINK))
+    busy, writing = (PieceStatistics("map", "score", 2.25), PieceStatistics("read", "", 0.5)), 3 * 2**20
+    told = TaskStatistics(MAP, Attempt(1, 1), "running", (), (), (), pieces=busy, writing=writing)
+    standings = {
+        READ: Standing(None, 5.0),
+        MAP: Standing(told),
+        SINK: waiting(SINK, WaitReason.ALIGNMENT, MAP),
+    }
+    assert checkpoint_waits(pending, standings) == [
+        f"checkpoint 1.7 waits for {READ}: busy in one step for 5 s, in a user's function maybe",
+        f"checkpoint 1.7 waits for {READ_2}: has no attempt, and its process does not answer",
+        f"checkpoint 1.7 waits for {MAP}: it writes 3.0 MiB; score has been at a piece for 2.2 s; read has been at a "
+        "piece for 0.5 s",
+        f"checkpoint 1.7 waits for {SINK}: sink waits for alignment: {MAP}",
+    ]

@@ -224,6 +224,9 @@ def test_command_line_lists_explains_saves_and_stops_a_running_job(cluster: str,
     assert re.search(r"tasks: 3 running", shown), shown
     assert re.search(r"latest 1\.\d+: \d\.\d{3} s, .* KiB, slowest gather", shown), shown
     assert "[0]: " in penstock("why", "gather")
+    times = penstock("checkpoints", "gather")
+    assert re.search(r"checkpoint 1\.\d+: completed, [\d,]+ rows visible after \d+\.\d{3} s", times), times
+    assert re.search(r"place \d.* s, pause \d.* s, write \d.* s, commit \d.* s; slowest gather", times), times
     assert f"is in {tmp_path / 'mine'}" in penstock("savepoint", "gather", "--to", str(tmp_path / "mine"))
     assert "savepoint 1." in penstock("status", "gather")
     assert re.search(r"job gather is stopped; savepoint 1\.\d+ is in ", penstock("stop", "gather", "--drain"))

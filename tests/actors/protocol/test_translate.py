@@ -66,6 +66,14 @@ def test_plan_becomes_a_graph_of_stages(tmp_path: Path) -> None:
     assert graph.deterministic
 
 
+def test_another_parallelism_is_another_shape(tmp_path: Path) -> None:
+    plans = [
+        plan_job(gather_flow(tmp_path), parallelism, threads=threads) for parallelism in (1, 2) for threads in (1, 4)
+    ]
+    shapes = [execution_graph(plan).shape for plan in plans]
+    assert shapes[0] == shapes[1] != shapes[2] == shapes[3]
+
+
 def test_tasks_of_one_number_are_a_region_where_all_edges_are_forward() -> None:
     flow = Flow("forward")
     flow.from_tables([pa.table({"x": [1]})], name="rows").forward(name="next").collect("found")

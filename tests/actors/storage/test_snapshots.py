@@ -9,8 +9,11 @@ import pytest
 from pyarrow import feather
 
 from penstock.actors.storage.snapshots import SnapshotFiles
+from penstock.actors.storage.state_file import INLINE_BYTES
 from penstock.engine.core.errors import StorageError
-from penstock.engine.core.identity import Attempt, CheckpointId, StateHandle, TaskId
+from penstock.engine.core.identity import Attempt, CheckpointId, Holds, StateHandle, TaskId
+from penstock.engine.exchange.channel_state import ChannelPart
+from penstock.engine.exchange.flight import Flight
 from support.small_disk import KINDS, small_disk
 
 TASK, OTHER = TaskId("join/1", 0), TaskId("join/1", 1)
@@ -28,7 +31,8 @@ def files_below(folder: Path) -> list[Path]:
 
 @pytest.fixture
 def snapshots(tmp_path: Path) -> SnapshotFiles:
-    return SnapshotFiles(str(tmp_path), "delays")
+    """With a file for every state, however small it is."""
+    return SnapshotFiles(str(tmp_path), "delays", inline=0)
 
 
 def test_tables_come_back_by_operator_those_of_several_tasks_joined(snapshots: SnapshotFiles) -> None:
@@ -52,22 +56,80 @@ def test_states_of_one_operator_may_have_other_columns_in_each_task(snapshots: S
 def test_files_are_arrow_files_with_telling_names(snapshots: SnapshotFiles, tmp_path: Path) -> None:
     (handle,) = snapshots.write(TASK, SECOND, Attempt(1, 7), {"read": lanes(1, 2)})
     assert handle.location.startswith("delays/state/join_1_")
-    assert handle.location.endswith("-00000/0001.000002-1.7-read.arrow")
+    assert handle.location.endswith("-00000/0001.000002-1.7.arrow")
     assert (tmp_path / handle.location).stat().st_size == handle.bytes
     assert feather.read_table(tmp_path / handle.location) == lanes(1, 2)
 
 
 def test_names_never_meet_whatever_operators_and_tasks_are_called(snapshots: SnapshotFiles, tmp_path: Path) -> None:
     operators = ["a", "a/b", "a_b", "../a", "", "-a", "a-1.1-b"]
-    tasks = [TaskId(name, subtask) for name in ("v", "../v", "v-00000") for subtask in (0, 1)]
+    tasks = [TaskId(name, subtask) for name in ("v", "../v", "v-00000", "", "v/0") for subtask in (0, 1)]
     written = [snapshots.write(task, FIRST, ATTEMPT, {each: lanes(1) for each in operators}) for task in tasks]
     locations = {handle.location for handles in written for handle in handles}
-    assert len(locations) == len(operators) * len(tasks) == len(files_below(tmp_path / "delays"))
+    assert len(locations) == len(tasks) == len(files_below(tmp_path / "delays"))
+    assert list(snapshots.read(written[0])) == operators
 
 
 def test_other_process_reads_what_was_written(snapshots: SnapshotFiles, tmp_path: Path) -> None:
     handles = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1)})
     assert SnapshotFiles(tmp_path.as_uri(), "delays").read(handles) == {"read": lanes(1)}
+
+
+# ---------------------------------------------------------------- one file, or none
+
+
+def test_task_writes_one_file_whatever_is_new(snapshots: SnapshotFiles, tmp_path: Path) -> None:
+    parts = [ChannelPart("hash", holds, lanes(4, 5)) for holds in (Holds.INPUT, Holds.OUTPUT)]
+    handles = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1, 2), "count": lanes(5)}, parts)
+    (path,) = files_below(tmp_path)
+    assert {handle.location for handle in handles} == {path.relative_to(tmp_path).as_posix()}
+    assert [handle.offset % 64 for handle in handles] == [0] * 4
+    assert handles[-1].offset + handles[-1].bytes == path.stat().st_size
+    assert snapshots.read(handles) == {"read": lanes(1, 2), "count": lanes(5)}
+    assert snapshots.read_channels(handles) == {("hash", part.holds): part.table for part in parts}
+    read_alone = pa.ipc.open_file(path.read_bytes()[handles[1].offset :][: handles[1].bytes]).read_all()
+    assert read_alone == lanes(5)
+
+
+@pytest.mark.parametrize("inline", [0, INLINE_BYTES])
+@pytest.mark.parametrize("tables", [(), (lanes(1), pa.table({"other": ["x", None]})), (lanes(1).slice(1),)])
+def test_flight_comes_back(tmp_path: Path, inline: int, tables: tuple[pa.Table, ...]) -> None:
+    snapshots = SnapshotFiles(str(tmp_path), "delays", inline)
+    handles = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1)}, (), Flight(b"\x00place", tables))
+    assert snapshots.read_flight(handles) == Flight(b"\x00place", tables)
+    assert (snapshots.read(handles), snapshots.read_channels(handles)) == ({"read": lanes(1)}, {})
+    assert snapshots.read_flight(snapshots.write(TASK, SECOND, ATTEMPT, {"read": lanes(1)})) is None
+    assert len(files_below(tmp_path)) == (2 if inline == 0 else 0)
+
+
+def test_little_state_needs_no_file(tmp_path: Path) -> None:
+    snapshots = SnapshotFiles(str(tmp_path), "delays")
+    parts = [ChannelPart("hash", Holds.INPUT, lanes(4))]
+    handles = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1, 2), "count": lanes(5)}, parts)
+    assert not files_below(tmp_path)
+    assert snapshots.read(handles) == {"read": lanes(1, 2), "count": lanes(5)}
+    assert snapshots.read_channels(handles) == {("hash", Holds.INPUT): lanes(4)}
+    assert sum(len(handle.inline) for handle in handles) <= INLINE_BYTES
+    snapshots.delete(handles)
+    snapshots.completed(TASK, FIRST)
+    assert snapshots.write(TASK, SECOND, ATTEMPT, {"read": lanes(1, 2)}) == handles[:1]
+
+
+@pytest.mark.parametrize("rows", [10, 200, 500, 5_000])
+def test_what_is_inlined_is_bounded_by_task(tmp_path: Path, rows: int) -> None:
+    snapshots = SnapshotFiles(str(tmp_path), "delays")
+    tables = {name: lanes(*(n * n for n in range(rows))) for name in "abc"}
+    handles = snapshots.write(TASK, FIRST, ATTEMPT, tables)
+    assert snapshots.read(handles) == tables
+    assert sum(len(handle.inline) for handle in handles) <= INLINE_BYTES
+    assert bool(files_below(tmp_path)) == (sum(handle.bytes for handle in handles) > INLINE_BYTES)
+
+
+def test_task_without_news_writes_no_file(snapshots: SnapshotFiles, tmp_path: Path) -> None:
+    first = snapshots.write(TASK, FIRST, ATTEMPT, {"index": lanes(9), "read": lanes(1)})
+    snapshots.completed(TASK, FIRST)
+    assert snapshots.write(TASK, SECOND, ATTEMPT, {"index": lanes(9), "read": lanes(1)}) == first
+    assert len(files_below(tmp_path)) == 1
 
 
 # ---------------------------------------------------------------- sharing
@@ -81,7 +143,7 @@ def test_unchanged_state_of_a_completed_checkpoint_is_not_written_again(
     second = snapshots.write(TASK, SECOND, ATTEMPT, {"index": lanes(9, 9), "read": lanes(2)})
     assert second[0] == first[0]
     assert second[1] != first[1]
-    assert len(files_below(tmp_path)) == 3
+    assert len(files_below(tmp_path)) == 2
     assert snapshots.bytes_shared == first[0].bytes
     assert snapshots.read(second) == {"index": lanes(9, 9), "read": lanes(2)}
 
@@ -141,7 +203,7 @@ def test_deleted_files_are_gone_and_deleting_again_does_no_harm(snapshots: Snaps
     handles = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1), "index": lanes(2)})
     for _ in range(2):
         snapshots.delete(handles[:1])
-    assert len(files_below(tmp_path)) == 1
+    assert len(files_below(tmp_path)) == 0
     with pytest.raises(StorageError, match=f"{handles[0].location} is gone"):
         snapshots.read(handles)
 
@@ -163,7 +225,7 @@ def test_handle_cannot_reach_outside_the_folder(snapshots: SnapshotFiles, locati
 
 def test_folder_that_became_unusable_is_named_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    snapshots = SnapshotFiles(str(tmp_path / "file"), "delays")
+    snapshots = SnapshotFiles(str(tmp_path / "file"), "delays", inline=0)
     with pytest.raises(StorageError, match=f"cannot write a checkpoint into {tmp_path}/file: Not a directory"):
         snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1)})
 
@@ -172,7 +234,7 @@ def test_folder_that_became_unusable_is_named_with_the_reason(tmp_path: Path) ->
 def test_full_disk_names_folder_reason_and_remedy_and_leaves_no_new_file(tmp_path: Path, kind: str) -> None:
     large = pa.table({"__lane": pa.array([0] * 50_000, pa.int32()), "key": [str(n * n) for n in range(50_000)]})
     with small_disk(kind, tmp_path / "disk", 128 * 1024) as disk:
-        snapshots = SnapshotFiles(str(disk), "delays")
+        snapshots = SnapshotFiles(str(disk), "delays", inline=0)
         kept = snapshots.write(TASK, FIRST, ATTEMPT, {"read": lanes(1)})
         before = files_below(disk)
         with pytest.raises(StorageError, match=r"(No space left on device|File too large)") as caught:

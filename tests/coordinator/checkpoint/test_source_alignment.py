@@ -128,7 +128,7 @@ def run_patiently(seed: int) -> None:
 ORDERED = [seed for seed in range(200) if (seed // len(SHAPES)) % 2 == 0]
 
 
-@pytest.mark.parametrize("seeds", [ORDERED[:25], swept(ORDERED[25:60])])
+@pytest.mark.parametrize("seeds", [ORDERED[:10], swept(ORDERED[10:60])])
 def test_sources_that_wait_never_stop_those_that_they_wait_for(
     seeds: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +144,7 @@ def test_sources_that_wait_never_stop_those_that_they_wait_for(
     monkeypatch.setattr(checkpoints, "align_sources", counted)
     for seed in seeds:
         run_patiently(seed)
-    assert len(waited) >= 10
+    assert len(waited) >= len(seeds) // 3
 
 
 def test_source_that_nobody_lets_go_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

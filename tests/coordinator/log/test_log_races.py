@@ -222,6 +222,22 @@ def test_nobody_goes_on_from_what_an_ending_has_dropped_and_the_next_one_finishe
     assert (decision.manifests, decision.next_checkpoint) == ((), 2)
 
 
+def test_nobody_goes_on_from_what_was_superfluous_when_the_newest_was_dropped() -> None:
+    """The deletion of the first checkpoint is late, or has failed: it still stands when an ending drops the second."""
+    driver = completed_once(replace(KEEPS_NOTHING, retained=1))
+    driver.pass_time(2.5)
+    driver.complete()
+    for task in (SINK, SOURCE):
+        driver.tell(TaskCommitted(task, A1, SECOND, 2.6))
+    order = stored_by(driver.tell(CancelRequested(3.0)))
+    assert order.entry == Dropped(number=3, generation=1, numbers=(2,))
+    driver.log.append(order.entry)
+    heir = CoordinatorDriver(settings=KEEPS_NOTHING, log=driver.log, owner="heir")
+    orders = heir.claim()
+    assert {order.restored_from for order in orders if isinstance(order, DeployTask)} == {None}
+    assert DiscardEntries((1, 2)) in orders
+
+
 def test_pinned_checkpoint_of_a_finished_job_stays_when_the_job_is_run_again() -> None:
     driver, _ = finishing(Settings(interval=1.0))
     driver.log += [Pinned(number=2, generation=1, checkpoint=FIRST, name="model")]

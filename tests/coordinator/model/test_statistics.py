@@ -12,6 +12,7 @@ from penstock.coordinator.model.events import (
     SavepointStored,
     SnapshotTiming,
     TaskAcked,
+    TaskCommitted,
     TaskDeclined,
     TaskLost,
 )
@@ -20,7 +21,19 @@ from penstock.coordinator.model.settings import Settings
 from penstock.coordinator.model.statistics import Spread
 from penstock.coordinator.model.task_set import TaskSet
 from penstock.engine.core.identity import Attempt, CheckpointId, StateHandle, TaskId
-from support.coordinator_driver import A1, FIRST, FULL_DISK, SECOND, SINK, SOURCE, TOLERANT, handle, running
+from support.coordinator_driver import (
+    A1,
+    A2,
+    FIRST,
+    FULL_DISK,
+    SECOND,
+    SINK,
+    SOURCE,
+    TOLERANT,
+    committable,
+    handle,
+    running,
+)
 
 TASKS = tuple(TaskId("a", number) for number in range(20))
 
@@ -85,6 +98,49 @@ def test_checkpoint_that_was_deleted_is_shown_as_discarded_and_settings_are_show
     assert overview.completed is not None
     assert not overview.completed.discarded
     assert overview.counts.restored == 0
+
+
+def test_checkpoint_is_visible_when_all_that_its_sinks_had_prepared_is() -> None:
+    driver = running()
+    driver.pass_time(1.0)
+    driver.complete(committable(1), committable(2))
+
+    def shown() -> tuple[float | None, float | None, int]:
+        one = driver.core.checkpoint_statistics().completed
+        assert one is not None
+        assert one == driver.core.checkpoint_statistics().history[-1]
+        return one.commit, one.visible, one.rows
+
+    assert shown() == (0.0, None, 2)
+    driver.now = 3.5
+    driver.tell(TaskCommitted(SOURCE, A1, FIRST, 3.5))
+    assert shown() == (0.0, None, 2)
+    driver.tell(TaskCommitted(SINK, A2, FIRST, 3.5))  # it has not been told
+    assert shown() == (0.0, None, 2)
+    driver.tell(TaskCommitted(SINK, A1, FIRST, 3.5))
+    assert shown() == (0.0, 2.5, 2)
+
+
+def test_checkpoint_with_nothing_to_show_is_visible_when_it_is_complete() -> None:
+    driver = running()
+    driver.pass_time(1.0)
+    driver.complete()
+    one = driver.core.checkpoint_statistics().completed
+    assert one is not None
+    assert (one.visible, one.rows) == (0.0, 0)
+
+
+def test_checkpoint_tells_how_long_it_took_to_place_to_stand_still_and_to_write() -> None:
+    history = CheckpointHistory({"a": 20}, length=3)
+    history.started(PendingCheckpoint(FIRST, (), TASKS, proposing=False, now=1.0))
+    whole = SnapshotTiming(alignment=0.5, synchronous=0.04, asynchronous=0.25, new_bytes=30, unaligned=True)
+    aligned = SnapshotTiming(alignment=2.0, asynchronous=0.125, new_bytes=100)
+    history.acknowledged(acked(TASKS[0], FIRST, 100, 0.0, whole), 2.0)
+    history.acknowledged(acked(TASKS[1], FIRST, 100, 0.0, aligned), 4.0)
+    (one,) = history.overview().history
+    assert (one.place, one.pause, one.write) == (2.875, 0.04, 0.25)
+    assert one.vertices[0].placed.least == 0.25  # recording what is in flight comes behind the cut, aligning before it
+    assert (one.referenced_bytes, one.commit, one.visible) == (70, None, None)
 
 
 def test_latest_of_a_kind_is_shown_as_discarded_when_it_was_deleted_and_restores_are_counted() -> None:

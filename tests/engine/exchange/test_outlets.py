@@ -8,8 +8,13 @@ from penstock.engine.core.elements import Batch, EndOfData, EndOfPartition, EndO
 from penstock.engine.core.identity import FINAL_ROUND, Attempt, TaskId
 from penstock.engine.exchange.channels import ChannelId, Frame, Grant, InputChannel, OutputChannel
 from penstock.engine.exchange.input_gate import Delivered, Starved, UnorderedInputGate, Unwanted
-from penstock.engine.exchange.result_partition import BroadcastPartition, ShuffledPartition
-from penstock.engine.plan.partitioning import PART, HashPartitioning, RangePartitioning
+from penstock.engine.exchange.result_partition import (
+    MOST_ROWS,
+    SMALL_ROWS,
+    BroadcastPartition,
+    ShuffledPartition,
+)
+from penstock.engine.plan.partitioning import PART, HashPartitioning, RangePartitioning, RoundRobin
 
 PAIR = (Attempt(1, 1), Attempt(1, 1))
 
@@ -40,10 +45,15 @@ def outlet(wire: Wire, config=RANGES) -> ShuffledPartition:
     return ShuffledPartition(wire.channels, config.partitioner(batch([1]).records.schema), config.parts)
 
 
+def send(partition: ShuffledPartition, *elements) -> None:
+    for element in elements:
+        partition.send(element)
+
+
 def test_each_consumer_gets_the_rows_of_its_parts_in_their_order_with_the_part():
     wire = Wire(2)
-    outlet(wire).send(batch([25, 5, 35, 12, 6, None], 3, 1, 7))
-    [low], [high] = wire.sent
+    send(outlet(wire), batch([25, 5, 35, 12, 6, None], 3, 1, 7), EndOfRound(3))
+    [low, _], [high, _] = wire.sent
     assert low.tag == high.tag == Tag(3, 1, 7)
     assert low.records.schema.names == ["k", "row", PART]
     assert [list(row.values()) for row in low.records.to_pylist()] == [[5, 1, 0], [6, 4, 0], [12, 3, 1]]
@@ -66,7 +76,8 @@ def test_empty_pieces_are_not_sent_and_other_elements_go_to_all():
 def test_no_row_is_lost_and_every_part_has_one_owner(consumers):
     wire = Wire(consumers)
     values = np.random.default_rng(consumers).integers(0, 500, 2000)
-    outlet(wire, HashPartitioning(("k",), 16)).send(batch(values))
+    send(outlet(wire, HashPartitioning(("k",), 16)), batch(values), EndOfRound(0))
+    wire.sent = [[found for found in each if isinstance(found, Batch)] for each in wire.sent]
     rows = [row for each in wire.sent for found in each for row in found.records.column("row").to_pylist()]
     assert sorted(rows) == list(range(2000))
     owners: dict[int, set[int]] = {}
@@ -80,11 +91,67 @@ def test_no_row_is_lost_and_every_part_has_one_owner(consumers):
 def test_an_outlet_is_ready_when_all_its_channels_are():
     wire = Wire(2, credit=1)
     found = outlet(wire)
-    found.send(batch([1]))
+    send(found, batch([1]), EndOfRound(0))
     assert [channel.ready for channel in wire.channels] == [False, True]
     assert not found.ready
     wire.channels[0].deliver(Grant(wire.channels[0].channel, PAIR, 1000))
     assert found.ready
+
+
+def large(count: int, **tag) -> Batch:
+    return batch(np.arange(count) % 40, **tag)
+
+
+@pytest.mark.parametrize(
+    ("sent", "arrive"),
+    [
+        # small ones of a lane and round are one, under the tag of the first
+        ([batch([1, 30]), batch([2, 31], sequence=1), EndOfRound(0)], [(0, [[1, 2], [30, 31]]), None]),
+        # not those of another lane or round
+        ([batch([1]), batch([2], lane=1), EndOfRound(0)], [(0, [[1]]), (0, [[2]]), None]),
+        ([batch([1]), EndOfRound(0), batch([2], round=1), EndOfRound(1)], [(0, [[1]]), None, (0, [[2]]), None]),
+    ],
+)
+def test_small_neighbours_are_divided_together(sent, arrive):
+    wire = Wire(1)
+    send(outlet(wire, RangePartitioning("k", (10,))), *sent)
+    found = [None if not isinstance(each, Batch) else (each.tag.sequence, by_part(each)) for each in wire.sent[0]]
+    assert found == arrive
+
+
+def by_part(found: Batch) -> list[list]:
+    parts, values = found.records.column(PART).to_pylist(), found.records.column("k").to_pylist()
+    return [[value for value, each in zip(values, parts, strict=True) if each == part] for part in sorted(set(parts))]
+
+
+def test_a_large_batch_goes_at_once_behind_the_small_ones_that_wait():
+    wire = Wire(1)
+    send(outlet(wire), batch([1]), large(SMALL_ROWS + 1, sequence=1))
+    assert [each.records.num_rows for each in wire.sent[0]] == [1, SMALL_ROWS + 1]
+
+
+def test_no_more_wait_than_become_one():
+    wire = Wire(1)
+    send(outlet(wire), *(large(SMALL_ROWS, sequence=number) for number in range(5)), EndOfRound(0))
+    rows = [each.records.num_rows for each in wire.sent[0] if isinstance(each, Batch)]
+    assert rows == [MOST_ROWS, MOST_ROWS, SMALL_ROWS]
+
+
+def test_rows_without_columns_are_divided_as_they_come():
+    wire = Wire(2)
+    found = ShuffledPartition(wire.channels, RoundRobin(4).partitioner(pa.schema([])), 4)
+    records = pa.RecordBatch.from_struct_array(pa.array([{}, {}], pa.struct([])))
+    send(found, Batch(records, Tag(0, 0, 0)), Batch(records, Tag(0, 0, 1)), EndOfRound(0))
+    assert sum(each.records.num_rows for every in wire.sent for each in every if isinstance(each, Batch)) == 4
+
+
+def test_what_a_consumer_is_sent_counts_for_about_its_rows():
+    """The bytes of a piece are its share of the batch's, of which nothing is lost but what does not divide."""
+    wire = Wire(2)
+    found = large(SMALL_ROWS + 1)
+    send(outlet(wire), found)
+    sizes = [each.size for every in wire.sent for each in every]
+    assert found.size + 2 * found.rows - 2 <= sum(sizes) <= found.size + 2 * found.rows
 
 
 def test_a_copying_outlet_sends_every_element_to_all():

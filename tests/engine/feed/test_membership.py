@@ -58,6 +58,18 @@ def test_rank_of_a_reader_that_left_an_incomplete_group_is_free_for_the_next_one
     assert groups[-1] == RankGroup(1, 3, 0), "all are in one group, none has started a newer one"
 
 
+def test_ranks_that_name_other_copies_are_of_another_group() -> None:
+    server = Server()
+    server.ask(replace(rank("a", 0, 2), copies=2))
+    server.ask(rank("b", 1, 2))
+    assert server.members.group == RankGroup(2, 2, 0), "a newer one"
+    assert server.ask(replace(rank("a", 0, 2), copies=2)) is None
+    assert server.waits == "another group to end: rank 1 of 2, from batch 0 on, has joined"
+    server.leave(rank("b", 1, 2))
+    server.ask(replace(rank("a", 0, 2), copies=2))
+    assert server.ask(replace(rank("c", 1, 2), copies=2)) == RankGroup(3, 2, 0, 2)
+
+
 def test_question_that_is_heard_after_the_reader_has_left_takes_no_rank() -> None:
     server = Server()
     late = rank("late", 0, 2)

@@ -6,14 +6,16 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from penstock.engine.core.identity import Attempt
+from penstock.engine.core.identity import Attempt, CheckpointId
 from penstock.engine.core.operator import do_nothing
 from penstock.engine.feed.membership import first_generation
 from penstock.engine.feed.messages import Ask, RankGroup
 from penstock.engine.feed.progress import GroupProgress, Untaken
 from penstock.engine.feed.sequencer import FeedSettings, Sequencer
-from penstock.engine.feed.server import FeedServer
+from penstock.engine.feed.server import REPLY_BYTES, FeedServer
+from penstock.engine.feed.sink import FeedSink
 from penstock.engine.feed.state import read_state, write_state
+from penstock.engine.feed.status import FeedStatus, RankPace
 
 
 def rows(count: int) -> pa.RecordBatch:
@@ -167,3 +169,128 @@ def test_large_rows_fill_the_room_by_their_bytes_and_the_next_batch_always_comes
         assert sequencer.ahead <= 25 + rows_a_piece
         reply = server.serve(Ask("one", 0, 1, 0, generation, taken, 0, (taken,)), 0.0)
         assert [answer.batch for answer in reply.answers] == [taken]
+
+
+@pytest.mark.parametrize("rows_a_piece", [1, 4, 10])
+def test_rows_that_all_have_taken_leave_a_room_of_bytes_but_for_those_that_stay(rows_a_piece):
+    config = FeedSink.of("feed", 10, drop_last=False, room="3KB", keep=5)
+    sequencer = Sequencer(config.settings, sizing=lambda piece: 100 * piece.num_rows)
+    server: FeedServer = FeedServer("feed")
+    server.open(sequencer, do_nothing)
+    generation = server.serve(ask("one", 0, 1), 0.0).group.generation
+    for taken in range(100):
+        server.notify(Ask("one", 0, 1, 0, generation, taken, 0))
+        while not server.is_full:
+            server.accept(rows(rows_a_piece))
+        sequencer.validate()
+        wanted, stay = 10 + rows_a_piece, config.kept + 10
+        assert sequencer.position - sequencer._starts[0] <= 30 + wanted + stay
+        assert sequencer.grid.first_row(sequencer.oldest) <= max(0, 10 * taken - config.kept)
+
+
+def test_rank_runs_no_further_ahead_than_a_room_of_bytes_says_though_a_barrier_brings_more():
+    config = FeedSink.of("feed", 10, drop_last=False, room="3KB", keep=0)
+    sequencer = Sequencer(config.settings, sizing=lambda piece: 100 * piece.num_rows)
+    server: FeedServer = FeedServer("feed")
+    server.open(sequencer, do_nothing)
+    for rank in range(2):
+        server.serve(ask(f"of {rank}", rank, 2), 0.0)
+    generation = server.serve(ask("of 0", 0, 2), 0.0).group.generation
+    server.expect(CheckpointId(1, 1))
+    for _ in range(20):
+        server.accept(rows(10))
+    reply = server.serve(Ask("of 0", 0, 2, 0, generation, 0, 0, tuple(range(20))), 0.0)
+    assert [answer.batch for answer in reply.answers] == [0, 1, 2]
+    server.notify(Ask("of 1", 1, 2, 0, generation, 2, 0))
+    reply = server.serve(Ask("of 0", 0, 2, 0, generation, 3, 0, tuple(range(3, 20))), 0.0)
+    assert [answer.batch for answer in reply.answers] == [3, 4]
+
+
+def test_checkpoint_that_was_aborted_lets_no_more_bytes_pass_than_there_is_room_for():
+    sequencer = Sequencer(FeedSink.of("feed", 10, drop_last=False, room="3KB", keep=0).settings, sizing=lambda _: 1000)
+    server: FeedServer = FeedServer("feed")
+    server.open(sequencer, do_nothing)
+    while server.accepts_rows:
+        server.accept(rows(10))
+    come = sequencer.position
+    server.expect(CheckpointId(1, 1))
+    server.give_up(CheckpointId(1, 1))
+    while server.accepts_rows:
+        server.accept(rows(10))
+    assert sequencer.position == come + 30
+    server.on_snapshot(CheckpointId(1, 2), sequencer.snapshot_position, 0)
+    assert not server.accepts_rows
+
+
+def test_reply_ends_with_the_slice_that_makes_it_large():
+    settings = FeedSettings(10, most_rows=10_000, ahead=10_000, certain=True)
+    sequencer = Sequencer(settings, sizing=lambda piece: piece.num_rows * REPLY_BYTES // 15)
+    server: FeedServer = FeedServer("feed")
+    server.open(sequencer, do_nothing)
+    generation = server.serve(ask("one", 0, 1), 0.0).group.generation
+    for _ in range(8):
+        server.accept(rows(10))
+    reply = server.serve(Ask("one", 0, 1, 0, generation, 0, 0, tuple(range(8))), 0.0)
+    assert [answer.batch for answer in reply.answers] == [0, 1]
+
+
+def test_reply_ends_with_the_first_batch_that_is_not_there():
+    sequencer: Sequencer = Sequencer(FeedSettings(10, most_rows=100, ahead=100, certain=True))
+    server: FeedServer = FeedServer("feed")
+    server.open(sequencer, do_nothing)
+    generation = server.serve(ask("one", 0, 1), 0.0).group.generation
+    server.accept(rows(35))
+    reply = server.serve(Ask("one", 0, 1, 0, generation, 0, 0, tuple(range(8))), 0.0)
+    assert [answer.batch for answer in reply.answers] == [0, 1, 2]
+    assert reply.reason == "rows of the flow: 5 are missing"
+    server.end()
+    reply = server.serve(Ask("one", 0, 1, 0, generation, 3, 0, tuple(range(3, 8))), 0.0)
+    assert [answer.batch for answer in reply.answers] == [3, 4, 5, 6, 7]
+
+
+def test_status_says_who_waits_for_whom():
+    server: FeedServer = FeedServer("feed")
+    assert server.status() == FeedStatus("feed")
+    sequencer = Sequencer(
+        FeedSettings(10, most_rows=40, ahead=40, certain=True), sizing=lambda piece: 8 * piece.num_rows
+    )
+    server.open(sequencer, do_nothing)
+    server.serve(ask("of 0", 0, 2), 0.0)
+    assert server.status().sentences == ["feed feed: ranks wait for rank 1 of 2 to join"]
+    server.serve(ask("of 1", 1, 2), 0.0)
+    generation = server.serve(ask("of 0", 0, 2), 0.0).group.generation
+    server.serve(Ask("of 0", 0, 2, 0, generation, 0, 0, (0, 1), waited=2.5), 0.0)
+    found = server.status()
+    assert found.sentences == ["feed feed: rank 0 waits for data: rows of the flow: 10 are missing"]
+    assert [(each.rank, each.waited, each.ahead) for each in found.ranks] == [(0, 2.5, 0), (1, 0.0, 0)]
+    server.accept(rows(40))
+    server.serve(Ask("of 0", 0, 2, 0, generation, 0, 0, (0, 1, 2, 3), waited=2.5), 0.0)
+    server.notify(Ask("of 0", 0, 2, 0, generation, 1, 0, waited=3.0))
+    found = server.status()
+    assert found.sentences == ["feed feed: data wait for rank 1 of 2, which is at batch 0"]
+    assert (found.rows, found.waiting_rows, found.kept_bytes, found.batches) == (40, 40, 320, None)
+    first = found.ranks[0]
+    assert (first.taken, first.given, first.ahead, first.bytes_ahead, first.waited) == (1, 4, 3, 120, 3.0)
+    assert "rank 0: at batch 1" in str(found)
+    assert "data wait for rank 1 of 2" in str(found)
+
+
+def test_status_forgets_the_pace_of_a_group_that_was_replaced():
+    server: FeedServer = FeedServer("feed")
+    server.open(Sequencer(FeedSettings(10, most_rows=40, ahead=40, certain=True)), do_nothing)
+    generation = server.serve(ask("one", 0, 1), 0.0).group.generation
+    server.serve(Ask("one", 0, 1, 0, generation, 0, 0, (0,), waited=9.0), 0.0)
+    assert [each.waits_for for each in server.status().ranks] == ["rows of the flow: 10 are missing"]
+    server.serve(ask("anew", 0, 1), 0.0)
+    assert [(each.waited, each.waits_for) for each in server.status().ranks] == [(0.0, "")]
+
+
+def test_rate_is_that_of_the_last_seconds():
+    pace = RankPace()
+    assert pace.rate(0.0) == 0.0
+    for tick in range(1001):
+        pace.note(tick * 0.1, tick, 0.0)
+    assert pace.rate(100.0) == pytest.approx(10.0)
+    for tick in range(300):
+        pace.note(100 + tick * 0.1, 1000, 0.0)
+    assert pace.rate(130.0) == 0.0

@@ -30,6 +30,8 @@ SCHEMES = ("s3", "gs")
         ("s3://b", Bucket("s3", "b"), ""),
         ("gs://b/x/y/", Bucket("gs", "b"), "x/y"),
         ("s3://b/a%23b c#d@e", Bucket("s3", "b"), "a#b c#d@e"),
+        ("az://b/a/c", Bucket("az", "b"), "a/c"),
+        ("az://me:s%2Ft@b/x", Bucket("az", "b", (("account_key", "s/t"), ("account_name", "me"))), "x"),
         ("s3://k:s%2Ft@b/x", Bucket("s3", "b", (("access_key_id", "k"), ("secret_access_key", "s/t"))), "x"),
         ("s3://anonymous@b/x", Bucket("s3", "b", (("skip_signature", "true"),)), "x"),
         ("s3://b/x?region=eu-west-1", Bucket("s3", "b", (("region", "eu-west-1"),)), "x"),

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from penstock.engine.core.errors import ConfigurationError, DataError, FlowError, StorageError
+from penstock.engine.core.errors import ConfigurationError, DataError, FlowError
 from penstock.engine.flow import index
 from penstock.engine.indexes.bounds import Bounds, candidates
 from penstock.engine.indexes.cache import Cache
@@ -131,7 +131,7 @@ def test_fingerprint_knows_names_and_content_but_not_the_place(tmp_path: Path) -
     assert len({first, written("two", "a.parquet", other), written("three", "b.parquet", TABLE)}) == 3
 
 
-@pytest.mark.parametrize(("change", "error"), [("other", DataError), ("gone", StorageError), ("cut", DataError)])
+@pytest.mark.parametrize(("change", "error"), [("other", DataError), ("gone", DataError), ("cut", DataError)])
 @pytest.mark.parametrize("when", ["before it is opened", "while it is used"])
 def test_files_that_change_under_a_job_are_refused(
     change: str, error: type[Exception], when: str, tmp_path: Path

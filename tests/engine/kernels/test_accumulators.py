@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.kernels.accumulators import GroupRows, Merging, accumulator_of
+from penstock.engine.kernels.accumulators import GroupRows, Merging, accumulator_of, state_maker
 from penstock.engine.kernels.whole_sums import WholeSums
 from penstock.engine.operators.aggregate.aggregate_functions import FUNCTIONS
 
@@ -94,3 +94,15 @@ def test_values_that_have_been_replaced_are_let_go_of(name: str) -> None:
         if number % 50 == 49:
             assert values.state()[0].to_pylist() == [wanted.get(group) for group in range(5)]
     assert values.bytes < 2 * 1024 * 1024
+
+
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+def test_states_of_slices_are_slices_of_the_states(name: str, kind: str) -> None:
+    type, sample = VALUES[kind]
+    accumulator = accumulator_of(FUNCTIONS[name], type)
+    ids = np.random.default_rng(0).integers(0, 50, 200)
+    accumulator.add(pa.array([sample[number % len(sample)] for number in range(200)], type), GroupRows(ids, 51, True))
+    states, whole = state_maker(accumulator), accumulator.state()
+    for part in (slice(0, 51), slice(0, 20), slice(20, 50), slice(50, 51)):
+        pairs = zip(states(part), whole, strict=True)
+        assert all(str(mine) == str(all.slice(part.start, part.stop - part.start)) for mine, all in pairs)

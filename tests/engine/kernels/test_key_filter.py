@@ -78,6 +78,21 @@ def test_form_of_a_column_does_not_matter(which: str) -> None:
     assert 700 <= len(plain) < 710
 
 
+def test_number_of_bits_of_a_decimal_does_not_matter(which: str) -> None:
+    values = pa.array([None, *range(-1_000, 1_000)], pa.int64()).cast(pa.decimal128(21, 2))
+    forms = [values.cast(type) for type in (pa.decimal64(18, 2), pa.decimal128(18, 2), pa.decimal256(18, 2))]
+    wanted = set(range(301, 1_001))
+    for build in forms:
+        test = KeyTest([build.slice(301, 700)])
+        passed = [test.picked([probe]).tolist() for probe in forms]
+        passed += [[row + 5 for row in test.picked([probe.slice(5)]).tolist()] for probe in forms]
+        assert all(each == passed[0] for each in passed)
+        assert wanted <= set(passed[0])
+        assert len(passed[0]) < 710
+    two = KeyTest([forms[0].slice(301, 700)] * 2)
+    assert wanted <= set(two.picked([forms[1]] * 2).tolist())
+
+
 @pytest.mark.parametrize("edge", [-(2**63), -1, 0, 2**63 - 4])
 def test_narrow_integers_are_exact_at_the_edges_of_their_type(which: str, edge: int) -> None:
     build = pa.array([edge + 1, edge + 3], pa.int64())

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.engine.kernels import key_table, short_strings, slots
 from penstock.engine.kernels.growable_array import GrowableArray
+from penstock.engine.kernels.hashing import mixed, part_numbers
 from penstock.engine.kernels.key_table import KeyTable
 from support.key_types import KEY_TYPES, key_column
 from support.memory_peaks import MIB, anonymous_memory
@@ -170,6 +171,16 @@ def test_many_strings_are_found_by_hash_and_by_arrow_alike() -> None:
     batches = [words.slice(0, 100), words.slice(50, 4_000), words, words.take(pa.array([4_999, 0, 77])), words]
     ids, _ = numbered(KeyTable(), [[batch] for batch in batches])
     assert ids == expected([word for batch in batches for word in batch.to_pylist()])
+
+
+def test_keys_of_one_part_are_spread_over_all_slots() -> None:
+    """Behind an exchange keys come part by part: the bits that tell the part must not tell the slot."""
+    found = mixed(np.arange(100_000, dtype=np.uint64))
+    mine = found[part_numbers(found, 16) == 3]
+    table = slots.Slots()
+    table.add(mine)
+    taken = np.flatnonzero(table._slots >= 0) * 16 // len(table._slots)
+    assert np.bincount(taken, minlength=16).min() > len(mine) / 32
 
 
 def test_the_slots_are_never_more_than_half_full() -> None:

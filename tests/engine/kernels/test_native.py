@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from _ctypes import FUNCFLAG_PYTHONAPI
 from decimal import Context, Decimal
 
 import numpy as np
@@ -11,13 +12,14 @@ import pytest
 from penstock.engine.kernels import native
 from penstock.engine.kernels.accumulators import Counting, FloatSums, GroupRows
 from penstock.engine.kernels.extreme import Extremes
-from penstock.engine.kernels.hashing import hashes, part_numbers, part_order
+from penstock.engine.kernels.hashing import hashes, part_numbers, part_order, parts_of
 from penstock.engine.kernels.key_dictionary import HashedValues
 from penstock.engine.kernels.key_dictionary import numbered as numbered_values
 from penstock.engine.kernels.key_table import KeyTable
 from penstock.engine.kernels.sorting import SortKey, sorted_order
 from penstock.engine.kernels.string_table import StringTable
-from penstock.engine.kernels.whole_sums import WholeSums, decimal_sums, decimal_words, narrowed
+from penstock.engine.kernels.whole_sums import decimal_sums, decimal_words, narrowed, whole_sums
+from penstock.engine.operators.aggregate.aggregates import Aggregate, AggregateColumns, arguments_of
 from penstock.engine.plan.partitioning import MAX_PARTS
 
 SEEDS = range(20)
@@ -89,6 +91,31 @@ def test_rows_have_the_parts_and_the_order_of_the_twins(seed: int, monkeypatch) 
         found.append((numbers.tolist(), order.tolist(), ordered.tolist()))
     assert found[0] == found[1]
     assert len(set(found[0][0])) > 1 or parts == 1
+
+
+@pytest.mark.parametrize("nulls", [False, True])
+@pytest.mark.parametrize(
+    "type",
+    [
+        *(pa.int32(), pa.int64(), pa.uint32(), pa.uint64(), pa.float64(), pa.bool_()),
+        *(pa.date32(), pa.date64(), pa.time32("s"), pa.timestamp("us"), pa.duration("ns")),
+    ],
+    ids=str,
+)
+def test_parts_of_one_column_are_those_of_its_hashes(type: pa.DataType, nulls: bool, monkeypatch) -> None:
+    random = np.random.default_rng(1)
+    for rows, start in ((native.WORTH + 9, 3), (70_001, 1)):
+        words = random.integers(-(2**31), 2**31, size=2 * rows, dtype=np.int64) << random.integers(0, 33, 2 * rows)
+        valid = pa.array(random.integers(0, 3, rows) > 0) if nulls else None
+        bits = [None if valid is None else valid.buffers()[1], pa.py_buffer(words)]
+        key = pa.Array.from_buffers(type, rows, bits).slice(start)
+        for parts in (1, 16, MAX_PARTS):
+            found = parts_of([key], parts)
+            assert found.dtype == np.uint16
+            assert found.tolist() == part_numbers(hashes([key]), parts).tolist()
+            monkeypatch.setattr(native, "_kernels", None)
+            assert found.tolist() == parts_of([key], parts).tolist()
+            monkeypatch.setattr(native, "_kernels", COMPILED)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -186,13 +213,63 @@ def test_totals_are_bit_for_bit_those_of_the_twins(kind: str, groups: int, monke
         monkeypatch.setattr(native, "_kernels", kernels)
         random = np.random.default_rng(groups)
         made = VALUES[kind](random, 1)
-        sums = FloatSums() if pa.types.is_floating(made.type) else WholeSums()
+        sums = FloatSums() if pa.types.is_floating(made.type) else whole_sums(made.type)
         totals = [Counting(), sums, Extremes("min", made.type), Extremes("max", made.type)]
         for rows in (3_000, 10, 2_000):
             ids, values = random.integers(0, groups, rows), VALUES[kind](random, rows)
             for total in totals:
                 total.add(values, GroupRows(ids, groups))
         found.append([_bits(part) for total in totals for part in total.state()])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_totals_of_one_pass_are_those_of_a_pass_each(seed: int, monkeypatch) -> None:
+    """Any number of sums of whole numbers, decimals and doubles, with rows that the pass cannot take in between."""
+    random = np.random.default_rng(seed)
+    names = random.choice(["whole", "large", "narrow", "decimal", "double"], 12)
+    columns = {
+        "whole": lambda rows: pa.array(random.integers(-9, 9, rows), mask=random.random(rows) < 0.1 * (rows < 700)),
+        "large": lambda rows: pa.array(random.integers(-(2**63), 2**63 - 1, rows)),
+        "narrow": lambda rows: pa.array(random.integers(-5, 5, rows).astype(np.int16)),
+        "decimal": lambda rows: pa.array(random.integers(-(2**63), 2**63 - 1, rows)).view(pa.decimal64(18, 2)),
+        "double": lambda rows: pa.array(random.normal(0, 1e10, rows)),
+    }
+    types = {name: pa.decimal128(15, 2) if name == "decimal" else made(1).type for name, made in columns.items()}
+    schema = pa.schema([(str(n), types[name]) for n, name in enumerate(names)])
+    asked = [Aggregate(f"a{n}", str(n), "mean" if n % 2 else "sum") for n in range(len(names))]
+    asked.append(Aggregate("n", None, "count"))
+    batches = []
+    for rows in (3_000, 600, 20, 2_000):
+        ids = random.integers(0, 40, rows)
+        made = [columns[name](rows) for name in names]
+        batches.append((ids, pa.RecordBatch.from_arrays(made, names=schema.names)))
+    found = []
+    for kernels in (COMPILED, None):
+        monkeypatch.setattr(native, "_kernels", kernels)
+        together = AggregateColumns("test", asked, arguments_of(asked, schema), "single")
+        accumulators = together.accumulators()
+        for ids, records in batches:
+            together.add(accumulators, records, GroupRows(ids, 40))
+        found.append([_bits(part) for state in together.states(accumulators) for part in state])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_states_of_whole_sums_are_merged_like_those_of_the_twins(seed: int, monkeypatch) -> None:
+    random, found = np.random.default_rng(seed), []
+    values = [pa.array(random.integers(-(2**63), 2**63 - 1, 2_000)) for _ in range(4)]
+    ids = [random.integers(0, 30, 2_000) for _ in values]
+    for kernels in (COMPILED, None):
+        monkeypatch.setattr(native, "_kernels", kernels)
+        merged = whole_sums(pa.int64())
+        for numbers, groups in zip(values, ids, strict=True):
+            part = whole_sums(pa.int64())
+            part.add(numbers, GroupRows(groups, 30))
+            merged.merge(part.state(), GroupRows(np.arange(30), 30))
+        found.append([_bits(part) for part in merged.state()])
+    totals = [sum(int(n) for v, i in zip(values, ids, strict=True) for n in v.to_numpy()[i == g]) for g in range(30)]
+    assert [(high << 32) + low for high, low in zip(*found[0], strict=True)] == totals
     assert found[0] == found[1]
 
 
@@ -268,6 +345,22 @@ def test_sums_are_narrowed_exactly_or_not_at_all(digits: int) -> None:
     ]
 
 
+def test_calls_for_few_rows_keep_the_lock_of_the_interpreter(monkeypatch) -> None:
+    brief, other = native.kernels_for(native.BRIEF), native.kernels_for(native.BRIEF + 1)
+    assert brief is not None
+    assert brief is not other is native.kernels()
+    keeps = [bool(each._functions["mixed"]._flags_ & FUNCFLAG_PYTHONAPI) for each in (brief, other)]
+    assert keeps == [True, False]
+    monkeypatch.setattr(native, "_kernels", None)
+    assert native.kernels_for(native.BRIEF) is None
+
+
+def test_library_that_lacks_a_function_is_of_another_version() -> None:
+    """Two changes may have made the same version of the sources."""
+    with pytest.raises(OSError, match="another version"):
+        native.functions_of(native.PATH, "pages", 3, {"column_read": "pipi", "column_of_tomorrow": "p"})
+
+
 def test_library_of_another_version_is_not_used(monkeypatch) -> None:
     monkeypatch.setattr(native, "VERSION", -1)
     with pytest.raises(OSError, match="another version"):
@@ -289,3 +382,30 @@ def test_codes_outside_of_a_dictionary_are_not_read(index: int) -> None:
     found = COMPILED.pick_codes(codes, np.array([2, 0], dtype=np.int32))
     assert found is not None
     assert found.tolist() == [9, 7]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_hashes_of_bytes_and_lists_are_those_of_the_twins(seed: int, monkeypatch) -> None:
+    draw = np.random.default_rng(seed)
+    counts = draw.integers(0, [1, 3, 40, 400][seed % 4] + 1, 600)
+    total, ends = int(counts.sum()), np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    content = draw.integers(0, 256, total, np.uint8)
+    numbers: list[pa.Array] = [
+        pa.array(draw.integers(0, 2**8, total, np.uint64) << np.uint64(draw.integers(0, 56))),
+        *(pa.array(content.astype(kind) - kind(7)) for kind in (np.int8, np.int16, np.int32, np.int64)),
+        *(pa.array(content.astype(kind)) for kind in (np.uint8, np.uint16, np.uint32, np.float16)),
+        pa.array(draw.choice([0.0, -0.0, np.nan, -np.nan, np.inf, 1e-40, 1.5], total).astype(np.float32)),
+        pa.array(draw.choice([0.0, -0.0, np.nan, -np.nan, np.inf, 1e-310, 1.5], total)),
+        pa.array(content.astype(np.int64), pa.timestamp("us")),
+        pa.array([None if each < 9 else int(each) for each in content], pa.int32()),
+    ]
+    columns = [pa.ListArray.from_arrays(pa.array(ends), each) for each in numbers]
+    columns.append(pa.BinaryArray.from_buffers(pa.binary(), 600, [None, pa.py_buffer(ends), pa.py_buffer(content)]))
+    columns.append(pa.array([bytes(content[: seed + 1].tolist() + [0] * 13)[:13]] * 600, pa.binary(13)))
+    for column in columns:
+        for part in (column, column.slice(5, 590), column.slice(599)):
+            compiled = hashes([part])
+            monkeypatch.setattr(native, "_kernels", None)
+            twin = hashes([part])
+            monkeypatch.undo()
+            assert compiled.tolist() == twin.tolist(), column.type

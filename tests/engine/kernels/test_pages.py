@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
@@ -13,9 +15,9 @@ import pytest
 from pyarrow import parquet
 
 from penstock.engine.kernels.page_library import address, page_library
-from penstock.engine.kernels.page_stream import DoubtfulPage
+from penstock.engine.kernels.page_stream import ENCODINGS, DoubtfulPage, Fetch, PageStream
 from penstock.engine.kernels.pages import column_reader
-from support.parquet_pages import differences, flat_columns, random_file, reader_of
+from support.parquet_pages import differences, fetch_of, flat_columns, random_file, reader_of, same_bits
 from support.sweeps import seeds
 
 DATA = Path(__file__).parents[2] / "data" / "parquet"
@@ -118,17 +120,38 @@ def test_codes_of_each_width_are_unpacked_from_any_place_on(bits: int) -> None:
     codes = rng.integers(0, 1 << bits, 4000)
     packed = np.packbits((codes[:, None] >> np.arange(bits) & 1).astype(np.uint8).ravel(), bitorder="little")
     values = np.concatenate([np.array([bits, 0xE9, 0x07], dtype=np.uint8), packed])  # a run of 500 times eight
-    page, found = np.zeros(library.call("page_bytes"), dtype=np.uint8), np.empty(4000, dtype=np.uint8)
-    opening = address(page), 0, 0, address(values), len(values), 1, 1, 0, 0
+    sources = [1] * ENCODINGS
     for known in (1 << bits, int(codes.max())):
-        assert library.call("page_open", *opening) == 0
+        says = {"rows": 4000, "nullable": False, "width": 1, "sources": sources}
+        stream = PageStream(library, fetch_of(b""), 0, 0, "UNCOMPRESSED", **says)
+        column, found = stream.column, np.empty(4000, dtype=np.uint8)
+        column.page_left, column.unmet, column.header[6], column.out_width = 4000, 0, 0, 1
+        column.words, column.known, column.to = address(words), known, address(found)
+        assert library.call("column_open", ctypes.addressof(column), 0, 0, address(values), len(values), 0, 0) == 0
         done = failed = 0
         while done < 4000 and not failed:
             now = min(int(rng.integers(1, 700)), 4000 - done)
-            part = address(page), now, 0, 0, now, 0, address(words), known, 1, address(found) + done
-            failed, done = library.call("page_numbers", *part), done + now
+            failed, done = library.call("column_read", ctypes.addressof(column), done + now, 0, 0), done + now
         assert failed == (0 if known > codes.max() else -1)
         assert failed or (found == words[codes]).all()
+
+
+def test_codes_that_are_fewer_than_their_run_says_are_doubtful() -> None:
+    words, sink = pa.table({"words": [f"word {number % 3}" for number in range(20)]}), pa.BufferOutputStream()
+    parquet.write_table(words, sink, compression="none")
+    content = sink.getvalue().to_pybytes()
+    metadata = parquet.read_metadata(pa.BufferReader(content))
+    chunk = metadata.row_group(0).column(0)
+    end = chunk.dictionary_page_offset + chunk.total_compressed_size
+    begin = content.rindex(b"\x02\x07", 0, end)  # two bits a code, three times eight codes
+    for place, byte in itertools.product(range(begin + 1, end), range(256)):
+        damaged = content[:place] + bytes([byte]) + content[place + 1 :]
+        try:
+            wanted = parquet.ParquetFile(pa.BufferReader(damaged)).read().column(0).combine_chunks()
+        except (OSError, pa.ArrowException):
+            assert is_doubtful(reader_of(damaged, metadata, 0, 0, pa.string()), 20), (place, byte)
+        else:
+            assert same_bits(wanted, reader_of(damaged, metadata, 0, 0, pa.string()).take(20)), (place, byte)
 
 
 def test_pages_of_which_nothing_is_picked_are_not_read() -> None:
@@ -155,13 +178,48 @@ def test_more_rows_than_there_are_or_positions_beyond_them_are_refused() -> None
         reader.take(10, np.array([5, 10]))
 
 
+def asked_at_most(times: int, fetch: Fetch) -> Fetch:
+    asked = itertools.repeat(None, times)
+    return lambda at, memory: (next(asked), fetch(at, memory))[1]
+
+
 def test_column_that_ends_behind_its_file_is_doubtful_wherever_that_is_cut() -> None:
     """Also within the header of a page, for which more bytes are asked until there are enough."""
     content, metadata = written(texts=pa.array([f"text {number}" for number in range(3000)]))
     chunk = metadata.row_group(0).column(0)
     begin = chunk.dictionary_page_offset
     for cut in range(begin + 1, begin + chunk.total_compressed_size, 7):
-        asked = itertools.repeat(content[:cut], 200)
-        reader = column_reader(lambda at, size, asked=asked: next(asked)[at : at + size], metadata, 0, 0, pa.string())
+        fetch = asked_at_most(200, fetch_of(content[:cut]))
+        reader = column_reader(fetch, metadata, 0, 0, pa.string())
         with pytest.raises(DoubtfulPage):
             reader.take(3000)
+
+
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "words", "lengths"])
+def test_page_whose_header_has_a_wrong_bit_gives_its_values_or_none(kind: str, second: bool) -> None:
+    rows = 3000
+    type = pa.string() if kind == "lengths" else pa.int64()
+    values = pa.array(range(rows), pa.int64()) if kind == "plain" else pa.array([each % 7 for each in range(rows)])
+    sink = pa.BufferOutputStream()
+    parquet.write_table(
+        pa.table([values.cast(type)], schema=pa.schema([pa.field("x", type, nullable=False)])),
+        sink,
+        compression="none",
+        use_dictionary=kind == "words",
+        column_encoding={"x": "DELTA_LENGTH_BYTE_ARRAY"} if kind == "lengths" else None,
+        write_statistics=False,
+        data_page_size=1000,
+        write_batch_size=500,
+        data_page_version="2.0" if second else "1.0",
+    )
+    content = sink.getvalue().to_pybytes()
+    metadata = parquet.read_metadata(pa.BufferReader(content))
+    begin = metadata.row_group(0).column(0).data_page_offset
+    for bit in range(8 * 16):
+        hurt = bytearray(content)
+        hurt[begin + bit // 8] ^= 1 << bit % 8
+        reader = reader_of(bytes(hurt), metadata, 0, 0, type)
+        with suppress(DoubtfulPage):
+            for row in range(0, rows, 250):
+                assert reader.take(250) == values.cast(type)[row : row + 250], bit

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.engine.kernels.pieces import Bound, cut
-from penstock.engine.kernels.row_bits import row_bits
+from penstock.engine.kernels.row_bits import row_bits, total_bits
 
 TEXT = st.one_of(st.none(), st.text("aé", max_size=20))
 NUMBERS = st.one_of(st.none(), st.integers(-9, 9))
@@ -49,6 +49,8 @@ def test_rows_take_about_what_a_copy_of_them_takes(type: pa.DataType, data: st.D
     bits = np.broadcast_to(row_bits([array], np.array(rows)), len(rows))
     one_by_one = [int(np.broadcast_to(row_bits([array], np.array([row])), 1)[0]) for row in rows]
     assert bits.tolist() == one_by_one
+    every = np.broadcast_to(row_bits([array], np.arange(len(array))), len(array))
+    assert total_bits(pa.record_batch([array, array], ["a", "b"])) == 2 * int(every.sum())
     copy = pa.array([array[row].as_py() for row in rows], type)
     held = copy.nbytes - (copy.dictionary.nbytes if pa.types.is_dictionary(type) else 0)
     # an offset more than rows in each buffer of offsets, bits in whole bytes; and validity where no null is

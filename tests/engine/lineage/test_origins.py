@@ -74,12 +74,14 @@ def test_lineage_names_file_row_group_and_row_whatever_the_splits_are(file):
     by_file, by_group = (ParquetSource(file, split_by=each).splits() for each in ("file", "row group"))
     places = [(0, 0), (0, 29), (0, 30), (0, 99)]
     origins = np.concatenate([origins_of(split, np.array([row])) for split, row in places])
-    one = lineage(pa.array(origins), 40, [("rows", split) for split in by_file]).to_pylist()
+    one = lineage(pa.array(origins), 40 + np.arange(len(origins)), [("rows", split) for split in by_file]).to_pylist()
     assert [(line["row_group"], line["row"]) for line in one] == [(0, 0), (0, 29), (1, 30), (3, 99)]
     assert {line["file"] for line in one} == {str(file)}
     assert [line["position"] for line in one] == [40, 41, 42, 43]
     origins = np.concatenate([origins_of(row // 30, np.array([row % 30])) for _, row in places])
-    other = lineage(exact_spans(origins), 40, [("rows", split) for split in by_group]).to_pylist()
+    other = lineage(
+        exact_spans(origins), 40 + np.arange(len(origins)), [("rows", split) for split in by_group]
+    ).to_pylist()
     assert [{**line, "split": ""} for line in other] == [{**line, "split": ""} for line in one]
 
 
@@ -88,14 +90,14 @@ def test_summary_tells_runs_of_rows_and_what_is_not_known(file):
     exact = [[origin, origin] for origin in origins_of(0, np.array([7, 3, 4, 5])).tolist()]
     rough = origins_of(1, np.array([0, 9])).tolist()
     column = pa.array([*exact, rough, [NOWHERE, NOWHERE], None], SPANS)
-    table = lineage(column, 0, splits)
+    table = lineage(column, np.arange(len(column)), splits)
     assert list(summary(table)) == [
         f"rows: {file}, row group 0: 4 rows: 3 to 5, 7",
         f"rows: {file}, row group 1: some of the rows 30 to 39",
         "of 2 rows it is not known where they come from",
     ]
     assert table.column("rows").to_pylist() == [1, 1, 1, 1, 10, None, None]
-    assert list(summary(unknown(3, 1))) == ["of 1 row it is not known where they come from"]
+    assert list(summary(unknown(np.array([3])))) == ["of 1 row it is not known where they come from"]
 
 
 def test_spans_are_united_split_by_split():

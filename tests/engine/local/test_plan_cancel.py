@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.engine.core.errors import ConfigurationError, UserCodeError
+from penstock.engine.core.errors import ConfigurationError, PenstockError, UserCodeError
 from penstock.engine.flow.flow import Flow
 from penstock.engine.local.plan_task import PlanTask
 from penstock.engine.scheduler.pool import PoolScheduler
@@ -145,6 +145,30 @@ def test_function_may_drive_another_task():
 
     with made(WAYS[0], other) as task:
         assert [batch["k"].to_pylist() for batch in task.run({"rows": ROWS})] == [[2, 3]]
+
+
+@pytest.mark.parametrize("inner", [0, 2])
+@pytest.mark.parametrize("outer", [0, 2])
+@pytest.mark.parametrize("ring", [2, 3])
+def test_tasks_that_read_each_other_in_their_own_functions_are_refused(outer, inner, ring):
+    def reads(number):
+        def read_the_next(batch):
+            return tasks[(number + 1) % ring].read()
+
+        return read_the_next
+
+    def task(number):
+        stream = Flow("ring").from_split_sets(SCHEMA, name="rows").map_batches(reads(number), SCHEMA)
+        return PlanTask(stream, degree=inner if number else outer)
+
+    tasks = [task(number) for number in range(ring)]
+    for each in tasks:
+        each.add_split("rows", ROWS)
+        each.request_barrier()
+    with pytest.raises(PenstockError, match=r"read each other|asked for its next batch by one of its own"):
+        within(WAIT, tasks[0].read)
+    for each in tasks:
+        each.cancel()
 
 
 @pytest.mark.parametrize("on_main_thread", [True, False])

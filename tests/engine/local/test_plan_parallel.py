@@ -144,3 +144,43 @@ def test_right_rows_that_come_last_do_so_in_every_part_whoever_owns_it(how):
     expected = rows(1)
     assert expected
     assert [rows(parallelism) for parallelism in (2, 4)] == [expected, expected]
+
+
+def full_join(left, right):
+    """The rows of both sides by key, with the value of the right one where there is one."""
+    return left.hash_join(right, on=["k"], how="full", suffix="_r", exchange="key").project("k", v="coalesce(v_r, v)")
+
+
+def chain_of_full_joins(a, b):
+    return full_join(full_join(a.filter("k < 0"), b), a)
+
+
+def merge_behind_a_full_join(a, b):
+    both = a.sort("k").hash_join(b, on=["k"], how="full", suffix="_r").project("k", v="coalesce(v_r, v)")
+    return both.merge_join(b.sort("k"), on=["k"], suffix="_m").project("k", v="v + v_m")
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [(chain_of_full_joins, [(6, 12), (5, 48)]), (merge_behind_a_full_join, [(6, 24)])],
+    ids=["chain of full joins", "merge join behind"],
+)
+@pytest.mark.parametrize("closed_by", ["barrier", "end"])
+def test_right_rows_that_come_last_have_the_place_of_the_left_ones(build, expected, closed_by):
+    """At the end they came before left rows that come then, in all parts but a subtask's first. At a barrier they
+    missed what a merge join behind them has in the lane of the left rows."""
+    for parallelism in (1, 2, 3):
+        flow = Flow("f", lanes=3)
+        task = PlanTask(build(source(flow, "a"), source(flow, "b")), parallelism=parallelism)
+        task.add_split("a", table((5, 48)))
+        task.add_split("b", table((6, 12)))
+        if closed_by == "barrier":
+            task.request_barrier()
+        else:
+            task.no_more_splits("a")
+            task.no_more_splits("b")
+        found = []
+        while (batch := task.read(30)) is not None:
+            found += rows_of(batch)
+        task.cancel()
+        assert found == expected, parallelism

@@ -27,7 +27,8 @@ def much_of_little(kind: str):
     table = pa.table({"k": np.zeros(ROWS, dtype=np.int64), "v": np.arange(ROWS)})
     left, right = (flow.from_split_sets(table.schema, name=name) for name in ("left", "right"))
     join = left.merge_join if kind == "merge join" else left.hash_join
-    return join(right, on=["k"]).filter("k < 0"), {"left": table, "right": table}
+    # a condition on both sides: of one alone the readers would leave the rows out
+    return join(right, on=["k"]).filter("v + v_right < 0"), {"left": table, "right": table}
 
 
 def filtered(task: PlanTask) -> int:

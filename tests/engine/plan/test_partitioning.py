@@ -1,6 +1,7 @@
 """Exchanges' configs: which part a row belongs to, and what is refused when the flow is built."""
 
 import pickle
+import random
 from decimal import Decimal
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.engine.core.elements import Batch, Tag
 from penstock.engine.core.errors import FlowError
+from penstock.engine.plan import partitioning
 from penstock.engine.plan.partitioning import (
     PART,
     TURN_ROWS,
@@ -57,6 +59,7 @@ def test_rows_with_equal_keys_are_in_one_part():
         ([True, False, None], (True,), pa.bool_(), [1, 0, 1]),
         ([0, 2_000_000, None], (1_000_000,), pa.timestamp("us"), [0, 1, 1]),
         (["x", None, "a"], ("b",), pa.dictionary(pa.int8(), pa.string()), [1, 1, 0]),
+        ([b"xx", None, b"ab"], (b"ac",), pa.binary(2), [1, 1, 0]),
     ],
 )
 def test_ranges_begin_with_their_bound_and_nulls_come_last(values, bounds, type, expected):
@@ -131,6 +134,7 @@ def test_partitionings_are_alike_if_equal_keys_have_equal_parts(one, other, expe
         (RangePartitioning("k", (1, 1)), ROWS.schema, "do not ascend"),
         (RangePartitioning("k", (1, None)), ROWS.schema, "a bound is null"),
         (RangePartitioning("k", ("a",)), ROWS.schema, "do not fit column 'k'"),
+        (RangePartitioning("l", ([1],)), pa.schema([("l", pa.list_(pa.int64()))]), "'l' is list<item: int64>"),
     ],
 )
 def test_impossible_exchanges_are_refused(config, schema, message):
@@ -142,3 +146,23 @@ def test_descriptions_say_what_decides_the_parts():
     assert HashPartitioning(("k", "s"), 64).describe() == "k, s (hash 1) into 64 parts"
     assert "bounds 1, 2: 3 parts" in RangePartitioning("k", (1, 2)).describe()
     assert "128 parts" in RoundRobin(128).describe()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_round_robin_that_is_cut_anywhere_goes_on_where_it_was(monkeypatch, seed):
+    monkeypatch.setattr(partitioning, "TURN_ROWS", 3)
+    chance = random.Random(seed)
+    sizes = [
+        (round, lane, chance.randrange(1, 9)) for round in range(3) for lane in sorted(chance.choices(range(4), k=6))
+    ]
+    batches = [batch(ROWS.take([0] * size), round, lane) for round, lane, size in sizes]
+    uncut, cut = RoundRobin(5).partitioner(ROWS.schema), RoundRobin(5).partitioner(ROWS.schema)
+    for each in batches:
+        assert cut.parts(each).tolist() == uncut.parts(each).tolist()
+        state, cut = cut.snapshot(), RoundRobin(5).partitioner(ROWS.schema)
+        cut.restore(state)
+
+
+def test_parts_that_depend_on_rows_alone_have_no_state():
+    for config in (HashPartitioning(("k",), 4), RangePartitioning("k", (2,))):
+        assert config.partitioner(ROWS.schema).snapshot() is None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 import penstock as ps
 from penstock.engine.core.identity import Attempt, TaskId
 from penstock.engine.planner.pipelines import plan_job
+from penstock.engine.runtime import key_meetings
 from penstock.engine.runtime.key_meetings import KeyMeeting, KeyMeetings
 
 LARGE = pa.table(
@@ -77,6 +80,12 @@ def test_join_tells_the_reader_of_its_source_and_the_rows_are_the_same(
     assert found == [whole, whole]
 
 
+def test_sources_of_a_join_that_stands_in_one_task_with_them_are_told() -> None:
+    flow = flow_of(REACHED["a source"])
+    with ps.run_local(flow, parallelism=1) as job:
+        assert "large: 4 % of 1,000 rows pass the keys that hash-join-1 has told" in job.wait().statistics().left_out
+
+
 @pytest.mark.parametrize("name", NOT_REACHED)
 def test_reader_is_told_nothing_where_it_would_show(name: str) -> None:
     assert "large" not in {each.source for each in plan_job(flow_of(NOT_REACHED[name])).key_filters}
@@ -116,12 +125,39 @@ def test_meeting_is_over_when_all_have_told_or_one_gives_up() -> None:
     assert not KeyMeetings().of(replace(planned, waits=False), joins).is_awaited()
 
 
+def test_keys_of_several_subtasks_that_are_too_many_for_one_array_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = next(each for each in plan_job(flow_of(REACHED["by key"]), 2).key_filters if each.source == "large")
+    joins = [(TaskId("join", number), Attempt(1, 1)) for number in range(2)]
+    for most, tells in ((32, True), (31, False)):
+        monkeypatch.setattr(key_meetings, "MOST_BYTES", most)
+        meeting = KeyMeetings().of(planned, joins)
+        for task, _ in joins:
+            meeting.listener(task).publish(0, [pa.array(["0123456789ab"])])
+        assert not meeting.is_awaited()
+        assert (meeting.filter.test(0) is not None) == tells
+
+
 def test_explain_says_who_tells_whom_what_is_read_first_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     flow = flow_of(REACHED["a source"])
-    monkeypatch.setattr("penstock.engine.planner.explain.kernels", object)
+    monkeypatch.setattr("penstock.engine.planner.explain.page_library", object)
     lines = flow.explain(1).splitlines()
     assert any(line.startswith("  large: ") and "hash-join-1 tells which k it needs" in line for line in lines)
-    assert any("hash-join-1: hash join" in line and line.endswith("; reads its right side first") for line in lines)
+    assert any(
+        "hash-join-1: hash join" in line
+        and line.endswith("; reads its right side first; about 1,000 left and 4 right rows")
+        for line in lines
+    )
     assert not any("kernels" in line for line in lines)
-    monkeypatch.setattr("penstock.engine.planner.explain.kernels", lambda: None)
+    monkeypatch.setattr("penstock.engine.planner.explain.page_library", lambda: None)
     assert flow.explain(1).splitlines()[2].startswith("  compiled kernels are missing here")
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_decimals_that_a_reader_has_in_other_bits_than_the_join_are_alike(tmp_path: Path, parallelism: int) -> None:
+    for name, rows in (("left", 3_000), ("right", 30)):
+        column = pa.array(range(rows), pa.int64()).cast(pa.decimal128(21, 2)).cast(pa.decimal128(15, 2))
+        parquet.write_table(pa.table({name: column}), tmp_path / f"{name}.parquet")
+    flow = ps.Flow("decimals", lanes=4)
+    left, right = (flow.read_parquet(tmp_path / f"{name}.parquet") for name in ("left", "right"))
+    left.filter("left >= 2").hash_join(right.distinct(), ["left"], right_on=["right"]).collect("rows")
+    assert ps.run_local(flow, parallelism=parallelism).result("rows").num_rows == 28

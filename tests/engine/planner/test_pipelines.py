@@ -156,3 +156,60 @@ def test_streams_that_meet_themselves_again_and_again_are_planned_as_quickly_as_
         rows = rows.union(rows.filter(pc.field("k") > 0))
     rows.collect("out")
     assert len(plan_job(flow, 1).stages) == 1
+
+
+def test_stages_that_may_be_one_are_one_task():
+    flow = Flow("fused")
+    left, right = (flow.from_tables([ROWS], name=name) for name in ("left", "right"))
+    joined = left.gather().hash_join(right.filter(pc.field("v") > 0).gather(), on=["k"], name="join")
+    joined.gather().collect("rows")
+    assert stage_shapes(plan_job(flow, 1, fused=True)) == {
+        "left": [
+            (["source right"], ["filter-1"], ["local filter-1->join:1"]),
+            (["source left", "local filter-1->join:1"], ["join", "rows"], []),
+        ]
+    }
+    assert plan_job(flow, 1, fused=True).fingerprint == plan_job(flow, 1).fingerprint
+    for parallelism, fused in ((1, False), (2, True)):
+        plan = plan_job(flow, parallelism, fused=fused)
+        assert {each.id for each in plan.exchanges} == {"gather-1", "gather-2", "gather-3"}
+
+
+def test_exchanges_by_key_and_what_is_behind_them_stay_when_stages_are_fused():
+    flow = Flow("fused")
+    rows = flow.from_tables([ROWS], name="rows").gather()
+    rows.partition_by("k").aggregate(["k"], n="count").gather().collect("counted")
+    rows.gather().collect("all")
+    plan = plan_job(flow, 1, fused=True)
+    assert [(each.source, each.target) for each in plan.exchanges] == [
+        ("rows", "partition-by-1"),
+        ("partition-by-1", "gather-2"),
+    ]
+
+
+def test_stages_of_a_feed_stay_apart():
+    flow = Flow("feeding")
+    flow.from_tables([ROWS], name="rows").feed(1)
+    assert len(plan_job(flow, 1, fused=True).stages) == 2
+
+
+def test_flow_that_is_refused_elsewhere_is_refused_when_stages_are_fused():
+    flow = Flow("refused")
+    left, right = (flow.from_tables([ROWS], name=name) for name in ("left", "right"))
+    left.gather().union(right).collect("rows")
+    with pytest.raises(FlowError, match="without an exchange of its own"):
+        plan_job(flow, 1, fused=True)
+
+
+@pytest.mark.parametrize("size", [200])
+def test_planning_of_a_chain_asks_each_node_a_few_times(size, monkeypatch):
+    flow = Flow("chain")
+    stream = flow.from_tables([ROWS])
+    for _ in range(size):
+        stream = stream.filter(pc.field("v") > 0)
+    stream.collect("rows")
+    copies = []
+    copied = Flow.copy
+    monkeypatch.setattr(Flow, "copy", lambda self: copies.append(self) or copied(self))
+    plan_job(flow, 1)
+    assert len(copies) < 10

@@ -74,7 +74,7 @@ def test_sources_read_what_is_needed(name: str) -> None:
 def test_rows_and_fingerprint_are_those_of_a_plan_that_reads_everything(name: str) -> None:
     found = ps.run_local(flow_of(name), parallelism=2).result("found")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.engine.planner.pipelines.pruned", lambda flow: flow)
+        patch.setattr("penstock.engine.planner.pipelines.pruned", lambda flow, sources: flow)
         whole = flow_of(name)
         assert plan_job(whole, 2).fingerprint == plan_job(whole, 2, prune=False).fingerprint
         everything = ps.run_local(whole, parallelism=2).result("found")
@@ -92,6 +92,28 @@ def test_filter_does_not_copy_what_only_its_condition_needs() -> None:
         if each.config.kind == "filter"
     ]  # fmt: skip
     assert found.config.output_schema(found.inputs).names == ["a", "b"]
+
+
+def test_sources_whose_splits_others_give_stay_whole_and_what_follows_is_narrowed() -> None:
+    flow = ps.Flow("given")
+    given = pa.schema([(name, pa.int64()) for name in "abcd"])
+    stream = flow.from_split_sets(given, name="rows").filter("a > 1").aggregate(["b"], n=("c", "sum"))
+    stream.collect("out")
+    (stage, *_) = plan_job(flow, 1, prune=False).stages.values()
+    first, behind = stage.pipelines[0].operators[:2]
+    assert stage.pipelines[0].ports[0].schema.names == ["a", "b", "c", "d"]
+    assert first.inputs[0].names == ["a", "b", "c", "d"]
+    assert behind.inputs[0].names == ["b", "c"]
+    rows = pa.table([[1, 2, 3], [1, 1, 2], [7, 8, 9], [0, 0, 0]], schema=given)
+    with ps.PlanTask(stream_of(given)) as task:
+        assert [row for batch in task.run({"rows": rows}) for row in batch.to_pylist()] == [
+            {"b": 1, "n": 8}, {"b": 2, "n": 9}
+        ]  # fmt: skip
+
+
+def stream_of(schema: pa.Schema) -> ps.Stream:
+    rows = ps.Flow("given").from_split_sets(schema, name="rows")
+    return rows.filter("a > 1").aggregate(["b"], n=("c", "sum"))
 
 
 def test_all_consumers_count() -> None:

@@ -106,7 +106,7 @@ def test_each_side_reads_what_is_needed(name: str) -> None:
 @pytest.mark.parametrize("name", JOINS)
 def test_rows_are_those_of_a_plan_that_reads_everything(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = ps.run_local(flow_of(name), parallelism=2).result("found")
-    monkeypatch.setattr("penstock.engine.planner.pipelines.pruned", lambda flow: flow)
+    monkeypatch.setattr("penstock.engine.planner.pipelines.pruned", lambda flow, sources: flow)
     everything = ps.run_local(flow_of(name), parallelism=2).result("found")
     assert found.schema == everything.schema
     assert found.num_rows

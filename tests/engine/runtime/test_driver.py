@@ -8,9 +8,10 @@ from penstock.engine.core.errors import DataError, InternalError, UserCodeError
 from penstock.engine.core.identity import CheckpointId
 from penstock.engine.core.operator import Stateless
 from penstock.engine.exchange.channels import DrainedAck, EndOfDataAck, Grant
+from penstock.engine.runtime.driver import Driver
 from penstock.engine.runtime.orders import ClosePartition, Deliver, InjectBarrier
 from penstock.engine.scheduler.protocol import Blocked, Finished, WaitReason
-from support.driver_rig import Double, Endless, Rig, Sum, barrier, batch, tags
+from support.driver_rig import ATTEMPTS, Double, Endless, Rig, Sum, barrier, batch, tags
 
 
 class Broken(Stateless):
@@ -109,6 +110,48 @@ def test_driver_without_credit_waits_for_output_and_takes_no_input():
     assert rig.driver.run(Endless()) == Blocked((rig.driver.wait,))
 
 
+class Handle:
+    def __init__(self) -> None:
+        self.wakes = 0
+
+    def wake(self):
+        self.wakes += 1
+
+
+def test_credit_wakes_a_driver_that_waits_for_it_and_no_other():
+    rig = Rig(Double(), credit=1)
+    rig.driver.handle = handle = Handle()
+    rig.driver.run(Endless())
+    rig.driver.deliver(rig.output, Grant(rig.output.channel, ATTEMPTS, 0))
+    assert handle.wakes == 0, "it waits for input"
+    rig.send(batch(0, 0, 1)).driver.run(Endless())
+    assert rig.driver.wait.reason is WaitReason.OUTPUT
+    rig.driver.deliver(rig.output, Grant(rig.output.channel, ATTEMPTS, 1 << 20))
+    assert handle.wakes == 1
+    rig.driver.deliver(rig.output, EndOfDataAck(rig.output.channel, ATTEMPTS))
+    assert handle.wakes == 2
+
+
+def test_credit_that_comes_just_before_the_driver_says_that_it_waits_is_not_lost(monkeypatch):
+    """1. A step finds no credit. 2. Credit comes, and nobody is woken who does not wait. 3. The turn ends, waiting."""
+    rig = Rig(Double(), credit=1).send(batch(0, 0, 1))
+    rig.driver.handle = handle = Handle()
+    flush, brought = Driver._flush, []
+
+    def late(self):
+        sent = flush(self)
+        if self.pending and not (sent or brought):
+            brought.append(self.wait)
+            self.deliver(rig.output, Grant(rig.output.channel, ATTEMPTS, 1 << 20))
+        return sent
+
+    monkeypatch.setattr(Driver, "_flush", late)
+    rig.driver.run(Endless())
+    assert (brought, handle.wakes) == ([None], 0)
+    assert len(rig.sink) == 2
+    assert rig.driver.wait.reason is WaitReason.INPUT
+
+
 def test_driver_names_whom_it_waits_for():
     rig = Rig(Double())
     rig.driver.step()
@@ -190,3 +233,12 @@ def test_error_of_an_inner_operator_is_not_blamed_on_the_outer_one():
         rig.run()
     assert caught.value.operator == "op1"
     assert caught.value.batch == (0, 0)
+
+
+def test_driver_of_a_task_that_is_about_to_be_cut_begins_nothing():
+    rig = Rig(Double()).send(batch(0, 3, 1))
+    rig.driver.stops = True
+    assert rig.driver.step()
+    assert len(rig.sink) == 0
+    rig.driver.stops = False
+    assert len(rig.run()) > 0

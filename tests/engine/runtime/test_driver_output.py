@@ -180,6 +180,9 @@ class Remote(Stateless):
         out.emit(self._asked.pop(0))
         return True
 
+    def unanswered(self, out):
+        return list(self._asked)
+
 
 def test_what_is_under_way_elsewhere_leaves_before_the_end_of_its_round():
     remote = Remote()

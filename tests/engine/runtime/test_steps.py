@@ -279,3 +279,28 @@ def test_chain_emits_what_one_that_takes_all_steps_at_once_does(seed):
     assert max(spans) <= 1
     told = [(e.tag, e.records.column(0).to_pylist()) if isinstance(e, Batch) else e for e in found]
     assert told == wanted
+
+
+class Asked(Stateless):
+    """Asks the chain, in a call and in a step of what it has answered, who is at a piece."""
+
+    def __init__(self) -> None:
+        self.chain, self.heard = None, []
+
+    def process(self, port, batch, out):
+        self.heard.append(self.chain.piece())
+        return self._steps()
+
+    def _steps(self):
+        self.heard.append(self.chain.piece())
+        yield
+
+
+def test_chain_says_who_is_at_a_piece_and_for_how_long():
+    asked = Asked()
+    rig = Rig(Explode(Work(), 1, 0), asked).send(batch(0, 0, 1), EndOfRound(0))
+    asked.chain = rig.driver.chain
+    rig.run()
+    assert [operator for operator, _ in asked.heard] == ["op1", "op1"]
+    assert all(seconds >= 0 for _, seconds in asked.heard)
+    assert rig.driver.chain.piece() is None

@@ -1,6 +1,7 @@
 """A task on its own: checkpoints, the end of its life, errors. The owner is played by the test."""
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from penstock.engine.core.elements import FINAL_ROUND, Barrier, Batch, EndOfData, EndOfPartition, EndOfRound
@@ -9,6 +10,8 @@ from penstock.engine.core.identity import CommitPermit, TaskId
 from penstock.engine.exchange.channels import ChannelId, DrainedAck, EndOfDataAck, Grant
 from penstock.engine.flow.flow import Flow
 from penstock.engine.planner.pipelines import plan_job
+from penstock.engine.runtime.driver import Driver
+from penstock.engine.runtime.orders import JoinBarrier, NotifyCommitted
 from penstock.engine.sinks.collect import COLLECTED
 from support.task_owner import ATTEMPT, Owner, cp, end_checkpoint, gathered, source_owner, tables
 
@@ -57,6 +60,33 @@ def test_late_proposal_of_a_triggered_checkpoint_does_not_hold_the_sources_again
     owner = source_owner().trigger(1, at_round=0)
     owner.task.propose_round(cp(1))
     assert owner.run().said == ["data ended"]
+
+
+def test_cut_lets_sources_go_on_that_hold_for_a_checkpoint_that_was_given_up():
+    owner = source_owner()
+    owner.task.propose_round(cp(1))
+    owner.run().cut(2)
+    assert owner.run().said == ["data ended"]
+    assert owner.snapshots[2].unaligned
+
+
+def test_cut_drops_the_barriers_of_older_checkpoints_that_sources_have_yet_to_place():
+    owner = source_owner()
+    owner.task.propose_round(cp(1))
+    owner.run().trigger(1, at_round=FINAL_ROUND).cut(2).run()
+    assert [e.checkpoint for e in owner.elements() if isinstance(e, Barrier)] == [cp(2)]
+    [reader] = owner.task.readers
+    assert not reader._barriers
+    assert owner.trigger(3).run().snapshots.keys() == {2, 3}
+
+
+def test_proposal_of_an_older_checkpoint_is_late_where_a_barrier_has_asked_for_a_cut():
+    source, sink = sink_owner()
+    source.cut(2).run()
+    forward(source, sink)
+    assert sink.snapshots.keys() == {2}
+    sink.task.propose_round(cp(1))
+    assert sink.run().proposed == []
 
 
 def test_reports_of_the_end_are_repeated_on_request():
@@ -231,3 +261,22 @@ def test_channels_of_a_gather_are_named_after_their_tasks():
     inputs, outputs = owner.task._parts.inputs, owner.task._parts.outputs
     assert list(inputs) == [ChannelId("gather-1", TaskId("numbers", n), TaskId("gather-1", 0)) for n in range(2)]
     assert not outputs
+
+
+def test_drivers_are_told_once_of_a_barrier_that_has_come_to_others(monkeypatch):
+    sent = []
+    send = Driver.send
+    monkeypatch.setattr(Driver, "send", lambda self, order: sent.append(order) or send(self, order))
+    flow = Flow("many", lanes=1)
+    stream = flow.from_tables(tables(1), name="numbers")
+    for number in range(9):
+        stream = stream.union(flow.from_tables(tables(1), name=f"numbers-{number}").filter(pc.field("x") >= 0))
+    stream.gather().collect("out")
+    owner = Owner(plan_job(flow, 1), TaskId("numbers", 0)).run().trigger(1).run()
+    assert owner.snapshots[1].data_ended
+    drivers = len(owner.task.drivers)
+    assert drivers > 10
+    assert sum(isinstance(order, JoinBarrier) for order in sent) == drivers - 1
+    sent.clear()
+    owner.task.notify_committed(cp(1))
+    assert not any(isinstance(order, NotifyCommitted) for order in sent)

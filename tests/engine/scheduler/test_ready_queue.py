@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.engine.scheduler.entries import OLDEST_FIRST
+from penstock.engine.scheduler.entries import OLDEST_FIRST, RankQueue
 from support.scheduling import BLOCKED, CoreDriver
 
 
@@ -82,3 +82,20 @@ def test_one_that_left_the_queue_is_not_found_there_again() -> None:
         driver.core.endings.pause(query, "future", 0.0)
         driver.core.endings.resume(query, 0.0)
     assert [driver.claim(0), driver.claim(0), driver.claim(0)] == [first, second, None]
+
+
+def test_ranks_in_which_nothing_is_ready_are_not_looked_at(monkeypatch) -> None:
+    driver = CoreDriver()
+    query = driver.open()
+    for rank in range(100):
+        driver.add(query, f"driver {rank}", rank)
+    driver.start(query)
+    for _ in range(100):
+        last = driver.run(BLOCKED)
+    taken: list[object] = []
+    take = RankQueue.take
+    monkeypatch.setattr(RankQueue, "take", lambda self, worker: taken.append(self) or take(self, worker))
+    for _ in range(10):
+        last.wake()
+        assert driver.run(BLOCKED) is last
+    assert len(taken) < 30

@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import pytest
 
 from penstock.engine.scheduler import threads
-from penstock.engine.scheduler.threads import Threads
+from penstock.engine.scheduler.threads import InOrder, Threads
 
 PATIENCE = 60.0
 
@@ -116,3 +117,24 @@ threading.Thread(target=lambda: (threading.main_thread().join(), over.set())).st
 print("the end", flush=True)
 """)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "the end\nwritten\n", "")
+
+
+def test_work_in_order_is_done_one_piece_at_a_time_whatever_it_raises():
+    pool, done, under_way = Threads(4, "order"), [], []
+    order, over = InOrder(pool), threading.Event()
+
+    def work(number):
+        under_way.append(number)
+        assert under_way == [number]
+        done.append(number)
+        under_way.clear()
+        if number == 199:
+            over.set()
+        if number % 7 == 0:
+            raise ValueError(number)
+
+    for number in range(200):
+        order.submit(partial(work, number))
+    assert over.wait(PATIENCE)
+    pool.close()
+    assert done == list(range(200))

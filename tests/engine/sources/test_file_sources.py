@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow import csv, ipc, parquet
 
-from penstock.engine.core.errors import ConfigurationError, DataError, FlowError, StorageError
+from penstock.engine.core.errors import ConfigurationError, DataError, FlowError
 from penstock.engine.core.operator import OUTPUT_BYTES
 from penstock.engine.files.paths import ROWS_PER_BATCH, DataFile, absolute, safe_name
 from penstock.engine.plan.sizes import TEXT_BYTES
@@ -161,11 +161,11 @@ def test_file_that_changed_since_it_was_planned_is_an_error(form: Form, tmp_path
         list(split.open(0))
 
 
-def test_file_that_went_away_is_a_storage_error(form: Form, tmp_path: Path) -> None:
+def test_file_that_went_away_is_an_error_that_is_final(form: Form, tmp_path: Path) -> None:
     path = write(form, tmp_path / "data", pa.table({"x": [1]}))
     (split,) = form(path).splits()
     path.unlink()
-    with pytest.raises(StorageError, match=f"cannot read {path}: No such file"):
+    with pytest.raises(DataError, match=f"{path} was there when the job was planned and is gone"):
         list(split.open(0))
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow import csv, ipc, parquet
 
-from penstock.engine.core.errors import ConfigurationError, DataError, StorageError
+from penstock.engine.core.errors import ConfigurationError, DataError
 from penstock.engine.core.source import Split
 from penstock.engine.files.listing import InputFile, reason_against
 from penstock.engine.files.paths import list_files
@@ -93,10 +93,10 @@ def test_object_that_was_exchanged_since_it_was_planned_is_named(buckets: Bucket
     assert rows_of(splits[1]) == list(range(10, 20))
 
 
-def test_object_that_is_gone_is_an_error_of_the_storage(buckets: BucketTwin, bucket: str, kind: str) -> None:
+def test_object_that_is_gone_is_an_error_that_is_final(buckets: BucketTwin, bucket: str, kind: str) -> None:
     splits = planned(buckets, bucket, kind)
     del buckets.objects[f"{bucket}/in/1"]
-    with pytest.raises(StorageError, match=f"cannot read {bucket}/in/1: No such file"):
+    with pytest.raises(DataError, match=f"{bucket}/in/1 was there when the job was planned and is gone"):
         rows_of(splits[1])
 
 

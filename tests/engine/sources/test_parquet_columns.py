@@ -1,8 +1,11 @@
 """Columns of Parquet files, each decoded by itself: the chunks that pyarrow's batches are cut to, value by value."""
 
+import io
 import os
 import random
 import string
+import subprocess
+import sys
 from decimal import Decimal
 
 import pyarrow as pa
@@ -160,3 +163,37 @@ def test_footer_of_a_file_that_may_change_within_a_tick_is_not_kept(tmp_path, mo
     pq.write_table(pa.table({"a": range(100)}), tmp_path / "a.parquet")
     (file,) = ParquetSource(tmp_path).listed()
     assert read_footer(file) is not read_footer(file)
+
+
+CANNOT_BE = {
+    "a codec": (b"\x19\x18\x01n\x15\x00", 5, 0x7E),
+    "a type": (b"\x1c\x15\x04\x19", 2, 0x00),
+    "a type of the schema": (b"\x15\x04\x25\x02\x18\x01n", 1, 0x00),
+    "levels": (b"\x15\x04\x25\x02\x18\x01n", 3, 0x00),
+}
+"""What a footer says that cannot be: behind which bytes of it, the place among these, and what stands there instead."""
+
+
+@pytest.mark.parametrize("what", CANNOT_BE)
+def test_footer_that_says_what_cannot_be_is_an_error_and_not_the_end_of_the_process(tmp_path, what: str) -> None:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"n": pa.array(range(50), pa.int64())}), sink, compression="none")
+    content = bytearray(sink.getvalue())
+    around, place, instead = CANNOT_BE[what]
+    at = content.rindex(around) + place
+    assert content[at] != instead
+    content[at] = instead
+    (tmp_path / "0").write_bytes(content)
+    reads = (
+        "import sys, penstock as ps\n"
+        "flow = ps.Flow('damaged')\n"
+        "try:\n"
+        "    flow.read_parquet(sys.argv[1]).filter('n > 3').collect('rows')\n"
+        "    ps.run_local(flow).result('rows')\n"
+        "except ps.errors.DataError as error:\n"
+        "    print(error.message)\n"
+    )
+    command = [sys.executable, "-c", reads, str(tmp_path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "is damaged: its footer says of a column what cannot be" in done.stdout

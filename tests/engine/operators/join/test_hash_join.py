@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.core.elements import Batch, Tag
+from penstock.engine.core.elements import FINAL_ROUND, Batch, Tag
 from penstock.engine.core.errors import FlowError
-from penstock.engine.core.operator import exhaust
+from penstock.engine.core.operator import PortPlace, exhaust
 from penstock.engine.core.traits import traits_of
 from penstock.engine.flow.flow import Flow
 from penstock.engine.kernels.key_filter import KeyFilter
@@ -165,10 +166,24 @@ def test_hash_join_on_any_key_type(key_type: str) -> None:
     ]
 
 
+class Waiting(KeyFilter):
+    """A listener that somebody waits for."""
+
+    is_over = False
+
+    def publish(self, window: int, columns: Sequence[pa.Array]) -> int:
+        self.is_over = True
+        return super().publish(window, columns)
+
+    def give_up(self) -> None:
+        assert not self.is_over, "it has been told"
+        self.is_over = True
+
+
 @pytest.mark.parametrize("how", JOIN_TYPES)
 def test_keys_of_the_right_side_are_told_for_the_window_that_it_is_complete_in(how: str) -> None:
     schema = pa.schema([("k", pa.int64())])
-    config, told = HashJoin(("k",), how=how), KeyFilter()
+    config, told = HashJoin(("k",), how=how), Waiting()
     wanted = {LEFT: [told]} if traits_of(config).key_filters else {}
     output = Collected(config.output_schema([schema, schema]))
     running = config.build(replace(context(), listeners=wanted), [schema, schema], None)
@@ -181,6 +196,33 @@ def test_keys_of_the_right_side_are_told_for_the_window_that_it_is_complete_in(h
     drops = how in {"inner", "left semi", "right", "right semi"}
     assert [each if each is None else each.tolist() for each in found] == [None, [1] if drops else None, None]
     running.close()
+
+
+@pytest.mark.parametrize("end", [None, "left", "right", "both", "barrier"])
+@pytest.mark.parametrize("how", JOIN_TYPES)
+def test_nobody_waits_for_a_join_that_is_closed(how: str, end: str | None) -> None:
+    """Whenever that is: it has failed, is cancelled, or needs no more."""
+    schema = pa.schema([("k", pa.int64())])
+    config = HashJoin(("k",), how=how)
+    wanted = {port: [Waiting()] for port in traits_of(config).key_filters}
+    running = config.build(replace(context(), listeners=wanted), [schema, schema], None)
+    output = Collected(config.output_schema([schema, schema]))
+    running.process(RIGHT, Batch(pa.record_batch([[3, 5]], schema=schema), Tag(0, 0, 0)), output)
+    if end == "barrier":
+        exhaust(running.drain(output))
+    for port, name in enumerate(("left", "right")):
+        if end in {name, "both"}:
+            exhaust(running.end_port(port, output))
+            assert all(each.is_over for each in wanted.get(1 - port, ()) if end == name)
+    running.close()
+    assert all(each.is_over for listeners in wanted.values() for each in listeners)
+
+
+@pytest.mark.parametrize("reason", [{"holds": True}, {"epochs": object()}])
+def test_nobody_waits_for_a_join_that_tells_nothing(reason: dict[str, Any]) -> None:
+    schema, listener = pa.schema([("k", pa.int64())]), Waiting()
+    HashJoin(("k",)).build(replace(context(), listeners={LEFT: [listener]}, **reason), [schema, schema], None)
+    assert listener.is_over
 
 
 def test_left_rows_pass_through_under_their_own_tags_once_the_right_side_has_ended() -> None:
@@ -202,6 +244,32 @@ def test_left_rows_pass_through_under_their_own_tags_once_the_right_side_has_end
     give(0, [4], 1, 3)
     found = [((batch.tag.round, batch.tag.lane), batch.records["k"].to_pylist()) for batch in output.batches]
     assert found == [((1, 0), [1, 2]), ((1, 2), [3]), ((1, 3), [4])]
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["uncut", "cut"])
+@pytest.mark.parametrize("lanes", [(), (0,), (1, 3)], ids=str)
+@pytest.mark.parametrize("round", [0, FINAL_ROUND], ids=["barrier", "end"])
+def test_right_rows_that_come_last_share_the_last_lane_of_their_round(
+    round: int, lanes: Sequence[int], cut: bool
+) -> None:
+    schema = pa.schema([("k", pa.int64())])
+    config = HashJoin(("k",), how="full")
+    output = Collected(config.output_schema([schema, schema]))
+    running = config.build(context(), [schema, schema], None)
+    exhaust(running.process(RIGHT, Batch(pa.record_batch([[9]], schema=schema), Tag(0, 2, 0)), output))
+    exhaust(running.end_port(RIGHT, output))
+    for lane in lanes:
+        exhaust(running.process(LEFT, Batch(pa.record_batch([[lane]], schema=schema), Tag(round, lane, 0)), output))
+    exhaust(running.end_round(LEFT, round, output))
+    if cut:
+        ports = (PortPlace(round=min(round, 0)), PortPlace(ended=True))
+        last = {batch.tag.lane: batch.tag for batch in output.batches}
+        running = config.build(replace(context(), ports=ports, last=last), [schema, schema], running.snapshot())
+    rest = Collected(output.schema) if cut else output  # behind a cut the chain goes on numbering
+    exhaust(running.drain(rest) if round == 0 else running.finish(rest))
+    batches = [*output.batches, *rest.batches] if cut else output.batches
+    found = [(batch.tag.round, batch.tag.lane, batch.records["k"].to_pylist()) for batch in batches]
+    assert found == [*((round, lane, [lane]) for lane in lanes), (round, max(lanes, default=0), [9])]
 
 
 @pytest.mark.parametrize("how", JOIN_TYPES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,20 +10,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from penstock.engine.core.elements import FINAL_ROUND, Batch, Tag
 from penstock.engine.core.errors import FlowError
+from penstock.engine.core.identity import Reweight
 from penstock.engine.core.operator import exhaust
 from penstock.engine.kernels.counter_random import MIX, words
-from penstock.engine.operators import Mix
+from penstock.engine.operators import Mix, Schedule
 from penstock.engine.operators.sequence import mix as mixing
 from penstock.engine.state.memory import TaskMemory
 from support.operator_harness import LANES, SIZES, Collected, Units, context, rows_of, run
 
 SCHEMA = pa.schema([("port", pa.int64()), ("n", pa.int64())])
 
+schedules = st.builds(
+    lambda make, points: make({0: 1.0, **points}),
+    st.sampled_from((Schedule.steps, Schedule.linear)),
+    st.dictionaries(st.integers(1, 40), st.sampled_from((0.0, 0.5, 4.0)), max_size=3),
+) | st.builds(Schedule.by_epoch, st.lists(st.sampled_from((0.25, 2.0)), min_size=1, max_size=3))
 lengths = st.dictionaries(st.tuples(st.integers(0, 3), st.integers(0, LANES - 1)), st.integers(0, 12), max_size=8)
 
 
@@ -35,14 +42,30 @@ def numbered(port: int, rows: dict[tuple[int, int], int]) -> Units:
     return units
 
 
-def expected(counts: Sequence[int], config: Mix) -> list[tuple[int, int]]:
-    """Written down from the definition: position by position."""
+def weight_at(weight: float | Schedule, position: int, epoch: int) -> float:
+    """Of one stream at one position, written down from the definition."""
+    if not isinstance(weight, Schedule):
+        return weight
+    place = epoch if weight.kind == "epochs" else position
+    before = [point for point in weight.points if point[0] <= place]
+    behind = [point for point in weight.points if point[0] > place]
+    if weight.kind != "linear" or not behind:
+        return before[-1][1]
+    (start, low), (end, high) = before[-1], behind[0]
+    return low + (high - low) * (place - start) / (end - start)
+
+
+def expected(counts: Sequence[int], config: Mix, before: int = 0) -> list[tuple[int, int]]:
+    """Written down from the definition: position by position. ``before``: rows of the mixture in earlier epochs."""
     left, out, found = list(counts), set[int](), []
     for position in range(sum(counts) + 1):
         block, place = divmod(position, mixing.BLOCK)
         draw = (int(words(config.seed, config.epoch, MIX, block, place + 1)[place]) >> 11) / 2**53
         while len(out) < len(left):
-            live = [0.0 if port in out else weight for port, weight in enumerate(config.weights)]
+            weights = [weight_at(each, before + position, config.epoch) for each in config.weights]
+            live = [0.0 if port in out else weight for port, weight in enumerate(weights)]
+            if not any(live):
+                live = [float(port not in out) for port in range(len(left))]
             shares = np.cumsum(live)
             port = int(np.searchsorted(shares, draw * shares[-1], side="right"))
             if left[port]:
@@ -58,8 +81,9 @@ def expected(counts: Sequence[int], config: Mix) -> list[tuple[int, int]]:
 @settings(max_examples=60, deadline=None)
 @given(
     ports=st.lists(lengths, min_size=2, max_size=3),
-    weights=st.lists(st.sampled_from((0.1, 1.0, 2.5)), min_size=3, max_size=3),
+    weights=st.lists(st.sampled_from((0.1, 1.0, 2.5)) | schedules, min_size=3, max_size=3),
     seed=st.integers(0, 5),
+    epoch=st.integers(0, 2),
     at_end=st.sampled_from(("stop", "go on")),
     size=st.sampled_from(SIZES),
     turns=st.integers(0, 10),
@@ -69,8 +93,9 @@ def expected(counts: Sequence[int], config: Mix) -> list[tuple[int, int]]:
 )
 def test_rows_are_those_of_the_definition_whoever_is_faster(
     ports: list[dict[tuple[int, int], int]],
-    weights: list[float],
+    weights: list[float | Schedule],
     seed: int,
+    epoch: int,
     at_end: Any,
     size: int,
     turns: int,
@@ -78,7 +103,8 @@ def test_rows_are_those_of_the_definition_whoever_is_faster(
     budget: int | None,
     output_rows: int,
 ) -> None:
-    config = Mix(tuple(weights[: len(ports)]), seed, at_end=at_end)
+    config = Mix(tuple(weights[: len(ports)]), seed, epoch, at_end)
+    assume(any(not isinstance(weight, Schedule) or weight.kind == "epochs" for weight in config.weights))
     inputs = [numbered(port, rows) for port, rows in enumerate(ports)]
     options: dict[str, Any] = {"schemas": [SCHEMA] * len(ports), "output_rows": output_rows}
     found = run(config, *inputs, size=size, seed=turns, restore=restore, memory=TaskMemory(budget), **options)
@@ -115,6 +141,43 @@ def test_a_stream_that_has_ended_is_out_in_the_round_behind_its_last() -> None:
         assert len({batch.tag.round for batch in output.batches} - {FINAL_ROUND}) == 3
         units.append([(batch.tag.round, *row) for batch in output.batches for row in rows_of(batch.records)])
     assert units[0] == units[1]
+
+
+def test_weights_follow_a_schedule() -> None:
+    inputs = [numbered(port, {(0, 0): 100_000}) for port in range(2)]
+    config = Mix((Schedule.steps({0: 3, 30_000: 0, 40_000: 1}), Schedule.linear({0: 1, 20_000: 1, 60_000: 9})), 7)
+    first = run(config, *inputs, size=1000).table.column("port").to_numpy()
+
+    def share(begin: int, end: int) -> float:
+        return float(first[begin:end].mean())
+
+    assert abs(share(0, 20_000) - 0.25) < 0.02
+    assert share(30_000, 40_000) == 1.0
+    assert abs(share(60_000, 90_000) - 0.9) < 0.02
+    assert first[29_990:30_000].min() == 0, "the last rows before a step are drawn by the weights before it"
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_schedule_counts_on_behind_a_barrier_and_so_do_the_rows_of_each_stream(restored: bool) -> None:
+    config = Mix((Schedule.steps({0: 1, 9: 0, 30: 1}), 1.0), 5, at_end="go on")
+    running, before, given = config.build(context(), [SCHEMA] * 2, None), 0, [0, 0]
+    for round, rows in enumerate(((5, 9), (8, 12), (5, 9), (0, 3))):
+        assert _window(running, round, rows) == expected(rows, config, before)
+        before, given = before + sum(rows), [sum(pair) for pair in zip(given, rows, strict=True)]
+        state = running.snapshot()
+        assert state is not None
+        assert state.column("given").to_pylist() == given
+        if restored:
+            running = config.build(context(), [SCHEMA] * 2, state)
+
+
+def test_state_of_an_earlier_release_has_no_counts_and_gives_the_same_rows() -> None:
+    running = Mix((1, 2), 5, at_end="go on").build(context(), [SCHEMA] * 2, None)
+    _window(running, 0, (5, 9))
+    state = running.snapshot().drop_columns(["given"])
+    again = Mix((1, 2), 5, at_end="go on").build(context(), [SCHEMA] * 2, state)
+    assert _window(again, 1, (7, 7)) == _window(running, 1, (7, 7))
+    assert again.snapshot().column("given").null_count == 2
 
 
 def _window(running: Any, round: int, rows: Sequence[int]) -> list[tuple[Any, ...]]:
@@ -174,8 +237,12 @@ def test_what_waits_is_accounted_for_and_goes_to_disk() -> None:
         (Mix((1.0,)), "two streams or more"),
         (Mix((1.0, 0.0)), "a weight of 0"),
         (Mix((1.0, float("nan"))), "a weight of nan"),
+        (Mix((1e308, 1e308)), "a weight of 1e\\+308"),
+        (Mix((1e-320, 1e-320)), "a weight of 1e-320"),
         (Mix((1, 1), at_end="wait"), "at_end is 'wait'"),  # type: ignore[arg-type]
         (replace(Mix((1, 1)), seed=-1), "seed -1"),
+        (Mix((Schedule.steps({0: 1, 7: 0}), Schedule.steps({0: 1, 5: 0, 8: 1}))), "no stream has a weight at row 7 in"),
+        (Mix((Schedule.steps({0: 1, 7: 0}), Schedule.by_epoch([1, 0]))), "no stream has a weight at row 7 in epoch 1"),
     ],
 )
 def test_mix_refuses_what_it_cannot_mix(config: Mix, message: str) -> None:
@@ -186,3 +253,120 @@ def test_mix_refuses_what_it_cannot_mix(config: Mix, message: str) -> None:
 def test_mix_refuses_streams_of_other_columns() -> None:
     with pytest.raises(FlowError, match="stream 2 has columns"):
         Mix((1, 1)).output_schema([SCHEMA, pa.schema([("x", pa.int64())])])
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        ({}, "begins at no point"),
+        ({1: 1.0}, "begins at 1"),
+        ({-1: 1.0, 0: 1.0}, "begins at -1"),
+        ({0: -1.0}, "a weight of -1"),
+        ({0: float("nan")}, "does not fit"),
+        ({0: 0.0, 5: 0.0}, "are all 0"),
+        ({0: 1e308, 5: 1e308}, "a weight of 1e\\+308"),
+        ({0.5: 1.0}, "does not fit"),
+    ],
+)
+def test_schedule_refuses_what_is_none(points: Any, message: str) -> None:
+    for make in (Schedule.steps, Schedule.linear):
+        with pytest.raises(FlowError, match=message):
+            make(points)
+
+
+def test_schedule_says_what_it_does() -> None:
+    found = Mix((Schedule.steps({0: 0.8, 1_000_000: 0.2}), Schedule.linear({0: 1, 50: 2}), Schedule.by_epoch([1, 3])))
+    words = "0.8 → 0.2 at row 1,000,000 : 1 → 2 at row 50 (linear) : 1 → 3 at epoch 1, seed 0"
+    assert found.describe().startswith(words)
+
+
+class Steps:
+    """Calls of a mixture, one step at a time, with a change of its course between any two."""
+
+    def __init__(self, config: Mix, seed: int) -> None:
+        self.config, self.random = config, random.Random(seed)
+        self.running = config.build(replace(context(), output_rows=3), [SCHEMA] * 2, None)
+        self.output = Collected(SCHEMA)
+        self.changes: tuple[Reweight, ...] = ()
+        self.held = self._limit = 0
+
+    def take(self, steps: Any) -> None:
+        for _ in steps or ():
+            self.steer()
+
+    def steer(self) -> None:
+        """Sometimes hold it somewhere ahead, and change it there or not, at once or when it has come there."""
+        if self.running.is_held:
+            self.held += 1
+            assert self.rows == self._limit, "it is held where it was to be"
+            self.running.steer(self.changes, None)
+        if self.random.random() < 0.3:
+            possible = self.running.steer(self.changes, None)
+            assert possible > self.rows, "no row from there on has left"
+            self._limit = possible + self.random.randrange(6)
+            change = Reweight(
+                "mix", self._limit, ((self.random.randrange(2), self.random.choice((0.0, 1.0, 5.0))),), ""
+            )
+            assert self.running.steer(self.changes, self._limit) == possible
+            if self.random.random() < 0.8:
+                self.changes = (*self.changes, change)
+            if self.random.random() < 0.5:
+                self.running.steer(self.changes, None)
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.rows for batch in self.output.batches)
+
+
+@pytest.mark.parametrize("at_end", ["stop", "go on"])
+def test_changed_weights_hold_from_their_position_on_whenever_they_come(at_end: Any) -> None:
+    """The rows are those of a mixture that was told of all changes when it was built, in the same rounds."""
+    held = 0
+    for seed in range(12):
+        config = Mix((2.0, Schedule.steps({0: 1, 20: 3})) if seed % 2 else (2.0, 1.0), seed, at_end=at_end)
+        sizes = [[3 + (seed * 7 + round * port) % 9 for round in range(6)] for port in range(2)]
+        inputs = [numbered(port, {(round, 0): size for round, size in enumerate(sizes[port])}) for port in range(2)]
+        world = Steps(config, seed)
+        _give(world.running, inputs, world.output, world.take)
+        again = config.build(replace(context(), output_rows=3, reweights=world.changes), [SCHEMA] * 2, None)
+        output = Collected(SCHEMA)
+        _give(again, inputs, output, exhaust)
+        assert _in_rounds(world.output) == _in_rounds(output)
+        held += world.held
+    assert held > 12
+
+
+def _in_rounds(output: Collected) -> list[tuple[Any, ...]]:
+    return [(batch.tag.round, *row) for batch in output.batches for row in rows_of(batch.records)]
+
+
+def _give(running: Any, inputs: Sequence[Units], output: Collected, take: Any) -> None:
+    for round in range(6):
+        for port, units in enumerate(inputs):
+            (records,) = units[round, 0].to_batches()
+            take(running.process(port, Batch(records, Tag(round, 0, 0)), output))
+            take(running.end_round(port, round, output))
+    for port in range(2):
+        running.end_port(port, output)
+    take(running.finish(output))
+
+
+def test_state_of_an_earlier_release_cannot_be_reweighed() -> None:
+    """It does not say at which position it stands."""
+    running = Mix((1, 2), 5, at_end="go on").build(context(), [SCHEMA] * 2, None)
+    assert running.steer((), None) == 1
+    _window(running, 0, (5, 9))
+    assert running.steer((), None) == 15
+    state = running.snapshot()
+    assert Mix((1, 2), 5, at_end="go on").build(context(), [SCHEMA] * 2, state).steer((), None) == 15
+    old = Mix((1, 2), 5, at_end="go on").build(context(), [SCHEMA] * 2, state.drop_columns(["given"]))
+    assert old.steer((), None) is None
+
+
+def test_state_that_is_being_written_stays_what_it_was() -> None:
+    running = Mix((1, 2), 5, at_end="go on").build(context(), [SCHEMA] * 2, None)
+    _window(running, 0, (5, 9))
+    state = running.snapshot()
+    before = state.to_pylist()
+    _window(running, 1, (5, 9))
+    assert state.to_pylist() == before

@@ -1,0 +1,73 @@
+"""A job that is to run in another shape than the one in which its newest checkpoint was taken.
+
+Rules:
+
+1. What was in flight belongs to the shape of the plan that it was in: to subtasks that were in the middle of something.
+   A checkpoint without anything in flight fits every parallelism.
+2. So the job goes on in its former shape until it has one such checkpoint, placed by agreement on a round of all
+   sources, and then in the one that is wanted. Its status, its reasons and the log say so meanwhile. It may take long.
+3. Only the parallelism may differ. A flow that has changed is refused, with the remedy, by whoever looks at the
+   checkpoint next (``coordinator/restore``), as is a checkpoint that no parallelism of this flow fits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+
+from ...coordinator.restore.stored_channels import fits
+from ...engine.core.errors import PenstockError
+from ...engine.plan.plan import JobPlan
+from ..claims.inputs import newest_manifest
+from ..claims.place import Place, Resume
+from ..protocol.translate import execution_graph
+from .job import Job
+
+_log = logging.getLogger(__name__)
+Planned = Callable[..., JobPlan]
+
+
+def start_in_shape(
+    plan_as: Callable[[Planned], JobPlan],
+    planned: Planned,
+    begin: Callable[[JobPlan, Place, Resume], Job],
+    place: Place,
+    resume: Resume,
+    from_snapshot: str | os.PathLike[str] | None = None,
+) -> Job:
+    """Start the job, by way of its former shape if it must be. Raises the error of a job that fails in that.
+
+    ``plan_as`` plans it as ``planned`` does, or as that does at another parallelism; ``begin`` starts it.
+    """
+    plan = plan_as(planned)
+    former = _former_parallelism(plan, place, from_snapshot)
+    if former is None:
+        return begin(plan, place, resume)
+    _log.warning(
+        "job %s: its newest checkpoint holds what was in flight at parallelism %d; it goes on there until it has one "
+        "with nothing in flight, and then as it is wanted",
+        plan.name,
+        former,
+    )
+    moving = dataclasses.replace(place, settings=dataclasses.replace(place.settings, moves=True))
+    try:
+        job = begin(plan_as(partial(planned, parallelism=former)), moving, resume).wait()
+    except PenstockError as error:
+        error.add_note(
+            f"job {plan.name} was on its way from parallelism {former}, at which its newest checkpoint holds what was "
+            "in flight: it must go on there first; a savepoint(aligned=True) fits every parallelism"
+        )
+        raise
+    return begin(plan, place, "auto") if job.status().state == "moved" else job
+
+
+def _former_parallelism(plan: JobPlan, place: Place, from_snapshot: str | os.PathLike[str] | None) -> int | None:
+    """That of the newest checkpoint, if it is another one and does not fit (rule 3)."""
+    manifest = newest_manifest(place.folder if place.stays else None, plan.name, from_snapshot)
+    if manifest is None or fits(execution_graph(plan), manifest):
+        return None
+    former = max(manifest.parallelism.values())
+    return None if former == max(plan.parallelism.values()) else former

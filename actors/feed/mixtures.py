@@ -1,0 +1,119 @@
+"""The mixture before a feed, whose weights may be changed while the job runs: where it is, and at which of its rows a
+step begins.
+
+Rules:
+
+1. Global batch *k* of *B* rows has the rows from *k·B* on of the mixture. That holds where batches are counts of rows
+   of one epoch, and all operators and exchanges between the two give each row once, in its place. Anything else is
+   refused by name.
+2. A stream is named by its source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ...engine.core.arguments import LARGEST
+from ...engine.core.errors import ConfigurationError
+from ...engine.core.identity import Reweight
+from ...engine.core.traits import Emission, Multiplicity, State, traits_of
+from ...engine.feed.sink import FeedSink
+from ...engine.operators import Mix
+from ...engine.operators.sequence.schedule import LEAST, MOST
+from ...engine.plan.partitioning import Gather
+from ...engine.plan.plan import JobPlan, OperatorPlan, PipelinePlan, PortPlan
+from ..audit.origins import pipelines_of, producer_of, sources_of
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """``streams``: for each port the sources whose rows come to it."""
+
+    operator: str
+    streams: tuple[tuple[str, ...], ...]
+    batch_size: int
+
+    def change(self, weights: Mapping[str, float], from_step: int, request: str) -> Reweight:
+        """The change that gives these streams other weights. Raises ConfigurationError for what is none."""
+        if from_step * self.batch_size > LARGEST:
+            raise ConfigurationError(f"step {from_step}", "give a step that the feed can come to")
+        ports = tuple(sorted((self._port(name), _checked(name, weight)) for name, weight in weights.items()))
+        if not ports or (len(ports) == len(self.streams) and not any(weight for _, weight in ports)):
+            message = f"mixture {self.operator!r}: no stream is given a weight"
+            raise ConfigurationError(message, "let one of them be positive")
+        if len({port for port, _ in ports}) < len(ports):
+            raise ConfigurationError(f"two of {', '.join(weights)} name one stream", "name it once")
+        return Reweight(self.operator, from_step * self.batch_size, ports, request)
+
+    def first_step(self, position: int | None) -> int | None:
+        """The first step that begins at the position or behind it."""
+        return None if position is None else -(-position // self.batch_size)
+
+    def _port(self, name: str) -> int:
+        found = [port for port, sources in enumerate(self.streams) if name in sources]
+        if len(found) == 1:
+            return found[0]
+        known = "; ".join(", ".join(sources) for sources in self.streams)
+        what = "no stream" if not found else "several streams"
+        raise ConfigurationError(f"source {name!r} is in {what} of mixture {self.operator!r}", f"its streams: {known}")
+
+
+def mixture_of(plan: JobPlan, feed: str) -> Mixture:
+    """The mixture before a feed. Raises ConfigurationError if there is none, or its rows are not counted as the feed's
+    are."""
+    operators = _before(plan, feed)
+    _, found = next(operators)
+    sink = found.config
+    assert isinstance(sink, FeedSink)
+    if sink.marks(found.inputs[0]) is not None:
+        raise _refused(feed, "its batches are cut by what rows cost", "which rows a step has is not known beforehand")
+    if sink.epochs > 1:
+        raise _refused(feed, f"it has {sink.epochs} epochs", "where a later one begins is not known beforehand")
+    for pipeline, operator in operators:
+        if isinstance(operator.config, Mix):
+            streams = tuple(tuple(sources_of(plan, port)) for port in pipeline.ports)
+            return Mixture(operator.id, streams, sink.batch_size)
+        traits = traits_of(operator.config)
+        keeps = traits.rows is not Multiplicity.OTHER and traits.emission is Emission.PER_BATCH
+        if not keeps or traits.state is not State.NONE:
+            what = f"{operator.id!r} stands between the mixture and the feed"
+            raise _refused(feed, what, "it may change how many rows there are, or their order")
+    raise _refused(feed, "no mixture stands before it", "flow.mix({stream: weight, …}) makes one")
+
+
+def too_late(feed: str, step: int, why: str, possible: int | None) -> ConfigurationError:
+    """The error for a step that the weights cannot be changed from. ``possible``: the first from which they can."""
+    remedy = "run the job again" if possible is None else f"the first step that is possible now is {possible}"
+    return ConfigurationError(f"the weights before feed {feed!r} cannot be changed from step {step} on: {why}", remedy)
+
+
+def _before(plan: JobPlan, feed: str) -> Iterator[tuple[PipelinePlan, OperatorPlan]]:
+    """The feed, then what its rows have passed on one way, the last first."""
+    pipeline = next(each for each in pipelines_of(plan) if any(operator.id == feed for operator in each.operators))
+    ids = [operator.id for operator in pipeline.operators]
+    operators = pipeline.operators[: ids.index(feed) + 1]
+    while True:
+        yield from ((pipeline, operator) for operator in reversed(operators))
+        if len(pipeline.ports) != 1 or pipeline.ports[0].kind == "source":
+            return
+        _check_exchange(plan, feed, pipeline.ports[0])
+        pipeline = producer_of(plan, pipeline.ports[0])
+        operators = pipeline.operators
+
+
+def _check_exchange(plan: JobPlan, feed: str, port: PortPlan) -> None:
+    exchange = next((each for each in plan.exchanges if each.id == port.id), None)
+    if exchange is not None and not (isinstance(exchange.config, Gather) or exchange.pattern == "pointwise"):
+        what = f"rows are sent round between the mixture and the feed ({exchange.config.describe()})"
+        raise _refused(feed, what, "they come in another order")
+
+
+def _refused(feed: str, what: str, why: str) -> ConfigurationError:
+    return ConfigurationError(f"the weights before feed {feed!r} cannot be changed while it runs: {what}", why, feed)
+
+
+def _checked(name: str, weight: float) -> float:
+    if weight and not LEAST <= weight <= MOST:
+        raise ConfigurationError(f"a weight of {weight} for {name!r}", f"give 0, or positive numbers up to {MOST:g}")
+    return float(weight)

@@ -1,0 +1,126 @@
+"""What checkpoints cost and how long they take: under back-pressure, by state, by interval, after a death.
+
+Run it as ``python benchmarks/checkpoints.py``; the result goes to ``benchmarks/results/checkpoints.json``.
+
+- *pressure* (``checkpoint_pressure.py``): jobs that cannot keep up; seconds from trigger to complete, and to visible.
+- *state* (``checkpoint_state.py``): bytes, seconds and the tasks' pause by the number of keys, and seconds to resume.
+- *recovery*: the same on Ray, where the process that holds the state is killed.
+- *cost*: processor time by interval (``checkpoint_work.py``).
+- *stores*: the state's checkpoints on an object store beside a local folder; ``--place s3://…`` names it.
+- *flink*: the slow function as a Python function of Flink's, with unaligned checkpoints.
+
+Where there are aims they stand as peers. ``--full`` takes ten million keys, and longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+from checkpoint_pressure import JOBS, SECONDS, pressed
+from checkpoint_state import Sized, sized_job
+from checkpoint_work import cost_rows
+from house_sides import Side
+
+from harness import Row, make_row, report, results_folder, sized
+
+AIM_COMPLETE, AIM_VISIBLE, AIM_PAUSE, AIM_CHANGED, AIM_RECOVERED = 0.5, 2.0, 0.05, 0.05, 1.0
+QUICK_KEYS, FULL_KEYS = sized(((100_000, 1_000_000), (100_000, 1_000_000, 10_000_000)), ((10_000,), (10_000,)))
+LEAST = 1e-6
+
+
+def _beside(work: str, value: float, aim: float, unit: str = "s", peer: str = "the aim") -> Row:
+    return make_row(work, peer, ([max(value, LEAST)], [max(aim, LEAST)]), unit, 1.0, False)
+
+
+def pressure_rows(options: argparse.Namespace) -> list[Row]:
+    """Two rows for each job."""
+    rows: list[Row] = []
+    for name in JOBS:
+        found = pressed(name, options.order, options.alignment)
+        print(f"{name}: {found}", flush=True)
+        rows.append(_beside(f"{name}: checkpoint complete after", found.complete, AIM_COMPLETE))
+        if name != "slow rank":
+            rows.append(_beside(f"{name}: longest time without a new visible row", found.gap, AIM_VISIBLE))
+    return rows
+
+
+def state_rows(options: argparse.Namespace) -> list[Row]:
+    """Embedded."""
+    return [row for keys in _keys(options) for row in _sized_rows(keys, sized_job(keys), "resume")]
+
+
+def recovery_rows(options: argparse.Namespace) -> list[Row]:
+    """On Ray: only what the death costs."""
+    return [_sized_rows(keys, sized_job(keys, on_ray=True), "on Ray, a death")[-1] for keys in _keys(options)]
+
+
+def store_rows(options: argparse.Namespace) -> list[Row]:
+    """The same job twice."""
+    if options.place is None:
+        return []
+    rows = []
+    for keys in _keys(options):
+        with tempfile.TemporaryDirectory(prefix="penstock-bench-") as local:
+            here, there = sized_job(keys, place=local), sized_job(keys, place=f"{options.place.rstrip('/')}/{keys}")
+        work = f"{keys:,} keys on {options.place.partition(':')[0]}"
+        rows.append(_beside(f"{work}: full checkpoint", there.full_seconds, here.full_seconds, peer="local folder"))
+        rows.append(_beside(f"{work}: 1 % changed", there.changed_seconds, here.changed_seconds, peer="local folder"))
+        rows.append(_beside(f"{work}: resume", there.recovered, here.recovered, peer="local folder"))
+    return rows
+
+
+def _keys(options: argparse.Namespace) -> tuple[int, ...]:
+    return FULL_KEYS if options.full else QUICK_KEYS
+
+
+def _sized_rows(keys: int, found: Sized, recovery: str) -> list[Row]:
+    print(f"{keys:,} keys: {found}", flush=True)
+    work, share = f"{keys:,} keys", AIM_CHANGED
+    return [
+        _beside(f"{work}: 1 % changed, bytes", found.changed_bytes / 1e6, found.full_bytes * share / 1e6, "MB",
+                "5 % of a full one"),
+        _beside(f"{work}: 1 % changed, complete after", found.changed_seconds, found.full_seconds, peer="a full one"),
+        _beside(f"{work}: pause", found.pause, AIM_PAUSE),
+        _beside(f"{work}: {recovery}", found.recovered, AIM_RECOVERED),
+    ]  # fmt: skip
+
+
+def flink_rows(options: argparse.Namespace) -> list[Row]:
+    """The slow function."""
+    ours = pressed("slow function", options.order, options.alignment)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as state:
+        settings = {"state": state, "seconds": SECONDS}
+        with Side("checkpoints flink", "flink", "checkpoints_flink.py", settings) as side:
+            theirs = side.run()
+    print(f"ours: {ours}\nFlink: {theirs}", flush=True)
+    work, peer = "slow function: checkpoint complete after", "Flink, unaligned, a Python function"
+    return [_beside(work, ours.complete, theirs["complete"], peer=peer)]
+
+
+PARTS: dict[str, Callable[[Any], list[Row]]] = {
+    "pressure": pressure_rows,
+    "state": state_rows,
+    "recovery": recovery_rows,
+    "cost": lambda options: cost_rows(3 if options.full else 1),
+    "stores": store_rows,
+    "flink": flink_rows,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="some parts")
+    parser.add_argument("--full", action="store_true", help="ten million keys, three rounds of the cost")
+    parser.add_argument("--order", choices=("deterministic", "arrival"), default="deterministic")
+    parser.add_argument("--alignment", choices=("aligned", "unaligned"), default="aligned")
+    parser.add_argument("--place", help="an object store for checkpoints, such as s3://bucket/folder")
+    options = parser.parse_args()
+    rows = [row for name in options.only for row in PARTS[name](options)]
+    report(rows, results_folder() / "checkpoints.json")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,330 @@
+"""Cuts a task as a whole: stops its drivers, takes all that they are, lets the barrier go out, and lets them go on.
+
+Rules:
+
+1. ``TaskCut`` says when, and what a barrier means. Whoever asks for a cut is in a driver, so the cut is taken by the
+   thread that leaves the last driver; nobody who hands messages in ever does it.
+2. Before a cut all orders that have come are performed, so what was sent within the task lies in its channels.
+3. The barrier goes out on all exchanges ahead of what was made and not sent, which is the driver's state. Then sinks
+   flush, and the drivers go on.
+4. A cut is told when all barriers have come, and all is written that sinks flushed. If it is given up before that, what
+   they prepared is kept for the next one.
+5. A task barrier (of windows) that is being handled is not cut: the cut is taken when it is through.
+6. A cut gives up what sources still hold, or have yet to place, for older checkpoints; orders for those that come
+   later are late.
+7. Drivers do not stand still while one of them spills: the cut is taken when that is over. If another one spills then,
+   it is waited for in the pause: else a cut might never come.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+import pyarrow as pa
+
+from ..core.elements import Barrier, Batch, Element
+from ..core.identity import Account, CheckpointId, Committable, EndedLanes, Tally
+from ..exchange.channels import InputChannel, OutputChannel
+from ..exchange.flight import Flight, FlightWriter
+from ..scheduler.protocol import Query
+from .checkpointing import DriverSnapshot
+from .driver import Driver, DriverPhase
+from .ledger import SnapshotLedger
+from .places import DriverPlace, TaskPlace, capture, in_flight, with_recorded
+from .task_cut import CutPhase, TaskCut
+
+
+@dataclass(slots=True, eq=False)
+class _DriverCut:
+    """What one driver was at the cut. ``held``: rows in flight at its gates, by feed; ``committables``: None until
+    what its sinks flushed is written."""
+
+    driver: Driver
+    place: DriverPlace
+    tables: dict[str, pa.Table]
+    data_ended: bool
+    ended: tuple[EndedLanes, ...]
+    ledger: SnapshotLedger
+    held: dict[int, list[Batch]]
+    sent: dict[int, Tally | None] = field(default_factory=dict)
+    recorded: dict[int, list[Element]] = field(default_factory=dict)
+    sinks: tuple[Account, ...] | None = None
+
+    def snapshot(self, of: _OpenCut) -> DriverSnapshot:
+        """What the driver adds to a cut that is complete."""
+        held = {
+            feed: [*batches, *(each for each in self.recorded.get(feed, ()) if isinstance(each, Batch))]
+            for feed, batches in self.held.items()
+        }
+        accounts = (*self.ledger.inputs(of.barrier.checkpoint, held, self.sent), *(self.sinks or ()))
+        return DriverSnapshot(
+            of.barrier,
+            self.tables,
+            self.data_ended,
+            self.ended,
+            unaligned=True,
+            alignment=(of.completed or of.began) - of.began,
+            ledger=accounts,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _OpenCut:
+    """A cut that is not told yet."""
+
+    barrier: Barrier
+    writer: FlightWriter
+    drivers: dict[Driver, _DriverCut]
+    began: float
+    #: seconds in which no driver ran
+    pause: float = 0.0
+    #: when the last barrier had come
+    completed: float | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.completed is not None and all(each.sinks is not None for each in self.drivers.values())
+
+
+Told = Callable[[CheckpointId, Mapping[str, DriverSnapshot], Flight, float], None]
+
+
+def _nobody(*_: object) -> None:
+    """Hears what a task that is closed would be told."""
+
+
+class TaskCutting:
+    """See the module's rules. ``told``: takes what a cut is, and for how many seconds no driver ran; ``keep``: what
+    sinks prepared, told or not."""
+
+    def __init__(
+        self,
+        drivers: Sequence[Driver],
+        outputs: Sequence[OutputChannel],
+        query: Query,
+        told: Told,
+        keep: Callable[[CheckpointId, list[Committable]], None],
+        failed: Callable[[BaseException], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._drivers, self._outputs, self._query = drivers, outputs, query
+        self._told, self._keep, self._failed, self._clock = told, keep, failed, clock
+        self._places = {
+            feed: (driver, number)
+            for driver in drivers
+            for number, feed in enumerate(driver.ports.feeds)
+            if isinstance(feed, InputChannel) and not feed.is_local
+        }
+        for channel in self._places:
+            channel.watch = self
+        self._lock = threading.Lock()
+        self._machine = TaskCut(channel.channel for channel in self._places)
+        #: a pause was asked for and is not over
+        self._pausing = False
+        #: the newest cut has let drivers go on until something was spilled
+        self._waited_for_disk = False
+        #: by the clock: when the newest cut was asked for, and when no driver ran any more
+        self._began = self._stopped_at = 0.0
+        self._open: _OpenCut | None = None
+
+    def release(self) -> None:
+        """Everything is closed. Of the task, which refers to this, nothing is kept."""
+        self._drivers, self._outputs, self._open = (), (), None
+        self._places = {}
+        self._told = self._keep = self._failed = _nobody
+
+    # ------------------------------------------------------------------ what comes, on threads of drivers
+
+    def order(self, barrier: Barrier) -> None:
+        """The trigger."""
+        with self._lock:
+            found = self._machine.order(barrier)
+        if found.asks:
+            self._begin()
+
+    def barrier_came(self, channel: InputChannel, barrier: Barrier) -> bool:
+        """An unaligned barrier; whether what follows waits."""
+        with self._lock:
+            found = self._machine.arrive(channel.channel, barrier)
+            done = self._heard(channel, found.completes) if found.records_no_more else None
+        if found.asks:
+            self._begin()
+        if done is not None:
+            self._tell(done)
+        return found.holds
+
+    def partition_ended(self, channel: InputChannel) -> None:
+        """Nothing follows."""
+        with self._lock:
+            done = self._heard(channel, self._machine.end(channel.channel))
+        if done is not None:
+            self._tell(done)
+
+    def is_late(self, checkpoint: CheckpointId) -> bool:
+        """Whether a cut was asked for, here or upstream, that gives the checkpoint up."""
+        return self._machine.is_late(checkpoint)
+
+    def retry(self) -> None:
+        """A driver that could not be cut can be now."""
+        if self._machine.phase is CutPhase.ASKED:
+            self._pause()
+
+    def abort(self, checkpoint: CheckpointId) -> None:
+        """The coordinator gave the checkpoint up. From any thread."""
+        with self._lock:
+            self._machine.abort(checkpoint)
+            if self._open is not None and self._open.barrier.checkpoint <= checkpoint:
+                self._open = None
+
+    def _heard(self, channel: InputChannel, completes: bool) -> _OpenCut | None:
+        """All has come that is in flight on a channel; the cut, if it is ready now. Under the lock."""
+        found, channel_has = self._open, channel.recorded
+        channel.recorded = None
+        if found is None or channel_has is None:
+            return None
+        driver, number = self._places[channel]
+        cut = found.drivers[driver]
+        cut.recorded[number] = channel_has
+        cut.sent[number] = channel.sent_before(found.barrier.checkpoint)
+        if completes:
+            found.completed = self._clock()
+        return self._if_ready(found)
+
+    def _if_ready(self, found: _OpenCut) -> _OpenCut | None:
+        if self._open is not found or not found.is_ready:
+            return None
+        self._open = None
+        return found
+
+    # ------------------------------------------------------------------ the cut
+
+    def _begin(self) -> None:
+        self._began = self._clock()
+        self._pause()
+
+    def _pause(self) -> None:
+        with self._lock:
+            if self._pausing:
+                return
+            self._pausing = True
+        for driver in self._drivers:
+            driver.stops = True
+        self._query.pause().add_done_callback(self._stopped)
+
+    def _stopped(self, paused: Future[None]) -> None:
+        """No thread is in a driver."""
+        self._stopped_at = self._clock()
+        try:
+            self._cut()
+        except BaseException as error:
+            self._failed(error)
+        finally:
+            with self._lock:
+                self._pausing = False
+            for driver in self._drivers:
+                driver.stops = False
+                driver.wake()
+            self._query.resume()
+
+    def _cut(self) -> None:
+        """Cut as often as somebody has asked."""
+        while True:
+            while sum(driver.take_orders() for driver in self._drivers):
+                """Orders of one driver may post others to another."""
+            with self._lock:
+                barrier = self._machine.barrier if self._machine.phase is CutPhase.ASKED else None
+            if barrier is None or any(driver.phase.state is DriverPhase.FINISHED for driver in self._drivers):
+                return  # whoever is that far is about to say that it has finished
+            for channel in self._places:
+                while (waits := channel.waits_at) is not None and waits < barrier.checkpoint:
+                    channel.go_on_behind(waits)
+            for driver in self._drivers:
+                driver.give_up(barrier.checkpoint)
+            if late := self._late():
+                for driver in late:
+                    driver.cut_waits = self.retry
+                return
+            self._waited_for_disk = False
+            self._take(barrier)
+
+    def _late(self) -> list[Driver]:
+        """The drivers that the cut waits for (rules 5 and 7)."""
+        late = [driver for driver in self._drivers if not driver.may_be_cut]
+        if not late and not self._waited_for_disk:
+            late = [driver for driver in self._drivers if not driver.spilling.idle]
+            self._waited_for_disk = bool(late)
+        return late
+
+    def _take(self, barrier: Barrier) -> None:
+        checkpoint, writer = barrier.checkpoint, FlightWriter()
+        cuts = {driver: self._of(driver, writer) for driver in self._drivers}
+        found = _OpenCut(barrier, writer, cuts, self._began)
+        with self._lock:
+            if self._machine.barrier is not barrier:
+                return  # given up meanwhile
+            if self._machine.take():
+                found.completed = self._clock()
+            waited = self._machine.waits_for
+            self._open = found
+            for channel, (driver, number) in self._places.items():
+                if channel.channel in waited:
+                    channel.record(checkpoint)
+                else:
+                    channel.recorded = None
+                    cuts[driver].sent[number] = channel.sent_before(checkpoint)
+        for output in self._outputs:
+            if not output.closed:
+                output.send(barrier)
+        found.pause = self._clock() - self._stopped_at
+        for cut in cuts.values():
+            cut.driver.chain.flush(checkpoint)
+            cut.driver.writing.then(partial(self._written, found, cut))
+        for channel in self._places:
+            channel.go_on_behind(checkpoint)
+
+    def _of(self, driver: Driver, writer: FlightWriter) -> _DriverCut:
+        driver.spilling.settle()
+        place = capture(driver, writer)
+        driver.spilling.settle()
+        tables = driver.chain.snapshot()
+        for reader in driver.readers:
+            tables[reader.operator] = reader.capture()
+        ledger = SnapshotLedger(driver.ports.all, driver.chain.sinks, tables)
+        held: dict[int, list[Batch]] = {}
+        for port in driver.ports.all:
+            aside = [each for each in port.gate.capture()[1] if isinstance(each, Batch)]
+            for number, feed in enumerate(port.gate.feeds):
+                queued = in_flight(feed.queued) if isinstance(feed, InputChannel) else ()
+                held[port.base + number] = [each for each in queued if isinstance(each, Batch)]
+            held[port.base] += aside
+        return _DriverCut(driver, place, tables, driver.data_ended, driver.chain.ended(driver.data_ended), ledger, held)
+
+    # ------------------------------------------------------------------ the end of a cut
+
+    def _written(self, found: _OpenCut, cut: _DriverCut) -> None:
+        """What the sinks of a driver flushed is written. On its thread, or at once."""
+        checkpoint = found.barrier.checkpoint
+        self._keep(checkpoint, cut.driver.chain.prepare(checkpoint))
+        sinks = cut.ledger.outputs()
+        cut.tables = cut.driver.chain.settle(checkpoint, cut.tables)
+        with self._lock:
+            cut.sinks = sinks
+            done = self._if_ready(found)
+        if done is not None:
+            self._tell(done)
+
+    def _tell(self, found: _OpenCut) -> None:
+        """Everything of a cut is there."""
+        places: TaskPlace = {}
+        snapshots: dict[str, DriverSnapshot] = {}
+        for cut in found.drivers.values():
+            name = cut.driver.name
+            places[name] = with_recorded(cut.place, cut.recorded, cut.driver.schemas.ports, found.writer)
+            snapshots[name] = cut.snapshot(found)
+        flight = Flight(msgspec.msgpack.encode(places), found.writer.tables())
+        self._told(found.barrier.checkpoint, snapshots, flight, found.pause)

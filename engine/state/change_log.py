@@ -1,0 +1,193 @@
+"""State of which a part has changed, as parts that never change themselves: all of it as it once was, and changes.
+
+Rules:
+
+1. The rows of a state are numbered in the order in which they came. A base holds all rows at one time, row ``n`` at its
+   place ``n``; changes hold some, old and new, with their numbers in column ``ROW``. The last part that has a number
+   counts. Rows do not go: a state that has forgotten something begins anew, with another log.
+2. An operator adds parts; whoever stores them notes in each what became of it (``kept``) and lets go of its rows when
+   they are safe. So changes of a checkpoint that was given up are still there for the next one.
+   States are stored one after the other, each in the parts that there are by then (``up_to_date``): what another one
+   has put together, and stored, has taken the place of its parts also in a state of before.
+3. The storing thread puts one part in the place of several (``merge_from``), so that a state is never much more than
+   what it holds: the sizes of the changes fall, there are at most ``MOST_CHANGES``, and together they are less than a
+   ``1 / BASE_SHARE`` of the base. A row that has changed is thus written about twice more, whatever the interval is,
+   and a base once in as many checkpoints as change a third of it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+ROW = "__row"
+"""The column of changes with the numbers of their rows."""
+
+MOST_CHANGES = 12
+BASE_SHARE = 3
+
+
+class StatePart:
+    """Rows that never change, so many. ``make`` gives them, on any thread, when they are first asked for."""
+
+    def __init__(self, make: Callable[[], pa.Table], rows: int) -> None:
+        self._make: Callable[[], pa.Table] | None = make
+        self._table: pa.Table | None = None
+        self._lock = threading.Lock()
+        self.rows = rows
+        #: the store's note of where the rows are
+        self.kept: Any = None
+        #: what it was put into as the last of several
+        self.ends: StatePart | None = None
+
+    @property
+    def table(self) -> pa.Table | None:
+        """The rows; None: they have been let go of."""
+        with self._lock:
+            if self._table is None and self._make is not None:
+                self._table, self._make = self._make(), None
+            return self._table
+
+    @property
+    def new_bytes(self) -> int:
+        """Bytes of rows that have been made and not stored."""
+        table = self._table
+        return 0 if table is None or self.kept is not None else int(table.nbytes)
+
+    def let_go(self) -> None:
+        """The rows are safe elsewhere."""
+        with self._lock:
+            self._table = self._make = None
+
+
+class ChangeLog:
+    """The parts of one operator's state. Safe to use from the operator's thread and those that store."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._parts: list[StatePart] = []
+
+    def add(self, changes: StatePart) -> None:
+        """The base, if it is the first one, and then what has changed since the last part."""
+        with self._lock:
+            self._parts.append(changes)
+
+    def merged(self, parts: Sequence[StatePart], into: StatePart) -> None:
+        """One part in the place of some that follow one another, if the state still has them."""
+        with self._lock:
+            places = [at for at, part in enumerate(self._parts) if part is parts[0]]
+            if places:
+                self._parts[places[0] : places[0] + len(parts)] = [into]
+                parts[-1].ends = into
+
+    def until(self, last: StatePart) -> list[StatePart]:
+        """What stands now for the parts up to this one; nothing: it has been put together with some behind it."""
+        with self._lock:
+            while last.ends is not None:
+                last = last.ends
+            places = [at for at, part in enumerate(self._parts) if part is last]
+            return self._parts[: places[0] + 1] if places else []
+
+    def cut(self) -> Changes:
+        """The state as it is now."""
+        with self._lock:
+            return Changes(self, tuple(self._parts))
+
+
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """The state at one moment, in parts."""
+
+    log: ChangeLog
+    parts: tuple[StatePart, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is new in it, as far as that has been made."""
+        return sum(part.new_bytes for part in self.parts)
+
+    def up_to_date(self) -> list[StatePart]:
+        """The same rows in the parts that stand for them now."""
+        return self.log.until(self.parts[-1]) or list(self.parts)
+
+    def whole(self) -> pa.Table:
+        """All of it, of which no part has been let go of."""
+        (table,) = states_of(part.table for part in self.parts)
+        return table
+
+
+class ChangingOperator(Protocol):
+    """What a running operator offers besides, if it knows which part of its state has changed."""
+
+    def changes(self) -> pa.Table | Changes | None:
+        """As ``snapshot``, where it may be in parts."""
+
+
+def merge_from(sizes: Sequence[int]) -> int:
+    """From which part on all should be put together, given their sizes, the base first (rule 3). The last place: none
+    should."""
+    last = len(sizes) - 1
+    if last and BASE_SHARE * sum(sizes[1:]) >= sizes[0]:
+        return 0
+    if last <= MOST_CHANGES:
+        return last
+    first, size = last, sizes[last]
+    while first > 1 and sizes[first - 1] <= 2 * size:
+        first -= 1
+        size += sizes[first]
+    return min(first, last - 1)
+
+
+def merged(parts: Sequence[pa.Table]) -> pa.Table:
+    """Parts that follow one another as one."""
+    if ROW not in parts[0].schema.names:
+        return _applied(parts)
+    table = pa.concat_tables(parts, promote_options="default")
+    numbers = table.column(ROW).to_numpy()
+    _, places = np.unique(numbers[::-1], return_index=True)
+    return table.take(pa.array(len(numbers) - 1 - places))
+
+
+def states_of(parts: Iterable[pa.Table]) -> list[pa.Table]:
+    """Whole states, of parts one behind the other: each begins with a base."""
+    runs: list[list[pa.Table]] = []
+    for part in parts:
+        if ROW in part.schema.names and runs:
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+    return [_applied(run) for run in runs]
+
+
+def _applied(parts: Sequence[pa.Table]) -> pa.Table:
+    """Changes put into their base."""
+    base, *changes = parts
+    if not changes:
+        return base
+    latest = merged(changes)
+    numbers = latest.column(ROW).to_numpy()
+    latest = latest.drop_columns([ROW])
+    old = int(np.searchsorted(numbers, base.num_rows))
+    mask = np.zeros(base.num_rows, dtype=bool)
+    mask[numbers[:old]] = True
+    pairs = zip(base.columns, latest.slice(0, old).columns, strict=True)
+    columns = [_replaced(column, mask, values.combine_chunks()) for column, values in pairs]
+    table = pa.Table.from_arrays(columns, schema=base.schema)
+    return pa.concat_tables([table, latest.slice(old)], promote_options="default")
+
+
+def _replaced(column: pa.ChunkedArray, mask: Any, values: pa.Array) -> pa.ChunkedArray:
+    """The column with these values, in order, where the mask is true. Arrow has no faster way for every type."""
+    if not pa.types.is_dictionary(column.type):
+        with suppress(pa.ArrowNotImplementedError):
+            return pc.replace_with_mask(column, pa.array(mask), values)
+    places = np.arange(len(column))
+    places[mask] = np.arange(len(column), len(column) + len(values))
+    return pa.chunked_array([*column.chunks, values]).unify_dictionaries().combine_chunks().take(pa.array(places))

@@ -1,0 +1,125 @@
+"""Contract: a cut may stand between any two calls of a chain's operators, and between any two pieces of what one emits.
+
+Chains are drawn from a seed, of operators of every kind; what comes out of all attempts together is what comes out of a
+run without cuts, and control elements keep their places among it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.engine.core.elements import Batch, Tag
+from penstock.engine.core.errors import FlowError, InternalError, PenstockError, UserCodeError
+from penstock.engine.core.operator import OperatorConfig, Output, Stateless
+from penstock.engine.core.traits import Cut, Traits
+from penstock.engine.operators import LookupJoin
+from penstock.engine.runtime.driver import at_once
+from penstock.engine.runtime.operator_chain import OperatorChain, OperatorInstance
+from support.cut_drivers import CutDriver
+from support.cut_operators import events_of
+from support.driver_rig import batch
+from support.index_kinds import Delayed
+from support.operator_cases import INDEX, LIKE, ONE, TWO, ports_of, schemas_of
+from support.sweeps import seeds
+
+ELSEWHERE = {"lookup elsewhere": LookupJoin(Delayed(INDEX), ("k",), prefetch=2)}
+FIRST = {**ONE, **TWO, **ELSEWHERE}
+CUTS = 5
+"""Cuts of one run, about."""
+
+
+def chain_of(first: str, length: int, schemas: list[pa.Schema], chance: random.Random) -> list[OperatorConfig]:
+    """An operator, and others that take what it gives."""
+    found = [FIRST[first]]
+    schema = found[0].output_schema(schemas)
+    # batches refuse what others make null, or dear; a part is given once
+    names = [name for name in ONE if not name.startswith("batches") and name != "mark part"]
+    names += ["map batches", "unnest", "aggregate", "sort"] * 2
+    while len(found) < length and set(schema.names) >= {"k", "v", "c"}:
+        config = ONE[chance.choice(names)]
+        if config.kind == "map batches" and schema.names != LIKE.names:
+            continue  # its function gives what it gets
+        with suppress(FlowError):
+            schema = config.output_schema([schema])
+            found.append(config)
+    return found
+
+
+def run_of(seed: int) -> CutDriver:
+    """Equal for equal seeds."""
+    chance = random.Random(seed)
+    first = chance.choice([*FIRST, *ELSEWHERE, *ELSEWHERE])
+    ports = ports_of(first)
+    configs = chain_of(first, chance.randint(1, 5), schemas_of(ports), chance)
+    streams = [events_of(port, chance, with_final=False) for port in ports]
+    credit = chance.choice([1, 1 << 30])
+    return CutDriver(configs, schemas_of(ports), streams, chance, output_rows=chance.choice([3, 5, 50]), credit=credit)
+
+
+@pytest.mark.parametrize("seed", seeds(12, of=2000))
+def test_a_chain_that_is_cut_gives_what_it_gives_uncut(seed: int) -> None:
+    steps = 0
+
+    def count() -> bool:
+        nonlocal steps
+        steps += 1
+        return False
+
+    expected = run_of(seed).run(count)
+    chance = random.Random(seed)
+    often = min(1.0, CUTS / steps)
+    assert run_of(seed).run(lambda: chance.random() < often) == expected
+
+
+class Fickle(Stateless):
+    """Gives less each time that it is built."""
+
+    built = 0
+
+    def __init__(self) -> None:
+        type(self).built += 1
+        self._gives = 5 - 2 * self.built
+
+    def process(self, port: int, batch: Batch, out: Output) -> Iterator[None]:
+        for number in range(self._gives):
+            out.emit(Batch(batch.records, Tag(batch.tag.round, batch.tag.lane, number)))
+            yield
+
+
+@pytest.mark.parametrize(("is_users", "error"), [(False, InternalError), (True, UserCodeError)])
+def test_a_call_that_gives_less_when_it_is_made_again_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, is_users: bool, error: type[PenstockError]
+) -> None:
+    monkeypatch.setattr(Fickle, "built", 0)
+
+    def chain() -> OperatorChain:
+        operator = OperatorInstance("op", Fickle(), is_users=is_users, cut={"process": Cut.BEFORE})
+        return OperatorChain([operator], lambda batch: None)
+
+    first, again = chain(), chain()
+    first.push(0, batch(0, 0, 1))
+    for _ in range(3):
+        first.go_on(at_once)
+    again.put_back(*first.capture())
+    with pytest.raises(error, match="fewer rows when it was called again"):
+        again.go_on(lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("cut", "words"),
+    [
+        ({"process": Cut.WITHIN}, "taken twice"),
+        ({"begin": Cut.BEFORE}, "'begin'"),
+        ({"finish": "before"}, "give a dict"),
+        (Cut.BEFORE, "give a dict"),
+    ],
+)
+def test_traits_that_say_something_else_of_cuts_are_refused(cut: Any, words: str) -> None:
+    with pytest.raises(FlowError, match=words):
+        Traits(cut=cut)

@@ -1,0 +1,176 @@
+"""Weights of a mixture that are changed while its feed is read: the log has it, and every run has the same batches."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.actors.storage.log import read_log_in
+from penstock.coordinator.model.manifest import reweights_in
+from penstock.engine.core.errors import ConfigurationError, TaskLostError
+from penstock.engine.exchange.channels import DEFAULT_CREDIT, InputChannel, OutputChannel
+
+SIZES = (8_000, 8_000, 4_000)
+SIZE = 32
+FIRST, SECOND, END = 120, 180, 220
+"""The steps that weights are changed from, and where reading ends."""
+
+
+@pytest.fixture(autouse=True)
+def short_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mixture is ahead of its ranks by what channels hold, which here would be all."""
+    for kind in (OutputChannel, InputChannel):
+        shorter = tuple(8192 if each == DEFAULT_CREDIT else each for each in kind.__init__.__defaults__)
+        monkeypatch.setattr(kind.__init__, "__defaults__", shorter)
+
+
+def flow_of(weights: Sequence[Any] = (2, 1, 1), at_end: Any = "go on", between: Any = None, **feed: Any) -> ps.Flow:
+    flow, mixed = ps.Flow("mixed", lanes=4), {}
+    for number, (size, weight) in enumerate(zip(SIZES, weights, strict=True)):
+        tables = [pa.table({"of": [number] * 40, "n": list(range(at, at + 40))}) for at in range(0, size, 40)]
+        mixed[flow.from_tables(tables, name=f"s{number}")] = weight
+    stream = flow.mix(mixed, seed=3, at_end=at_end)
+    (stream if between is None else between(stream)).feed(SIZE, **({"room": 200} | feed))
+    return flow
+
+
+def batches_of(reader: Any, end: int | None = None) -> list[Any]:
+    found = []
+    for records in reader:
+        found.append(records.to_pylist())
+        if reader.step == end:
+            break
+    return found
+
+
+def planned() -> list[Any]:
+    """The batches of a flow that knew the changes beforehand."""
+    steps = {FIRST * SIZE: 0.0, SECOND * SIZE: 4.0}
+    weights = (2, ps.Schedule.steps({0: 1, **steps}), ps.Schedule.steps({0: 1, FIRST * SIZE: 3.0}))
+    with ps.run_local(flow_of(weights), parallelism=2).feed().reader(timeout=60) as reader:
+        return batches_of(reader, END)
+
+
+def test_changed_weights_are_those_of_every_run_that_goes_on(tmp_path: Path) -> None:
+    """From models whose checkpoints lie before and behind the changes; so are batches that are rebuilt."""
+    expected, state = planned(), ps.Checkpoints(tmp_path / "state", every="50ms", retained=100)
+    job = ps.run_local(flow_of(), checkpoints=state)
+    reader, found, models = job.feed().reader(timeout=60), [], []
+    for cut in (20, 40, 150):
+        found += batches_of(reader, cut)
+        if cut == 20:
+            job.feed().reweight({"s1": 0.0, "s2": 3.0}, from_step=FIRST, timeout=30)
+            assert 0 < len(job.status().reweights) < 3
+        if cut == 40:
+            job.feed().reweight({"s1": 4.0}, from_step=SECOND, timeout=30)
+        reader.commit(f"model {cut}")
+        reader.flush(60)
+        models.append(cut)
+    assert found == expected[:150]
+    reader.close(0.0)
+    job.shutdown()
+    for cut in reversed(models):
+        job = ps.run_local(flow_of(), checkpoints=state, resume_model=f"model {cut}", parallelism=2)
+        with job.feed().resume(f"model {cut}").reader(timeout=60) as reader:
+            assert batches_of(reader, END) == expected[cut:]
+        job.shutdown()
+    for step in (10, FIRST):
+        again = ps.replay(flow_of(), checkpoints=state.folder, step=step)
+        assert again.rows.to_pylist() == expected[step]
+        assert again.verified is not False
+
+
+def test_savepoint_knows_the_change_and_so_does_a_job_that_starts_from_a_checkpoint(tmp_path: Path) -> None:
+    expected = planned()
+    job = ps.run_local(flow_of(), checkpoints=ps.Checkpoints(tmp_path / "state"))
+    with job.feed().reader(timeout=60) as reader:
+        batches_of(reader, 10)
+        job.checkpoint(30)
+        job.feed().reweight({"s1": 0.0, "s2": 3.0}, from_step=FIRST, timeout=30)
+        job.feed().reweight({"s1": 4.0}, from_step=SECOND, timeout=30)
+        batches_of(reader, 30)
+        position, saved = reader.state_dict(), job.savepoint(tmp_path / "saved", 30)
+    job.shutdown()
+    for number, start in enumerate((saved.path, tmp_path / "state" / "mixed")):
+        folder = tmp_path / f"next {number}"
+        job = ps.run_local(flow_of(), checkpoints=folder, from_snapshot=start)
+        reader = job.feed().reader(timeout=60)
+        reader.load_state_dict(position)
+        with reader:
+            assert batches_of(reader, END) == expected[30:]
+        job.shutdown()
+
+
+def test_change_that_comes_too_late_is_refused_with_the_first_step_that_is_possible(tmp_path: Path) -> None:
+    job = ps.run_local(flow_of(), checkpoints=tmp_path / "state")
+    with job.feed().reader(timeout=60) as reader:
+        batches_of(reader, 30)
+        with pytest.raises(ConfigurationError, match="ranks have been given") as seen:
+            job.feed().reweight({"s1": 0.0}, from_step=20, timeout=30)
+        assert seen.value.remedy.startswith("the first step that is possible now is ")
+        step = int(str(seen.value.remedy).rpartition(" ")[2])
+        assert step >= 30
+        job.feed().reweight({"s1": 0.0}, from_step=step + 100, timeout=30)
+    entries = reweights_in(read_log_in(str(tmp_path / "state"), "mixed"))
+    assert [each.position for each in entries] == [(step + 100) * SIZE]
+    job.shutdown()
+
+
+def test_changes_that_many_threads_ask_for_are_all_there(tmp_path: Path) -> None:
+    job = ps.run_local(flow_of(room=64), checkpoints=tmp_path / "state")
+    with job.feed().reader(timeout=60) as reader:
+        found = batches_of(reader, 2)
+        steps = range(120, 180, 10)
+        threads = [
+            threading.Thread(
+                target=job.feed().reweight, args=({"s0": step / 100},), kwargs={"from_step": step, "timeout": 30}
+            )
+            for step in steps
+        ]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        found += batches_of(reader, END)
+    job.shutdown()
+    weights = (ps.Schedule.steps({0: 2, **{step * SIZE: step / 100 for step in steps}}), 1, 1)
+    with ps.run_local(flow_of(weights)).feed().reader(timeout=60) as again:
+        assert found == batches_of(again, END)
+
+
+@pytest.mark.parametrize(
+    ("feed", "between", "why"),
+    [
+        ({"epochs": 2}, None, "it has 2 epochs"),
+        ({}, lambda stream: stream.filter("n > 3"), "may change how many rows"),
+        ({}, lambda stream: stream.shuffle(100, seed=1), "or their order"),
+    ],
+)
+def test_feeds_whose_batches_are_not_counts_of_the_mixture_are_refused(feed: Any, between: Any, why: str) -> None:
+    job = ps.run_local(flow_of(between=between, **feed))
+    with pytest.raises(ConfigurationError) as raised:
+        job.feed().reweight({"s1": 2.0}, from_step=50)
+    assert why in f"{raised.value.message} {raised.value.remedy}"
+    job.shutdown()
+
+
+def test_what_is_no_change_is_refused() -> None:
+    job = ps.run_local(flow_of(between=lambda stream: stream.project("n")))
+    feed = job.feed()
+    with pytest.raises(ConfigurationError, match="no stream"):
+        feed.reweight({"s9": 1.0}, from_step=100)
+    for wrong in ({}, {"s0": 0.0, "s1": 0.0, "s2": 0.0}, {"s0": -1.0}, {"s0": float("nan")}):
+        with pytest.raises(ConfigurationError, match="weight"):
+            feed.reweight(wrong, from_step=100)
+    with pytest.raises(ConfigurationError, match="sent to another process"):
+        pickle.loads(pickle.dumps(feed)).reweight({"s0": 1.0}, from_step=100)
+    job.shutdown()
+    with pytest.raises(TaskLostError, match="it was shut down"):
+        feed.reweight({"s0": 1.0}, from_step=100)
