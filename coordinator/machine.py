@@ -56,6 +56,7 @@ from .model.events import (
     TaskCommitted,
     TaskDeclined,
     TaskDeployed,
+    TaskDescribed,
     TaskFailed,
     TaskFinished,
     TaskLost,
@@ -101,7 +102,7 @@ def _shorten(message: Event | Command) -> str:
 
 
 _Done = TaskAcked | TaskDeclined | TaskCommitted | DataEnded | TaskFinished | SplitsAssigned | WindowDrained
-_TaskReport = TaskDeployed | RoundProposed | MixtureSteered | _Done
+_TaskReport = TaskDeployed | RoundProposed | MixtureSteered | TaskDescribed | _Done
 
 
 class Coordinator:
@@ -299,6 +300,8 @@ class Coordinator:
         elif isinstance(event, TaskDeclined):
             job.checkpoints.declined(event)
             no_change = False
+        elif isinstance(event, TaskDescribed):
+            job.checkpoints.described(event)
         elif isinstance(event, MixtureSteered):
             job.reweighting.answered(event)
             no_change = False

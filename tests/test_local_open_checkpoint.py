@@ -1,16 +1,19 @@
-"""While a checkpoint is open, ``why`` says what it waits for."""
+"""While a checkpoint is open, ``why`` says what it waits for; one that has failed says it, too."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 import penstock as ps
 
 PATIENCE = 60.0
 RELEASED = threading.Event()
+TABLE = pa.table({"n": range(10)})
 
 
 class Holding:
@@ -21,19 +24,56 @@ class Holding:
         return batch
 
 
-def test_why_names_the_operator_whose_piece_a_checkpoint_waits_for(tmp_path: Path) -> None:
-    table = pa.table({"n": range(10)})
-    flow = ps.Flow("held", order="arrival")
-    rows = flow.from_tables([table] * 4, name="rows").rebalance()
-    rows.map_batches(Holding, table.schema, name="held").write_parquet(tmp_path / "out")
-    job = ps.run_local(flow, checkpoints=ps.Checkpoints(tmp_path / "state", every="50ms"))
+@pytest.fixture(autouse=True)
+def release() -> Iterator[None]:
+    RELEASED.clear()
+    yield
+    RELEASED.set()
+
+
+def held(order: str, folder: Path) -> ps.Flow:
+    flow = ps.Flow("held", order=order)
+    rows = flow.from_tables([TABLE] * 4, name="rows").rebalance()
+    rows.map_batches(Holding, TABLE.schema, name="held").rebalance().write_parquet(folder, name="out")
+    return flow
+
+
+def sentence(job: ps.Job, part: str) -> str:
+    """What ``why`` says of open checkpoints, once it has that part."""
+    while True:
+        for words in job.why():
+            if words.startswith("checkpoint ") and part in words:
+                return words
+
+
+@pytest.mark.parametrize(("order", "alignment"), [("arrival", "aligned"), ("deterministic", "unaligned")])
+def test_why_names_the_operator_whose_piece_a_checkpoint_waits_for(tmp_path: Path, order: str, alignment: str) -> None:
+    every = ps.Checkpoints(tmp_path / "state", every="50ms", alignment=alignment)
+    job = ps.run_local(held(order, tmp_path / "out"), checkpoints=every)
     try:
         pending = job.wait_until(lambda status: status.pending is not None, PATIENCE).pending
         assert pending is not None
-        found: list[str] = []
-        while not found:
-            found = [words for words in job.why() if "held has been at a piece for" in words]
+        found = sentence(job, "held has been at a piece for")
+        assert found.startswith(f"checkpoint {pending.checkpoint} waits for ")
+        if order == "deterministic":
+            assert "it has seen no barrier: that of " in sentence(job, "is missing")
     finally:
         RELEASED.set()
-    assert found[0].startswith(f"checkpoint {pending.checkpoint} waits for ")
+    job.wait(PATIENCE)
+
+
+@pytest.mark.parametrize(("order", "alignment"), [("arrival", "aligned"), ("deterministic", "unaligned")])
+def test_failed_checkpoint_names_the_operator_too(tmp_path: Path, order: str, alignment: str) -> None:
+    every = ps.Checkpoints(
+        tmp_path / "state", every="50ms", timeout="400ms", tolerable_failures=1000, alignment=alignment
+    )
+    job = ps.run_local(held(order, tmp_path / "out"), checkpoints=every)
+    try:
+        failed = None
+        while failed is None:
+            failed = job.checkpoints().failed
+        assert "was not complete after 0.4 s; it waited for the snapshots of " in failed.failure
+        assert ": held has been at a piece for 0." in failed.failure
+    finally:
+        RELEASED.set()
     job.wait(PATIENCE)

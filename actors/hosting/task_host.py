@@ -41,6 +41,7 @@ from ...coordinator.model.events import (
     TaskCommitted,
     TaskDeclined,
     TaskDeployed,
+    TaskDescribed,
     TaskFailed,
     TaskFinished,
     TaskLost,
@@ -78,6 +79,7 @@ from ..protocol.translate import failure_of
 from ..storage.snapshots import SnapshotFiles
 from ..transport.protocol import BrokenLink, Transport
 from .task_split_sets import TaskSplitSets
+from .waiting_chain import what_it_is_at
 
 NO_ROWS_LEFT = Failure("a source has no rows up to the round of the checkpoint: it is about to end", retry=True)
 SLICE = 0.02
@@ -105,8 +107,8 @@ class TaskFiles:
         self._report = report
         self._threads = Threads(THREADS, "penstock-files")
         self._commits, self._writes = InOrder(self._threads), InOrder(self._threads)
-        #: the snapshots that are being written
-        self._under_way: dict[tuple[Attempt, CheckpointId], TaskSnapshot] = {}
+        #: the snapshots that are to be written, and when they were handed over
+        self._under_way: dict[tuple[Attempt, CheckpointId], tuple[TaskSnapshot, float]] = {}
         #: the files of the last snapshot: those that are named again were not written again
         self._named: frozenset[str] = frozenset()
 
@@ -117,10 +119,16 @@ class TaskFiles:
 
     @property
     def writing(self) -> int:
-        """Bytes of snapshots that are being written."""
-        under_way = list(self._under_way.values())
+        """Bytes of snapshots that are to be written."""
+        under_way = [snapshot for snapshot, _ in list(self._under_way.values())]
         flights = sum(each.flight.nbytes for each in under_way if each.flight is not None)
         return flights + sum(int(table.nbytes) for each in under_way for table in each.tables.values())
+
+    def with_writing(self, found: TaskStatistics) -> TaskStatistics:
+        """The counts of the task, with that."""
+        since = [since for _, since in list(self._under_way.values())]
+        seconds = time.perf_counter() - min(since) if since else 0.0
+        return msgspec.structs.replace(found, writing=self.writing, writing_seconds=seconds)
 
     def read(self, command: DeployTask, done: Callable[[Restored | PenstockError], None]) -> None:
         """Read what an attempt is restored from and hand it, or the error, to ``done``: at once if there is nothing."""
@@ -150,7 +158,6 @@ class TaskFiles:
 
         def work() -> None:
             started = time.perf_counter()
-            self._under_way[attempt, checkpoint] = snapshot
             try:
                 # the files of a task that was deployed as finished are carried on by the coordinator
                 carried = snapshot.finished_on_restore
@@ -190,6 +197,7 @@ class TaskFiles:
                 )
             )
 
+        self._under_way[attempt, checkpoint] = snapshot, time.perf_counter()
         self._writes.submit(work)
 
     def commit(self, command: CommitCheckpoint, done: Callable[[CommitDone], None]) -> None:
@@ -291,9 +299,6 @@ class TaskHost:
         self.post(StatisticsAsked(found))
         return found.result(timeout)
 
-    def _with_writing(self, found: TaskStatistics) -> TaskStatistics:
-        return msgspec.structs.replace(found, writing=self._files.writing)
-
     def close(self) -> None:
         """Stop the task and end the thread; returns when both have ended."""
         self.post(Closed())
@@ -342,7 +347,7 @@ class TaskHost:
                 self._commit_done(message)
             case StatisticsAsked(found):
                 task = self._task
-                answer(found, lambda: None if task is None else self._with_writing(task.statistics()))
+                answer(found, lambda: None if task is None else self._files.with_writing(task.statistics()))
             case SignAsked(sign):
                 sign()
             case Woken():
@@ -439,6 +444,9 @@ class TaskHost:
                     pass  # the files' threads do that
                 case commands.ExpectBarrier(checkpoint=checkpoint):
                     task.expect(checkpoint)
+                case commands.DescribeTask(checkpoint=checkpoint):
+                    words = what_it_is_at(self._files.with_writing(task.statistics()), checkpoint)
+                    self._report(TaskDescribed(self._id, command.attempt, checkpoint, words, UNKNOWN_TIME))
                 case commands.SteerMixture():
                     task.steer(command.operator, command.reweights, command.limit)
 

@@ -8,7 +8,8 @@ Rules:
 3. A task with several drivers works if one of them can; otherwise it waits for what they all wait for.
 4. Tasks that have finished are left out.
 5. An open checkpoint waits for the first tasks that have not answered it, and for what these are in the middle of: a
-   call of an operator, bytes that are written, or what they wait for themselves.
+   call of an operator, bytes that are written, barriers of named channels, or what they wait for themselves. A task
+   that has cut goes on working, so what its drivers are at does not hold up the checkpoint any more.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from ...coordinator.model.statistics import PendingStatus
-from ...engine.core.identity import TaskId
+from ...engine.core.identity import CheckpointId, TaskId
 from ...engine.plan.sizes import size
-from ...engine.runtime.statistics import TaskStatistics
+from ...engine.runtime.statistics import CutStatistics, TaskStatistics
+from ...engine.runtime.task_cut import CutPhase
 from ...engine.scheduler.protocol import HandleStatistics
 
 OVER = frozenset({"finished", "stopped"})
@@ -50,17 +52,56 @@ def chain_of_waiting(
 
 def checkpoint_waits(pending: PendingStatus, standings: Mapping[TaskId, Standing]) -> list[str]:
     """What an open checkpoint waits for, a sentence for each task (rule 5)."""
-    name = f"{pending.kind} {pending.checkpoint}"
-    return [f"{name} waits for {task}: {_under_way(standings.get(task))}" for task in pending.waits_for]
+    name, checkpoint = f"{pending.kind} {pending.checkpoint}", pending.checkpoint
+    told = [(task, _under_way(standings.get(task), checkpoint)) for task in pending.waits_for]
+    return [f"{name} waits for {task}: {words}" for task, words in told]
 
 
-def _under_way(standing: Standing | None) -> str:
+def _under_way(standing: Standing | None, checkpoint: CheckpointId) -> str:
     found = None if standing is None else standing.statistics
-    if found is None:
-        return _sentence(standing, "has no attempt")
-    words = [f"it writes {size(found.writing)}"] if found.writing else []
-    words += [f"{each.operator or each.driver} has been at a piece for {each.seconds:.1f} s" for each in found.pieces]
-    return "; ".join(words) or _sentence(standing, found.state)
+    return _sentence(standing, "has no attempt") if found is None else what_it_is_at(found, checkpoint)
+
+
+def what_it_is_at(found: TaskStatistics, checkpoint: CheckpointId) -> str:
+    """What a task is in the middle of that has not answered the checkpoint (rule 5)."""
+    words = [f"it has been writing {size(found.writing)} for {found.writing_seconds:.1f} s"] if found.writing else []
+    cut = found.cut
+    if cut is None or cut.phase is CutPhase.ASKED or not _knows(cut, checkpoint):
+        pieces = [(each.operator or each.driver, each.seconds) for each in found.pieces]
+        words += [f"{whose} has been at a piece for {seconds:.1f} s" for whose, seconds in pieces]
+    if cut is not None:
+        words += _of_cut(cut, checkpoint)
+    return "; ".join(words) or _sentence(Standing(found), found.state)
+
+
+def _knows(cut: CutStatistics, checkpoint: CheckpointId) -> bool:
+    """Whether the task has heard of the checkpoint."""
+    return cut.checkpoint is not None and cut.checkpoint >= checkpoint
+
+
+def _of_cut(cut: CutStatistics, checkpoint: CheckpointId) -> Iterator[str]:
+    """What holds up a cut, but for pieces and bytes."""
+    since = f"{cut.seconds:.1f} s ago"
+    if not _knows(cut, checkpoint):
+        if cut.missing:
+            yield f"it has seen no barrier: that of {_channels(cut)} is missing"
+    elif cut.phase is CutPhase.ASKED:
+        late = f", when {' and '.join(cut.late)} is through a task barrier or has spilled" if cut.late else ""
+        yield f"it was asked to cut {since}, and does between two pieces{late}"
+    elif cut.phase is CutPhase.OPEN:
+        if cut.missing:
+            yield f"it has cut, asked {since}, and the barrier of {_channels(cut)} is missing"
+        if cut.unwritten:
+            yield f"what the sinks of {' and '.join(cut.unwritten)} flushed is being written"
+
+
+def _channels(cut: CutStatistics) -> str:
+    exchanges: dict[str, list[str]] = {}
+    for exchange, producer in cut.missing:
+        exchanges.setdefault(exchange, []).append(str(producer))
+    said = " and ".join(f"{exchange} from {', '.join(tasks)}" for exchange, tasks in exchanges.items())
+    more = cut.missing_count - len(cut.missing)
+    return f"{said} and {more} more" if more else said
 
 
 def _in_chains(live: Sequence[TaskId], standings: Mapping[TaskId, Standing]) -> Iterator[TaskId]:

@@ -24,6 +24,7 @@ from ...coordinator.model.commands import (
     AssignSplits,
     CommitCheckpoint,
     DeployTask,
+    DescribeTask,
     ExpectBarrier,
     ProposeRound,
     ReplaceProcess,
@@ -87,6 +88,7 @@ Order: TypeAlias = (
     | ProposeRound
     | TriggerCheckpoint
     | ExpectBarrier
+    | DescribeTask
     | SteerMixture
     | AssignSplits
     | AbortCheckpoint

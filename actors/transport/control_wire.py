@@ -83,6 +83,7 @@ Report: TypeAlias = (
     | events.MixtureSteered
     | events.TaskAcked
     | events.TaskDeclined
+    | events.TaskDescribed
     | events.TaskCommitted
     | events.DataEnded
     | events.TaskFinished

@@ -23,8 +23,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from ...engine.core.identity import FINAL_ROUND, CheckpointId, Committable, StateHandle, TaskId
-from ..model.commands import AbortCheckpoint, DiscardState, ExpectBarrier, ProposeRound, TriggerCheckpoint
-from ..model.events import Failure, RoundProposed, TaskAcked, TaskDeclined
+from ..model.commands import (
+    AbortCheckpoint,
+    DescribeTask,
+    DiscardState,
+    ExpectBarrier,
+    ProposeRound,
+    TriggerCheckpoint,
+)
+from ..model.events import Failure, RoundProposed, TaskAcked, TaskDeclined, TaskDescribed
 from ..model.job_states import TaskStatus
 from ..model.kinds import Cause, CheckpointKind, FailureReason, Request, StopMode
 from ..model.manifest import Manifest, TaskState
@@ -48,6 +55,11 @@ from .row_accounts import imbalance
 
 _REMEMBERED = 64
 """Aborted checkpoints whose late acknowledgements still count."""
+
+_DESCRIBED = 5
+"""So many of the tasks that hold up a checkpoint are named, and asked what they are at."""
+_ASKED_BEFORE = 1.0
+"""Seconds before its time is over; no more than a quarter of that."""
 
 SOURCE_ENDS = Failure("the end of a source is still on its way to the sinks", retry=True)
 """Why no place could be found for the barriers. The next checkpoint may find one."""
@@ -108,6 +120,7 @@ class Checkpoints:
     def next_deadline(self) -> float | None:
         """When a checkpoint is due, or a pending one times out."""
         times = [self._expires_at(one) for one in self.pendings.values()]
+        times += [self._asks_at(one) for one in self.pendings.values()]
         times.append(self._requests.next_at() if self._may_start else None)
         return min((at for at in times if at is not None), default=None)
 
@@ -338,6 +351,31 @@ class Checkpoints:
         after = settings.alignment_timeout if self._gives_way(pending) else settings.timeout
         return pending.started_at + min(after, settings.timeout)
 
+    def _asks_at(self, pending: PendingCheckpoint) -> float | None:
+        """When the silent tasks are asked what they are at, so that the failure can say it; None: not any more."""
+        if pending.asked or not pending.is_open or self._gives_way(pending):
+            return None
+        timeout = self._context.settings.timeout
+        return pending.started_at + timeout - min(_ASKED_BEFORE, timeout / 4)
+
+    def _ask_silent(self) -> None:
+        """Ask those tasks that hold up a checkpoint whose time is almost over."""
+        for pending in self.pendings.values():
+            at = self._asks_at(pending)
+            if at is None or self._context.now < at:
+                continue
+            pending.asked = True
+            for task in pending.silent(_DESCRIBED):
+                attempt = self._context.tasks[task].attempt
+                if attempt is not None:
+                    self._context.order(DescribeTask(task, attempt, pending.id))
+
+    def described(self, event: TaskDescribed) -> None:
+        """A task says what it is at."""
+        pending = self.pendings.get(event.checkpoint)
+        if pending is not None:
+            pending.described[event.task] = event.words
+
     def _gives_way(self, pending: PendingCheckpoint) -> bool:
         """Whether a cut takes the place of the checkpoint if its barriers do not align in time."""
         settings = self._context.settings
@@ -346,7 +384,7 @@ class Checkpoints:
         return may_cut and pending.is_open and may_give_way
 
     def time_out(self) -> None:
-        """Abort the pending checkpoints whose time is over."""
+        """Abort the pending checkpoints whose time is over, and ask what others wait for before theirs is."""
         now, timeout = self._context.now, self._context.settings.timeout
         for pending in list(self.pendings.values()):
             expires = self._expires_at(pending)
@@ -357,12 +395,13 @@ class Checkpoints:
                 self._requests.request_instead()
                 continue
             message = f"checkpoint {pending.id} was not complete after {timeout:g} s; it waited for {_missing(pending)}"
-            remedy = "raise the checkpoint timeout, or find out in the status what the task waits for"
+            remedy = "raise the checkpoint timeout, or see that what its tasks are at takes less time"
             failure = Failure(message, retry=True, remedy=remedy, kind="StorageError")
             # behind the end of all data there may be work for long, and nobody is unwell
             behind = FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING
             reason = behind if pending.waits_for_the_end else FailureReason.CHECKPOINT_EXPIRED
             self.failed(pending, failure, reason)
+        self._ask_silent()
 
     def failed(
         self, pending: PendingCheckpoint, failure: Failure, reason: FailureReason, origin: Origin = Origin.COORDINATOR
@@ -507,13 +546,16 @@ class Checkpoints:
 
 
 def _missing(pending: PendingCheckpoint) -> str:
-    """What a checkpoint waits for: whose answer, and to what."""
-    silent = pending.silent(5)
+    """What a checkpoint waits for: whose answer, to what, and what these are in the middle of."""
+    silent = pending.silent(_DESCRIBED)
     if not silent:
         return "the storage"
     names, proposing = ", ".join(map(str, silent)), pending.phase is Phase.PROPOSING
     left, total = len(pending.waiting), len(pending.waiting) + len(pending.acked)
-    return f"the rounds of {names}" if proposing else f"the snapshots of {names} ({left} of {total} tasks)"
+    whom = f"the rounds of {names}" if proposing else f"the snapshots of {names} ({left} of {total} tasks)"
+    unknown = "does not say what it is at: its process hangs, or it is in one call for long"
+    told = [f"{task}: {pending.described.get(task, unknown)}" for task in silent if pending.asked]
+    return ". ".join((whom, *told))
 
 
 def align_sources(

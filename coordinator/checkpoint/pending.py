@@ -134,6 +134,9 @@ class PendingCheckpoint:
         self.finished = TaskSet() if finished is None else finished
         #: Of the tasks that acknowledged: those deployed as finished.
         self.finished_on_restore: set[TaskId] = set()
+        #: Whether the silent tasks were asked what they are at, before its time is over; and what they said.
+        self.asked = False
+        self.described: dict[TaskId, str] = {}
         #: Why it may never be stored: the books of a task do not balance.
         self.unbalanced: Failure | None = None
         #: The files that its manifest names, once it is made: those of tasks that had finished are among them.

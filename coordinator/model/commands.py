@@ -182,6 +182,14 @@ class ExpectBarrier(msgspec.Struct, frozen=True, gc=False):
     checkpoint: CheckpointId
 
 
+class DescribeTask(msgspec.Struct, frozen=True, gc=False):
+    """Say what the task is in the middle of, which has not answered the checkpoint: answer ``TaskDescribed``."""
+
+    task: TaskId
+    attempt: Attempt
+    checkpoint: CheckpointId
+
+
 class AbortCheckpoint(msgspec.Struct, frozen=True, gc=False):
     """Forget the checkpoint: stop holding, stop aligning. ``latest_completed`` repairs a lost commit."""
 
@@ -311,6 +319,7 @@ Command: TypeAlias = (
     | ProposeRound
     | TriggerCheckpoint
     | ExpectBarrier
+    | DescribeTask
     | SteerMixture
     | AssignSplits
     | AbortCheckpoint

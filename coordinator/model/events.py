@@ -189,6 +189,16 @@ class TaskDeclined(msgspec.Struct, frozen=True):
         return FailureReason.CHECKPOINT_DECLINED_TASK_CLOSING if self.closing else FailureReason.CHECKPOINT_DECLINED
 
 
+class TaskDescribed(msgspec.Struct, frozen=True):
+    """What the task was in the middle of when it was asked, in words: for people."""
+
+    task: TaskId
+    attempt: Attempt
+    checkpoint: CheckpointId
+    words: str
+    now: float
+
+
 class TaskCommitted(msgspec.Struct, frozen=True):
     """The committables of the permit are visible."""
 
@@ -447,6 +457,7 @@ Event: TypeAlias = (
     | RoundProposed
     | TaskAcked
     | TaskDeclined
+    | TaskDescribed
     | TaskCommitted
     | DataEnded
     | TaskFinished

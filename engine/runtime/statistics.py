@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from ..core.identity import Attempt, TaskId
+from ..core.identity import Attempt, CheckpointId, TaskId
 from ..scheduler.protocol import HandleStatistics, Wait
 from ..state.memory import MemoryStatistics
+from .task_cut import CutPhase
 
 NOTHING_HELD = MemoryStatistics()
 
@@ -89,6 +90,24 @@ class PieceStatistics(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class CutStatistics(msgspec.Struct, frozen=True):
+    """How far the newest cut that the task has heard of has come. ``checkpoint`` None: it has heard of none.
+
+    ``seconds``: since it was asked for. ``missing``: the first of the exchanges and producers whose barriers have not
+    come, ``missing_count`` in all. ``late``: the drivers that have yet to come through a task barrier, or to a disk.
+    ``unwritten``: those whose sinks still write what they flushed.
+    """
+
+    checkpoint: CheckpointId | None
+    phase: CutPhase
+    """``NONE``: it is told, or was given up."""
+    seconds: float = 0.0
+    missing: tuple[tuple[str, TaskId], ...] = ()
+    missing_count: int = 0
+    late: tuple[str, ...] = ()
+    unwritten: tuple[str, ...] = ()
+
+
 class TaskStatistics(msgspec.Struct, frozen=True):
     """A task's counts, and why its drivers wait."""
 
@@ -108,7 +127,11 @@ class TaskStatistics(msgspec.Struct, frozen=True):
     pieces: tuple[PieceStatistics, ...] = ()
     """Of the drivers that run at this moment."""
     writing: int = 0
-    """Bytes of state, and of what is in flight, that are being written for a checkpoint."""
+    """Bytes of state, and of what is in flight, that are to be written for a checkpoint."""
+    writing_seconds: float = 0.0
+    """Since the oldest of them were handed over."""
+    cut: CutStatistics | None = None
+    """None: the job's checkpoints are no cuts."""
 
 
 # ------------------------------------------------------------------ job statistics

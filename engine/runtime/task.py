@@ -696,4 +696,5 @@ class Task:
     def _statistics(self) -> TaskStatistics:
         parts, query = self._parts, self._query.statistics()
         state = TaskState.RUNNING if self.state in STARTED else self.state
-        return statistics_of(self.id, self.attempt, state, parts.drivers, tuple(self.why()), query, parts.memory)
+        found = statistics_of(self.id, self.attempt, state, parts.drivers, tuple(self.why()), query, parts.memory)
+        return msgspec.structs.replace(found, cut=self._cutting.statistics())

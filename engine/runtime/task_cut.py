@@ -69,6 +69,16 @@ class TaskCut:
         """The channels whose barrier has not come."""
         return frozenset(self._live - self._came) if self.phase is not CutPhase.NONE else frozenset()
 
+    @property
+    def newest(self) -> CheckpointId | None:
+        """The newest checkpoint that is known, over or not."""
+        return self._newest
+
+    @property
+    def live(self) -> frozenset[Hashable]:
+        """The channels whose partition has not ended."""
+        return frozenset(self._live)
+
     def is_late(self, checkpoint: CheckpointId) -> bool:
         """Whether a newer one is known."""
         return self._newest is not None and checkpoint < self._newest

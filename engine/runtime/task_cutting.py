@@ -19,7 +19,7 @@ Rules:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,15 +28,19 @@ import msgspec
 import pyarrow as pa
 
 from ..core.elements import Barrier, Batch, Element
-from ..core.identity import Account, CheckpointId, Committable, EndedLanes, Tally
-from ..exchange.channels import InputChannel, OutputChannel
+from ..core.identity import Account, CheckpointId, Committable, EndedLanes, Tally, TaskId
+from ..exchange.channels import ChannelId, InputChannel, OutputChannel
 from ..exchange.flight import Flight, FlightWriter
 from ..scheduler.protocol import Query
 from .checkpointing import DriverSnapshot
 from .driver import Driver, DriverPhase
 from .ledger import SnapshotLedger
 from .places import DriverPlace, TaskPlace, capture, in_flight, with_recorded
+from .statistics import CutStatistics
 from .task_cut import CutPhase, TaskCut
+
+NAMED = 4
+"""So many of the channels are named whose barriers have not come."""
 
 
 @dataclass(slots=True, eq=False)
@@ -98,6 +102,12 @@ def _nobody(*_: object) -> None:
     """Hears what a task that is closed would be told."""
 
 
+def _first(channels: Collection[Hashable]) -> tuple[tuple[str, TaskId], ...]:
+    """The exchange and the producer of the first of them."""
+    found = sorted(each for each in channels if isinstance(each, ChannelId))
+    return tuple((each.edge, each.producer) for each in found[:NAMED])
+
+
 class TaskCutting:
     """See the module's rules. ``told``: takes what a cut is, and for how many seconds no driver ran; ``keep``: what
     sinks prepared, told or not."""
@@ -137,6 +147,24 @@ class TaskCutting:
         self._drivers, self._outputs, self._open = (), (), None
         self._places = {}
         self._told = self._keep = self._failed = _nobody
+
+    def statistics(self) -> CutStatistics | None:
+        """How far the newest cut has come. From any thread."""
+        if not self._drivers:
+            return None
+        with self._lock:
+            found, phase = self._open, self._machine.phase
+            if phase is CutPhase.NONE and found is None:
+                missing = self._machine.live
+                return CutStatistics(self._machine.newest, phase, 0.0, _first(missing), len(missing))
+            seconds = self._clock() - self._began
+            if phase is CutPhase.ASKED or found is None:
+                late = tuple(driver.name for driver in self._drivers if driver.cut_waits is not None)
+                return CutStatistics(self._machine.newest, CutPhase.ASKED, seconds, late=late)
+            missing, cuts = self._machine.waits_for, found.drivers.values()
+            unwritten = tuple(cut.driver.name for cut in cuts if cut.sinks is None)
+            checkpoint = found.barrier.checkpoint
+            return CutStatistics(checkpoint, CutPhase.OPEN, seconds, _first(missing), len(missing), unwritten=unwritten)
 
     # ------------------------------------------------------------------ what comes, on threads of drivers
 

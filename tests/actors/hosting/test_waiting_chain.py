@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from penstock.actors.hosting.waiting_chain import Standing, chain_of_waiting, checkpoint_waits
+import pytest
+
+from penstock.actors.hosting.waiting_chain import Standing, chain_of_waiting, checkpoint_waits, what_it_is_at
 from penstock.coordinator.model.statistics import PendingStatus
 from penstock.engine.core.identity import Attempt, CheckpointId, TaskId
-from penstock.engine.runtime.statistics import DriverWait, PieceStatistics, TaskStatistics
+from penstock.engine.runtime.statistics import (
+    NOTHING_HELD,
+    CutStatistics,
+    DriverWait,
+    PieceStatistics,
+    TaskStatistics,
+)
+from penstock.engine.runtime.task_cut import CutPhase
 from penstock.engine.scheduler.protocol import HandleStatistics, Wait, WaitReason
 
 READ, READ_2, MAP, SINK = TaskId("read", 0), TaskId("read", 1), TaskId("map", 0), TaskId("sink", 0)
@@ -92,8 +101,8 @@ def test_a_task_whose_drivers_wait_for_each_other_waits_for_no_other_task() -> N
 
 def test_open_checkpoint_says_of_each_task_which_piece_which_bytes_or_which_barriers_it_waits_for() -> None:
     pending = PendingStatus(CheckpointId(1, 7), "triggered", 0.0, 0, 4, waits_for=(READ, READ_2, MAP, SINK))
-    busy, writing = (PieceStatistics("map", "score", 2.25), PieceStatistics("read", "", 0.5)), 3 * 2**20
-    told = TaskStatistics(MAP, Attempt(1, 1), "running", (), (), (), pieces=busy, writing=writing)
+    busy, written = (PieceStatistics("map", "score", 2.25), PieceStatistics("read", "", 0.5)), (3 * 2**20, 1.5)
+    told = TaskStatistics(MAP, Attempt(1, 1), "running", (), (), (), (), (), NOTHING_HELD, (), busy, *written)
     standings = {
         READ: Standing(None, 5.0),
         MAP: Standing(told),
@@ -102,7 +111,42 @@ def test_open_checkpoint_says_of_each_task_which_piece_which_bytes_or_which_barr
     assert checkpoint_waits(pending, standings) == [
         f"checkpoint 1.7 waits for {READ}: busy in one step for 5 s, in a user's function maybe",
         f"checkpoint 1.7 waits for {READ_2}: has no attempt, and its process does not answer",
-        f"checkpoint 1.7 waits for {MAP}: it writes 3.0 MiB; score has been at a piece for 2.2 s; read has been at a "
-        "piece for 0.5 s",
+        f"checkpoint 1.7 waits for {MAP}: it has been writing 3.0 MiB for 1.5 s; score has been at a piece for 2.2 s; "
+        "read has been at a piece for 0.5 s",
         f"checkpoint 1.7 waits for {SINK}: sink waits for alignment: {MAP}",
     ]
+
+
+SCORES = (PieceStatistics("map", "score", 2.25),)
+SECOND, THIRD = CheckpointId(1, 2), CheckpointId(1, 3)
+
+
+@pytest.mark.parametrize(
+    ("cut", "words"),
+    [
+        (
+            CutStatistics(SECOND, CutPhase.NONE, missing=(("gather-1", READ), ("gather-1", READ_2)), missing_count=9),
+            "score has been at a piece for 2.2 s; it has seen no barrier: that of gather-1 from read[0], read[1] and 7 "
+            "more is missing",
+        ),
+        (CutStatistics(None, CutPhase.NONE), "score has been at a piece for 2.2 s"),
+        (
+            CutStatistics(THIRD, CutPhase.ASKED, 2.5, late=("sort",)),
+            "score has been at a piece for 2.2 s; it was asked to cut 2.5 s ago, and does between two pieces, when "
+            "sort is through a task barrier or has spilled",
+        ),
+        (
+            CutStatistics(THIRD, CutPhase.OPEN, 2.5, (("gather-1", READ_2),), 1),
+            "it has cut, asked 2.5 s ago, and the barrier of gather-1 from read[1] is missing",
+        ),
+        (
+            CutStatistics(THIRD, CutPhase.OPEN, 2.5, unwritten=("write",)),
+            "what the sinks of write flushed is being written",
+        ),
+    ],
+)
+def test_a_cut_waits_for_pieces_until_it_is_taken_and_for_barriers_and_sinks_behind_it(
+    cut: CutStatistics, words: str
+) -> None:
+    told = TaskStatistics(MAP, Attempt(1, 1), "running", (), (), (), pieces=SCORES, cut=cut)
+    assert what_it_is_at(told, THIRD) == words

@@ -11,6 +11,8 @@ import pytest
 from penstock.engine.core.elements import Barrier
 from penstock.engine.core.identity import BarrierKind, CheckpointId
 from penstock.engine.runtime.driver import DriverPhase
+from penstock.engine.runtime.statistics import CutStatistics
+from penstock.engine.runtime.task_cut import CutPhase
 from penstock.engine.runtime.task_cutting import TaskCutting
 
 
@@ -24,6 +26,7 @@ class Standing:
         self.stops = False
         self.phase = SimpleNamespace(state=DriverPhase.RUNNING)
         self.ports = SimpleNamespace(feeds=())
+        self.name = "sort"
 
     def take_orders(self) -> bool:
         return False
@@ -112,3 +115,16 @@ def test_no_driver_begins_anything_between_the_order_and_the_cut() -> None:
     cutting.query.paused.set_result(None)
     assert cutting.taken == [1]
     assert not any(driver.stops for driver in drivers)
+
+
+def test_how_far_a_cut_is_can_be_asked() -> None:
+    one, other = Standing(), Standing()
+    cutting = Cutting(one, other)
+    assert cutting.statistics() == CutStatistics(None, CutPhase.NONE)
+    one.may_be_cut = False
+    cutting.order(barrier(1))
+    assert cutting.statistics() == CutStatistics(CheckpointId(1, 1), CutPhase.ASKED, late=("sort",))
+    one.may_be_cut = True
+    one.go_on()
+    assert cutting.statistics() == CutStatistics(CheckpointId(1, 1), CutPhase.NONE)
+    assert Cutting().statistics() is None
