@@ -26,7 +26,7 @@ from ..actors.client.moving import Planned, start_in_shape
 from ..actors.feed.job_feeds import JobFeeds
 from ..actors.feed.link import LocalRoute, local_route
 from ..actors.hosting.coordinator_host import CoordinatorFiles, CoordinatorHost, coordinator_of
-from ..actors.hosting.task_host import TaskFiles, TaskHost
+from ..actors.hosting.task_host import TaskFiles, TaskHost, snapshots_of
 from ..actors.hosting.waiting_chain import Standing
 from ..actors.process.ending import print_interrupts_briefly
 from ..actors.process.waiting import Deadline
@@ -191,6 +191,7 @@ class EmbeddedBackend:
         self, plan: JobPlan, place: Place, scheduler: QueryOpener | None, start: Snapshot | None, take_over: bool
     ) -> None:
         self._plan, self._folder, self._scheduler = plan, place.folder, scheduler
+        self._local_copies = place.local_copies
         folder = place.folder
         core = coordinator_of(plan, place.settings, start)
         self._hosts: dict[TaskId, TaskHost] = {}
@@ -213,7 +214,8 @@ class EmbeddedBackend:
 
     def _host(self, task: TaskId) -> TaskHost:
         report: Callable[[Event], None] = self._coordinator.post
-        files = TaskFiles(self._plan, SnapshotFiles(self._folder, self._plan.name), report)
+        snapshots = snapshots_of(self._plan, self._folder, local_copies=self._local_copies)
+        files = TaskFiles(self._plan, snapshots, report)
         self._files.append(files)
 
         def wires(_broken: Callable[[BrokenLink], None]) -> _Wires:

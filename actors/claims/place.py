@@ -35,20 +35,29 @@ ALIVE = ".alive"
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a job keeps its checkpoints. ``release`` is called when the job is over. ``stays``: the folder does.
-    ``alignment_timeout``: after which barriers overtake batches (``JobPlan``)."""
+    ``alignment_timeout``: after which barriers overtake batches (``JobPlan``). ``local_copies``: whether processes keep
+    copies of the states that they write there."""
 
     folder: str
     settings: Settings
     release: Callable[[], None]
     stays: bool = True
     alignment_timeout: float | None = None
+    local_copies: bool = False
 
 
 def place_in(checkpoints: Checkpoints | str | os.PathLike[str]) -> Place:
     """The user's folder, which stays."""
     asked = checkpoints if isinstance(checkpoints, Checkpoints) else Checkpoints(checkpoints)
     folder = checkpoint_folder(asked.folder)
-    return Place(folder, asked.for_coordinator(), lambda: None, alignment_timeout=asked.overtaking_after)
+    copies = "://" in folder if asked.local_copies is None else asked.local_copies
+    return Place(
+        folder,
+        asked.for_coordinator(),
+        lambda: None,
+        alignment_timeout=asked.overtaking_after,
+        local_copies=copies,
+    )
 
 
 def is_left_behind(folder: str) -> bool:

@@ -76,6 +76,7 @@ from ..protocol.messages import (
     answer,
 )
 from ..protocol.translate import failure_of
+from ..storage.local_copies import LocalCopies
 from ..storage.snapshots import SnapshotFiles
 from ..transport.protocol import BrokenLink, Transport
 from .task_split_sets import TaskSplitSets
@@ -88,6 +89,11 @@ CLOSE_SECONDS = 10.0
 """How long a new attempt waits for the operators of the old one to be closed: a user's function may be stuck."""
 THREADS = 2
 """One snapshot may be written while another commit runs; more would only compete for the same disk."""
+
+
+def snapshots_of(plan: JobPlan, folder: str, *, local_copies: bool) -> SnapshotFiles:
+    """The state files of a job, for a process that hosts its tasks."""
+    return SnapshotFiles(folder, plan.name, copies=LocalCopies(plan.key) if local_copies else None)
 
 
 class TaskFiles:
@@ -124,11 +130,12 @@ class TaskFiles:
         flights = sum(each.flight.nbytes for each in under_way if each.flight is not None)
         return flights + sum(int(table.nbytes) for each in under_way for table in each.tables.values())
 
-    def with_writing(self, found: TaskStatistics) -> TaskStatistics:
-        """The counts of the task, with that."""
+    def with_files(self, found: TaskStatistics) -> TaskStatistics:
+        """The counts of the task, with that and with what was read from copies on this machine."""
         since = [since for _, since in list(self._under_way.values())]
         seconds = time.perf_counter() - min(since) if since else 0.0
-        return msgspec.structs.replace(found, writing=self.writing, writing_seconds=seconds)
+        copies = self._snapshots.copies
+        return msgspec.structs.replace(found, writing=self.writing, writing_seconds=seconds, copies=copies)
 
     def read(self, command: DeployTask, done: Callable[[Restored | PenstockError], None]) -> None:
         """Read what an attempt is restored from and hand it, or the error, to ``done``: at once if there is nothing."""
@@ -219,6 +226,7 @@ class TaskFiles:
     def close(self) -> None:
         """Let what runs end and start nothing new."""
         self._threads.close(drop=True)
+        self._snapshots.close()
 
 
 class TaskHost:
@@ -347,7 +355,7 @@ class TaskHost:
                 self._commit_done(message)
             case StatisticsAsked(found):
                 task = self._task
-                answer(found, lambda: None if task is None else self._files.with_writing(task.statistics()))
+                answer(found, lambda: None if task is None else self._files.with_files(task.statistics()))
             case SignAsked(sign):
                 sign()
             case Woken():
@@ -445,7 +453,7 @@ class TaskHost:
                 case commands.ExpectBarrier(checkpoint=checkpoint):
                     task.expect(checkpoint)
                 case commands.DescribeTask(checkpoint=checkpoint):
-                    words = what_it_is_at(self._files.with_writing(task.statistics()), checkpoint)
+                    words = what_it_is_at(self._files.with_files(task.statistics()), checkpoint)
                     self._report(TaskDescribed(self._id, command.attempt, checkpoint, words, UNKNOWN_TIME))
                 case commands.SteerMixture():
                     task.steer(command.operator, command.reweights, command.limit)

@@ -46,7 +46,7 @@ from ..feed.tcp_server import TcpFeedServer, feeds_of
 from ..hosting.logs import TaskLog, write_json_lines
 from ..hosting.measures import Sample, TaskFigures, feed_samples
 from ..hosting.split_guard import SplitGuard
-from ..hosting.task_host import TaskFiles, TaskHost
+from ..hosting.task_host import TaskFiles, TaskHost, snapshots_of
 from ..hosting.waiting_chain import Standing
 from ..process.ending import watch_sigterm
 from ..protocol.messages import (
@@ -59,7 +59,6 @@ from ..protocol.messages import (
     Order,
     SplitBegun,
 )
-from ..storage.snapshots import SnapshotFiles
 from ..transport.control_process import ProcessEnd
 from ..transport.control_wire import Content, Report
 from ..transport.conversation import Packet
@@ -105,7 +104,8 @@ class DriverActor:
         #: when the coordinator last asked
         self._asked_at = time.monotonic()
         self._control = self._take_control()
-        self._files = TaskFiles(self._plan, SnapshotFiles(options.folder, self._plan.name), self._report)
+        snapshots = snapshots_of(self._plan, options.folder, local_copies=options.local_copies)
+        self._files = TaskFiles(self._plan, snapshots, self._report)
         self._listener = self._listen()
         self._resolver = EndpointResolver()
         #: of the newest host

@@ -87,3 +87,5 @@ class DriverOptions:
     """Streams between machines are encrypted with it."""
     detached: bool = False
     """Nobody owns the actor: when its lease is over it leaves for good."""
+    local_copies: bool = False
+    """Whether copies of states are kept on this machine."""

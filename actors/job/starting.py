@@ -117,7 +117,7 @@ def _start(
     slots = [*plan.tasks(), *(spare_slot(number) for number in range(runtime.spares))]
     drivers: dict[WorkerSlot, Any] = {
         slot: driver.options(scheduling_strategy=strategy, **life, **options_of(plan, slot)).remote(
-            sealed(DriverOptions(slot, place.folder, shared, token, runtime, certificate, detached))
+            sealed(DriverOptions(slot, place.folder, shared, token, runtime, certificate, detached, place.local_copies))
         )
         for slot in slots
     }

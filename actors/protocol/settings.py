@@ -74,14 +74,18 @@ class Checkpoints:
     """This many checkpoints in a row may fail; one more fails the job."""
     max_restarts: int = 10
     """Restarts allowed, counted as ``restart`` says; one failure more fails the job."""
-    restart_delay: Duration = 0.2
-    """Before the first restart."""
+    restart_delay: Duration = 0.05
+    """Before the first restart. Losses within it are one restart, as of a machine with several processes."""
     restart: Restart = "exponential"
     """"exponential": restarts in a row are counted, each waits twice as long as the one before, up to 10 s; a
     ``restart_interval`` without a failure forgives them all. "rate": failures within ``restart_interval`` are counted.
     "fixed": all there ever were are counted. The last two wait ``restart_delay`` each time."""
     restart_interval: Duration = "1m"
     """See ``restart``."""
+    local_copies: bool | None = None
+    """Whether each machine keeps copies of the states that were written there for the newest checkpoint, so that a
+    restart there does not read them from the folder. None: if the folder is in an object store. Worth while for a
+    shared folder that is slow, too."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", checkpoint_folder(self.folder))

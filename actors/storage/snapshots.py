@@ -18,6 +18,7 @@ Rules:
 6. Any Arrow schema will do; whether the rows make sense is the operators' business.
 7. A handle carries the digest of its part's bytes. A part that has others is an error, never another table.
 8. Nothing is acknowledged before it survives a power cut: the file of a task, and its folder.
+9. A part is read from the copy that this machine has (``local_copies``), else from the checkpoint folder.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 
 import pyarrow as pa
@@ -37,8 +39,10 @@ from ...engine.exchange.flight import Flight
 from ...engine.files.durable import make_folder
 from ...engine.files.paths import absolute, resolve, safe_name, storage_error
 from ...engine.integrity.checksums import digest
+from ...engine.runtime.statistics import NO_COPIES, CopyStatistics
 from ...engine.state.change_log import Changes, StatePart, merge_from, merged, states_of
 from .damage import GO_ON, check_bytes, unreadable
+from .local_copies import LocalCopies
 from .state_file import INLINE_BYTES, StateFile, to_ipc
 
 
@@ -60,9 +64,13 @@ class _LastWrite:
 
 
 class SnapshotFiles:
-    """Writes, reads and deletes the state files of ``job``. Safe to use from several threads. ``inline``: rule 2."""
+    """Writes, reads and deletes the state files of ``job``. Safe to use from several threads. ``inline``: rule 2;
+    ``copies``: rule 9."""
 
-    def __init__(self, folder_url: str, job: str, inline: int = INLINE_BYTES) -> None:
+    def __init__(
+        self, folder_url: str, job: str, inline: int = INLINE_BYTES, copies: LocalCopies | None = None
+    ) -> None:
+        self._copies = copies
         self._url = absolute(folder_url)
         self._filesystem, folder = resolve(self._url)
         self._folder = folder.rstrip("/")
@@ -97,7 +105,8 @@ class SnapshotFiles:
         """Store the state of each operator, and what is in flight. Raises StorageError; then no new file of this call
         is left."""
         location = self._location(task, checkpoint, attempt)
-        file = StateFile(self._filesystem, self._folder, location, self._make, self._inline)
+        wrote = () if self._copies is None else (partial(self._copies.keep, checkpoint),)
+        file = StateFile(self._filesystem, self._folder, location, self._make, self._inline, *wrote)
         #: of each operator: handles of what is stored, and places among what is new
         states: dict[str, list[StateHandle | int]] = {}
         parts: list[tuple[StatePart, int]] = []
@@ -126,7 +135,10 @@ class SnapshotFiles:
                 state_part.kept = _Kept(written[place], checkpoint)
         self._remember(task, attempt, checkpoint, handles, written)
         flying = (each for each in written if each.is_channel_file)
-        return (*(each for found in handles.values() for each in found), *flying)
+        given = (*(each for found in handles.values() for each in found), *flying)
+        if self._copies is not None:
+            self._copies.named(checkpoint, given)
+        return given
 
     def _write_changes(
         self, file: StateFile, task: TaskId, operator: str, state: Changes, new: list[tuple[StatePart, int]]
@@ -164,10 +176,25 @@ class SnapshotFiles:
         with self._lock:
             latest = self._completed.get(task)
             self._completed[task] = checkpoint if latest is None else max(latest, checkpoint)
+        if self._copies is not None:
+            self._copies.completed(_folder_of(task), checkpoint)
+
+    @property
+    def copies(self) -> CopyStatistics:
+        """What was read from copies on this machine."""
+        return NO_COPIES if self._copies is None else self._copies.statistics
+
+    def close(self) -> None:
+        """The job is over, for this process."""
+        if self._copies is not None:
+            self._copies.close()
 
     def read(self, handles: Iterable[StateHandle]) -> dict[str, pa.Table]:
         """The tables of the state handles, those of one operator (of several tasks) one after the other, as given."""
         tables: dict[str, list[pa.Table]] = {}
+        handles = tuple(handles)
+        if self._copies is not None:
+            self._copies.restored(handles)
         for handle in handles:
             if not handle.is_channel_file:
                 tables.setdefault(handle.operator, []).append(self._read(handle))
@@ -190,7 +217,7 @@ class SnapshotFiles:
         return Flight(tables[0].column("place")[0].as_py(), tuple(tables[1:])) if tables else None
 
     def _read(self, handle: StateHandle) -> pa.Table:
-        data = pa.py_buffer(handle.inline) if handle.inline else self._part(handle)
+        data = pa.py_buffer(handle.inline) if handle.inline else self._copy(handle) or self._part(handle)
         place = f"the state file {self._inside(handle.location)}" if handle.location else "a state in the log"
         check_bytes(place, data, handle.bytes, handle.digest, GO_ON)
         try:
@@ -198,6 +225,9 @@ class SnapshotFiles:
                 return reader.read_all()
         except (OSError, pa.ArrowInvalid) as error:
             raise unreadable(place, error, GO_ON) from error
+
+    def _copy(self, handle: StateHandle) -> pa.Buffer | None:
+        return None if self._copies is None or not handle.location else self._copies.read(handle)
 
     def _part(self, handle: StateHandle) -> pa.Buffer:
         with self._opened(handle.location) as file:
@@ -268,7 +298,7 @@ class SnapshotFiles:
 
     def _location(self, task: TaskId, checkpoint: CheckpointId, attempt: Attempt) -> str:
         name = f"{checkpoint.generation:04d}.{checkpoint.number:06d}-{attempt}.arrow"
-        return f"{self._job}/state/{safe_name(task.vertex)}-{task.subtask:05d}/{name}"
+        return f"{self._job}/state/{_folder_of(task)}/{name}"
 
     def _make(self, folder: str) -> None:
         if folder not in self._made:
@@ -281,6 +311,10 @@ class SnapshotFiles:
                 f"the state file {location!r} lies outside {self._url}", "the checkpoint was altered by hand"
             )
         return f"{self._folder}/{location}"
+
+
+def _folder_of(task: TaskId) -> str:
+    return f"{safe_name(task.vertex)}-{task.subtask:05d}"
 
 
 def _flight_parts(task: TaskId, flight: Flight | None) -> list[ChannelPart]:

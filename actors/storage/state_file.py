@@ -21,12 +21,19 @@ _ALIGNMENT = 64
 
 
 class StateFile:
-    """Parts, one behind the other. ``make``: makes the folder; ``inline``: up to so many bytes in all there is no file.
-    Raises OSError."""
+    """Parts, one behind the other. ``make``: makes the folder; ``inline``: up to so many bytes in all there is no file;
+    ``wrote``: gets each part that is in the file. Raises OSError."""
 
     def __init__(
-        self, filesystem: fs.FileSystem, root: str, location: str, make: Callable[[str], None], inline: int
+        self,
+        filesystem: fs.FileSystem,
+        root: str,
+        location: str,
+        make: Callable[[str], None],
+        inline: int,
+        wrote: Callable[[StateHandle, pa.Buffer], None] = lambda handle, data: None,
     ) -> None:
+        self._wrote = wrote
         self._filesystem = filesystem
         self._location = location
         self._path = f"{root}/{location}"
@@ -63,6 +70,7 @@ class StateFile:
             stream.write(data)
             self._handles[number] = replace(self._handles[number], location=self._location, offset=self._end + gap)
             self._end += gap + data.size
+            self._wrote(self._handles[number], data)
 
     def end(self) -> tuple[StateHandle, ...]:
         """The handles of all parts, which now survive a power cut, or hold their bytes."""

@@ -50,8 +50,9 @@ class Settings:
     """Checkpoints remembered in the statistics."""
     max_restarts: int = 10
     """Restarts allowed until a quiet period forgives them; one failure more fails the job."""
-    restart_delay: float = 0.2
-    """Before the first restart; each further one waits ``restart_factor`` times longer."""
+    restart_delay: float = 0.05
+    """Before the first restart; each further one waits ``restart_factor`` times longer. With a spare process it is the
+    longest part of a recovery, and yet longer than between the deaths that one lost machine is noticed by."""
     restart_factor: float = 2.0
     max_restart_delay: float = 10.0
     quiet_period: float = 60.0

@@ -108,6 +108,19 @@ class CutStatistics(msgspec.Struct, frozen=True):
     unwritten: tuple[str, ...] = ()
 
 
+class CopyStatistics(msgspec.Struct, frozen=True):
+    """Of the parts of states that a process has read: those ``found`` as copies on its machine, and their ``bytes``;
+    those ``missing`` there and those ``damaged`` there, which were read from the checkpoint folder."""
+
+    found: int = 0
+    bytes: int = 0
+    missing: int = 0
+    damaged: int = 0
+
+
+NO_COPIES = CopyStatistics()
+
+
 class TaskStatistics(msgspec.Struct, frozen=True):
     """A task's counts, and why its drivers wait."""
 
@@ -132,6 +145,8 @@ class TaskStatistics(msgspec.Struct, frozen=True):
     """Since the oldest of them were handed over."""
     cut: CutStatistics | None = None
     """None: the job's checkpoints are no cuts."""
+    copies: CopyStatistics = NO_COPIES
+    """What its process has restored from local copies (``Checkpoints(local_copies=)``)."""
 
 
 # ------------------------------------------------------------------ job statistics

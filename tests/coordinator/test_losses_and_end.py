@@ -58,9 +58,9 @@ def test_lost_task_takes_its_region_back_to_the_newest_checkpoint() -> None:
     driver.complete()
     lost = driver.tell(TaskLost(SINK, None, "killed", 1.5))
     assert lost == [StopTask(SOURCE, A1), StopTask(SINK, A1)]
-    assert driver.core.next_deadline() == pytest.approx(1.7)
+    assert driver.core.next_deadline() == pytest.approx(1.55)
     attempts = ((SOURCE, A2), (SINK, A2))
-    assert driver.pass_time(1.7) == [
+    assert driver.pass_time(1.55) == [
         DeployTask(task, A2, (handle(task, FIRST, A1),), attempts, FIRST) for task in (SOURCE, SINK)
     ]
 
