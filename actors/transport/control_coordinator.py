@@ -6,6 +6,8 @@
 2. That a connection has ended says nothing about its process.
 3. A process that is there again under another incarnation is another one: nothing is kept for it.
 4. What comes is handed to ``give``, signs of life to ``alive``, both on the thread of the connections, or of the call.
+   They, and ``by_calls``, are called under a lock that ``put`` and ``ask`` take: they wait for nothing but locks under
+   which nobody calls this end.
 """
 
 from __future__ import annotations

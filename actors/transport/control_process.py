@@ -5,6 +5,8 @@
 2. While there is no connection, what is said goes by ``by_calls``, to ``called`` of the other end; its calls come to
    :meth:`called` here.
 3. That a connection has ended is told to ``lost``, no more: who is dead, Ray knows.
+4. ``order``, ``alive`` and ``by_calls`` are called under a lock that ``put`` takes: they wait for nothing but locks
+   under which nobody calls this end.
 """
 
 from __future__ import annotations

@@ -126,9 +126,9 @@ class Coordinator(Watched):
     def wait_connected(self) -> None:
         """Until a sign of life can be had over the connection."""
         before = len(self.signs)
-        with self.changed:
-            for _ in range(int(PATIENCE / POLL)):
-                self.end.ask(SLOT)  # again: a connection that has just been cut swallows the question
+        for _ in range(int(PATIENCE / POLL)):
+            self.end.ask(SLOT)  # again: a connection that has just been cut swallows the question
+            with self.changed:  # not while we ask: the end notes things here under a lock that asking takes
                 if self.changed.wait_for(lambda: len(self.signs) > before, POLL):
                     return
         raise AssertionError("no connection was made")

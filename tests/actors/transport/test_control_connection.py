@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -15,7 +16,7 @@ from penstock.actors.transport.dialling import Secrets, Stop, connect
 from penstock.actors.transport.greeting import Caller
 from penstock.actors.transport.tls import make_certificate
 from penstock.engine.core.identity import Attempt, TaskId
-from support.control_ends import SLOT, TOKEN, Coordinator, Process, order, report
+from support.control_ends import PATIENCE, SLOT, TOKEN, Coordinator, Process, order, report
 
 OURS = make_certificate("ours")
 WAYS: dict[str, dict[str, Any]] = {
@@ -79,6 +80,33 @@ def test_everything_comes_once_and_in_order_though_the_connection_is_cut(made: C
     coordinator.wait(lambda: coordinator.reports == list(range(300)))
     coordinator.carry()
     assert process.orders == coordinator.reports == list(range(300))
+
+
+@pytest.mark.timeout(60)
+def test_who_is_given_a_report_may_be_asked_for_a_sign_meanwhile(made: Callable[[Any], Any]) -> None:
+    given, asked = threading.Event(), threading.Event()
+
+    class Slow(Coordinator):
+        def _report(self, event: Any) -> None:
+            given.set()
+            assert asked.wait(PATIENCE)
+            super()._report(event)
+
+    process = made(Process())
+    coordinator = made(Slow(process))
+    coordinator.accepted()
+    coordinator.wait_connected()
+    process.end.put(report(1))
+    assert given.wait(PATIENCE)
+    ask = coordinator.end.ask
+
+    def asking(slot: Any) -> bool:
+        asked.set()
+        return ask(slot)
+
+    coordinator.end.ask = asking
+    coordinator.wait_connected()
+    coordinator.wait(lambda: coordinator.reports == [1])
 
 
 def test_calls_carry_what_a_lost_connection_has_not(made: Callable[[Any], Any]) -> None:
