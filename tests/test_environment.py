@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -235,6 +236,13 @@ def test_local_cluster_leaves_authentication_off_when_its_user_says_so(tmp_path:
     assert not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"} & variables.keys()
 
 
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder below /tmp itself: Ray's sockets lie in it, and their whole names must be shorter than 108 bytes."""
+    with tempfile.TemporaryDirectory(prefix="ps-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
 @contextmanager
 def cluster_with_a_token(folder: Path) -> Iterator[str]:
     """``ray start --head`` with authentication on; gives its address."""
@@ -268,17 +276,14 @@ except SetupError as error:
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_cluster_that_wants_a_token_is_refused_with_the_lines_to_export(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    folder = tmp_path_factory.mktemp("ray")
-    with cluster_with_a_token(folder) as address:
-        variables = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"HOME": str(folder)}
+def test_cluster_that_wants_a_token_is_refused_with_the_lines_to_export(short_folder: Path) -> None:
+    with cluster_with_a_token(short_folder) as address:
+        variables = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {"HOME": str(short_folder)}
         told = [
             subprocess.run(
                 [sys.executable, "-c", JOIN, address],
                 env=variables | extra,
-                cwd=folder,
+                cwd=short_folder,
                 capture_output=True,
                 text=True,
                 timeout=120,

@@ -5,6 +5,8 @@ Rules:
 1. It is started once for all tests that want it, on free ports, and ended by its process. Its folder goes with it.
 2. Buckets are made by the first object in them, so each test has one of its own and nothing is tidied.
 3. Nothing leaves this machine: its maker's statistics are off.
+4. There is room for every bucket, however full the disk: each takes a volume of its own, and by itself the server has
+   one for each GiB that is free. When they are used up it answers 500 to whoever writes.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from urllib.request import urlopen
 
 KEY, SECRET = "tests-key", "tests-secret-that-nobody-prints"
 PATIENCE = 60.0
+VOLUMES = 10_000
 _SERVICES = ("s3", "master", "volume", "filer", "admin")
 
 
@@ -36,10 +39,13 @@ class ObjectServer:
         first, *ports = free_ports(2 * len(_SERVICES))
         self.endpoint = f"http://127.0.0.1:{first}"
         places = [f"-{service}.port{kind}" for service in _SERVICES for kind in ("", ".grpc")]
+        #: they are made where nobody can say, and outlive a server that is killed
+        self._left = [f"/tmp/seaweedfs-{of}-grpc-{at}.sock" for of, at in zip(_SERVICES, ports[::2], strict=True)]
         self._words = [
             *(str(Path(sysconfig.get_path("scripts"), "weed")), "-logtostderr", "mini", f"-dir={self._folder}"),
             *("-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-webdav=false", "-admin.ui=false", "-master.telemetry=false"),
-            *("-s3.port.iceberg=0", "-s3.port.lance=0"),
+            *("-s3.port.iceberg=0", "-s3.port.lance=0", f"-volume.max={VOLUMES}"),
+            *(f"-{service}.localSocket={self._folder}/{service}.sock" for service in ("s3", "filer")),
             *(f"{name}={port}" for name, port in zip(places, [first, *ports], strict=True)),
         ]
         self._process: subprocess.Popen[bytes] | None = None
@@ -64,7 +70,8 @@ class ObjectServer:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
-        Path(f"{self._folder}.log").unlink(missing_ok=True)
+        for each in (f"{self._folder}.log", *self._left):
+            Path(each).unlink(missing_ok=True)
 
     def _answers(self) -> bool:
         """Whether objects can be kept: it refuses who says not who asks, once it is up."""
