@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from msgspec.structs import replace as changed
 
 from penstock.actors.protocol.messages import ProcessAppeared
+from penstock.actors.storage.state_file import INLINE_BYTES
 from penstock.coordinator.machine import Coordinator
 from penstock.coordinator.model import events
 from penstock.coordinator.model.commands import Command, DeployTask
@@ -45,13 +46,17 @@ SETTINGS = replace(CLUSTER_SETTINGS, interval=0.06, timeout=1e9)
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much fits where. ``credit``: bytes that a channel may hold; ``chunk_rows``: rows of a source's batches."""
+    """How much fits where. ``credit``: bytes that a channel may hold; ``chunk_rows``: rows of a source's batches;
+    ``inline``: bytes of a task's new state that need no file."""
 
     credit: int = 1
     chunk_rows: int = 3
+    inline: int = 0
 
 
 TIGHT = Sizes()
+INLINE = (0, 0, 1000, INLINE_BYTES)
+"""Of which seeds draw. By the last one hardly any file is written."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ class EngineSimulation:
         self.faults, self._settings, self.sizes, self._core = faults, settings, sizes, core
         self.now, self.steps = 0.0, 0
         self.disk = Disk(lambda: self.fault("commit"))
-        self.storage = Storage(self, settings.retained)
+        self.storage = Storage(self, settings.retained, sizes.inline)
         self.processes: dict[TaskId, Process] = {}
         self.plan: JobPlan
         self.coordinator: CoordinatorProcess

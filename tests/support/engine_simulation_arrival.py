@@ -22,7 +22,7 @@ from penstock.engine.flow.flow import Flow, Stream
 from penstock.engine.plan.plan import JobPlan
 from penstock.engine.planner.overtaking import with_alignment
 from penstock.engine.planner.pipelines import plan_job
-from support.engine_simulation import FAULTS, NO_FAULTS, SETTINGS, EngineSimulation, Faults, Sizes
+from support.engine_simulation import FAULTS, INLINE, NO_FAULTS, SETTINGS, EngineSimulation, Faults, Sizes
 from support.engine_simulation_flows import (
     JOB,
     LANES,
@@ -142,6 +142,7 @@ def varied(
     settings = replace(SETTINGS, interval=draw.choice((0.02, 0.06, 0.06, 0.3)), unaligned=True)
     patience = min(faults.patience, draw.choice((2, 8, 8, 25)))
     parallelism = tuple(range(1, WIDEST + 1)) if draw.randrange(2) else (draw.randrange(1, WIDEST + 1),)
+    sizes = replace(sizes, inline=draw.choice(INLINE))
     shape = seed % len(ARRIVAL) if shape is None else shape
     run = make(seed, shape, parallelism, replace(faults, patience=patience), settings, sizes)
     run.timeouts = timeouts

@@ -14,7 +14,7 @@ from penstock.coordinator.model import events
 from penstock.coordinator.model.commands import DeployTask
 from penstock.coordinator.model.events import Event
 from penstock.engine.core.identity import Holds
-from support.engine_simulation import FAULTS, SETTINGS, EngineSimulation, Faults, Sizes
+from support.engine_simulation import FAULTS, INLINE, SETTINGS, EngineSimulation, Faults, Sizes
 from support.engine_simulation_runs import check
 from support.engine_simulation_shapes import SHAPES, WIDEST
 
@@ -40,6 +40,7 @@ def varied(seed: int, faults: Faults = FAULTS, shape: int | None = None) -> CutS
     settings = replace(SETTINGS, interval=draw.choice((0.02, 0.02, 0.06, 0.3)), unaligned=True)
     patience = min(faults.patience, draw.choice((2, 8, 8, 25)))
     parallelism = (draw.randrange(1, WIDEST + 1),)
+    sizes = replace(sizes, inline=draw.choice(INLINE))
     shape = seed % len(SHAPES) if shape is None else shape
     return CutSimulation(seed, shape, parallelism, replace(faults, patience=patience), settings, sizes)
 

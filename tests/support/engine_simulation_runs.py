@@ -14,7 +14,7 @@ from msgspec.structs import replace as changed
 
 from penstock.actors.audit.audit import make_audit
 from penstock.coordinator.machine import Coordinator
-from support.engine_simulation import FAULTS, NO_FAULTS, SETTINGS, EngineSimulation, Faults, Sizes
+from support.engine_simulation import FAULTS, INLINE, NO_FAULTS, SETTINGS, EngineSimulation, Faults, Sizes
 from support.engine_simulation_flows import Row
 from support.engine_simulation_shapes import DRAWN, WIDEST
 from support.engine_simulation_storage import SimulatedSnapshots, last_tables
@@ -66,6 +66,7 @@ def varied(
     settings = replace(SETTINGS, interval=draw.choice((0.02, 0.06, 0.06, 0.3, None)))
     patience = min(faults.patience, draw.choice((2, 8, 8, 25)))
     parallelism = tuple(range(1, WIDEST + 1))
+    sizes = replace(sizes, inline=draw.choice(INLINE))
     return EngineSimulation(
         seed,
         shape_of(seed) if shape is None else shape,

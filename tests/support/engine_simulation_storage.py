@@ -1,6 +1,8 @@
 """What outlives the processes of a simulated job: the log and the state files, both with faults and with oracles.
 
 The files are written by the real :class:`SnapshotFiles`, onto a file system in memory; the log is the in-memory store.
+Writing a file fails when it begins, or when it ends and its bytes are there. States here are small: ``inline`` says up
+to how many bytes none is written.
 The oracles look at what stands there, not at what a coordinator believes:
 
 1. A manifest lands only while all of its state files exist; files of kept manifests are never deleted.
@@ -10,7 +12,7 @@ The oracles look at what stands there, not at what a coordinator believes:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyarrow import fs
@@ -43,8 +45,8 @@ class World(Protocol):
 class Storage:
     """The log and the files of one job."""
 
-    def __init__(self, world: World, retained: int) -> None:
-        self._world, self._retained = world, retained
+    def __init__(self, world: World, retained: int, inline: int) -> None:
+        self._world, self._retained, self.inline = world, retained, inline
         self._log = MemoryStore()
         self.files = _MockFileSystem()
 
@@ -117,19 +119,43 @@ def places_of(manifest: Manifest) -> list[str]:
     return [handle.location for task in manifest.tasks for handle in task.state if handle.location]
 
 
+class _Disk:
+    """The file system of the files, as one process has it."""
+
+    def __init__(self, world: World, storage: Storage) -> None:
+        self._world, self._storage = world, storage
+
+    def open_output_stream(self, path: str) -> Any:
+        assert not self._storage.exists(path.removeprefix(f"{FOLDER}/")), f"{path} is written twice"
+        if not self._world.fault("snapshot"):
+            return self._storage.files.open_output_stream(path)
+        if self._world.choose(2):
+            raise OSError("simulated: the disk is full")
+        return _Full(self._storage.files.open_output_stream(path))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage.files, name)
+
+
+class _Full:
+    """A file of which it is known at the end that the disk has not taken it."""
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        self.write, self._close = stream.write, stream.close
+
+    def close(self) -> None:
+        self._close()
+        raise OSError("simulated: the disk is full")
+
+
 class SimulatedSnapshots(SnapshotFiles):
     """One process's access to the files."""
 
     def __init__(self, world: World, storage: Storage) -> None:
-        super().__init__("/" + FOLDER, JOB)
-        self._filesystem, self._folder = storage.files, FOLDER
+        super().__init__("/" + FOLDER, JOB, storage.inline)
+        disk: Any = _Disk(world, storage)
+        self._filesystem, self._folder = disk, FOLDER
         self._world, self._storage = world, storage
-
-    def _store(self, location: str, data: pa.Buffer) -> None:
-        if self._world.fault("snapshot"):
-            raise OSError("simulated: the disk is full")
-        assert not self._storage.exists(location), f"{location} is written twice"
-        super()._store(location, data)
 
     def read(self, handles: Iterable[StateHandle]) -> dict[str, pa.Table]:
         if self._world.fault("restore"):
