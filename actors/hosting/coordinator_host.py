@@ -25,6 +25,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Protocol, TypeAlias
 
@@ -61,7 +62,7 @@ from ..protocol.messages import (
     answer,
 )
 from ..protocol.translate import execution_graph, failure_of
-from ..storage.log import SplitLog, create_entry, delete_entries, read_entries
+from ..storage.log import SplitLog, create_entry, delete_entries, naming_log, read_entries
 from ..storage.snapshots import SnapshotFiles
 
 _log = logging.getLogger(__name__)
@@ -147,11 +148,19 @@ class CoordinatorFiles:
 
     def _work(self, command: FileCommand) -> None:
         try:
-            event = self._carry_out(command)
+            with self._naming(command):
+                event = self._carry_out(command)
         except Exception as error:
             event = _failed(command, failure_of(as_penstock_error(error)))
         if event is not None:
             self._notify(event)
+
+    def _naming(self, command: FileCommand) -> AbstractContextManager[None]:
+        """What the store refuses says where: all else has errors of its own."""
+        if not isinstance(command, _OF_THE_LOG):
+            return nullcontext()
+        action = "read" if isinstance(command, commands.ReadLog | commands.ReadSplitSets) else "write into"
+        return naming_log(action, self._snapshots.url, self._plan.name)
 
     def _carry_out(self, command: FileCommand) -> Event | None:
         match command:

@@ -31,6 +31,8 @@ class FileStore:
        A creator that dies between the two blocks the key; the error of the next one says which file to delete.
     3. Names that begin with ``.`` are the store's own; keys cannot have them.
     4. Whatever the operating system refuses is raised as OSError, as the protocol asks.
+    5. A folder into which this store has written and that is gone is not made again: a log that goes on without its
+       entries stops no stale coordinator, and nothing can be gone on with from it.
     """
 
     def __init__(self, folder: str | os.PathLike[str], link: Callable[[str, str], None] = os.link) -> None:
@@ -47,9 +49,11 @@ class FileStore:
             # it may be ours, of a first try that failed here: now it counts as stored
             sync_folder(LOCAL, folder)
             return False
-        if folder not in self._made or not os.path.isdir(folder):
+        if folder not in self._made:
             make_folder(LOCAL, folder)
             self._made.add(folder)
+        elif not os.path.isdir(folder):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
         aside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
         try:
             with open(aside, "xb") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import secrets
 import subprocess
 import sys
 from collections import Counter
@@ -17,7 +18,7 @@ import pytest
 
 import penstock as ps
 from penstock.engine.core.errors import PenstockError
-from support.feeds import read_group, tables
+from support.feeds import batches_of, tables
 from support.ray_jobs import expected, gather_flow, written
 
 PATIENCE = 120.0
@@ -90,12 +91,18 @@ def test_rows_do_not_depend_on_the_locale(tmp_path: Path, locale: dict[str, str]
 
 
 @pytest.mark.parametrize("what", ["state", "out"])
-def test_folder_that_vanishes_ends_the_job_and_is_named(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("large", [False, True], ids=["state in the log", "state in files"])
+def test_folder_that_vanishes_ends_the_job_and_is_named(tmp_path: Path, what: str, large: bool) -> None:
     flow = ps.Flow("vanishing")
-    flow.from_tables(tables(100, 10), rate=500).write_parquet(tmp_path / "out")
+    names = [table.append_column("name", [[secrets.token_hex(1000) for _ in range(10)]]) for table in tables(100, 10)]
+    rows = flow.from_tables(names, rate=500)
+    rows.write_parquet(tmp_path / "out")
+    if large:
+        rows.aggregate(["name"], n="count").write_parquet(tmp_path / "counts")
     checkpoints = ps.Checkpoints(tmp_path / "state", every="50ms", max_restarts=1, restart_delay=0.05)
     with ps.run_local(flow, checkpoints=checkpoints) as job:
         job.wait_until(lambda status: status.checkpoints_completed > 1, PATIENCE)
+        assert any((tmp_path / "state").glob("*/state/**/*.arrow")) is large
         (tmp_path / what).rename(tmp_path / "elsewhere")  # at once, unlike removing what is being written to
         with pytest.raises(PenstockError, match=what):
             job.wait(PATIENCE)
@@ -131,7 +138,7 @@ def test_workers_of_a_data_loader_are_ranks(cluster: str, tmp_path: Path) -> Non
         return made
 
     (script := tmp_path / "load.py").write_text(LOADER)
-    whole = read_group(ps.run_local(flow()).feed(), 1)
+    whole = batches_of(flow())
     checkpoints = ps.Checkpoints(tmp_path / "state", every="200ms")
     with ps.run(flow(), checkpoints=checkpoints) as job:
         handle = pickle.dumps(job.feed()).hex()

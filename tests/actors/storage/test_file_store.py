@@ -77,6 +77,18 @@ def test_deleted_key_is_gone_and_may_be_created_again(store: FileStore) -> None:
     assert store.create("log/1", b"two")
 
 
+def test_folder_that_is_gone_is_not_made_again(store: FileStore, tmp_path: Path) -> None:
+    """What stood in it is gone as well: who finds the next entry alone would take it for all."""
+    store.create("job/log/1", b"one")
+    (tmp_path / "state").rename(tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError) as caught:
+        store.create("job/log/2", b"two")
+    assert caught.value.filename == str(tmp_path / "state/job/log")
+    assert not (tmp_path / "state").exists()
+    (tmp_path / "elsewhere").rename(tmp_path / "state")
+    assert store.create("job/log/2", b"two")
+
+
 def test_another_store_of_the_folder_sees_the_same_keys(store: FileStore, tmp_path: Path) -> None:
     store.create("log/1", b"one")
     again = FileStore(tmp_path / "state")
