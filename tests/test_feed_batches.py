@@ -20,7 +20,7 @@ from penstock.coordinator.model.events import TaskLost
 from penstock.engine.core.errors import ConfigurationError, DataError, FlowError
 from penstock.engine.feed.marks import balanced
 from penstock.jobs.verify_order import verify_order
-from support.feeds import read_group, take
+from support.feeds import batches_of, read_group, take
 from support.sweeps import seeds
 
 ROWS, SPLITS = 240, 8
@@ -122,7 +122,7 @@ def test_several_lists_are_cut_alike_and_must_be_equally_long() -> None:
     for how, expected in (("truncate", [[5, 6], [], [8]]), ("split", [[5, 6], [7], [], [8]])):
         flow = ps.Flow("alike")
         flow.from_tables(table).feed(tokens=2, length=["tokens", "labels"], too_long=how)
-        found = [row for batch in read_group(ps.run_local(flow).feed(), 1) for row in batch]
+        found = [row for batch in batches_of(flow) for row in batch]
         assert [row["labels"] for row in found] == expected
     flow = ps.Flow("unlike")
     flow.from_tables(pa.table({"tokens": [[1, 2, 3]], "labels": [[5]]})).feed(

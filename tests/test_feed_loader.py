@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from support.feeds import plain, read_group, wait_for
+from support.feeds import batches_of, plain, read_group, wait_for
 
 EPOCHS = 2
 
@@ -21,7 +21,7 @@ def feeding(**options: Any) -> ps.Flow:
 
 @pytest.fixture(scope="module")
 def expected() -> list[list[int]]:
-    return [[row["n"] for row in batch] for batch in read_group(ps.run_local(feeding()).feed(), 1)]
+    return [[row["n"] for row in batch] for batch in batches_of(feeding())]
 
 
 def fetching_ahead(loader: Any) -> Iterator[list[int]]:
@@ -34,7 +34,8 @@ def fetching_ahead(loader: Any) -> Iterator[list[int]]:
 
 
 def test_state_is_that_of_the_model_at_every_step_of_every_epoch(expected):
-    reader = ps.run_local(feeding()).feed().reader(timeout=60)
+    job = ps.run_local(feeding())
+    reader = job.feed().reader(timeout=60)
     loader = reader.loader()
     seen, places = [], []
     for _ in range(EPOCHS):
@@ -42,6 +43,7 @@ def test_state_is_that_of_the_model_at_every_step_of_every_epoch(expected):
             seen.append(rows)
             places.append((loader.state_dict()["step"], loader.state_dict()["epoch"]))
     reader.close()
+    job.wait(60)
     assert seen == expected
     assert [step for step, _ in places] == list(range(1, len(expected) + 1))
     half = len(expected) // EPOCHS

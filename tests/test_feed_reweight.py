@@ -54,7 +54,7 @@ def planned() -> list[Any]:
     """The batches of a flow that knew the changes beforehand."""
     steps = {FIRST * SIZE: 0.0, SECOND * SIZE: 4.0}
     weights = (2, ps.Schedule.steps({0: 1, **steps}), ps.Schedule.steps({0: 1, FIRST * SIZE: 3.0}))
-    with ps.run_local(flow_of(weights), parallelism=2).feed().reader(timeout=60) as reader:
+    with ps.run_local(flow_of(weights), parallelism=2) as job, job.feed().reader(timeout=60) as reader:
         return batches_of(reader, END)
 
 
@@ -141,7 +141,7 @@ def test_changes_that_many_threads_ask_for_are_all_there(tmp_path: Path) -> None
         found += batches_of(reader, END)
     job.shutdown()
     weights = (ps.Schedule.steps({0: 2, **{step * SIZE: step / 100 for step in steps}}), 1, 1)
-    with ps.run_local(flow_of(weights)).feed().reader(timeout=60) as again:
+    with ps.run_local(flow_of(weights)) as other, other.feed().reader(timeout=60) as again:
         assert found == batches_of(again, END)
 
 

@@ -16,7 +16,7 @@ from penstock.engine.core.errors import FlowError
 from penstock.engine.kernels.counter_random import FULL, words
 from penstock.engine.operators.sequence.full_shuffle import BLOCK
 from penstock.jobs.shuffle_quality import shuffle_quality
-from support.feeds import chunked, plain, read_group, tables
+from support.feeds import batches_of, chunked, plain, read_group, tables
 
 ROWS, SPLITS, BATCH = 1_000_000, 100, 256
 
@@ -119,7 +119,7 @@ def test_two_epochs_have_other_orders_and_another_seed_has_one_too():
     last=st.tuples(st.integers(1, 4), st.integers(1, 4)),
 )
 def test_resumes_at_any_step_with_any_ranks_and_parallelism_give_one_order(shape, epochs, stretches, last):
-    expected = read_group(ps.run_local(flow_of(shape, epochs), parallelism=1).feed(), 1)
+    expected = batches_of(flow_of(shape, epochs), parallelism=1)
     size = len(expected) // epochs
     found = []
     with tempfile.TemporaryDirectory() as folder:
@@ -184,7 +184,7 @@ def test_what_looks_at_the_order_of_its_rows_gets_the_splits_as_they_are(before)
         flow = ps.Flow("undrawn", lanes=4)
         before(flow.from_tables(tables(), name="rows")).feed(50, shuffle=shuffle)
         assert "read in a drawn order" not in flow.explain()
-        found.append([row["n"] for batch in read_group(ps.run_local(flow, parallelism=2).feed(), 1) for row in batch])
+        found.append([row["n"] for batch in batches_of(flow, parallelism=2) for row in batch])
     assert sorted(found[0]) == sorted(found[1])
     assert found[0] != found[1]
 

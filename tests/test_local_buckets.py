@@ -19,7 +19,7 @@ from penstock.engine.core.errors import ConfigurationError, DataError
 from penstock.engine.files.paths import resolve
 from penstock.jobs.verify_order import verify_order
 from support.bucket_twin import BucketTwin
-from support.feeds import read_group
+from support.feeds import batches_of, read_group
 
 PATIENCE = 60.0
 FILES, ROWS = 40, 25
@@ -166,7 +166,7 @@ def feeding(bucket: str) -> ps.Flow:
 
 def test_feed_goes_on_and_is_replayed_from_checkpoints_in_a_bucket(buckets: BucketTwin, bucket: str) -> None:
     fill(buckets, bucket)
-    whole = read_group(ps.run_local(feeding(bucket)).feed(), 1)
+    whole = batches_of(feeding(bucket))
     kept = ps.Checkpoints(f"gs://{bucket}/state", every=None, retained=9)
     found: list[list[object]] = []
     for ranks in (1, 2, 4):

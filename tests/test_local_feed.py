@@ -15,7 +15,7 @@ from penstock.actors.feed.link import LocalRoute
 from penstock.coordinator.model.events import TaskLost
 from penstock.engine.core.errors import ConfigurationError, FlowError, UserCodeError
 from penstock.engine.core.identity import TaskId
-from support.feeds import ROWS, SPLITS, chunked, plain, read_group, tables, take, wait_for
+from support.feeds import ROWS, SPLITS, batches_of, chunked, plain, read_group, tables, take, wait_for
 
 
 def joined(flow):
@@ -63,7 +63,7 @@ def test_global_batches_are_the_same_at_any_parallelism_and_number_of_ranks(shap
 
 
 def test_engine_that_goes_back_under_living_ranks_is_not_noticed():
-    expected = read_group(ps.run_local(flow_of("filter")).feed(), 1)
+    expected = batches_of(flow_of("filter"))
     job = ps.run_local(flow_of("filter", room=100, keep=100), parallelism=2)
     readers = [job.feed().reader(rank, 2, timeout=60) for rank in range(2)]
     iterators = [reader.iter_batches() for reader in readers]
@@ -158,7 +158,7 @@ def test_ranks_are_told_at_once_that_a_job_is_over(end):
 
 
 def test_job_goes_on_from_its_checkpoint_and_ranks_of_another_number_from_their_step(tmp_path):
-    expected = read_group(ps.run_local(flow_of("filter")).feed(), 1)
+    expected = batches_of(flow_of("filter"))
     job = ps.run_local(flow_of("filter", room=100), checkpoints=tmp_path, parallelism=2)
     first = read_group(job.feed(), 2, most=5, close=False)
     state = {"step": 5}
@@ -181,7 +181,7 @@ def test_place_before_the_checkpoint_is_refused_with_the_remedy(tmp_path):
 
 
 def test_new_group_takes_over_in_the_middle_and_the_old_one_is_told():
-    expected = read_group(ps.run_local(flow_of("filter")).feed(), 1)
+    expected = batches_of(flow_of("filter"))
     job = ps.run_local(flow_of("filter", keep=10_000))
     old = job.feed().reader(timeout=60, prefetch_batches=4)
     assert take(old, 4) == expected[:4]
@@ -399,8 +399,8 @@ def test_slice_without_rows_has_the_shape_of_the_others():
 
 def test_rows_are_shuffled_by_the_seed_first():
     def batches(seed, ranks):
-        job = ps.run_local(flow_of("filter", shuffle=100, seed=seed), parallelism=ranks)
-        return [[row["n"] for row in batch] for batch in read_group(job.feed(), ranks)]
+        made = batches_of(flow_of("filter", shuffle=100, seed=seed), ranks, parallelism=ranks)
+        return [[row["n"] for row in batch] for batch in made]
 
     found = batches(1, 1)
     assert found == batches(1, 3)

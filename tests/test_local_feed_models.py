@@ -11,7 +11,7 @@ import penstock as ps
 from penstock.actors.feed.prefetch import Prefetcher
 from penstock.engine.core.errors import ConfigurationError
 from penstock.engine.feed import server as feed_desk
-from support.feeds import plain, read_group, tables, take, wait_for
+from support.feeds import batches_of, plain, read_group, tables, take, wait_for
 
 
 def feeding(**options):
@@ -38,7 +38,7 @@ def start(tmp_path):
 
 @pytest.fixture(scope="module")
 def expected():
-    return read_group(ps.run_local(feeding()).feed(), 1)
+    return batches_of(feeding())
 
 
 def go_on(job):

@@ -15,7 +15,7 @@ import penstock as ps
 from penstock.engine.core.errors import ConfigurationError, DataError
 from penstock.engine.sources.memory import MemorySource
 from penstock.jobs.cli import app
-from support.feeds import read_group, tables, take
+from support.feeds import batches_of, read_group, tables, take
 
 FILES, ROWS, GROUP = 6, 240, 70
 LISTS = pa.list_(pa.int64())
@@ -127,7 +127,7 @@ def test_job_that_runs_meanwhile_is_not_disturbed(inputs, tmp_path):
         found += batch
     reader.close()
     assert job.wait(60).audit().clean
-    assert found == read_group(ps.run_local(flow_of(inputs)).feed(), 1)
+    assert found == batches_of(flow_of(inputs))
     again = ps.replay(flow, checkpoints=tmp_path / "state", step=len(found) - 1)
     assert (again.rows.to_pylist(), again.verified) == (found[-1], True)
 

@@ -134,6 +134,8 @@ class PoolScheduler(Shell):
         self._timekeeper: Worker | None = None
         #: those that have been started and have not left, by their thread's number
         self._workers: dict[int, Worker] = {}
+        #: the threads of those that have left, and may not have ended yet
+        self._left: set[Thread] = set()
 
     # ------------------------------------------------------------------ a worker's life
 
@@ -141,6 +143,7 @@ class PoolScheduler(Shell):
         """Start another worker; under the lock."""
         taken = {worker.number for worker in self._workers.values()}
         worker = Worker(min(set(range(len(taken) + 1)) - taken), self._mutex, self._serve)
+        self._left = {each for each in self._left if each.is_alive()}
         worker.thread.start()
         assert worker.thread.ident is not None  # it has begun
         self._workers[worker.thread.ident] = worker
@@ -164,6 +167,7 @@ class PoolScheduler(Shell):
                 self.unpark()
             elif self._stopping or not self._open or len(self._workers) > core.moves.workers:
                 del self._workers[get_ident()]
+                self._left.add(worker.thread)
                 self.unpark()  # what this one was not to do, another may
                 return False
             else:
@@ -304,11 +308,15 @@ class PoolScheduler(Shell):
         with self._mutex:
             if self._open:
                 return
-            leaving = list(self._workers.values())
+            leaving = self._threads()
         deadline = time.monotonic() + LEAVE_SECONDS
-        for worker in leaving:
-            worker.thread.join(max(0.0, deadline - time.monotonic()))
+        for thread in leaving:
+            thread.join(max(0.0, deadline - time.monotonic()))
         self._pool.join(max(0.0, deadline - time.monotonic()))
+
+    def _threads(self) -> list[Thread]:
+        """All that may not have ended; under the lock."""
+        return [*(worker.thread for worker in self._workers.values()), *self._left]
 
     def shutdown(self) -> None:
         """Cancel every query, wait until all is closed, and end the threads. Not from a worker's thread."""
@@ -324,10 +332,10 @@ class PoolScheduler(Shell):
             query.closed.result()
         with self._mutex:
             self._stopping = True
-            workers = list(self._workers.values())
+            leaving = self._threads()
             self._dismiss()
-        for worker in workers:
-            worker.thread.join()
+        for thread in leaving:
+            thread.join()
         self._pool.release()
         self._pool.join()
 

@@ -41,6 +41,8 @@ class Threads:
         self._changed = Condition()
         self._queue: deque[Callable[[], object]] = deque()
         self._threads: set[Thread] = set()
+        #: those that have left and may not have ended yet
+        self._left: set[Thread] = set()
         #: threads that wait for work
         self._idle = 0
         self._closed = False
@@ -57,6 +59,7 @@ class Threads:
                 return
             thread = Thread(target=self._serve, name=self._name, daemon=True)
             self._threads.add(thread)
+            self._left = {each for each in self._left if each.is_alive()}
             thread.start()
 
     def close(self, *, wait: bool = True, drop: bool = False) -> None:
@@ -73,7 +76,7 @@ class Threads:
         """Wait until the threads have ended, for so many seconds at most. Only after ``close``."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
-            threads = list(self._threads)
+            threads = [*self._threads, *self._left]
         for thread in threads:
             if thread is not current_thread():
                 thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -94,6 +97,7 @@ class Threads:
             if self._queue:
                 return self._queue.popleft()
             self._threads.discard(current_thread())
+            self._left.add(current_thread())
             return None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+import penstock as ps
 from penstock.actors.feed.reader import FeedHandle, Reader
 from penstock.engine.flow.flow import Flow, Stream
 
@@ -67,6 +68,12 @@ def read_group(
         raise errors[0]
     assert len({len(part) for part in parts}) == 1, "ranks have taken different numbers of batches"
     return [[row for rows in slices for row in rows] for slices in zip(*parts, strict=True)]
+
+
+def batches_of(flow: Flow, ranks: int = 1, **options: Any) -> list[list[Any]]:
+    """The global batches of a job of its own, which ends with them. ``options``: of ``run_local``."""
+    with ps.run_local(flow, **options) as job:
+        return read_group(job.feed(), ranks)
 
 
 def take(reader: Reader, batches: int) -> list[list[Any]]:

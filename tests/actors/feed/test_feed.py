@@ -18,7 +18,7 @@ import penstock as ps
 from penstock.engine.core.errors import ConfigurationError, UserCodeError
 from penstock.engine.core.identity import TaskId
 from penstock.engine.flow.flow import Flow
-from support.feeds import plain, read_group, tables, take
+from support.feeds import batches_of, plain, read_group, tables, take
 from support.ray_jobs import fails_at
 
 pytestmark = pytest.mark.ray
@@ -55,7 +55,7 @@ def feeding(name: str, **options: Any) -> Flow:
 
 
 def expected() -> list[list[Any]]:
-    return read_group(ps.run_local(feeding("expected")).feed(), 1)
+    return batches_of(feeding("expected"))
 
 
 def test_processes_outside_the_cluster_read_the_same_batches(jobs: Any) -> None:
@@ -111,7 +111,7 @@ def test_ranks_notice_nothing_of_processes_that_are_killed(jobs: Any) -> None:
 
 def test_processes_that_are_killed_in_the_second_epoch_and_ranks_of_another_number(jobs: Any) -> None:
     flow = feeding("epochs", room=100, keep=5000, shuffle=90, seed=2, epochs=3)
-    whole = read_group(ps.run_local(flow).feed(), 1)
+    whole = batches_of(flow)
     each = len(whole) // 3
     job = jobs(flow)
     readers = [job.feed().reader(rank, 2, timeout=PATIENCE) for rank in range(2)]
@@ -180,7 +180,7 @@ def test_changed_weights_outlive_processes_that_are_killed(jobs: Any) -> None:
         kill()
         found += [next(slices).to_pylist() for _ in range(60)]
     weight = ps.Schedule.steps({0: 1, step * 25: 9.0})
-    with ps.run_local(flow_of(weight, 0.0)).feed().reader(timeout=PATIENCE) as again:
+    with ps.run_local(flow_of(weight, 0.0)) as other, other.feed().reader(timeout=PATIENCE) as again:
         assert [records.to_pylist() for records, _ in zip(again, found, strict=False)] == found
     assert len(found) > step + 40
     reader.close(0.0)

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from penstock.engine.core.errors import ConfigurationError, InternalError
-from penstock.engine.scheduler.pool import PoolScheduler, default_degree, shared_pool
+from penstock.engine.scheduler.pool import PoolScheduler, Worker, default_degree, shared_pool
 from penstock.engine.scheduler.protocol import Blocked, QueryTimeoutError, Share
 from penstock.engine.scheduler.serial import SerialScheduler
 from support.scheduling import BLOCKED, FINISHED, INPUT, PROGRESS, Endless, Probe, Script, add_chain
@@ -244,6 +244,30 @@ def test_pool_has_threads_only_while_something_is_open() -> None:
         query.closed.result(LONG)
         pool.settle([query.closed])
         assert set(threading.enumerate()) <= before
+    pool.shutdown()
+
+
+def test_thread_that_is_about_to_end_is_waited_for() -> None:
+    about_to_end, may_end = threading.Event(), threading.Event()
+
+    class Slow(PoolScheduler):
+        def _serve(self, worker: Worker) -> None:
+            super()._serve(worker)
+            about_to_end.set()
+            may_end.wait(LONG)
+
+    before = set(threading.enumerate())
+    pool = Slow(1)
+    query = pool.open("q")
+    query.add(Script("r", PROGRESS))
+    query.start()
+    query.closed.result(LONG)
+    assert about_to_end.wait(LONG)
+    timer = threading.Timer(0.1, may_end.set)
+    timer.start()
+    pool.settle([query.closed])
+    timer.join()
+    assert set(threading.enumerate()) <= before
     pool.shutdown()
 
 

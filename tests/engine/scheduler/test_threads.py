@@ -57,6 +57,24 @@ def test_close_can_drop_what_has_not_begun_and_what_comes_later_is_dropped():
     assert done == ["begun"]
 
 
+def test_thread_that_is_about_to_end_is_waited_for():
+    about_to_end, may_end = threading.Event(), threading.Event()
+
+    class Slow(Threads):
+        def _serve(self) -> None:
+            super()._serve()
+            about_to_end.set()
+            may_end.wait(PATIENCE)
+
+    pool = Slow(1, "slow to end")
+    pool.submit(lambda: None)
+    pool.close(wait=False)
+    assert about_to_end.wait(PATIENCE)
+    threading.Timer(0.1, may_end.set).start()
+    pool.join(PATIENCE)
+    assert "slow to end" not in {thread.name for thread in threading.enumerate()}
+
+
 def test_work_may_close_the_pool_that_it_runs_on():
     pool, closed = Threads(1, "self"), threading.Event()
     pool.submit(lambda: (pool.close(), closed.set()))

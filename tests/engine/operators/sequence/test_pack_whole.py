@@ -14,7 +14,7 @@ from penstock.engine.core.errors import DataError, FlowError
 from penstock.engine.feed.marks import END
 from penstock.engine.operators import PackWhole
 from penstock.engine.state.memory import TaskMemory
-from support.feeds import read_group
+from support.feeds import batches_of, read_group
 from support.operator_harness import LANES, SIZES, run
 from support.sweeps import seeds
 
@@ -105,13 +105,13 @@ def flow_of(length: int = 256, epochs: int = 1, **options: Any) -> ps.Flow:
 
 
 def test_each_sequence_is_in_one_row_and_rows_are_full_whoever_reads() -> None:
-    found = read_group(ps.run_local(flow_of(), parallelism=1).feed(), 1)
+    found = batches_of(flow_of(), parallelism=1)
     rows = [row for batch in found for row in batch]
     assert sorted(id for row in rows for id in row["id"]) == list(range(3000))
     share = sum(segment > 0 for row in rows for segment in row["segment_ids"]) / (256 * len(rows))
     assert share >= 0.97, share
-    assert read_group(ps.run_local(flow_of(), parallelism=3).feed(), 3) == found
-    twice = read_group(ps.run_local(flow_of(epochs=2)).feed(), 1)
+    assert batches_of(flow_of(), 3, parallelism=3) == found
+    twice = batches_of(flow_of(epochs=2))
     assert twice[: len(found)] == found
     assert sorted(id for batch in twice[len(found) :] for row in batch for id in row["id"]) == list(range(3000))
 
@@ -119,7 +119,7 @@ def test_each_sequence_is_in_one_row_and_rows_are_full_whoever_reads() -> None:
 def test_sequences_that_are_too_long_are_cut_only_if_that_is_asked_for() -> None:
     with pytest.raises(DataError, match="too_long="):
         ps.run_local(flow_of(100)).wait(60)
-    rows = [row for batch in read_group(ps.run_local(flow_of(100, too_long="split")).feed(), 1) for row in batch]
+    rows = [row for batch in batches_of(flow_of(100, too_long="split")) for row in batch]
     assert sum(segment > 0 for row in rows for segment in row["segment_ids"]) == sum(
         map(len, corpus()["tokens"].to_pylist())
     )
